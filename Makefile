@@ -1,0 +1,54 @@
+# `make demo` and `make test` need Python 3.11, pip and make; everything else is installed into .venv.
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PYTEST := $(PY) -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-faults check format bench setup clean
+
+help: ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+demo: setup ## train a small network on the digits with 2 workers, then resume it
+	@$(PY) examples/digits_demo.py
+
+test: check ## all checks, then the tests; the last line is pytest's summary
+	@$(PYTEST) -q -m "not faults"
+
+test-faults: setup ## the long fault injection runs
+	@$(PYTEST) -q -m faults
+
+check: setup ## ruff, format, mypy --strict, layers
+	$(PY) -m ruff check --quiet .
+	$(PY) -m ruff format --quiet --check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+
+format: setup ## rewrite the code the way `make check` wants it
+	$(PY) -m ruff check --quiet --fix .
+	$(PY) -m ruff format --quiet .
+
+bench: setup $(VENV)/.bench-ready ## one table: each row measured against the peer beside it
+	@$(PY) -m benchmarks
+
+setup: $(VENV)/.ready
+
+# torch goes in first and alone: nothing that comes later may pull in another version of it.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@test -x $(PY) || { echo "creating $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing into $(VENV) (the first time takes a few minutes)"
+	@$(PIP_INSTALL) torch==2.13.0
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.bench-ready: $(VENV)/.ready
+	@echo "installing the peers that the benchmarks compare with"
+	@$(PIP_INSTALL) --editable '.[bench]'
+	@touch $@
+
+clean: ## remove caches and build products; .venv stays
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -type d -prune -exec rm -rf {} +

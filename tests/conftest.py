@@ -1,0 +1,85 @@
+"""Rules for every test: results go to a temporary directory, the environment comes back
+as it was, and when the session ends none of the processes it started is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+# Every process that a test starts, at any depth, inherits this variable: a process that
+# left the tree by a double fork is found by it. /proc shows the environment a process
+# was executed with, and a fork keeps it.
+SESSION_VARIABLE = "PACELINE_TEST_SESSION"
+OWN_VARIABLES = ("PACELINE_RESULTS_DIR", "PACELINE_ENGINE", "PACELINE_FAULT", "RAY_ADDRESS")
+SECONDS_TO_GO = 5.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_left() -> Iterator[None]:
+    """Fail the session if a process outlives it."""
+    token = uuid.uuid4().hex
+    os.environ[SESSION_VARIABLE] = token
+    yield
+    if "paceline.engine.choose" in sys.modules:  # otherwise no test started an engine
+        sys.modules["paceline.engine.choose"].shutdown()
+    _, alive = psutil.wait_procs(_started_by_this_session(token), timeout=SECONDS_TO_GO)
+    if alive:
+        listing = "\n".join(_describe(process) for process in alive)
+        for process in alive:
+            process.kill()
+        pytest.fail(f"{len(alive)} process(es) outlived the tests:\n{listing}")
+
+
+@pytest.fixture(autouse=True)
+def unchanged_surroundings() -> Iterator[None]:
+    """A test that changes variables or the working directory puts them back."""
+    directory, variables = Path.cwd(), _environment()
+    yield
+    here, now = Path.cwd(), _environment()
+    os.chdir(directory)
+    changed = sorted(name for name in variables.keys() | now.keys() if variables.get(name) != now.get(name))
+    for name in changed:
+        if name in variables:
+            os.environ[name] = variables[name]
+        else:
+            del os.environ[name]
+    assert here == directory, f"the test left the working directory at {here}"
+    assert not changed, f"the test left environment variables changed: {changed}"
+
+
+@pytest.fixture(autouse=True)
+def results_dir(unchanged_surroundings: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where runs of this test put their results, unless they say otherwise."""
+    for name in OWN_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "paceline_results"
+    monkeypatch.setenv("PACELINE_RESULTS_DIR", str(path))
+    return path
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+def _started_by_this_session(token: str) -> list[psutil.Process]:
+    found = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(SESSION_VARIABLE) == token:
+                found[process.pid] = process
+        except (psutil.Error, OSError):
+            continue  # ended meanwhile, or not ours to read
+    return list(found.values())
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        return f"  pid {process.pid} {process.status()}: {' '.join(process.cmdline())[:200]}"
+    except psutil.Error:
+        return f"  pid {process.pid} (gone meanwhile)"
