@@ -1,0 +1,309 @@
+"""Observers of a run: the hooks a user may override, and the list that calls them.
+
+Callbacks only watch. They are called in the driver, in order, synchronously; what they
+raise ends the run, with a note that names the callback. Loggers that paceline itself
+turns on get their rows in batches, off the path of a report.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.errors import ConfigError
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.run.trial import Trial
+
+Row = dict[str, Any]
+
+FLUSH_INTERVAL_S = 0.1
+_REPLAY_BATCH = 1000
+
+
+class Callback:
+    """Base class of observers; every hook does nothing unless it is overridden.
+
+    `iteration` counts the run's steps, `trials` holds every trial of the experiment.
+    """
+
+    def setup(
+        self,
+        stop: Any = None,
+        num_samples: int | None = None,
+        total_num_samples: int | None = None,
+        **info: Any,
+    ) -> None:
+        """Called once, before anything starts."""
+
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """Called before each step of the control loop."""
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """Called after each step of the control loop."""
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Called when a trial's workers run for the first time."""
+
+    def on_trial_restore(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Called when a trial goes on from a checkpoint after a failure or an interruption."""
+
+    def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Called when a checkpoint of a trial has been committed."""
+
+    def on_trial_result(self, iteration: int, trials: list[Trial], trial: Trial, result: Row, **info: Any) -> None:
+        """Called for each row. `trial.last_result` is still the row before."""
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Called when a trial has ended well."""
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Called when a trial has failed for good."""
+
+    def on_checkpoint(
+        self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: Checkpoint, **info: Any
+    ) -> None:
+        """Called with each committed checkpoint."""
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        """Called once, after everything has ended."""
+
+    def get_state(self) -> dict[str, Any] | None:
+        """What this callback wants to find again after a restore; plain values only."""
+        return None
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Gets back what `get_state` returned."""
+
+
+class LoggerCallback(Callback):
+    """A callback that writes down what happens to each trial: override the `log_trial_*` methods."""
+
+    def log_trial_start(self, trial: Trial) -> None:
+        """A trial starts."""
+
+    def log_trial_restore(self, trial: Trial) -> None:
+        """A trial goes on from a checkpoint."""
+
+    def log_trial_save(self, trial: Trial) -> None:
+        """A trial has saved a checkpoint."""
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: Row) -> None:
+        """A trial has reported a row."""
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        """A trial has ended."""
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self.log_trial_start(trial)
+
+    def on_trial_restore(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self.log_trial_restore(trial)
+
+    def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self.log_trial_save(trial)
+
+    def on_trial_result(self, iteration: int, trials: list[Trial], trial: Trial, result: Row, **info: Any) -> None:
+        self.log_trial_result(iteration, trial, result)
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self.log_trial_end(trial, failed=False)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self.log_trial_end(trial, failed=True)
+
+
+class RowLogger(LoggerCallback):
+    """A logger that takes rows in batches and whose files can go back to an earlier row.
+
+    A retry resumes from a checkpoint, so rows reported after that checkpoint are
+    superseded; the files show only the history that survived.
+    """
+
+    @abstractmethod
+    def log_rows(self, trial: Trial, rows: Sequence[Row]) -> None:
+        """Add rows. They may stay in a buffer until `flush`."""
+
+    @abstractmethod
+    def rewind(self, trial: Trial, keep: int) -> int:
+        """Forget all but the first `keep` rows; returns how many of those are really there.
+
+        Fewer than `keep` are there when the driver died with rows in its buffer. The
+        caller then adds the missing ones.
+        """
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: Row) -> None:
+        self.log_rows(trial, [result])
+
+
+_HOOKS = tuple(name for name in vars(Callback) if name == "setup" or name.startswith("on_"))
+
+_LOGGER_HOOKS = {
+    "on_trial_start": "log_trial_start",
+    "on_trial_restore": "log_trial_restore",
+    "on_trial_save": "log_trial_save",
+    "on_trial_result": "log_trial_result",
+    "on_trial_complete": "log_trial_end",
+    "on_trial_error": "log_trial_end",
+}
+
+
+class CallbackList:
+    """Calls the user's callbacks row by row and the default loggers batch by batch.
+
+    A hook that nobody overrides costs nothing: `wants_rows` says whether rows must be
+    handed over one at a time at all.
+    """
+
+    def __init__(self, user_callbacks: Sequence[Callback], default_loggers: Sequence[RowLogger] = ()) -> None:
+        for callback in user_callbacks:
+            _check_is_callback(callback)
+        self.trials: list[Trial] = []
+        """Every trial of the experiment, as handed to the hooks."""
+        # A plain built-in logger that the user lists is the default one under another
+        # name: it takes its place, in batches. A subclass may do anything with a row, so it
+        # is called row by row like any other callback.
+        built_in = {type(logger) for logger in default_loggers}
+        listed = [callback for callback in user_callbacks if type(callback) in built_in]
+        self._callbacks = [callback for callback in user_callbacks if type(callback) not in built_in]
+        kept = [logger for logger in default_loggers if not _replaced_by_user(logger, user_callbacks)]
+        self._batched: list[RowLogger] = [*kept, *(logger for logger in listed if isinstance(logger, RowLogger))]
+        self._rewindable = [*self._batched, *(each for each in self._callbacks if isinstance(each, RowLogger))]
+        self._overriding = {
+            hook: [callback for callback in self._callbacks if _overrides(callback, hook)] for hook in _HOOKS
+        }
+        self.wants_rows = bool(self._overriding["on_trial_result"])
+        self._flushed_at = 0.0
+        self._dirty = False
+
+    # The user's hooks, in the order of a run.
+
+    def setup(self, stop: Any = None, num_samples: int | None = None, total_num_samples: int | None = None) -> None:
+        self._call("setup", stop=stop, num_samples=num_samples, total_num_samples=total_num_samples)
+
+    def on_step_begin(self, iteration: int) -> None:
+        self._call("on_step_begin", iteration, self.trials)
+
+    def on_step_end(self, iteration: int) -> None:
+        self._call("on_step_end", iteration, self.trials)
+
+    def on_trial_start(self, iteration: int, trial: Trial) -> None:
+        if trial not in self.trials:
+            self.trials.append(trial)
+        for logger in self._batched:
+            logger.log_trial_start(trial)
+        self._call("on_trial_start", iteration, self.trials, trial)
+
+    def on_trial_restore(self, iteration: int, trial: Trial) -> None:
+        self._call("on_trial_restore", iteration, self.trials, trial)
+
+    def on_trial_result(self, iteration: int, trial: Trial, row: Row) -> None:
+        """Hand one row to the user's callbacks, each its own copy. Call it only if `wants_rows`."""
+        for callback in self._overriding["on_trial_result"]:
+            _call_one(callback, "on_trial_result", iteration, self.trials, trial, dict(row))
+
+    def on_checkpoint(self, iteration: int, trial: Trial, checkpoint: Checkpoint) -> None:
+        """A checkpoint was committed: both hooks that tell of it, the general one first."""
+        self._call("on_trial_save", iteration, self.trials, trial)
+        self._call("on_checkpoint", iteration, self.trials, trial, checkpoint)
+
+    def on_trial_complete(self, iteration: int, trial: Trial) -> None:
+        self._call("on_trial_complete", iteration, self.trials, trial)
+
+    def on_trial_error(self, iteration: int, trial: Trial) -> None:
+        self._call("on_trial_error", iteration, self.trials, trial)
+
+    def on_experiment_end(self) -> None:
+        self._call("on_experiment_end", self.trials)
+
+    # Rows for the loggers that take them in batches.
+
+    def log_rows(self, trial: Trial, rows: Sequence[Row]) -> None:
+        for logger in self._batched:
+            logger.log_rows(trial, rows)
+        self._dirty = True
+        self.flush(force=False)
+
+    def rewind(self, trial: Trial, keep: int, history: Callable[[int], Iterable[Row]] | None = None) -> None:
+        """Keep only the first `keep` rows in the loggers' files.
+
+        `history(n)` gives the surviving rows from the n-th on. It is needed when another
+        driver wrote the files and may have died with rows in its buffer.
+        """
+        for logger in self._rewindable:
+            there = logger.rewind(trial, keep)
+            if there < keep and history is not None:
+                missing = iter(history(there))
+                while batch := list(islice(missing, _REPLAY_BATCH)):
+                    logger.log_rows(trial, batch)
+        self.flush()
+
+    def flush(self, force: bool = True) -> None:
+        """Hand buffered rows to the operating system; with force=False at most every 100 ms."""
+        if not self._dirty:
+            return
+        now = time.monotonic()
+        if force or now - self._flushed_at >= FLUSH_INTERVAL_S:
+            for logger in self._rewindable:
+                logger.flush()
+            self._flushed_at = now
+            self._dirty = False
+
+    def close(self, failed: bool) -> None:
+        """Write out and close the files of every trial."""
+        for logger in self._batched:
+            for trial in self.trials:
+                logger.log_trial_end(trial, failed=failed)
+        self._dirty = False
+
+    def _call(self, hook: str, *args: Any, **kwargs: Any) -> None:
+        for callback in self._overriding[hook]:
+            _call_one(callback, hook, *args, **kwargs)
+
+
+def _replaced_by_user(logger: RowLogger, user_callbacks: Sequence[Callback]) -> bool:
+    """True if the user brought a logger of this kind, so that the default one would write twice."""
+    return any(isinstance(callback, type(logger)) for callback in user_callbacks)
+
+
+def _call_one(callback: Callback, hook: str, *args: Any, **kwargs: Any) -> None:
+    try:
+        getattr(callback, hook)(*args, **kwargs)
+    except Exception as error:
+        error.add_note(f"Raised by the callback {type(callback).__qualname__} in {hook}().")
+        raise
+
+
+def _overrides(callback: Callback, hook: str) -> bool:
+    """True if calling this hook does something."""
+    if not _is_inherited(callback, hook, Callback, LoggerCallback):
+        return True
+    logger_hook = _LOGGER_HOOKS.get(hook)
+    if logger_hook is None or not isinstance(callback, LoggerCallback):
+        return False
+    return not _is_inherited(callback, logger_hook, LoggerCallback)
+
+
+def _is_inherited(callback: Callback, name: str, *bases: type[Callback]) -> bool:
+    method = getattr(callback, name)
+    function = getattr(method, "__func__", method)
+    return any(function is vars(base).get(name) for base in bases)
+
+
+def _check_is_callback(callback: object) -> None:
+    if isinstance(callback, type):
+        name = callback.__name__
+        raise ConfigError(f"callbacks= holds the class {name}. Put an instance there: {name}().")
+    if not isinstance(callback, Callback):
+        raise ConfigError(
+            f"callbacks= holds a {type(callback).__name__}, which is not a Callback. "
+            "Derive its class from paceline.tune.Callback or paceline.tune.logger.LoggerCallback."
+        )

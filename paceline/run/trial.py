@@ -1,0 +1,78 @@
+"""What observers see of a training run: its names, its state and its newest row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+
+TrialStatus = Literal["PENDING", "RUNNING", "TERMINATED", "ERROR"]
+
+BOOKKEEPING_KEYS = frozenset(
+    {
+        "training_iteration",
+        "time_this_iter_s",
+        "time_total_s",
+        "timestamp",
+        "date",
+        "done",
+        "trial_id",
+        "experiment_id",
+        "experiment_tag",
+        "hostname",
+        "node_ip",
+        "pid",
+        "config",
+        "time_since_restore",
+        "iterations_since_restore",
+        "timesteps_total",
+        "timesteps_since_restore",
+        "episodes_total",
+        "warmup_time",
+        "_timestamp",
+        "_time_this_iter_s",
+        "_training_iteration",
+    }
+)
+"""Keys that every row has beside the user's own metrics."""
+
+
+@dataclass(eq=False)
+class Trial:
+    """One run as callbacks, loggers and stoppers see it. The run updates it; observers read it."""
+
+    trial_id: str
+    """For example ``4913f_00000``: five hex digits of the experiment and a counter."""
+    trainable_name: str
+    """The trainer's class name."""
+    local_path: str
+    """The trial's directory on this machine."""
+    experiment_id: str
+    experiment_name: str = ""
+    experiment_tag: str = "0"
+    config: dict[str, Any] = field(default_factory=dict)
+    evaluated_params: dict[str, Any] = field(default_factory=dict)
+    """The part of the configuration that a search chose; empty outside a search."""
+    path: str = ""
+    """The trial's directory on its storage; the same as `local_path` unless that is remote."""
+    status: TrialStatus = "PENDING"
+    checkpoint: Checkpoint | None = None
+    last_result: dict[str, Any] = field(default_factory=dict)
+    """The newest row; before the first one, what is known of the trial. During a callback's call it is
+    still the row before the one handed over."""
+
+    def __post_init__(self) -> None:
+        self.path = self.path or self.local_path
+
+    @property
+    def logdir(self) -> str:
+        return self.local_path
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status in ("TERMINATED", "ERROR")
+
+    def __str__(self) -> str:
+        return f"{self.trainable_name}_{self.trial_id}"
