@@ -1,0 +1,44 @@
+"""Distributed training on one machine or many, with results you can trust.
+
+Everything is reached from here on first use, so that ``import paceline`` stays cheap:
+the packages (``paceline.air``, ``paceline.train.torch``, ...) and ``init``, ``shutdown``,
+``is_initialized``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline import air as air
+    from paceline import train as train
+    from paceline import tune as tune
+    from paceline.engine.choose import init as init
+    from paceline.engine.choose import is_initialized as is_initialized
+    from paceline.engine.choose import shutdown as shutdown
+
+__version__ = "0.1.0"
+
+_PACKAGES = ("air", "cli", "data", "engine", "run", "serve", "storage", "testing", "train", "tune")
+_ENGINE_FUNCTIONS = ("init", "is_initialized", "shutdown")
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name in _ENGINE_FUNCTIONS:
+        value = getattr(importlib.import_module("paceline.engine.choose"), name)
+        globals()[name] = value
+        return value
+    if name in _PACKAGES:
+        module_name = f"paceline.{name}"
+        try:
+            return importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name != module_name:
+                raise
+    raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PACKAGES, *_ENGINE_FUNCTIONS])

@@ -1,0 +1,59 @@
+"""The shared vocabulary: configs, Checkpoint, Result and the session functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.air import session as session
+    from paceline.air.checkpoint import Checkpoint as Checkpoint
+    from paceline.air.config import CheckpointConfig as CheckpointConfig
+    from paceline.air.config import DataConfig as DataConfig
+    from paceline.air.config import DatasetConfig as DatasetConfig
+    from paceline.air.config import FailureConfig as FailureConfig
+    from paceline.air.config import RunConfig as RunConfig
+    from paceline.air.config import ScalingConfig as ScalingConfig
+    from paceline.air.config import SyncConfig as SyncConfig
+    from paceline.air.result import Result as Result
+
+_HOMES = {
+    "Checkpoint": "paceline.air.checkpoint",
+    "CheckpointConfig": "paceline.air.config",
+    "DataConfig": "paceline.air.config",
+    "DatasetConfig": "paceline.air.config",
+    "FailureConfig": "paceline.air.config",
+    "Result": "paceline.air.result",
+    "RunConfig": "paceline.air.config",
+    "ScalingConfig": "paceline.air.config",
+    "SyncConfig": "paceline.air.config",
+}
+_MODULES = ("base_trainer", "checkpoint", "config", "constants", "errors", "result", "session")
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointConfig",
+    "DataConfig",
+    "DatasetConfig",
+    "FailureConfig",
+    "Result",
+    "RunConfig",
+    "ScalingConfig",
+    "SyncConfig",
+    "session",
+]
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    if name in _MODULES:
+        return importlib.import_module(f"paceline.air.{name}")
+    raise AttributeError(f"module 'paceline.air' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES, *_MODULES])

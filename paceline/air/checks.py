@@ -1,0 +1,57 @@
+"""Small checks that configs share; each refuses with ConfigError and says what to write."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+from paceline.air.errors import ConfigError
+
+_PLAIN = (str, bytes, int, float, list, tuple, set, frozenset, type(None))
+
+
+def is_search_space(value: Any) -> bool:
+    """True for a domain to sample from, or a grid: such a field is checked after sampling."""
+    if isinstance(value, dict):
+        return set(value) == {"grid_search"}
+    return not isinstance(value, _PLAIN) and callable(getattr(value, "sample", None))
+
+
+def whole_number(value: Any, name: str, *, least: int, most: int | None = None, advice: str = "") -> int:
+    """`value` as an int. Truth values, text and fractions are refused: they are slips."""
+    allowed = f"from {least} to {most}" if most is not None else f"of {least} or more"
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ConfigError(f"{name} is {value!r}: give a whole number {allowed}. {advice}".rstrip()) from None
+    if number < least or (most is not None and number > most):
+        raise ConfigError(f"{name} is {number}: give a whole number {allowed}. {advice}".rstrip())
+    return number
+
+
+def is_number(value: Any) -> bool:
+    """True for a finite real number; a truth value is not taken for one."""
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+
+
+def check_bool(value: Any, name: str, advice: str = "") -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}: use True or False. {advice}".rstrip())
+
+
+def check_choice(value: Any, name: str, choices: Sequence[str]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise ConfigError(f"{name} is {value!r}: use one of {', '.join(repr(choice) for choice in choices)}.")
+
+
+def check_seconds(value: Any, name: str, *, none_means: str = "", zero_allowed: bool = False) -> None:
+    if value is None and none_means:
+        return
+    if not is_number(value) or value < 0 or (value == 0 and not zero_allowed):
+        otherwise = f" None means: {none_means}." if none_means else ""
+        raise ConfigError(f"{name} is {value!r}: give a number of seconds above 0.{otherwise}")

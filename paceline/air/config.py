@@ -1,0 +1,379 @@
+"""What the user may set: scaling, run, failures, checkpoints.
+
+A setting that cannot work is refused here, at the line that wrote it, with advice.
+DatasetConfig, DataConfig and SyncConfig live in `data_config` and `sync_config` and
+are part of this module's names.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar
+
+from paceline.air.checks import check_bool, check_choice, check_seconds, is_number, is_search_space, whole_number
+from paceline.air.data_config import DataConfig, DatasetConfig
+from paceline.air.errors import ConfigError
+from paceline.air.names import safe_name
+from paceline.air.resources import STRATEGIES, PlacementGroupFactory, checked_resources
+from paceline.air.sync_config import SyncConfig
+
+__all__ = [
+    "CheckpointConfig",
+    "DataConfig",
+    "DatasetConfig",
+    "FailureConfig",
+    "RunConfig",
+    "ScalingConfig",
+    "SyncConfig",
+    "most_workers",
+]
+
+ENGINES = ("local", "inline", "ray")
+
+T = TypeVar("T")
+
+
+def most_workers() -> int:
+    """The largest number of workers a run may ask for: beyond it a typo is likelier than a wish."""
+    return max(256, 64 * (os.cpu_count() or 1))
+
+
+@dataclass(eq=False)
+class ScalingConfig:
+    """How many workers, and what each of them gets.
+
+    Every field may hold a search space instead of a value; it is checked once sampled.
+    """
+
+    trainer_resources: dict[str, float] | None = None
+    """What the trainer itself needs; None means one CPU (which costs nothing on one machine)."""
+    num_workers: int | None = None
+    """How many workers; needed by the time fit() is called."""
+    use_gpu: bool = False
+    """Give each worker a GPU."""
+    resources_per_worker: dict[str, float] | None = None
+    """What a worker needs; None means one CPU, or one GPU with use_gpu."""
+    placement_strategy: str = "PACK"
+    """How workers are spread over nodes: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD."""
+    _max_cpu_fraction_per_node: float | None = None
+    """The share of a node's CPUs that workers may take."""
+
+    def __post_init__(self) -> None:
+        if self.num_workers is not None and not is_search_space(self.num_workers):
+            self.num_workers = whole_number(self.num_workers, "num_workers", least=1, advice="1: a single worker.")
+            if self.num_workers > most_workers():
+                raise ConfigError(
+                    f"num_workers is {self.num_workers}, more than the {most_workers()} this machine could be asked "
+                    "to run (64 per core). Use fewer workers."
+                )
+        if not is_search_space(self.use_gpu):
+            check_bool(self.use_gpu, "use_gpu", advice="Ask for several GPUs with resources_per_worker={'GPU': n}.")
+        for name in ("trainer_resources", "resources_per_worker"):
+            _check_unless_sampled(getattr(self, name), name)
+        if not is_search_space(self.placement_strategy):
+            check_choice(self.placement_strategy, "placement_strategy", STRATEGIES)
+        share = self._max_cpu_fraction_per_node
+        if share is not None and not is_search_space(share) and not (is_number(share) and 0 < share <= 1):
+            raise ConfigError(f"_max_cpu_fraction_per_node is {share!r}: give a number above 0 and at most 1.")
+        self._check_gpus()
+
+    def _check_gpus(self) -> None:
+        asked = (self.resources_per_worker or {}).get("GPU")
+        if asked is None or is_search_space(asked) or is_search_space(self.use_gpu):
+            return
+        if asked and not self.use_gpu:
+            raise ConfigError(
+                f"resources_per_worker asks for {asked} GPU but use_gpu is False. "
+                "Set use_gpu=True, or take 'GPU' out of resources_per_worker."
+            )
+        if not asked and self.use_gpu:
+            raise ConfigError(
+                "use_gpu is True but resources_per_worker gives each worker 0 GPU. "
+                "Set use_gpu=False, or take 'GPU' out of resources_per_worker to get one GPU per worker."
+            )
+
+    def __eq__(self, other: object) -> bool:
+        """Two configs are equal if they ask for the same bundles."""
+        if not isinstance(other, ScalingConfig):
+            return NotImplemented
+        if self._is_open() or other._is_open():
+            return all(getattr(self, item.name) == getattr(other, item.name) for item in fields(self))
+        return self.as_placement_group_factory() == other.as_placement_group_factory()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _is_open(self) -> bool:
+        """True while some field holds a search space."""
+        values = [getattr(self, item.name) for item in fields(self)]
+        for value in list(values):
+            if isinstance(value, Mapping):
+                values.extend(value.values())
+        return any(is_search_space(value) for value in values)
+
+    @property
+    def _worker_resources(self) -> dict[str, float]:
+        if self.resources_per_worker is None:
+            return {"GPU": 1.0} if self.use_gpu else {"CPU": 1.0}
+        resources = checked_resources(self.resources_per_worker, "resources_per_worker")
+        if self.use_gpu:
+            resources.setdefault("GPU", 1.0)
+        return resources
+
+    @property
+    def num_cpus_per_worker(self) -> float:
+        return self._worker_resources.get("CPU", 0.0)
+
+    @property
+    def num_gpus_per_worker(self) -> float:
+        return self._worker_resources.get("GPU", 0.0)
+
+    @property
+    def additional_resources_per_worker(self) -> dict[str, float]:
+        """What a worker needs besides CPUs and GPUs."""
+        return {name: amount for name, amount in self._worker_resources.items() if name not in ("CPU", "GPU")}
+
+    @property
+    def total_resources(self) -> dict[str, float]:
+        """The sum over trainer and workers."""
+        return self.as_placement_group_factory().required_resources
+
+    def as_placement_group_factory(self) -> PlacementGroupFactory:
+        """The same as bundles: the trainer's, then one per worker."""
+        if self._is_open():
+            raise ConfigError("This ScalingConfig holds a search space: resources are known once it has been sampled.")
+        trainer = {"CPU": 1.0} if self.trainer_resources is None else self.trainer_resources
+        workers = [self._worker_resources for _ in range(self.num_workers or 0)]
+        return PlacementGroupFactory([trainer, *workers], strategy=self.placement_strategy)
+
+    @classmethod
+    def from_placement_group_factory(cls, pgf: PlacementGroupFactory) -> ScalingConfig:
+        """The config that asks for these bundles; all workers must want the same."""
+        trainer, *workers = pgf.bundles
+        if any(bundle != workers[0] for bundle in workers):
+            raise ConfigError(f"Workers of one run get equal resources, but the bundles differ: {workers}.")
+        return cls(
+            trainer_resources=dict(trainer),
+            num_workers=len(workers) or None,
+            use_gpu=bool(workers and workers[0].get("GPU")),
+            resources_per_worker=dict(workers[0]) if workers else None,
+            placement_strategy=pgf.strategy,
+        )
+
+
+def _check_unless_sampled(resources: Any, what: str) -> None:
+    """Check a resource dict, leaving out what a search space will fill in."""
+    if resources is None or is_search_space(resources):
+        return
+    if isinstance(resources, Mapping):
+        resources = {name: amount for name, amount in resources.items() if not is_search_space(amount)}
+    checked_resources(resources, what)
+
+
+@dataclass
+class FailureConfig:
+    """What happens when a worker fails or goes quiet."""
+
+    max_failures: int = 0
+    """How many times a failed run is started again from its newest checkpoint; -1: without limit."""
+    fail_fast: bool | Literal["raise"] = False
+    """In a search: stop all trials at the first failure ("raise": with the trial's own exception)."""
+    hang_timeout_s: float | None = None
+    """Fail when a rank that others wait for has not reported for so long; None only warns."""
+    heartbeat_timeout_s: float | None = 30.0
+    """Fail when a worker process gives no sign of life for so long; None switches the watch off."""
+    start_timeout_s: float = 60.0
+    """How long workers may take until the training function starts."""
+    stop_grace_s: float = 5.0
+    """How long a worker that was asked to stop may take before it is killed."""
+    max_attempts_without_progress: int | None = None
+    """Give up after so many attempts in a row that committed no new checkpoint; None: never."""
+
+    def __post_init__(self) -> None:
+        self.max_failures = whole_number(
+            self.max_failures, "max_failures", least=-1, advice="Use 0 for no retry, -1 for retries without limit."
+        )
+        if self.fail_fast not in (True, False, "raise"):
+            raise ConfigError(f"fail_fast is {self.fail_fast!r}: use True, False or 'raise'.")
+        if self.fail_fast and self.max_failures != 0:
+            raise ConfigError(
+                f"fail_fast={self.fail_fast!r} stops at the first failure, but max_failures={self.max_failures} asks "
+                "for retries. Set max_failures=0, or leave fail_fast out."
+            )
+        check_seconds(self.hang_timeout_s, "hang_timeout_s", none_means="warn only")
+        check_seconds(self.heartbeat_timeout_s, "heartbeat_timeout_s", none_means="no watch")
+        check_seconds(self.start_timeout_s, "start_timeout_s")
+        check_seconds(self.stop_grace_s, "stop_grace_s", zero_allowed=True)
+        if self.max_attempts_without_progress is not None:
+            self.max_attempts_without_progress = whole_number(
+                self.max_attempts_without_progress, "max_attempts_without_progress", least=1, advice="None: no limit."
+            )
+
+
+@dataclass
+class CheckpointConfig:
+    """Which checkpoints are kept, and how they are written."""
+
+    num_to_keep: int | None = None
+    """How many; None keeps all, 0 writes none to disk (the newest stays in memory)."""
+    checkpoint_score_attribute: str | None = None
+    """The metric that says which are best (nested: "a/b"); None keeps the newest."""
+    checkpoint_score_order: Literal["max", "min"] = "max"
+    """Whether a high or a low score is better."""
+    checkpoint_frequency: int = 0
+    """Every how many iterations trainers that save by themselves do so; 0: not."""
+    checkpoint_at_end: bool | None = None
+    """Whether those trainers save at the end; None leaves it to them."""
+    async_save: bool = False
+    """Return from report() before the checkpoint is stored; its directory is taken over."""
+    keep_all_ranks: bool = False
+    """Keep the files of every rank's checkpoint, not only of rank 0's."""
+    _checkpoint_keep_all_ranks: bool | None = None
+    """Old name of keep_all_ranks; read that one."""
+
+    def __post_init__(self) -> None:
+        if self._checkpoint_keep_all_ranks is not None:
+            self.keep_all_ranks = self._checkpoint_keep_all_ranks
+            self._checkpoint_keep_all_ranks = None
+        if self.num_to_keep is not None:
+            self.num_to_keep = whole_number(
+                self.num_to_keep, "num_to_keep", least=0, advice="None keeps all, 0 writes none to disk."
+            )
+        attribute = self.checkpoint_score_attribute
+        if attribute is not None and (not isinstance(attribute, str) or not attribute):
+            raise ConfigError(f"checkpoint_score_attribute is {attribute!r}: give the name of a metric, or None.")
+        check_choice(self.checkpoint_score_order, "checkpoint_score_order", ("max", "min"))
+        self.checkpoint_frequency = whole_number(
+            self.checkpoint_frequency, "checkpoint_frequency", least=0, advice="0: no checkpoints by iteration."
+        )
+        if self.checkpoint_at_end is not None:
+            check_bool(self.checkpoint_at_end, "checkpoint_at_end")
+        check_bool(self.async_save, "async_save")
+        check_bool(self.keep_all_ranks, "keep_all_ranks")
+        if self.keep_all_ranks and self.num_to_keep == 0:
+            raise ConfigError(
+                "keep_all_ranks merges files on disk, but num_to_keep=0 writes none. "
+                "Set num_to_keep to 1 or more, or leave keep_all_ranks out."
+            )
+
+
+@dataclass
+class RunConfig:
+    """Where a run's results go, when it stops, and who watches it."""
+
+    name: str | None = None
+    """The experiment's directory under storage_path; None makes one from trainer and time."""
+    storage_path: str | None = None
+    """Where results go: a directory or a URI such as s3://bucket/dir; None: ~/paceline_results."""
+    storage_filesystem: Any = None
+    """An fsspec filesystem for storage_path, where the URI alone does not say enough."""
+    failure_config: FailureConfig = field(default_factory=FailureConfig)
+    checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
+    sync_config: SyncConfig = field(default_factory=SyncConfig)
+    verbose: int = 3
+    """0 silent, 1 start and end, 2 and 3 progress too."""
+    stop: Mapping[str, float] | Callable[[str, dict[str, Any]], bool] | None = None
+    """When to stop early: {metric: threshold}, a function of trial id and result, or a Stopper."""
+    callbacks: list[Any] = field(default_factory=list)
+    """Observers of the run."""
+    progress_reporter: Any = None
+    """An object that shows progress instead of the built-in display."""
+    log_to_file: bool = False
+    """Accepted for old code: what workers print is always kept in logs/rank_<k>.log."""
+    local_dir: str | None = None
+    """Old name of storage_path; read that one."""
+    engine: Any = None
+    """Where workers live: "local", "inline", "ray" or an Engine; None chooses."""
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            self.name = safe_name(self.name, "RunConfig name")
+        self.failure_config = _sub_config(self.failure_config, FailureConfig, "failure_config")
+        self.checkpoint_config = _sub_config(self.checkpoint_config, CheckpointConfig, "checkpoint_config")
+        self.sync_config = _sub_config(self.sync_config, SyncConfig, "sync_config")
+        self._settle_storage_path(self.sync_config.upload_dir)
+        self.verbose = whole_number(self.verbose, "verbose", least=0, most=3, advice="0 is silent, 3 shows most.")
+        _check_stop(self.stop)
+        self.callbacks = _checked_callbacks(self.callbacks)
+        if not isinstance(self.log_to_file, bool):
+            raise ConfigError(
+                f"log_to_file is {self.log_to_file!r}: file names cannot be chosen. What workers print is always kept "
+                "in logs/rank_<k>.log of the trial directory; leave log_to_file out."
+            )
+        if isinstance(self.engine, str):
+            check_choice(self.engine, "engine", ENGINES)
+        elif self.engine is not None and not callable(getattr(self.engine, "start_group", None)):
+            raise ConfigError(f"engine is {self.engine!r}: use one of {', '.join(ENGINES)} or an Engine object.")
+
+    def _settle_storage_path(self, upload_dir: str | None) -> None:
+        """Bring storage_path and its older spellings together."""
+        given = {
+            name: _path_text(value, name)
+            for name, value in (
+                ("storage_path", self.storage_path),
+                ("local_dir", self.local_dir),
+                ("sync_config.upload_dir", upload_dir),
+            )
+            if value is not None
+        }
+        if len(set(given.values())) > 1:
+            listed = ", ".join(f"{name}={value!r}" for name, value in given.items())
+            raise ConfigError(f"Results go to one place, but several were given: {listed}. Set storage_path alone.")
+        self.storage_path = next(iter(given.values()), None)
+        self.local_dir = None
+
+
+def _sub_config(value: T | None, kind: type[T], name: str) -> T:
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name} must be a {kind.__name__}, not {type(value).__name__}: {value!r}")
+    return value
+
+
+def _path_text(value: Any, name: str) -> str:
+    try:
+        text = os.fspath(value)
+    except TypeError:
+        text = value
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ConfigError(f"{name} is {value!r}: give a directory or a URI such as s3://bucket/dir.")
+    return text
+
+
+def _checked_callbacks(callbacks: Any) -> list[Any]:
+    if callbacks is None:
+        return []
+    if not isinstance(callbacks, list | tuple):
+        raise ConfigError(f"callbacks must be a list, not {type(callbacks).__name__}. Write callbacks=[...].")
+    for callback in callbacks:
+        if isinstance(callback, type):
+            raise ConfigError(f"callbacks holds the class {callback.__name__}: make an object of it with ().")
+    return list(callbacks)
+
+
+def _check_stop(stop: Any) -> None:
+    if stop is None:
+        return
+    if isinstance(stop, Mapping):
+        for metric, threshold in stop.items():
+            if not isinstance(metric, str) or not (is_number(threshold) or isinstance(threshold, bool)):
+                raise ConfigError(f"stop has the item {metric!r}: {threshold!r}. Use metric names and numbers.")
+        return
+    if isinstance(stop, type):
+        raise ConfigError(f"stop is the class {stop.__name__}: make an object of it with (...).")
+    if not callable(stop):
+        raise ConfigError(
+            f"stop is {stop!r}: use a dict such as {{'training_iteration': 10}}, a function of (trial_id, result), "
+            "or a Stopper (several of them: CombinedStopper)."
+        )
+    try:
+        signature = inspect.signature(stop)
+    except ValueError:  # some callables of extension modules do not tell
+        return
+    try:
+        signature.bind("trial_id", {})
+    except TypeError:
+        raise ConfigError(f"stop is called with (trial_id, result), but it takes {signature}.") from None

@@ -1,0 +1,23 @@
+"""Names that several parts agree on: dataset keys, metric keys, file names."""
+
+from __future__ import annotations
+
+TRAIN_DATASET_KEY = "train"
+EVALUATION_DATASET_KEY = "evaluation"
+MODEL_KEY = "model"
+PREPROCESSOR_KEY = "_preprocessor"
+TIMESTAMP_KEY = "_timestamp"
+CHECKPOINT_ID_KEY = "_current_checkpoint_id"
+TRAINING_ITERATION = "training_iteration"
+TENSOR_COLUMN_NAME = "__value__"
+MAX_REPR_LENGTH = 120
+
+EXPR_RESULT_FILE = "result.json"
+EXPR_PROGRESS_FILE = "progress.csv"
+EXPR_PARAM_FILE = "params.json"
+EXPR_ERROR_FILE = "error.txt"
+
+DICT_CHECKPOINT_FILE = "dict_checkpoint.pkl"
+CHECKPOINT_METADATA_FILE = ".metadata.json"
+CHECKPOINT_PREPROCESSOR_FILE = ".preprocessor.json"
+CHECKPOINT_MANIFEST_FILE = "MANIFEST.json"

@@ -1,0 +1,198 @@
+"""Every error paceline raises, in one tree.
+
+PacelineError
+├── ConfigError (ValueError)             a setting that cannot work, refused where it was written
+├── MetricError (TypeError, ValueError)  a reported value that is not a plain value
+├── SerializationError (TypeError)       something that cannot travel to a worker, with the path to it
+├── SessionMisuseError (RuntimeError)    a session function used where it cannot work
+├── CheckpointError
+│   ├── CheckpointCorruptError           content does not match its manifest
+│   └── CheckpointNotFoundError (FileNotFoundError)
+├── StorageError (OSError)               the run's storage refused: full, read-only, gone
+│   └── RunLockedError                   another driver is writing this trial directory
+├── RestoreError (RuntimeError)          a run that cannot be continued, and why
+├── EngineError (RuntimeError)           workers could not be started or were lost
+│   └── StartupTimeoutError              workers did not get ready in time
+├── TrainingFailedError (RuntimeError)   fit() failed for good; carries .result and .root_cause
+└── WorkerError (RuntimeError)           stands for what ended one worker (cause of the above)
+    ├── RemoteError                      the user's exception, when its class is not loaded here
+    ├── WorkerDiedError                  exit, signal, out of memory
+    ├── HangError                        no progress, or no sign of life
+    └── ReportMismatchError              ranks called report() a different number of times
+
+Outside the tree, because `except Exception` must not swallow them:
+StopTraining (BaseException)             raised by report() in a worker that shall stop
+TrainingInterrupted (KeyboardInterrupt)  fit() was interrupted; carries .result
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from paceline.air.result import Result
+
+FailureKind = Literal[
+    "exception",  # the user's function raised
+    "exit",  # the process called exit with a code other than zero
+    "premature_exit",  # the process ended with code zero before its function returned
+    "signal",  # the process was killed by a signal
+    "oom",  # the same, and memory was near its limit
+    "startup",  # the worker never got to the user's first line
+    "hang",  # no progress within hang_timeout_s
+    "unresponsive",  # no heartbeat: stopped, or stuck holding the interpreter
+    "report_mismatch",  # ranks reported unequally often
+    "storage",  # a checkpoint could not be stored
+    "engine",  # the machinery that holds the workers was lost
+]
+
+
+@dataclass(frozen=True)
+class WorkerFailure:
+    """What ended one worker, as data: safe to log, to store and to send."""
+
+    rank: int
+    kind: FailureKind
+    message: str
+    """One line: what happened."""
+    time_ns: int = 0
+    """CLOCK_MONOTONIC of the machine, stamped as early as possible; 0 if unknown."""
+    exception_type: str | None = None
+    """Qualified name of the user's exception class, e.g. ``builtins.ValueError``."""
+    traceback: str = ""
+    """The worker's traceback or stack dump as text."""
+    exit_code: int | None = None
+    signal: int | None = None
+    log_path: str | None = None
+    attempt: int = 0
+    hint: str = ""
+    """What to do about it, where that is known."""
+    arguments: tuple[object, ...] | None = None
+    """The exception's arguments, where all of them are plain values."""
+    collateral: bool = False
+    """True for a failure that looks like the consequence of a peer's death."""
+
+
+class PacelineError(Exception):
+    """Base of every error of this library."""
+
+
+class ConfigError(PacelineError, ValueError):
+    """A setting that cannot work."""
+
+
+class MetricError(PacelineError, TypeError, ValueError):
+    """A reported value that is not a plain value."""
+
+
+class SerializationError(PacelineError, TypeError):
+    """Something the user handed over cannot travel to a worker process."""
+
+
+class SessionMisuseError(PacelineError, RuntimeError):
+    """A session function used where it cannot work."""
+
+
+class CheckpointError(PacelineError):
+    """A checkpoint that cannot be used."""
+
+
+class CheckpointCorruptError(CheckpointError):
+    """A checkpoint whose content does not match its manifest."""
+
+
+class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
+    """A checkpoint that is not where it should be."""
+
+
+class StorageError(PacelineError, OSError):
+    """The run's storage refused an operation."""
+
+
+class RunLockedError(StorageError):
+    """Another driver is writing this trial directory."""
+
+
+class RestoreError(PacelineError, RuntimeError):
+    """A run that cannot be continued."""
+
+
+class EngineError(PacelineError, RuntimeError):
+    """Workers could not be started, or the engine lost them."""
+
+
+class StartupTimeoutError(EngineError):
+    """Workers did not get ready in time."""
+
+
+class WorkerError(PacelineError, RuntimeError):
+    """What ended one worker; `.failure` holds the facts."""
+
+    def __init__(self, message: str, failure: WorkerFailure | None = None) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+class RemoteError(WorkerError):
+    """Stands in for a worker's exception whose class is not loaded in the driver."""
+
+
+class WorkerDiedError(WorkerError):
+    """A worker process ended without delivering a result."""
+
+
+class HangError(WorkerError):
+    """A worker made no progress, or gave no sign of life."""
+
+
+class ReportMismatchError(WorkerError):
+    """Ranks called report() a different number of times."""
+
+
+@dataclass(frozen=True)
+class AttemptFailure:
+    """Why one attempt ended: its root cause and what followed from it."""
+
+    attempt: int
+    root_cause: WorkerFailure
+    collateral: tuple[WorkerFailure, ...] = field(default=())
+
+
+class TrainingFailedError(PacelineError, RuntimeError):
+    """Training failed for good.
+
+    `.result` is what was reached (its `.error` is this error), `.root_cause` the
+    failure that ended the last attempt, `.failures` one entry per failed attempt.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        result: Result | None = None,
+        failures: tuple[AttemptFailure, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.result = result
+        self.failures = failures
+
+    @property
+    def root_cause(self) -> WorkerFailure | None:
+        return self.failures[-1].root_cause if self.failures else None
+
+    @property
+    def collateral(self) -> tuple[WorkerFailure, ...]:
+        return self.failures[-1].collateral if self.failures else ()
+
+
+class StopTraining(BaseException):  # noqa: N818  (control flow, not an error)
+    """Raised by report() in a worker when the run shall stop; `finally` blocks run."""
+
+
+class TrainingInterrupted(KeyboardInterrupt):  # noqa: N818
+    """fit() was interrupted from the keyboard; `.result` is what was reached."""
+
+    def __init__(self, message: str, result: Result | None = None) -> None:
+        super().__init__(message)
+        self.result = result

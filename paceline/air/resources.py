@@ -1,0 +1,63 @@
+"""What a run asks for, as a list of resource bundles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paceline.air.checks import is_number
+from paceline.air.errors import ConfigError
+
+STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+
+def checked_resources(resources: Mapping[str, float], what: str) -> dict[str, float]:
+    """The resources as floats without zeros, or ConfigError."""
+    if not isinstance(resources, Mapping):
+        raise ConfigError(f"{what} must be a dict such as {{'CPU': 2}}, not {type(resources).__name__}: {resources!r}")
+    plain: dict[str, float] = {}
+    for name, amount in resources.items():
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"{what} has the key {name!r}: resource names are strings such as 'CPU'.")
+        if not is_number(amount) or amount < 0:
+            raise ConfigError(f"{what}[{name!r}] is {amount!r}: give a number that is not negative.")
+        if amount:
+            plain[name] = float(amount)
+    return plain
+
+
+@dataclass
+class PlacementGroupFactory:
+    """Bundles of resources that are needed at the same time; the first is the trainer's own.
+
+    Bundles are plain dicts of floats without zeros, so two factories that ask for the
+    same are equal, and one can be written as JSON.
+    """
+
+    bundles: list[dict[str, float]]
+    strategy: str = "PACK"
+
+    def __post_init__(self) -> None:
+        if not self.bundles:
+            raise ConfigError("A PlacementGroupFactory needs at least one bundle, such as [{'CPU': 1}].")
+        if self.strategy not in STRATEGIES:
+            raise ConfigError(f"strategy is {self.strategy!r}: choose one of {', '.join(STRATEGIES)}.")
+        self.bundles = [checked_resources(bundle, f"bundles[{i}]") for i, bundle in enumerate(self.bundles)]
+
+    @property
+    def head_cpus(self) -> float:
+        """CPUs of the trainer's own bundle."""
+        return self.bundles[0].get("CPU", 0.0)
+
+    @property
+    def head_bundle_is_empty(self) -> bool:
+        return not self.bundles[0]
+
+    @property
+    def required_resources(self) -> dict[str, float]:
+        """The sum over all bundles."""
+        total: dict[str, float] = {}
+        for bundle in self.bundles:
+            for name, amount in bundle.items():
+                total[name] = total.get(name, 0.0) + amount
+        return total

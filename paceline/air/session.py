@@ -1,0 +1,187 @@
+"""What user code calls inside a worker.
+
+The functions here find the session that the worker installed and hand over to it. Outside
+a run each of them warns once and returns its default, so that a training function can be
+tried out by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from paceline.air.errors import SessionMisuseError
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.air.resources import PlacementGroupFactory
+
+__all__ = [
+    "get_checkpoint",
+    "get_dataset_shard",
+    "get_experiment_name",
+    "get_local_rank",
+    "get_local_world_size",
+    "get_metadata",
+    "get_node_rank",
+    "get_trial_dir",
+    "get_trial_id",
+    "get_trial_name",
+    "get_trial_resources",
+    "get_world_rank",
+    "get_world_size",
+    "report",
+]
+
+
+class SessionProtocol(Protocol):
+    """What a worker's session offers."""
+
+    world_rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    trial_name: str
+    trial_id: str
+    trial_dir: str
+    experiment_name: str
+    trial_resources: PlacementGroupFactory
+    metadata: dict[str, Any]
+
+    def report(
+        self,
+        metrics: dict[str, Any],
+        checkpoint: Checkpoint | None = None,
+        reduce: Mapping[str, str] | None = None,
+    ) -> dict[str, Any] | None: ...
+
+    def get_checkpoint(self) -> Checkpoint | None: ...
+
+    def get_dataset_shard(self, dataset_name: str | None = None) -> Any: ...
+
+
+_session: SessionProtocol | None = None
+_owner_pid = 0
+_warned: set[str] = set()
+
+
+def install(session: SessionProtocol | None) -> None:
+    """Make `session` the one that the functions of this module use; None takes it away."""
+    global _session, _owner_pid
+    _session = session
+    _owner_pid = os.getpid()
+
+
+def current() -> SessionProtocol | None:
+    """The session of this worker, or None outside a run."""
+    return _session
+
+
+def _found(function: str, default: object) -> SessionProtocol | None:
+    if _session is None and function not in _warned:
+        _warned.add(function)
+        warnings.warn(
+            f"session.{function}() was called outside a training run and returns {default!r}. "
+            "It has its meaning in the function that a Trainer runs.",
+            stacklevel=3,
+        )
+    return _session
+
+
+def report(
+    metrics: dict[str, Any],
+    checkpoint: Checkpoint | None = None,
+    reduce: Mapping[str, str] | None = None,
+) -> dict[str, Any] | None:
+    """Hand one row of metrics, and maybe a checkpoint, to the run; each call is one iteration.
+
+    `reduce` names metrics to be combined over all ranks ("mean", "sum", "min", "max"): the call
+    then waits for every rank and returns the combined values.
+    """
+    session = _found("report", None)
+    if session is None:
+        return None
+    if os.getpid() != _owner_pid:
+        raise SessionMisuseError(
+            f"report() was called in process {os.getpid()}, a child of the worker process {_owner_pid}. "
+            "Only the worker itself can report: send the values to it, for example by returning them."
+        )
+    return session.report(metrics, checkpoint, reduce)
+
+
+def get_checkpoint() -> Checkpoint | None:
+    """The newest checkpoint of this run, else the one to resume from, else None."""
+    session = _found("get_checkpoint", None)
+    return session.get_checkpoint() if session else None
+
+
+def get_dataset_shard(dataset_name: str | None = None) -> Any:
+    """This worker's part of a dataset; the name may be left out where there is only one."""
+    session = _found("get_dataset_shard", None)
+    return session.get_dataset_shard(dataset_name) if session else None
+
+
+def get_world_size() -> int:
+    """How many workers there are; 1 outside a run."""
+    session = _found("get_world_size", 1)
+    return session.world_size if session else 1
+
+
+def get_world_rank() -> int:
+    """This worker's number among all; 0 outside a run."""
+    session = _found("get_world_rank", 0)
+    return session.world_rank if session else 0
+
+
+def get_local_rank() -> int:
+    """This worker's number on its machine; 0 outside a run."""
+    session = _found("get_local_rank", 0)
+    return session.local_rank if session else 0
+
+
+def get_local_world_size() -> int:
+    """How many workers there are on this machine; 0 outside a run."""
+    session = _found("get_local_world_size", 0)
+    return session.local_world_size if session else 0
+
+
+def get_node_rank() -> int:
+    """This machine's number among those of the run; 0 outside a run."""
+    session = _found("get_node_rank", 0)
+    return session.node_rank if session else 0
+
+
+def get_trial_name() -> str | None:
+    session = _found("get_trial_name", None)
+    return session.trial_name if session else None
+
+
+def get_trial_id() -> str | None:
+    session = _found("get_trial_id", None)
+    return session.trial_id if session else None
+
+
+def get_trial_dir() -> str | None:
+    """The directory that holds this run's results."""
+    session = _found("get_trial_dir", None)
+    return session.trial_dir if session else None
+
+
+def get_experiment_name() -> str | None:
+    session = _found("get_experiment_name", None)
+    return session.experiment_name if session else None
+
+
+def get_trial_resources() -> PlacementGroupFactory | None:
+    """What this run asked for, as bundles."""
+    session = _found("get_trial_resources", None)
+    return session.trial_resources if session else None
+
+
+def get_metadata() -> dict[str, Any] | None:
+    """The metadata that was given to the Trainer."""
+    session = _found("get_metadata", None)
+    return session.metadata if session else None
