@@ -1,0 +1,136 @@
+"""From staged to committed, and out again: each step is one rename, so a crash leaves the state before or after it.
+
+Stage (stager.py) -> `commit` -> ... -> `to_trash` -> `delete_tree`. A checkpoint that fails `verify`
+is put aside by `quarantine`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from paceline.air.errors import CheckpointError
+from paceline.air.faults import fault_point
+from paceline.storage.files import delete_tree as _delete_tree
+from paceline.storage.files import storage_error, sync_directory, write_durably
+from paceline.storage.manifest import FileEntry, Manifest, path_of, read_manifest, verify
+from paceline.storage.run_dir import MANIFEST_NAME, METADATA_NAME
+from paceline.storage.stager import Stager
+
+__all__ = [
+    "FileEntry",
+    "Manifest",
+    "Stager",
+    "commit",
+    "delete_tree",
+    "merge_staged",
+    "quarantine",
+    "read_manifest",
+    "to_trash",
+    "verify",
+]
+
+
+def commit(staging: Path, final: Path) -> None:
+    """Give a finished staging directory its committed name. An existing name is never replaced."""
+    if os.path.lexists(final):
+        raise CheckpointError(f"{final} exists already and is not replaced. Commit under a new number")
+    fault_point("before_commit_rename")
+    try:
+        os.rename(staging, final)
+        fault_point("after_commit_rename")
+        sync_directory(final.parent)
+    except OSError as error:
+        raise storage_error(error, final, "committing the checkpoint") from error
+
+
+def quarantine(checkpoint_dir: Path) -> Path:
+    """Put a damaged checkpoint aside under a name that nothing loads; keep it for the user to look at."""
+    aside = checkpoint_dir.with_name(f"{checkpoint_dir.name}.corrupt")
+    if os.path.lexists(aside):
+        aside = aside.with_name(f"{aside.name}-{secrets.token_hex(4)}")
+    _rename(checkpoint_dir, aside, "putting the damaged checkpoint aside")
+    return aside
+
+
+def to_trash(checkpoint_dir: Path) -> Path:
+    """The first step of a deletion: from here on the checkpoint is not listed, whatever happens next."""
+    trash = checkpoint_dir.with_name(f".trash-{checkpoint_dir.name}-{secrets.token_hex(4)}")
+    fault_point("before_trash")
+    _rename(checkpoint_dir, trash, "removing the checkpoint")
+    fault_point("after_trash")
+    return trash
+
+
+def delete_tree(path: Path) -> None:
+    """The second step of a deletion. Never follows links; nothing there is fine."""
+    _delete_tree(path)
+    fault_point("after_delete")
+
+
+def merge_staged(into: Path, others: Mapping[int, Path], *, into_rank: int = 0) -> Manifest:
+    """Move what other ranks have staged into one staging directory, and write its manifest anew.
+
+    The same file from two ranks is fine if the content is the same. The checkpoint's own
+    metadata file is every rank's, with small differences: the one of `into` is kept.
+    """
+    merged = read_manifest(into)
+    files = dict(merged.files)
+    empty_directories = set(merged.empty_directories)
+    owner = dict.fromkeys(files, into_rank)
+    moves: list[tuple[Path, str]] = []
+    for rank, path in sorted(others.items()):
+        manifest = read_manifest(path)
+        empty_directories.update(manifest.empty_directories)
+        for name, entry in manifest.files.items():
+            if name == METADATA_NAME and name in files:
+                continue
+            if name in files:
+                if (files[name].size, files[name].hash) != (entry.size, entry.hash):
+                    raise CheckpointError(
+                        f"ranks {owner[name]} and {rank} both saved {name!r}, with different content. "
+                        "Put the rank into the file's name"
+                    )
+                continue
+            files[name], owner[name] = entry, rank
+            moves.append((path, name))
+    result = replace(merged, files=files, empty_directories=_still_empty(empty_directories, files))
+    try:
+        _move_files(into, moves, empty_directories)
+        write_durably(into / MANIFEST_NAME, result.encode())
+        sync_directory(into)
+    except OSError as error:
+        raise storage_error(error, into, "merging the ranks' files") from error
+    for path in others.values():
+        _delete_tree(path)
+    return result
+
+
+def _move_files(into: Path, moves: list[tuple[Path, str]], empty_directories: set[str]) -> None:
+    changed: set[Path] = set()
+    for name in empty_directories:
+        (into / path_of(name)).mkdir(mode=0o700, parents=True, exist_ok=True)
+        changed.add((into / path_of(name)).parent)
+    for source, name in moves:
+        target = into / path_of(name)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.rename(source / path_of(name), target)
+        changed.update(parent for parent in target.parents if parent.is_relative_to(into))
+    for directory in changed:
+        sync_directory(directory)
+
+
+def _still_empty(directories: set[str], files: dict[str, FileEntry]) -> tuple[str, ...]:
+    """A directory that one rank left empty may have got another rank's files."""
+    filled = {str(parent) for name in files for parent in Path(name).parents}
+    return tuple(sorted(directories - filled))
+
+
+def _rename(old: Path, new: Path, doing: str) -> None:
+    try:
+        os.rename(old, new)
+    except OSError as error:
+        raise storage_error(error, old, doing) from error

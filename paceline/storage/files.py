@@ -1,0 +1,132 @@
+"""The few file operations that the rest of the storage layer is built from."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from paceline.air.errors import StorageError
+
+PRIVATE_DIR_MODE = 0o700
+PRIVATE_FILE_MODE = 0o600
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+_NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+def storage_error(error: OSError, path: Path | str, doing: str, *, needed: int | None = None) -> StorageError:
+    """Turn what the system said about `path` into an error that says what to do."""
+    code = error.errno if error.errno is not None else errno.EIO
+    text = f"{doing} failed: {error.strerror or error}"
+    if code in _NO_ROOM:
+        text += f" ({_room(path, needed)}). Free some space, or choose another storage_path"
+    elif code in _NO_PERMISSION:
+        text += f" (as uid {os.geteuid()}). Make it writable for this user, or choose another storage_path"
+    elif code == errno.ENAMETOOLONG:
+        text += f" (the path has {len(os.fsencode(path))} bytes). Choose a shorter storage_path"
+    return StorageError(code, text, str(path))
+
+
+def _room(path: Path | str, needed: int | None) -> str:
+    free = free_bytes(path)
+    free_text = "unknown" if free is None else f"{free:,} bytes"
+    needed_text = "unknown" if needed is None else f"{needed:,} bytes"
+    return f"needed: {needed_text}, free: {free_text}"
+
+
+def free_bytes(path: Path | str) -> int | None:
+    """Bytes an ordinary user can still write on the file system that holds `path` (or its nearest parent)."""
+    for place in (Path(path), *Path(path).parents):
+        try:
+            usage = os.statvfs(place)
+        except OSError:
+            continue
+        return usage.f_bavail * usage.f_frsize
+    return None
+
+
+def make_private_dirs(path: Path) -> None:
+    """Create `path` and its missing parents for this user alone, whatever the umask says."""
+    missing: list[Path] = []
+    place = path
+    while not os.path.lexists(place):
+        missing.append(place)
+        place = place.parent
+    for directory in reversed(missing):
+        try:
+            os.mkdir(directory, PRIVATE_DIR_MODE)
+        except FileExistsError:  # another process was faster
+            continue
+        except OSError as error:
+            raise storage_error(error, directory, "creating the directory") from error
+    if not path.is_dir():
+        raise StorageError(errno.ENOTDIR, "this is not a directory. Choose another storage_path", str(path))
+
+
+def sync_directory(path: Path | str) -> None:
+    """Make the names inside a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a small file so that it is whole and on disk, or is not there at all under this name."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE_MODE)
+    try:
+        write_all(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+
+
+def write_all(descriptor: int, content: bytes | memoryview) -> None:
+    """os.write until everything is written."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def delete_tree(path: Path) -> None:
+    """Remove a directory tree, never following links. Nothing there is fine."""
+    try:
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        else:
+            shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise storage_error(error, error.filename or path, "deleting") from error
+
+
+def start_writeback(descriptor: int, offset: int, length: int) -> None:
+    """Ask the system to begin writing this range to disk now, so that a later fsync finds little left to do.
+
+    Only a hint: where the call does not exist or fails, fsync does all of the work and reports all errors.
+    """
+    call = _sync_file_range()
+    if call is not None:
+        call(descriptor, offset, length, _SYNC_FILE_RANGE_WRITE)
+
+
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+@functools.cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    import ctypes
+
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is not None:
+        call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    return cast("Callable[[int, int, int, int], int] | None", call)

@@ -1,0 +1,217 @@
+"""The append-only record of a run.
+
+One record is one line: CRC-32 of the JSON as eight hex digits, its length in bytes, the
+JSON. A driver that dies while writing leaves a torn last line, which the next reader
+drops; every earlier record is whole. Rows survive the death of the driver once they are
+flushed, and a power cut once they are synced; a thread syncs what was flushed every 50 ms.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import msgspec
+
+from paceline.air.errors import StorageError
+from paceline.air.faults import fault_point
+from paceline.storage.files import PRIVATE_FILE_MODE, storage_error, write_all
+
+GROUP_SYNC_SECONDS = 0.05
+_BUFFER_LIMIT = 256 * 1024
+
+_encode_finite = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Journal:
+    """Appends records to a journal file; the torn tail of an earlier life is cut off at opening."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._buffer: list[bytes] = []
+        self._buffered = 0
+        self._error: StorageError | None = None
+        self._lock = threading.Lock()
+        """Guards the buffer and the file's end."""
+        self._sync_lock = threading.Lock()
+        """One fsync at a time: the system reports a lost write to one caller only; the others must see its verdict."""
+        self._dirty = threading.Event()
+        self._closing = threading.Event()
+        self._syncer: threading.Thread | None = None
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._descriptor = os.open(path, flags, PRIVATE_FILE_MODE)
+        except OSError as error:
+            raise storage_error(error, path, "opening the journal") from error
+        try:
+            self._end = _end_of_whole_records(path)
+            self.dropped_bytes = os.fstat(self._descriptor).st_size - self._end
+            """The length of the torn tail that was found and cut off."""
+            if self.dropped_bytes:
+                os.ftruncate(self._descriptor, self._end)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def append(self, record: dict[str, Any], *, finite: bool = True) -> None:
+        """Add a record. `finite=False` keeps NaN and infinities, which the fast encoder would turn into null."""
+        self.append_raw(encode_record(record, finite=finite))
+
+    def append_raw(self, body: bytes) -> None:
+        """Add a record that is JSON already."""
+        line = b"%08x %d %b\n" % (crc32(body), len(body), body)
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            self._buffer.append(line)
+            self._buffered += len(line)
+            if self._buffered >= _BUFFER_LIMIT:
+                self._write_buffer()
+
+    def flush(self) -> None:
+        """Hand everything to the system: it survives the death of this process."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._buffer:
+                self._write_buffer()
+
+    def sync(self) -> None:
+        """Put everything on disk before returning."""
+        self.flush()
+        self._sync_file()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Sync and close. Closing twice is fine."""
+        if self._descriptor < 0:
+            return
+        try:
+            if self._error is None:
+                self.sync()
+        finally:
+            self._closing.set()
+            self._dirty.set()
+            if self._syncer is not None:
+                self._syncer.join()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _write_buffer(self) -> None:
+        content = b"".join(self._buffer)
+        fault_point("before_journal_append")
+        try:
+            write_all(self._descriptor, content)
+        except OSError as error:
+            self._error = storage_error(error, self.path, "writing the journal", needed=len(content))
+            self._cut_partial_write()
+            raise self._error from error
+        self._buffer.clear()
+        self._buffered = 0
+        self._end += len(content)
+        fault_point("after_journal_append")
+        self._dirty.set()
+        if self._syncer is None:
+            self._syncer = threading.Thread(target=self._sync_in_background, name="paceline-journal", daemon=True)
+            self._syncer.start()
+
+    def _cut_partial_write(self) -> None:
+        """A full disk takes half a record; without it the file ends with a whole one."""
+        try:
+            os.ftruncate(self._descriptor, self._end)
+        except OSError:
+            return  # readers drop a torn tail anyway
+
+    def _sync_in_background(self) -> None:
+        while not self._closing.is_set():
+            self._dirty.wait()
+            if self._closing.wait(GROUP_SYNC_SECONDS):
+                return
+            self._sync_file()
+
+    def _sync_file(self) -> None:
+        """fsync unless nothing is dirty. After a failure the file's state is unknown: never try again."""
+        with self._sync_lock:
+            if self._error is not None or not self._dirty.is_set():
+                return
+            self._dirty.clear()
+            try:
+                os.fdatasync(self._descriptor)
+                if os.fstat(self._descriptor).st_nlink == 0:
+                    raise FileNotFoundError(2, "the file was deleted while the run was writing it")
+            except OSError as error:
+                self._error = storage_error(error, self.path, "syncing the journal")
+
+
+def encode_record(record: dict[str, Any], *, finite: bool = True) -> bytes:
+    """The JSON of a record, on one line."""
+    if finite:
+        try:
+            return _encode_finite(record)
+        except (UnicodeEncodeError, OverflowError):
+            pass  # lone surrogates of odd file names, integers beyond 64 bit: slower, but exact
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def decode_record(body: bytes) -> Any:
+    """The record that `encode_record` encoded."""
+    try:
+        return _decode(body)
+    except msgspec.DecodeError:
+        return json.loads(body)  # NaN and infinities
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """Every whole record, in order. A torn tail is dropped; damage before the end is a StorageError."""
+    for body, _ in _whole_records(path):
+        yield decode_record(body)
+
+
+def _end_of_whole_records(path: Path) -> int:
+    end = 0
+    for _, offset in _whole_records(path):
+        end = offset
+    return end
+
+
+def _whole_records(path: Path) -> Iterator[tuple[bytes, int]]:
+    """The JSON of each whole record and the offset behind it."""
+    try:
+        with open(path, "rb") as file:
+            offset = 0
+            for line in file:
+                body = _body(line)
+                if body is None:
+                    if any(_body(later) is not None for later in file):
+                        raise StorageError(
+                            f"journal {path} is damaged at byte {offset}: a record there does not match its checksum, "
+                            "though whole records follow. Restore the file from a copy; what stands before that byte "
+                            "is sound."
+                        )
+                    return
+                offset += len(line)
+                yield body, offset
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise storage_error(error, path, "reading the journal") from error
+
+
+def _body(line: bytes) -> bytes | None:
+    """The JSON of a line, or None if the line is not a whole record."""
+    if len(line) < 12 or line[-1:] != b"\n":
+        return None
+    separator = line.find(b" ", 9)
+    if line[8:9] != b" " or separator < 0:
+        return None
+    body = line[separator + 1 : -1]
+    if line[:separator] != b"%08x %d" % (crc32(body), len(body)):
+        return None
+    return body

@@ -1,0 +1,176 @@
+"""Every path and file name of a trial directory, in one place."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import stat
+import time
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from paceline.air.errors import ConfigError, StorageError
+from paceline.storage.files import (
+    PRIVATE_FILE_MODE,
+    delete_tree,
+    make_private_dirs,
+    storage_error,
+)
+
+RESULTS_VARIABLE = "PACELINE_RESULTS_DIR"
+MANIFEST_NAME = "MANIFEST.json"
+METADATA_NAME = ".metadata.json"
+LONGEST_TRIAL_NAME = 100
+"""Bytes. Long names are the usual reason for paths that other tools cannot open."""
+
+_CHECKPOINT = re.compile(r"checkpoint_(\d{6,})")
+_LEFTOVER = re.compile(r"\.checkpoint_\d{6,}\.tmp-.+|\.trash-.+", re.DOTALL)
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_NOT_IN_TAG = re.compile(r"[^\w.=,+-]+")
+_ROOM_FOR_NAMES = 200
+"""Bytes kept free below the system's path limit for the names that a run puts under its storage path."""
+
+
+class RunDir:
+    """One trial's directory. Building it touches nothing; `create()` does."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.journal = root / "journal.jsonl"
+        self.lock = root / "lock"
+        self.params = root / "params.json"
+        self.result_json = root / "result.json"
+        self.progress_csv = root / "progress.csv"
+        self.error_txt = root / "error.txt"
+        self.processes = root / "processes.jsonl"
+        self.logs_dir = root / "logs"
+
+    def __repr__(self) -> str:
+        return f"RunDir({str(self.root)!r})"
+
+    def log(self, rank: int) -> Path:
+        return self.logs_dir / f"rank_{rank}.log"
+
+    def rank_dir(self, rank: int) -> Path:
+        """The working directory of a worker."""
+        return self.root / f"rank_{rank}"
+
+    def checkpoint(self, number: int) -> Path:
+        return self.root / f"checkpoint_{number:06d}"
+
+    def staging(self, number: int, attempt: int) -> Path:
+        """A fresh name for writing a checkpoint; no two calls give the same one."""
+        return self.root / f".checkpoint_{number:06d}.tmp-{attempt}-{secrets.token_hex(4)}"
+
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """The committed checkpoints, oldest number first: the directories that have a manifest."""
+        found: list[tuple[int, Path]] = []
+        try:
+            with os.scandir(self.root) as entries:
+                for entry in entries:
+                    match = _CHECKPOINT.fullmatch(entry.name)
+                    if match and entry.is_dir(follow_symlinks=False):
+                        path = self.root / entry.name
+                        if (path / MANIFEST_NAME).is_file():
+                            found.append((int(match[1]), path))
+        except OSError as error:
+            raise storage_error(error, self.root, "listing the checkpoints") from error
+        return sorted(found)
+
+    def create(self) -> None:
+        """Make the directory, for this user alone; one that is already there must be this user's own."""
+        if os.path.lexists(self.root):
+            self._check_is_ours()
+        make_private_dirs(self.root)
+        make_private_dirs(self.logs_dir)
+
+    def _check_is_ours(self) -> None:
+        status = os.lstat(self.root)
+        if stat.S_ISLNK(status.st_mode):
+            raise StorageError(
+                errno.ELOOP,
+                "the trial directory is a symbolic link, which somebody else may have put there. "
+                "Remove it, or choose another name",
+                str(self.root),
+            )
+        if not stat.S_ISDIR(status.st_mode):
+            raise StorageError(errno.ENOTDIR, "the trial directory's name is taken by a file", str(self.root))
+        if status.st_uid != os.geteuid():
+            raise StorageError(
+                errno.EPERM,
+                f"the trial directory belongs to uid {status.st_uid}, this process runs as uid {os.geteuid()}. "
+                "Choose another name or storage_path",
+                str(self.root),
+            )
+
+    def sweep(self) -> list[Path]:
+        """Remove what a killed driver or worker left half-written or half-deleted. Call it with the lock held."""
+        with os.scandir(self.root) as entries:
+            leftovers = [self.root / entry.name for entry in entries if _LEFTOVER.fullmatch(entry.name)]
+        for leftover in leftovers:
+            delete_tree(leftover)
+        return leftovers
+
+
+def default_storage_root() -> Path:
+    """Where results go if nobody says otherwise."""
+    chosen = os.environ.get(RESULTS_VARIABLE)
+    return Path(chosen).expanduser() if chosen else Path.home() / "paceline_results"
+
+
+def experiment_dir_name(trainer_name: str) -> str:
+    return f"{trainer_name}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+
+
+def trial_dir_name(trainer: str, trial_id: str, tag: str = "") -> str:
+    """`<Trainer>_<trial id>_<tag>`, cut to a length that stays handy."""
+    name = f"{trainer}_{trial_id}"
+    cleaned = _NOT_IN_TAG.sub("_", tag).strip("_")
+    if cleaned:
+        name = f"{name}_{cleaned}"
+    return name.encode()[:LONGEST_TRIAL_NAME].decode(errors="ignore")
+
+
+def resolve_storage(path: str | os.PathLike[str]) -> Path | str:
+    """A local place as an absolute path without links, anything else as the URI it is.
+
+    Links are resolved once, at the start, so that a link that is changed later cannot split a run in two.
+    """
+    text = os.fspath(path)
+    if text.startswith("file://"):
+        parts = urlsplit(text)
+        if parts.netloc not in ("", "localhost"):
+            raise ConfigError(f"storage path {text!r}: a file:// URI needs three slashes, as in file:///data/results")
+        text = unquote(parts.path)
+    elif _URI.match(text):
+        return text.rstrip("/")
+    try:
+        return Path(text).expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, or a home that does not exist
+        raise ConfigError(f"storage path {text!r} cannot be resolved: {error}") from error
+
+
+def check_writable(path: Path) -> None:
+    """Make sure, before any worker starts, that files can be created below `path`."""
+    limit = os.pathconf("/", "PC_PATH_MAX")
+    length = len(os.fsencode(path))
+    if length + _ROOM_FOR_NAMES > limit:
+        raise StorageError(
+            errno.ENAMETOOLONG,
+            f"the storage path has {length} bytes; the system allows {limit} for a whole path and a run needs "
+            f"{_ROOM_FOR_NAMES} of them for its own names. Choose a shorter storage_path",
+            str(path),
+        )
+    make_private_dirs(path)
+    probe = path / f".write-check-{secrets.token_hex(8)}"
+    try:
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE_MODE)
+        try:
+            os.write(descriptor, b"x")
+        finally:
+            os.close(descriptor)
+            os.unlink(probe)
+    except OSError as error:
+        raise storage_error(error, path, "creating a file in the storage path") from error
