@@ -195,9 +195,7 @@ class ExperimentPlateauStopper(Stopper):
     most `std` for more than `patience` rows in a row, no improvement is in sight.
     """
 
-    def __init__(
-        self, metric: str, std: float = 0.001, top: int = 10, mode: Mode = "min", patience: int = 0
-    ) -> None:
+    def __init__(self, metric: str, std: float = 0.001, top: int = 10, mode: Mode = "min", patience: int = 0) -> None:
         if mode not in ("min", "max"):
             raise ConfigError(f"mode must be 'min' or 'max', not {mode!r}.")
         if top <= 1:
