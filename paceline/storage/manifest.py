@@ -101,12 +101,20 @@ def read_manifest(checkpoint_dir: Path) -> Manifest:
             empty_directories=tuple(body["empty_directories"]),
             facts=body["facts"],
         )
+        unsafe = [name for name in (*manifest.files, *manifest.empty_directories) if not is_inside(name)]
         intact = body["algorithm"] == ALGORITHM and manifest.encode() == text
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointCorruptError(f"{path} is damaged: {error!r}") from error
     if not intact:
         raise CheckpointCorruptError(f"{path} is damaged: its content does not match its own checksum")
+    if unsafe:
+        raise CheckpointCorruptError(f"{path} names {unsafe[0]!r}, which is no place inside the checkpoint")
     return manifest
+
+
+def is_inside(name: str) -> bool:
+    """Whether a manifest's name stays below the checkpoint's directory."""
+    return "\0" not in name and all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 def verify(checkpoint_dir: Path) -> Manifest:

@@ -26,7 +26,7 @@ from paceline.storage.files import (
     write_all,
     write_durably,
 )
-from paceline.storage.manifest import FileEntry, Manifest, is_manifest, manifest_name, new_hash
+from paceline.storage.manifest import FileEntry, Manifest, is_inside, is_manifest, manifest_name, new_hash
 from paceline.storage.run_dir import MANIFEST_NAME
 from paceline.storage.tree import SourceFile, TreePlan, plan_tree
 
@@ -287,8 +287,7 @@ class _HashingFile(io.RawIOBase):
 
 
 def _checked_name(name: str) -> str:
-    parts = name.split("/")
-    if not name or "\0" in name or any(part in ("", ".", "..") for part in parts):
+    if not is_inside(name):
         raise CheckpointError(f"{name!r} cannot be a file of a checkpoint: use a relative path without '..'")
     if name == MANIFEST_NAME:
         raise CheckpointError(f"the file name {MANIFEST_NAME} is reserved. Use another name")

@@ -1,0 +1,296 @@
+"""Storage that is not this machine's disk: a few operations, any URI that fsspec knows.
+
+Names are relative to the URI, with forward slashes. Errors come out as StorageError; what
+may pass by itself (a reset connection, a busy server) is tried again a few times first.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import re
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from paceline.air.errors import ConfigError, StorageError
+
+ATTEMPTS = 5
+TOTAL_SECONDS = 60.0
+"""No operation is started again after this long."""
+FIRST_PAUSE_SECONDS = 0.2
+
+T = TypeVar("T")
+
+_BUSY = {
+    errno.EBUSY,  # what s3fs makes of 503
+    errno.EREMOTEIO,  # and of 500
+    errno.EAGAIN,
+    errno.ECONNRESET,
+    errno.ECONNREFUSED,
+    errno.ECONNABORTED,
+    errno.EPIPE,
+    errno.ETIMEDOUT,
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+}
+_BUSY_CLASSES = {
+    "HTTPClientError",
+    "ClientConnectionError",
+    "ClientPayloadError",
+    "ResponseParserError",
+    "IncompleteRead",
+}
+"""Base classes of what botocore and aiohttp raise when a connection breaks, by name: neither may be installed."""
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "memory"}
+"""There a file appears whole or not at all, and directories need not be made (s3fs would make a bucket)."""
+
+
+class Filesystem(Protocol):
+    """What a run needs of its remote storage."""
+
+    @property
+    def label(self) -> str:
+        """The place, as it may be shown: without credentials."""
+        ...
+
+    def check(self) -> None:
+        """Write and delete a small file, so that missing rights or a missing bucket are known before work starts."""
+        ...
+
+    def upload(self, local: Path, name: str) -> None:
+        """Store a local file; readers see the old content or the new one, never a part."""
+        ...
+
+    def download(self, name: str, local: Path) -> None:
+        """Fetch a file to a path whose parent exists."""
+        ...
+
+    def list(self, prefix: str = "") -> list[str]:
+        """The names of all files below `prefix` (a directory), sorted; empty if there is none."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove a file, or everything below a directory. Nothing there is fine."""
+        ...
+
+    def write_text(self, name: str, text: str) -> None:
+        """Store a small file."""
+        ...
+
+    def read_text(self, name: str) -> str:
+        """Read a small file; FileNotFoundError if there is none."""
+        ...
+
+    def create_exclusive(self, name: str, text: str) -> bool:
+        """Store a small file unless that name exists: True for exactly one of several callers."""
+        ...
+
+    def abort_stale_uploads(self) -> None:
+        """Drop unfinished uploads of an earlier life, where the store keeps such. Best effort."""
+        ...
+
+
+class FsspecFilesystem:
+    """A Filesystem on any URI: s3://, gs://, file://, memory://, ..."""
+
+    def __init__(self, uri: str, filesystem: Any = None) -> None:
+        self.label = without_credentials(uri)
+        self._uri = uri
+        self._fs, self._root = _open(uri, filesystem)
+        protocol = self._fs.protocol
+        protocols = {protocol} if isinstance(protocol, str) else set(protocol)
+        self._has_directories = not protocols & _OBJECT_STORES
+        self._is_local = bool(protocols & {"file", "local"})
+
+    def check(self) -> None:
+        name = f".write-check-{secrets.token_hex(8)}"
+        try:
+            self.write_text(name, "x")
+            self.delete(name)
+        except StorageError as error:
+            raise StorageError(error.errno, f"the storage cannot be used: {error.strerror}", self.label) from error
+
+    def upload(self, local: Path, name: str) -> None:
+        self._retrying(f"uploading {name}", lambda: self._put(name, lambda path: self._fs.put_file(str(local), path)))
+
+    def download(self, name: str, local: Path) -> None:
+        self._retrying(f"downloading {name}", lambda: self._fs.get_file(self._path(name), str(local)))
+
+    def list(self, prefix: str = "") -> list[str]:
+        def find() -> list[str]:
+            self._fs.invalidate_cache()
+            found = self._fs.find(self._path(prefix) if prefix else self._root)
+            return sorted(path.removeprefix(self._root).lstrip("/") for path in found)
+
+        try:
+            return self._retrying("listing", find)
+        except FileNotFoundError:
+            return []
+
+    def exists(self, name: str) -> bool:
+        def look() -> bool:
+            self._fs.invalidate_cache()
+            return bool(self._fs.isfile(self._path(name)))
+
+        return self._retrying(f"looking for {name}", look)
+
+    def delete(self, name: str) -> None:
+        def remove() -> None:
+            self._fs.invalidate_cache()
+            self._fs.rm(self._path(name), recursive=True)
+
+        try:
+            self._retrying(f"deleting {name}", remove)
+        except FileNotFoundError:
+            return
+
+    def write_text(self, name: str, text: str) -> None:
+        content = text.encode()
+        self._retrying(f"writing {name}", lambda: self._put(name, lambda path: self._fs.pipe_file(path, content)))
+
+    def read_text(self, name: str) -> str:
+        return self._retrying(f"reading {name}", lambda: bytes(self._fs.cat_file(self._path(name))).decode())
+
+    def create_exclusive(self, name: str, text: str) -> bool:
+        def create() -> bool:
+            path = self._path(name)
+            try:
+                if self._is_local:
+                    self._fs.makedirs(self._fs._parent(path), exist_ok=True)
+                    with self._fs.open(path, "xb") as file:
+                        file.write(text.encode())
+                else:
+                    self._fs.pipe_file(path, text.encode(), mode="create")
+            except OSError as error:
+                if isinstance(error, FileExistsError) or _is_failed_precondition(error):
+                    return False
+                raise
+            return True
+
+        return self._retrying(f"creating {name}", create)
+
+    def abort_stale_uploads(self) -> None:
+        call_s3 = getattr(self._fs, "call_s3", None)
+        if call_s3 is None:
+            return
+        try:
+            bucket, prefix, _ = self._fs.split_path(self._root)
+            listed = call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/")
+            for upload in listed.get("Uploads", ()):
+                call_s3("abort_multipart_upload", Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+        except Exception:
+            return  # they cost space, nothing else; stores other than AWS may not offer the call
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _put(self, name: str, put: Callable[[str], object]) -> None:
+        """Store under the name at once or, where a half-written file would be visible, by way of a rename."""
+        path = self._path(name)
+        if not self._has_directories:
+            put(path)
+            return
+        self._fs.makedirs(self._fs._parent(path), exist_ok=True)
+        temporary = f"{path}.tmp-{secrets.token_hex(4)}"
+        put(temporary)
+        self._fs.mv(temporary, path)
+
+    def _retrying(self, doing: str, operation: Callable[[], T]) -> T:
+        """Run an operation; `FileNotFoundError` passes as a StorageError that is one, too."""
+        deadline = time.monotonic() + TOTAL_SECONDS
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return operation()
+            except Exception as error:
+                if attempt == ATTEMPTS or time.monotonic() >= deadline or not is_transient(error):
+                    raise self._translated(error, doing, attempt) from (None if self._has_credentials else error)
+            time.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
+        raise AssertionError("the last attempt returns or raises")
+
+    @property
+    def _has_credentials(self) -> bool:
+        return self.label != self._uri
+
+    def _translated(self, error: Exception, doing: str, attempts: int) -> StorageError:
+        code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+        text = str(error.strerror or error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        text = text.replace(self._uri, self.label)
+        for secret in _credentials(self._uri):
+            text = text.replace(secret, "***")
+        text = f"{doing} failed: {text}"
+        if attempts > 1:
+            text += f" (tried {attempts} times)"
+        if isinstance(error, PermissionError):
+            text += ". Check the credentials and what they may do there"
+            code = errno.EACCES
+        if isinstance(error, FileNotFoundError):
+            return RemoteFileNotFoundError(
+                errno.ENOENT, f"{text}. Check that the bucket or directory exists", self.label
+            )
+        return StorageError(code, text, self.label)
+
+
+class RemoteFileNotFoundError(StorageError, FileNotFoundError):
+    """A file, or the bucket that should hold it, does not exist."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same call may work in a moment."""
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    if isinstance(error, OSError) and error.errno in _BUSY:
+        return True
+    return any(base.__name__ in _BUSY_CLASSES for base in type(error).__mro__)
+
+
+def without_credentials(uri: str) -> str:
+    """The URI without user, password and query."""
+    return re.sub(r"://[^/]*@", "://", uri.partition("?")[0])
+
+
+def _credentials(uri: str) -> list[str]:
+    """The parts of a URI that must not be shown, longest first."""
+    match = re.search(r"://([^/]*)@", uri)
+    parts = re.split(r"[:]", match[1]) if match else []
+    _, _, query = uri.partition("?")
+    parts += [value for _, _, value in (item.partition("=") for item in query.split("&"))]
+    return sorted((part for part in parts if part), key=len, reverse=True)
+
+
+def _is_failed_precondition(error: OSError) -> bool:
+    """S3's answer to a conditional put; some stores leave out the detail by which s3fs tells it apart."""
+    response = getattr(error.__cause__, "response", None)
+    if not isinstance(response, dict):
+        return False
+    return response.get("Error", {}).get("Code") in ("PreconditionFailed", "412", "ConditionalRequestConflict")
+
+
+def _open(uri: str, filesystem: Any) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        if filesystem is None:
+            opened, root = fsspec.core.url_to_fs(uri)
+        else:
+            opened = _as_fsspec(filesystem)
+            root = opened._strip_protocol(uri)
+    except ImportError as error:
+        raise ConfigError(f"storage path {without_credentials(uri)} needs a package: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"storage path {without_credentials(uri)} cannot be used: {error}") from error
+    return opened, str(root).rstrip("/")
+
+
+def _as_fsspec(filesystem: Any) -> Any:
+    if type(filesystem).__module__.startswith("pyarrow"):
+        from fsspec.implementations.arrow import ArrowFSWrapper
+
+        return ArrowFSWrapper(filesystem)
+    return filesystem
