@@ -21,3 +21,31 @@ DICT_CHECKPOINT_FILE = "dict_checkpoint.pkl"
 CHECKPOINT_METADATA_FILE = ".metadata.json"
 CHECKPOINT_PREPROCESSOR_FILE = ".preprocessor.json"
 CHECKPOINT_MANIFEST_FILE = "MANIFEST.json"
+
+AUTOFILLED_KEYS = frozenset(
+    [
+        TRAINING_ITERATION,
+        "time_this_iter_s",
+        "time_total_s",
+        "timestamp",
+        "date",
+        "done",
+        "trial_id",
+        "experiment_id",
+        "experiment_tag",
+        "hostname",
+        "node_ip",
+        "pid",
+        "config",
+        "time_since_restore",
+        "iterations_since_restore",
+        "timesteps_total",
+        "timesteps_since_restore",
+        "episodes_total",
+        "warmup_time",
+        "_timestamp",
+        "_time_this_iter_s",
+        "_training_iteration",
+    ]
+)
+"""Keys of a row that are filled in beside what the user reported."""

@@ -96,7 +96,7 @@ class _Row:
             return self.mapping(value, path, depth)
         if kind is list or kind is tuple:
             self._check_depth(path, depth)
-            self._grow(len(value) * 4, path)
+            self._grow(len(value) * 9, path)
             return [self.value(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
         return self._converted(value, path, depth)
 
@@ -108,9 +108,12 @@ class _Row:
             return self._float(float(value))
         if isinstance(value, date):  # datetime is a date, too
             return value.isoformat()
-        if isinstance(value, str | int | float) and not hasattr(value, "item"):
-            base = next(kind for kind in (str, int, float) if isinstance(value, kind))
-            return self.value(base.__new__(base, value), path, depth)
+        if isinstance(value, str):  # subclasses, such as numpy's
+            return self.value(str.__str__(value), path, depth)
+        if isinstance(value, float):
+            return self._float(float.__float__(value))
+        if isinstance(value, int):
+            return self._int(int.__int__(value), path)
         if isinstance(value, PathLike):
             return self.value(fspath(value), path, depth)
         if isinstance(value, list | tuple):

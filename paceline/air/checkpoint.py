@@ -1,0 +1,387 @@
+"""Checkpoint: a reference to a directory somewhere, with dict, bytes and URI forms."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from paceline.air.checkpoint_metadata import CheckpointMetadata, checked_notes
+from paceline.air.checkpoint_sources import Kind, LocalDirectory, MemoryDict, Packed, Remote, Source
+from paceline.air.constants import (
+    CHECKPOINT_ID_KEY,
+    CHECKPOINT_MANIFEST_FILE,
+    CHECKPOINT_METADATA_FILE,
+    CHECKPOINT_PREPROCESSOR_FILE,
+    PREPROCESSOR_KEY,
+    TIMESTAMP_KEY,
+)
+from paceline.air.errors import CheckpointError, ConfigError, SerializationError
+from paceline.air.packing import DirectorySink, FileSink, TarSink
+
+__all__ = ["Checkpoint", "FileSink", "preprocessor_loaders"]
+
+C = TypeVar("C", bound="Checkpoint")
+
+preprocessor_loaders: dict[str, Callable[[dict[str, Any]], Any]] = {}
+"""By class name, what turns a stored preprocessor's state back into the object. A preprocessor
+class that can be stored has `to_state() -> dict` (JSON values) and registers itself here."""
+
+
+class Checkpoint:
+    """A saved state of a training run.
+
+    The content is a directory, a dict, packed bytes or a directory on remote storage; the to_*
+    methods give any of the forms. Only `to_dict` ever unpickles. A directory is held as a
+    reference: sending such a checkpoint to another process sends its path.
+    """
+
+    _source: Source
+    _notes: dict[str, Any] | None
+    """The user's metadata where the source is not a directory; None: as stored."""
+    _preprocessor: Any
+    """A preprocessor that was set on this object; None: as stored."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        filesystem: Any = None,
+        *,
+        local_path: str | os.PathLike[str] | None = None,
+        data_dict: dict[str, Any] | None = None,
+        uri: str | None = None,
+    ) -> None:
+        given = {"path": path, "local_path": local_path, "data_dict": data_dict, "uri": uri}
+        names = [name for name, value in given.items() if value is not None]
+        if len(names) != 1:
+            raise ConfigError(
+                f"A Checkpoint has exactly one source, but {' and '.join(names) or 'none'} was given. "
+                "Use Checkpoint(path), Checkpoint.from_dict(...) or Checkpoint.from_uri(...)."
+            )
+        if data_dict is not None:
+            self._adopt(_dict_source(data_dict))
+        else:
+            self._adopt(_place(path or local_path or uri, filesystem))
+
+    def _adopt(self, source: Source) -> None:
+        self._source = source
+        self._notes = None
+        self._preprocessor = None
+
+    @classmethod
+    def _around(cls: type[C], source: Source) -> C:
+        """A checkpoint of the class that wrote the content, if that is loaded and fits `cls`."""
+        name = CheckpointMetadata.decode(source.read_file(CHECKPOINT_METADATA_FILE), source.describe()).class_name
+        checkpoint = Checkpoint.__new__(_loaded_class(name, cls))
+        checkpoint._adopt(source)
+        assert isinstance(checkpoint, cls)
+        return checkpoint
+
+    # Making one
+
+    @classmethod
+    def from_dict(cls: type[C], data: dict[str, Any]) -> C:
+        """A checkpoint of the items of a dict; values may be anything that can be pickled."""
+        checkpoint = cls.__new__(cls)
+        checkpoint._adopt(_dict_source(data))
+        return checkpoint
+
+    @classmethod
+    def from_directory(cls: type[C], path: str | os.PathLike[str]) -> C:
+        """A checkpoint that is this directory."""
+        return cls._around(_place(path, None))
+
+    @classmethod
+    def from_bytes(cls: type[C], data: bytes) -> C:
+        """A checkpoint from what `to_bytes` gave."""
+        if not isinstance(data, bytes):
+            raise ConfigError(f"from_bytes takes the bytes that to_bytes() gave, not {type(data).__name__}.")
+        return cls._around(Packed(data))
+
+    @classmethod
+    def from_uri(cls: type[C], uri: str) -> C:
+        """A checkpoint that is a directory on remote storage (file://, s3://, memory://, ...)."""
+        return cls._around(_place(uri, None))
+
+    @classmethod
+    def from_checkpoint(cls: type[C], other: Checkpoint) -> C:
+        """The same checkpoint as an object of this class."""
+        checkpoint = cls.__new__(cls)
+        checkpoint._adopt(other._source)
+        checkpoint._notes = other._notes
+        checkpoint._preprocessor = other._preprocessor
+        return checkpoint
+
+    @classmethod
+    def _from_memory_file(cls: type[C], fd: int) -> C:
+        """A checkpoint that lives in a memory file written by `write_packed`; takes `fd` over."""
+        return cls._around(Packed(fd))
+
+    # Its forms
+
+    def to_dict(self) -> dict[str, Any]:
+        """The items of the dict; this is the one method that unpickles.
+
+        Files that were not part of a dict are packed under one key. After a report there are also
+        `_timestamp`, `_preprocessor` and `_current_checkpoint_id`.
+        """
+        data = self._source.load_dict()
+        report = self._metadata().report
+        if report is not None:
+            data[TIMESTAMP_KEY] = report.get("timestamp")
+            data[PREPROCESSOR_KEY] = self.get_preprocessor()
+            data[CHECKPOINT_ID_KEY] = report.get("number")
+        elif self._preprocessor is not None:
+            data[PREPROCESSOR_KEY] = self._preprocessor
+        return data
+
+    def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Write the checkpoint into a directory (a new temporary one by default), a plain copy."""
+        target = tempfile.mkdtemp(prefix="paceline-checkpoint-") if path is None else os.path.abspath(os.fspath(path))
+        if not (isinstance(self._source, LocalDirectory) and os.path.realpath(self._source.path) == target):
+            self.write_files(DirectorySink(Path(target)))
+        return target
+
+    @contextmanager
+    def as_directory(self) -> Iterator[str]:
+        """The checkpoint as a directory: its own, to be read only, or a temporary one."""
+        if isinstance(self._source, LocalDirectory):
+            self._source.check()
+            yield self._source.path
+            return
+        with tempfile.TemporaryDirectory(prefix="paceline-checkpoint-") as folder:
+            yield self.to_directory(folder)
+
+    def to_bytes(self) -> bytes:
+        """The whole checkpoint packed into bytes."""
+        stream = io.BytesIO()
+        self.write_packed(stream)
+        return stream.getvalue()
+
+    def to_uri(self, uri: str) -> str:
+        """Write the checkpoint to remote storage."""
+        place = _place(uri, None, must_exist=False)
+        if isinstance(place, LocalDirectory):
+            self.to_directory(place.path)
+        else:
+            assert isinstance(place, Remote)
+            with tempfile.TemporaryDirectory(prefix="paceline-checkpoint-") as folder:
+                place.upload(Path(self.to_directory(folder)))
+        return uri
+
+    def get_internal_representation(self) -> tuple[Kind, Any]:
+        """What this object holds: ("local_path", path), ("data_dict", dict) or ("uri", uri)."""
+        source = self._source
+        if isinstance(source, LocalDirectory):
+            return source.kind, source.path
+        if isinstance(source, Remote):
+            return source.kind, source.uri
+        return source.kind, self.to_dict()
+
+    def write_files(self, sink: FileSink, *, report: Mapping[str, Any] | None = None, move: bool = False) -> None:
+        """Write everything into a sink, the metadata file last.
+
+        `report` (timestamp, number, iteration) is recorded when the checkpoint is part of one; `move`
+        lets the sink take a directory over instead of copying it.
+        """
+        metadata = self._metadata()
+        metadata.class_name = _class_name(type(self))
+        if report is not None:
+            metadata.report = dict(report)
+        preprocessor = self._stored_preprocessor()
+        self._source.write_files(sink, move)
+        if preprocessor is not None:
+            with sink.open(CHECKPOINT_PREPROCESSOR_FILE) as file:
+                file.write(preprocessor)
+        with sink.open(CHECKPOINT_METADATA_FILE) as file:
+            file.write(metadata.encode())
+
+    def write_packed(self, stream: BinaryIO, *, report: Mapping[str, Any] | None = None) -> None:
+        """Write the packed form into an open file."""
+        sink = TarSink(stream)
+        self.write_files(sink, report=report)
+        sink.close()
+
+    # Facts about it
+
+    @property
+    def path(self) -> str | None:
+        """The directory, if it is one on this machine or on `filesystem`."""
+        source = self._source
+        if isinstance(source, LocalDirectory):
+            return source.path
+        return source.uri if isinstance(source, Remote) else None
+
+    @property
+    def uri(self) -> str | None:
+        source = self._source
+        if isinstance(source, LocalDirectory):
+            return f"file://{source.path}"
+        return source.uri if isinstance(source, Remote) else None
+
+    @property
+    def filesystem(self) -> Any:
+        """The filesystem that was given with the path, if any."""
+        return self._source.filesystem if isinstance(self._source, Remote) else None
+
+    @property
+    def number(self) -> int | None:
+        """The n of checkpoint_00000n, once it went through a report."""
+        return (self._metadata().report or {}).get("number")
+
+    @property
+    def iteration(self) -> int | None:
+        """The training iteration it was reported at."""
+        return (self._metadata().report or {}).get("iteration")
+
+    def get_metadata(self) -> dict[str, Any]:
+        """The user's notes about this checkpoint."""
+        return self._metadata().user
+
+    def set_metadata(self, metadata: dict[str, Any]) -> None:
+        """Replace the user's notes (JSON values); a directory gets them in a small file."""
+        notes = checked_notes(metadata)
+        if not isinstance(self._source, LocalDirectory | Remote):
+            self._notes = notes
+            return
+        self._refuse_if_committed("Its metadata")
+        stored = self._metadata()
+        stored.user = notes
+        self._write_small(CHECKPOINT_METADATA_FILE, stored.encode())
+
+    def update_metadata(self, metadata: dict[str, Any]) -> None:
+        """Add to the user's notes."""
+        self.set_metadata({**self.get_metadata(), **checked_notes(metadata)})
+
+    def get_preprocessor(self) -> Any:
+        """The preprocessor that belongs to this checkpoint, or None."""
+        if self._preprocessor is not None:
+            return self._preprocessor
+        if isinstance(self._source, MemoryDict) and self._source.data.get(PREPROCESSOR_KEY) is not None:
+            return self._source.data[PREPROCESSOR_KEY]
+        content = self._source.read_file(CHECKPOINT_PREPROCESSOR_FILE)
+        if content is None:
+            return None
+        stored = json.loads(content)
+        loader = preprocessor_loaders.get(stored["class"])
+        if loader is None:
+            raise CheckpointError(
+                f"The preprocessor of {self._source.describe()} is a {stored['class']}, which is not loaded. "
+                "Import the module that defines it first."
+            )
+        return loader(stored["state"])
+
+    def set_preprocessor(self, preprocessor: Any) -> None:
+        """Keep a preprocessor with this checkpoint."""
+        self._preprocessor = preprocessor
+        content = self._stored_preprocessor() if isinstance(self._source, LocalDirectory | Remote) else None
+        if content is not None:
+            self._refuse_if_committed("Its preprocessor")
+            self._write_small(CHECKPOINT_PREPROCESSOR_FILE, content)
+
+    # Inner parts
+
+    def _metadata(self) -> CheckpointMetadata:
+        stored = CheckpointMetadata.decode(self._source.read_file(CHECKPOINT_METADATA_FILE), self._source.describe())
+        if self._notes is not None:
+            stored.user = dict(self._notes)
+        return stored
+
+    def _stored_preprocessor(self) -> bytes | None:
+        """The preprocessor as file content; None if there is none or it is among the files already."""
+        if self._preprocessor is None:
+            return None
+        to_state = getattr(self._preprocessor, "to_state", None)
+        name = _qualified_name(type(self._preprocessor))
+        if to_state is None or name not in preprocessor_loaders:
+            raise SerializationError(
+                f"The preprocessor {name} cannot be stored: it has no to_state() method, or its class is not in "
+                "preprocessor_loaders. Keep it in a dict checkpoint's own items instead."
+            )
+        return json.dumps({"class": name, "state": to_state()}).encode()
+
+    def _refuse_if_committed(self, what: str) -> None:
+        if self._source.read_file(CHECKPOINT_MANIFEST_FILE) is not None:
+            raise CheckpointError(
+                f"{self._source.describe()} is a committed checkpoint of a run. {what} cannot be changed any more: "
+                "set it before report(), or on a copy made with to_directory()."
+            )
+
+    def _write_small(self, name: str, content: bytes) -> None:
+        if isinstance(self._source, Remote):
+            self._source.write_file(name, content)
+            return
+        assert isinstance(self._source, LocalDirectory)
+        target = Path(self._source.path, name)
+        partial = target.with_name(f"{name}.tmp-{os.getpid()}")
+        partial.write_bytes(content)
+        partial.replace(target)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._source.describe()})"
+
+    def __eq__(self, other: object) -> bool:
+        """Two references to one place are equal; contents are not compared."""
+        if not isinstance(other, Checkpoint):
+            return NotImplemented
+        if isinstance(self._source, LocalDirectory | Remote):
+            return self._source == other._source
+        return self._source is other._source
+
+    def __hash__(self) -> int:
+        source = self._source
+        if isinstance(source, LocalDirectory | Remote):
+            return hash(self.uri)
+        return id(source)
+
+
+def _dict_source(data: Any) -> MemoryDict:
+    if not isinstance(data, dict):
+        raise ConfigError(f"A dict checkpoint is made from a dict, not {type(data).__name__}.")
+    return MemoryDict(data)
+
+
+def _place(path: Any, filesystem: Any, must_exist: bool = True) -> LocalDirectory | Remote:
+    """The source that a path or URI names."""
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f"A checkpoint's place is a path or a URI, not {path!r}.")
+    if filesystem is not None and not hasattr(filesystem, "_strip_protocol"):
+        raise ConfigError(f"filesystem must be an fsspec filesystem, not {type(filesystem).__name__}.")
+    if filesystem is None and text.startswith("file://"):
+        text = text.removeprefix("file://")
+    if filesystem is not None or "://" in text:
+        return Remote(text, filesystem)
+    source = LocalDirectory(os.path.abspath(text))
+    if must_exist:
+        source.check()
+    return source
+
+
+def _qualified_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _class_name(kind: type[Checkpoint]) -> str | None:
+    return None if kind is Checkpoint else _qualified_name(kind)
+
+
+def _loaded_class(name: str | None, wanted: type[C]) -> type[C]:
+    """The subclass of `wanted` that has this name, among classes that are loaded; else `wanted`.
+
+    A file can name a class but never make one be imported.
+    """
+    if name is None:
+        return wanted
+    candidates = [wanted]
+    while candidates:
+        kind = candidates.pop()
+        if _qualified_name(kind) == name:
+            return kind
+        candidates.extend(kind.__subclasses__())
+    return wanted

@@ -1,0 +1,332 @@
+"""Where a checkpoint's content is: a directory, a dict, a packed stream, remote storage.
+
+Each source can read one small file, write all its files into a sink, and load its dict.
+`load_dict` is the only place that unpickles.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import re
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, Literal, cast
+
+from paceline.air.constants import (
+    CHECKPOINT_ID_KEY,
+    CHECKPOINT_MANIFEST_FILE,
+    CHECKPOINT_METADATA_FILE,
+    CHECKPOINT_PREPROCESSOR_FILE,
+    DICT_CHECKPOINT_FILE,
+    PREPROCESSOR_KEY,
+    TIMESTAMP_KEY,
+)
+from paceline.air.errors import CheckpointError, CheckpointNotFoundError, SerializationError
+from paceline.air.packing import FileSink, TarSink, packed_entries, safe_relative, tree, unpack
+
+Kind = Literal["local_path", "data_dict", "uri"]
+
+PACKED_FILES_KEY = "_packed_files"
+"""In the dict of a checkpoint that has files: those files, packed."""
+_ADDED_KEYS = frozenset([TIMESTAMP_KEY, PREPROCESSOR_KEY, CHECKPOINT_ID_KEY, PACKED_FILES_KEY])
+_OWN_FILES = frozenset(
+    [DICT_CHECKPOINT_FILE, CHECKPOINT_METADATA_FILE, CHECKPOINT_PREPROCESSOR_FILE, CHECKPOINT_MANIFEST_FILE]
+)
+_EMPTY_METADATA = b'{"paceline":1}'
+
+
+class Source(ABC):
+    """One place that holds a checkpoint."""
+
+    kind: ClassVar[Kind]
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Where it is, for people."""
+
+    @abstractmethod
+    def read_file(self, name: str) -> bytes | None:
+        """A small file's content; None if there is no such file."""
+
+    @abstractmethod
+    def write_files(self, sink: FileSink, move: bool = False) -> None:
+        """Write the files; `move` lets a sink take a directory over instead of copying."""
+
+    @abstractmethod
+    def load_dict(self) -> dict[str, Any]:
+        """The dict that was saved, and under one key the files that were not part of it."""
+
+
+@dataclass(frozen=True)
+class LocalDirectory(Source):
+    """A directory on this machine; pickles as its path."""
+
+    path: str
+
+    kind: ClassVar[Kind] = "local_path"
+
+    def describe(self) -> str:
+        return f"local_path={self.path!r}"
+
+    def check(self) -> None:
+        """Refuse early what cannot be a checkpoint directory."""
+        if not os.path.lexists(self.path):
+            raise CheckpointNotFoundError(
+                f"There is no checkpoint directory {self.path}. Check the path; it may have been moved or deleted."
+            )
+        if not os.path.isdir(self.path):
+            raise CheckpointError(f"{self.path} is not a directory. Give the directory that holds the checkpoint.")
+        if not os.access(self.path, os.R_OK | os.X_OK):
+            raise CheckpointError(f"The checkpoint directory {self.path} cannot be read by user {os.getuid()}.")
+
+    def read_file(self, name: str) -> bytes | None:
+        self.check()
+        try:
+            return Path(self.path, name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write_files(self, sink: FileSink, move: bool = False) -> None:
+        self.check()
+        sink.add_directory(self.path, move)
+
+    def load_dict(self) -> dict[str, Any]:
+        self.check()
+        try:
+            with Path(self.path, DICT_CHECKPOINT_FILE).open("rb") as file:
+                data = _unpickle(file, f"{self.path}/{DICT_CHECKPOINT_FILE}")
+        except FileNotFoundError:
+            data = None
+        extra = [(name, path) for name, path in tree(Path(self.path)) if name not in _OWN_FILES]
+        if data is not None and not extra:
+            return data
+        return {**(data or {}), PACKED_FILES_KEY: _packed(extra)}
+
+
+@dataclass(frozen=True)
+class MemoryDict(Source):
+    """A dict in this process."""
+
+    data: dict[str, Any]
+
+    kind: ClassVar[Kind] = "data_dict"
+
+    def describe(self) -> str:
+        keys = ", ".join(repr(key) for key in list(self.data)[:8])
+        return f"data_dict with {keys}{', ...' if len(self.data) > 8 else ''}" if keys else "empty data_dict"
+
+    def read_file(self, name: str) -> bytes | None:
+        packed = self.data.get(PACKED_FILES_KEY)
+        return Packed(packed).read_file(name) if isinstance(packed, bytes) else None
+
+    def write_files(self, sink: FileSink, move: bool = False) -> None:
+        packed = self.data.get(PACKED_FILES_KEY)
+        if isinstance(packed, bytes):
+            Packed(packed).write_files(sink)
+            if _ADDED_KEYS.issuperset(self.data):
+                return  # nothing but files: do not make a dict checkpoint of it
+        content = {key: value for key, value in self.data.items() if key != PACKED_FILES_KEY}
+        with sink.open(DICT_CHECKPOINT_FILE) as file:
+            _pickle(content, file)
+
+    def load_dict(self) -> dict[str, Any]:
+        return dict(self.data)
+
+
+@dataclass(frozen=True)
+class Packed(Source):
+    """A packed checkpoint: bytes, or the descriptor of a memory file (owned by this object)."""
+
+    data: bytes | int
+
+    kind: ClassVar[Kind] = "data_dict"
+
+    def describe(self) -> str:
+        return "packed checkpoint"
+
+    @contextmanager
+    def _stream(self) -> Iterator[BinaryIO]:
+        if isinstance(self.data, bytes):
+            yield io.BytesIO(self.data)
+            return
+        with mmap.mmap(self.data, 0, access=mmap.ACCESS_READ) as content:
+            yield cast(BinaryIO, content)
+
+    def read_file(self, name: str) -> bytes | None:
+        found = None
+        with self._stream() as stream:
+            for entry_name, entry, archive in packed_entries(stream):
+                if entry_name == name and entry.isfile():
+                    content = archive.extractfile(entry)
+                    found = content.read() if content else None
+        return found
+
+    def write_files(self, sink: FileSink, move: bool = False) -> None:
+        with temporary_directory() as folder, self._stream() as stream:
+            unpack(stream, folder)
+            sink.add_directory(str(folder), move=True)
+
+    def load_dict(self) -> dict[str, Any]:
+        with temporary_directory() as folder, self._stream() as stream:
+            unpack(stream, folder)
+            return LocalDirectory(str(folder)).load_dict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._stream() as stream:
+            return {"data": stream.read()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        object.__setattr__(self, "data", state["data"])
+
+    def __del__(self) -> None:
+        data = self.__dict__.get("data")
+        if isinstance(data, int):
+            os.close(data)
+
+
+@dataclass(frozen=True)
+class Remote(Source):
+    """A directory on a filesystem that fsspec reaches."""
+
+    uri: str
+    filesystem: Any = None
+
+    kind: ClassVar[Kind] = "uri"
+
+    def describe(self) -> str:
+        return f"uri={shown(self.uri)!r}"
+
+    def _opened(self) -> tuple[Any, str]:
+        """The filesystem, and the directory's path on it."""
+        if self.filesystem is not None:
+            return self.filesystem, self.filesystem._strip_protocol(self.uri)
+        import fsspec
+
+        try:
+            filesystem, path = fsspec.core.url_to_fs(self.uri)
+        except (ValueError, ImportError) as error:
+            raise CheckpointError(f"{shown(self.uri)} cannot be reached: {error}") from error
+        return filesystem, path
+
+    def read_file(self, name: str) -> bytes | None:
+        filesystem, path = self._opened()
+        try:
+            return cast(bytes, filesystem.cat_file(f"{path}/{name}"))
+        except FileNotFoundError:
+            return None
+
+    def write_file(self, name: str, content: bytes) -> None:
+        filesystem, path = self._opened()
+        filesystem.pipe_file(f"{path}/{name}", content)
+
+    def download(self, into: Path) -> None:
+        filesystem, path = self._opened()
+        found = filesystem.find(path, withdirs=True, detail=True)
+        prefix = path.rstrip("/") + "/"
+        entries = {name: facts for name, facts in found.items() if name.startswith(prefix)}
+        if not entries and not filesystem.isdir(path):
+            raise CheckpointNotFoundError(f"There is no checkpoint at {shown(self.uri)}.")
+        for name, facts in sorted(entries.items()):
+            if not name[len(prefix) :]:  # an object store's mark of the directory itself
+                continue
+            target = into / safe_relative(name[len(prefix) :])
+            if facts["type"] == "directory":
+                target.mkdir(parents=True, exist_ok=True)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                filesystem.get_file(name, str(target))
+
+    def upload(self, folder: Path) -> None:
+        filesystem, path = self._opened()
+        filesystem.makedirs(path, exist_ok=True)
+        for name, source in tree(folder):
+            target = f"{path}/{name}"
+            if source.is_dir():
+                filesystem.makedirs(target, exist_ok=True)
+            else:
+                filesystem.put_file(str(source), target)
+
+    def write_files(self, sink: FileSink, move: bool = False) -> None:
+        with temporary_directory() as folder:
+            self.download(folder)
+            sink.add_directory(str(folder), move=True)
+
+    def load_dict(self) -> dict[str, Any]:
+        with temporary_directory() as folder:
+            self.download(folder)
+            return LocalDirectory(str(folder)).load_dict()
+
+
+@contextmanager
+def temporary_directory() -> Iterator[Path]:
+    """A private directory that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="paceline-checkpoint-") as folder:
+        yield Path(folder)
+
+
+def shown(uri: str) -> str:
+    """The URI without what may be a password in it."""
+    return re.sub(r"//[^/@]*@", "//***@", uri)
+
+
+def _packed(entries: list[tuple[str, Path]]) -> bytes:
+    stream = io.BytesIO()
+    sink = TarSink(stream)
+    for name, path in entries:
+        sink.add(name, path)
+    with sink.open(CHECKPOINT_METADATA_FILE) as file:
+        file.write(_EMPTY_METADATA)
+    sink.close()
+    return stream.getvalue()
+
+
+def _pickle(data: dict[str, Any], file: BinaryIO) -> None:
+    import cloudpickle
+
+    try:
+        cloudpickle.dump(data, file, protocol=5)
+    except OSError:
+        raise
+    except Exception as error:
+        culprit = next((key for key, value in data.items() if not _can_pickle(value)), None)
+        raise SerializationError(
+            f"The checkpoint's item {culprit!r} cannot be stored: {type(error).__name__}: {error}. "
+            "Leave it out, or put its plain content there (for a model: its state_dict)."
+        ) from error
+
+
+def _can_pickle(value: Any) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dump(value, _Discard(), protocol=5)
+    except Exception:
+        return False
+    return True
+
+
+class _Discard(io.RawIOBase):
+    """Swallows what is written: finding a culprit needs no second copy of the data."""
+
+    def write(self, content: Any) -> int:
+        return len(content)
+
+
+def _unpickle(file: BinaryIO, where: str) -> dict[str, Any]:
+    try:
+        data = pickle.load(file)
+    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{where} cannot be loaded: {type(error).__name__}: {error}. It is damaged, or it needs modules that are "
+            "not there."
+        ) from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{where} holds a {type(data).__name__}, not the dict of a checkpoint.")
+    return data

@@ -1,0 +1,127 @@
+"""Result: what a run reached."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from paceline.air.checks import check_choice
+from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
+from paceline.air.errors import ConfigError
+from paceline.air.metrics import flattened
+
+if TYPE_CHECKING:
+    import pandas
+
+    from paceline.air.checkpoint import Checkpoint
+
+
+class History(Protocol):
+    """Where a result's rows come from, when somebody asks for them."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the run (rank 0's), in order."""
+
+    def rank_rows(self) -> list[dict[str, Any]]:
+        """The rows of every rank, with their rank and index."""
+
+
+@dataclass
+class Result:
+    """The outcome of one run; of a failed one, what it had reached."""
+
+    metrics: dict[str, Any] | None = None
+    """The last row: the reported metrics and those that are filled in."""
+    checkpoint: Checkpoint | None = None
+    """The newest checkpoint."""
+    error: BaseException | None = None
+    """What ended the run, if it failed."""
+    log_dir: Path | None = None
+    """The trial's directory."""
+    path: str = ""
+    """The same as text, or the URI of remote storage."""
+    best_checkpoints: list[tuple[Checkpoint, dict[str, Any]]] = field(default_factory=list)
+    """The kept checkpoints with their metrics, from worst to best."""
+    rank_metrics: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """The last metrics that each rank reported."""
+    filesystem: Any = None
+    """The filesystem that holds `path`, where it was given."""
+    warnings: list[str] = field(default_factory=list)
+    """What went wrong without failing the run."""
+    attempts: int = 1
+    """How many times the workers were started."""
+    history: History | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.path and self.log_dir is not None:
+            self.path = str(self.log_dir)
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """The configuration of the run, as its metrics tell it."""
+        return (self.metrics or {}).get("config")
+
+    @cached_property
+    def metrics_dataframe(self) -> pandas.DataFrame:
+        """Every row of the run; nested metrics are columns like "a/b"."""
+        return _frame(self.history.rows() if self.history else [])
+
+    @cached_property
+    def rank_dataframe(self) -> pandas.DataFrame:
+        """Every row that every rank reported."""
+        return _frame(self.history.rank_rows() if self.history else [])
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str]) -> Result:
+        """Read the result of a run from its trial directory."""
+        from paceline.run.history import load_result
+
+        return load_result(path)
+
+    def get_best_checkpoint(self, metric: str, mode: Literal["max", "min"]) -> Checkpoint | None:
+        """The kept checkpoint with the best value of a metric (nested: "a/b"); None if none was kept."""
+        check_choice(mode, "mode", ("max", "min"))
+        if not self.best_checkpoints:
+            return None
+        best, best_score = None, math.nan
+        for checkpoint, metrics in self.best_checkpoints:
+            value = flattened(metrics).get(metric)
+            if isinstance(value, int | float) and not math.isnan(value):
+                score = value if mode == "max" else -value
+                if best is None or score >= best_score:
+                    best, best_score = checkpoint, score
+        if best is None:
+            known = sorted({key for _, metrics in self.best_checkpoints for key in flattened(metrics)})
+            raise ConfigError(f"No kept checkpoint has a number for {metric!r}. There are: {', '.join(known)}.")
+        return best
+
+    def __repr__(self) -> str:
+        metrics = self.metrics or {}
+        shown: dict[str, Any] = {key: value for key, value in metrics.items() if key not in AUTOFILLED_KEYS}
+        if TRAINING_ITERATION in metrics:
+            shown[TRAINING_ITERATION] = metrics[TRAINING_ITERATION]
+        lines = [f"metrics={shown!r}", f"path={self.path!r}", f"checkpoint={self.checkpoint!r}"]
+        if self.error is not None:
+            message = (str(self.error).splitlines() or [""])[0]
+            lines.insert(0, f"error={type(self.error).__name__}({message!r})")
+        if self.attempts > 1:
+            lines.append(f"attempts={self.attempts}")
+        if self.warnings:
+            lines.append(f"warnings={len(self.warnings)}")
+        return "Result(\n  " + ",\n  ".join(lines) + ",\n)"
+
+
+def _frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
+    import pandas
+
+    return pandas.DataFrame.from_records([_columns(row) for row in rows])
+
+
+def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as columns; an empty dict has none."""
+    return {key: value for key, value in flattened(row).items() if not (isinstance(value, dict) and not value)}
