@@ -55,7 +55,7 @@ class Result:
     """What went wrong without failing the run."""
     attempts: int = 1
     """How many times the workers were started."""
-    history: History | None = field(default=None, repr=False, compare=False)
+    _history: History | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.path and self.log_dir is not None:
@@ -69,19 +69,19 @@ class Result:
     @cached_property
     def metrics_dataframe(self) -> pandas.DataFrame:
         """Every row of the run; nested metrics are columns like "a/b"."""
-        return _frame(self.history.rows() if self.history else [])
+        return _frame(self._history.rows() if self._history else [])
 
     @cached_property
     def rank_dataframe(self) -> pandas.DataFrame:
         """Every row that every rank reported."""
-        return _frame(self.history.rank_rows() if self.history else [])
+        return _frame(self._history.rank_rows() if self._history else [])
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str]) -> Result:
         """Read the result of a run from its trial directory."""
         from paceline.run.history import load_result
 
-        return load_result(path)
+        return load_result(os.fspath(path))
 
     def get_best_checkpoint(self, metric: str, mode: Literal["max", "min"]) -> Checkpoint | None:
         """The kept checkpoint with the best value of a metric (nested: "a/b"); None if none was kept."""
