@@ -1,0 +1,187 @@
+"""TensorBoard's event files: the record format, and the three kinds of event that are needed.
+
+A file is a sequence of records: length (8 bytes), checksum of the length, payload, checksum
+of the payload. The checksum is a masked CRC-32C; the payload is a protobuf `Event`.
+
+The checksum is what costs. It is linear in the bits of the payload, and two events with the
+same tags differ in few bytes only: time, step and values. So a template keeps the checksum
+of the rest, and each variable byte adds its share from a table for its position.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+_MASK_DELTA = 0xA282EAD8
+_MOST_TEMPLATES = 16
+"""Sets of names that get a template. Further ones are encoded the slow way: memory stays bounded."""
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+_pack_crc = struct.Struct("<I").pack
+_pack_length = struct.Struct("<Q").pack
+_pack_time = struct.Struct("<Bd").pack
+_TIME_SIZE = 9
+
+
+def version_record(wall_time: float) -> bytes:
+    """The first record of every file."""
+    return _record(_time_field(wall_time) + _bytes_field(3, b"brain.Event:2"))
+
+
+def session_start_record(wall_time: float, step: int) -> bytes:
+    """Says that what was written before for `step` and later steps is superseded."""
+    status_start = _key(1, _VARINT) + _varint(1)
+    return _record(_time_field(wall_time) + _step_field(step) + _bytes_field(7, status_start))
+
+
+class ScalarEncoder:
+    """Turns named numbers into records, one for all numbers of a step."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._templates: dict[tuple[tuple[str, ...], int], _Template] = {}
+
+    def record(self, wall_time: float, step: int, names: tuple[str, ...], values: Sequence[float]) -> bytes:
+        step_field = _step_field(step)
+        kind = (names, len(step_field))
+        template = self._templates.get(kind)
+        if template is None:
+            layout = _Layout([self._prefix + name for name in names], len(step_field))
+            if len(self._templates) == _MOST_TEMPLATES:
+                return _record(layout.payload(wall_time, step_field, values))
+            template = self._templates[kind] = _Template(layout)
+        return template.record(wall_time, step_field, values)
+
+
+class _Layout:
+    """How the events with certain tags are laid out: time, step, then (head, value) for each tag."""
+
+    def __init__(self, tags: Sequence[str], step_size: int) -> None:
+        fields = [_bytes_field(1, tag.encode(errors="replace")) + _key(2, _FIXED32) for tag in tags]
+        heads = [_key(1, _BYTES) + _varint(len(field) + 4) + field for field in fields]
+        heads[0] = _key(5, _BYTES) + _varint(sum(len(head) + 4 for head in heads)) + heads[0]
+        self._heads_and_values: list[object] = [part for head in heads for part in (head, 0.0)]
+        self._struct = struct.Struct("<" + "".join(f"{len(head)}sf" for head in heads))
+        self.step_size = step_size
+        self.size = _TIME_SIZE + step_size + self._struct.size
+        self.value_count = len(heads)
+        self.variable_positions = list(range(1, _TIME_SIZE + step_size))
+        end = _TIME_SIZE + step_size
+        for head in heads:
+            end += len(head) + 4
+            self.variable_positions += range(end - 4, end)
+
+    def payload(self, wall_time: float, step_field: bytes, values: Sequence[float]) -> bytes:
+        parts = self._heads_and_values
+        parts[1::2] = values
+        try:
+            packed = self._struct.pack(*parts)
+        except OverflowError:
+            parts[1::2] = map(_within_float32, values)
+            packed = self._struct.pack(*parts)
+        return _time_field(wall_time) + step_field + packed
+
+
+class _Template:
+    """A layout with the checksum of its constant bytes, and a table for each variable one."""
+
+    def __init__(self, layout: _Layout) -> None:
+        self._layout = layout
+        length = _pack_length(layout.size)
+        self._head = length + _pack_crc(_masked_crc(length))
+        self._constant_crc = _crc32c(layout.payload(0.0, bytes(layout.step_size), [0.0] * layout.value_count))
+        self._tables = _share_tables(layout.size, layout.variable_positions)
+
+    def record(self, wall_time: float, step_field: bytes, values: Sequence[float]) -> bytes:
+        payload = self._layout.payload(wall_time, step_field, values)
+        crc = self._constant_crc
+        for position, table in self._tables:
+            crc ^= table[payload[position]]
+        return self._head + payload + _pack_crc(_masked(crc))
+
+
+def _share_tables(size: int, positions: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """For each position, what each value of the byte there contributes to the checksum of `size` bytes.
+
+    A bit's share depends on how many bytes follow it; it is carried from the last byte
+    to the first. A byte's share is the sum of its bits'.
+    """
+    wanted = set(positions)
+    tables: dict[int, list[int]] = {}
+    bit_shares = [_CRC_TABLE[1 << bit] for bit in range(8)]
+    for position in range(size - 1, -1, -1):
+        if position in wanted:
+            table = [0]
+            for share in bit_shares:
+                table += [lower ^ share for lower in table]
+            tables[position] = table
+        bit_shares = [_CRC_TABLE[share & 0xFF] ^ (share >> 8) for share in bit_shares]
+    return [(position, tables[position]) for position in positions]
+
+
+def _record(payload: bytes) -> bytes:
+    length = _pack_length(len(payload))
+    return length + _pack_crc(_masked_crc(length)) + payload + _pack_crc(_masked_crc(payload))
+
+
+def _masked_crc(data: bytes) -> int:
+    return _masked(_crc32c(data))
+
+
+def _masked(crc: int) -> int:
+    """The format stores checksums rotated, so that a checksum of a checksum is not degenerate."""
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def _crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+def _crc_of_byte(byte: int) -> int:
+    for _ in range(8):
+        byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+_CRC_TABLE = [_crc_of_byte(byte) for byte in range(256)]
+
+
+def _within_float32(value: float) -> float:
+    """The value, or infinity if 32 bits can't hold it."""
+    try:
+        struct.pack("<f", value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+    return value
+
+
+def _varint(number: int) -> bytes:
+    """Protobuf's integer of variable length; a negative one takes ten bytes."""
+    number &= 0xFFFFFFFFFFFFFFFF
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _key(number: int, wire_type: int) -> bytes:
+    return bytes((number << 3 | wire_type,))
+
+
+def _bytes_field(number: int, content: bytes) -> bytes:
+    return _key(number, _BYTES) + _varint(len(content)) + content
+
+
+def _time_field(wall_time: float) -> bytes:
+    return _pack_time(1 << 3 | _FIXED64, wall_time)
+
+
+def _step_field(step: int) -> bytes:
+    return b"\x10" + _varint(step)
