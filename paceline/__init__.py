@@ -10,14 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline import air as air
-    from paceline import train as train
-    from paceline import tune as tune
+    import paceline.air as air
+    import paceline.train as train
+    import paceline.tune as tune
     from paceline.engine.choose import init as init
     from paceline.engine.choose import is_initialized as is_initialized
     from paceline.engine.choose import shutdown as shutdown
 
 __version__ = "0.1.0"
+
+__all__ = ["air", "init", "is_initialized", "shutdown", "train", "tune"]
 
 _PACKAGES = ("air", "cli", "data", "engine", "run", "serve", "storage", "testing", "train", "tune")
 _ENGINE_FUNCTIONS = ("init", "is_initialized", "shutdown")

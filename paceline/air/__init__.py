@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.air import session as session
+    import paceline.air.session as session
     from paceline.air.checkpoint import Checkpoint as Checkpoint
     from paceline.air.config import CheckpointConfig as CheckpointConfig
     from paceline.air.config import DataConfig as DataConfig

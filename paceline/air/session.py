@@ -48,19 +48,20 @@ class SessionProtocol(Protocol):
     trial_id: str
     trial_dir: str
     experiment_name: str
-    trial_resources: PlacementGroupFactory
+    trial_resources: dict[str, Any]
+    """The run's bundles and strategy as data."""
     metadata: dict[str, Any]
 
     def report(
         self,
-        metrics: dict[str, Any],
+        metrics: Mapping[str, Any],
         checkpoint: Checkpoint | None = None,
         reduce: Mapping[str, str] | None = None,
-    ) -> dict[str, Any] | None: ...
+    ) -> dict[str, float] | None: ...
 
     def get_checkpoint(self) -> Checkpoint | None: ...
 
-    def get_dataset_shard(self, dataset_name: str | None = None) -> Any: ...
+    def get_dataset_shard(self, name: str | None = None) -> Any: ...
 
 
 _session: SessionProtocol | None = None
@@ -92,10 +93,10 @@ def _found(function: str, default: object) -> SessionProtocol | None:
 
 
 def report(
-    metrics: dict[str, Any],
+    metrics: Mapping[str, Any],
     checkpoint: Checkpoint | None = None,
     reduce: Mapping[str, str] | None = None,
-) -> dict[str, Any] | None:
+) -> dict[str, float] | None:
     """Hand one row of metrics, and maybe a checkpoint, to the run; each call is one iteration.
 
     `reduce` names metrics to be combined over all ranks ("mean", "sum", "min", "max"): the call
@@ -177,8 +178,10 @@ def get_experiment_name() -> str | None:
 
 def get_trial_resources() -> PlacementGroupFactory | None:
     """What this run asked for, as bundles."""
+    from paceline.air.resources import PlacementGroupFactory
+
     session = _found("get_trial_resources", None)
-    return session.trial_resources if session else None
+    return PlacementGroupFactory(**session.trial_resources) if session else None
 
 
 def get_metadata() -> dict[str, Any] | None:
