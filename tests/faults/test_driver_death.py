@@ -1,0 +1,176 @@
+"""The driver dies, or two of them want the same run (C1-C3, C8)."""
+
+from __future__ import annotations
+
+import json
+import signal
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from paceline.air import Result
+from paceline.air.errors import RunLockedError
+from paceline.testing.chaos import Driver
+from paceline.testing.invariants import check_run, journal_records
+from paceline.testing.scripts import Action, make_trainer
+from paceline.train import DataParallelTrainer
+from tests.faults.laboratory import Laboratory
+
+
+def waiting(lab: Laboratory, iteration: int, workers: int = 2) -> list[Action]:
+    """Every rank stands still before this iteration until the gate "worker" opens."""
+    return [Action("wait", iteration, rank, str(lab.marks.directory)) for rank in range(workers)]
+
+
+def kill_driver_at(lab: Laboratory, iteration: int) -> None:
+    """Leave a run whose driver was killed while the workers stood before `iteration`."""
+    with lab.drive(lab.plan(*waiting(lab, iteration))) as driver:
+        lab.marks.wait("action", 2, do="wait")
+        driver.kill()
+        check_run(lab.trial_dir, processes=driver.known(), swept=False)
+
+
+@pytest.mark.parametrize("repeats", [1, pytest.param(30, marks=[pytest.mark.faults, pytest.mark.timeout(600)])])
+def test_c1_killed_driver_leaves_nothing_and_its_run_continues(lab: Laboratory, repeats: int) -> None:
+    for repeat in range(repeats):
+        turn = Laboratory(lab.root / f"turn_{repeat}")
+        daemons = [Action("daemons", 3, rank, str(turn.marks.directory)) for rank in range(4)]
+        plan = turn.plan(*daemons, *waiting(turn, 4, 4), workers=4)
+        with turn.drive(plan) as driver:
+            turn.marks.wait("action", 4, do="wait")
+            assert len(turn.marks.read("daemon")) == 12
+            driver.kill()
+            assert len(driver.known()) >= 16
+            check_run(turn.trial_dir, processes=driver.known(), swept=False)
+        assert DataParallelTrainer.can_restore(str(turn.trial_dir))
+        turn.succeed(plan.continued(turn.trial_dir))
+        assert {mark["after"] for mark in turn.marks.read("started")} == {0, 3}
+
+
+def test_c2_journal_torn_at_every_byte_of_its_last_record(lab: Laboratory) -> None:
+    kill_driver_at(lab, 4)
+    journal = lab.trial_dir / "journal.jsonl"
+    whole = journal.read_bytes()
+    records = len(list(journal_records(lab.trial_dir)))
+    rows = Result.from_path(str(lab.trial_dir)).metrics_dataframe
+    assert len(rows) == 3
+    last_record = whole[:-1].rindex(b"\n") + 1
+    for end in range(last_record, len(whole)):
+        journal.write_bytes(whole[:end])
+        assert len(list(journal_records(lab.trial_dir))) == records - 1
+        assert DataParallelTrainer.can_restore(str(lab.trial_dir))
+        assert len(Result.from_path(str(lab.trial_dir)).metrics_dataframe) >= 2, f"cut at byte {end}"
+    journal.write_bytes(whole)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 10, 50, "last record", "two records", "inside the record before"])
+def test_c2_torn_journal_is_continued(lab: Laboratory, cut: int | str) -> None:
+    kill_driver_at(lab, 4)
+    journal = lab.trial_dir / "journal.jsonl"
+    whole = journal.read_bytes()
+    starts = [0, *[place + 1 for place, byte in enumerate(whole) if byte == ord("\n")]]
+    ends = {"last record": starts[-2], "two records": starts[-3], "inside the record before": starts[-2] - 7}
+    journal.write_bytes(whole[: ends[cut]] if isinstance(cut, str) else whole[:-cut])
+    lab.succeed(lab.plan().continued(lab.trial_dir))
+    assert lab.marks.read("started", rank=0)[-1]["after"] == 3  # manifests tell of it where the journal does not
+
+
+DEATHS = {
+    "segmentation fault": "import ctypes; ctypes.string_at(0)",
+    "exit in a callback": "import os; os._exit(5)",
+    "system exit in a callback": "raise SystemExit(6)",
+}
+
+
+@pytest.mark.parametrize(("death", "status"), zip(DEATHS, (-signal.SIGSEGV, 5, 6), strict=True))
+def test_c3_driver_dies_in_a_callback(lab: Laboratory, death: str, status: int) -> None:
+    plan = lab.plan(Action("daemons", 2, 1, str(lab.marks.directory)))
+    script = f"""
+        import sys
+        from paceline.testing.scripts import Plan, make_trainer
+        from paceline.tune.callback import Callback
+
+        class Deadly(Callback):
+            def on_trial_result(self, iteration, trials, trial, result, **info):
+                if result["training_iteration"] == 4:
+                    {DEATHS[death]}
+
+        make_trainer(Plan.load(sys.argv[1]), callbacks=[Deadly()]).fit()
+    """
+    with run_script(lab, script, plan.save(lab.root / "plan.json")) as driver:
+        lab.marks.wait("daemon", 3)
+        driver.family()
+        assert driver.wait() == status
+        check_run(lab.trial_dir, processes=driver.known(), swept=False)
+    lab.succeed(plan.continued(lab.trial_dir))
+
+
+def test_c3_workers_outlive_the_thread_that_started_their_engine(lab: Laboratory) -> None:
+    """A death signal tied to a thread would kill them when that thread ends."""
+    plan = lab.plan(iterations=3)
+    script = """
+        import sys, threading
+        from paceline.testing.scripts import Plan, make_trainer
+        from paceline.testing.chaos import Marks, descendants
+        import os
+
+        plan = Plan.load(sys.argv[1])
+        first = threading.Thread(target=lambda: make_trainer(plan).fit())
+        first.start()
+        first.join()
+        wardens = descendants(os.getpid())
+        second = make_trainer(plan).fit()
+        assert all(warden.alive for warden in wardens)
+        assert wardens and set(descendants(os.getpid())) == set(wardens)
+        Marks(plan.marks).say("both done", rows=len(second.metrics_dataframe))
+    """
+    with run_script(lab, script, plan.save(lab.root / "plan.json")) as driver:
+        assert driver.wait() == 0
+    assert [mark["rows"] for mark in lab.marks.read("both done")] == [3]
+    assert len(lab.trial_dirs()) == 2
+    for trial_dir in lab.trial_dirs():
+        check_run(trial_dir)
+
+
+def test_c8_second_driver_on_one_trial_is_refused(lab: Laboratory) -> None:
+    plan = lab.plan(*waiting(lab, 4))
+    with lab.drive(plan) as driver:
+        lab.marks.wait("action", 2, do="wait")
+        with pytest.raises(RunLockedError) as caught:
+            make_trainer(plan.continued(lab.trial_dir)).fit()
+        assert str(driver.pid) in str(caught.value)
+        lab.marks.open_gate("worker")
+        assert driver.wait() == 0
+    check_run(lab.trial_dir)
+    assert lab.outcome()["outcome"] == "finished"
+    assert len(lab.marks.read("started")) == 2, "the second driver started workers"
+
+
+def test_c8_lock_of_a_dead_driver_is_taken_over(lab: Laboratory) -> None:
+    kill_driver_at(lab, 4)
+    lock = lab.trial_dir / "lock"
+    assert lock.exists()
+    stale = json.loads(lock.read_text())
+    lock.write_text(json.dumps({**stale, "boot_id": "another boot of the machine"}))
+    lab.succeed(lab.plan().continued(lab.trial_dir))
+
+
+def test_c8_same_name_again_is_another_trial(lab: Laboratory) -> None:
+    plan = lab.plan(*waiting(lab, 4))
+    with lab.drive(plan) as driver:
+        lab.marks.wait("action", 2, do="wait")
+        first = lab.trial_dir
+        second = lab.succeed(lab.plan())
+        assert second.path != str(first)
+        assert Path(second.path).parent == first.parent
+        lab.marks.open_gate("worker")
+        assert driver.wait() == 0
+    check_run(first)
+
+
+def run_script(lab: Laboratory, source: str, *arguments: Path) -> Driver:
+    """Run a program of the test's own."""
+    script = lab.root / "script.py"
+    script.write_text(textwrap.dedent(source))
+    return Driver([str(script), *map(str, arguments)], output=lab.root / "script.txt")

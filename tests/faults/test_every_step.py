@@ -1,0 +1,67 @@
+"""Death at every step of the report and checkpoint protocol, in every process that takes it (A5)."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from paceline.testing.chaos import fault
+from paceline.testing.invariants import check_run, committed_checkpoints
+from paceline.testing.scripts import read_state
+from tests.faults.laboratory import Laboratory
+
+WORKER_STEPS = [
+    # At the second checkpoint or later, so that there is an older one to fall back to.
+    ("before_stage_create", 2),
+    ("after_stage_create", 2),
+    ("after_stage_file", 4),
+    ("after_stage_file", 5),
+    ("after_stage_file", 6),
+    ("after_stage_fsync", 2),
+    ("after_stage_manifest", 2),
+    ("before_report_send", 2),
+]
+
+DRIVER_STEPS = [
+    *[(point, times) for point in ("before_journal_append", "after_journal_append") for times in (1, 3, 4, 5, 6)],
+    ("before_commit_rename", 2),
+    ("after_commit_rename", 2),
+    ("before_ack", 2),
+    ("before_trash", 1),
+    ("after_trash", 1),
+    ("after_delete", 1),
+]
+
+KEEP = 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("point", "times"), WORKER_STEPS)
+def test_a5_worker_dies_at(lab: Laboratory, monkeypatch: pytest.MonkeyPatch, point: str, times: int, rank: int) -> None:
+    """Both ranks stage files here, so both pass every step."""
+    [(name, spec)] = fault(point, rank=rank, attempt=0, times=times).items()
+    monkeypatch.setenv(name, spec)
+    plan = lab.plan(
+        iterations=5, failures={"max_failures": 1}, checkpoints={"num_to_keep": KEEP, "keep_all_ranks": True}
+    )
+    lab.succeed(plan, attempts=2)
+    assert all(mark["after"] in (0, 1, 2) for mark in lab.marks.read("started"))
+    assert [read_state(path) for path in committed_checkpoints(lab.trial_dir)] == [4, 5]
+
+
+@pytest.mark.parametrize(("point", "times"), DRIVER_STEPS)
+def test_a5_driver_dies_at(lab: Laboratory, point: str, times: int) -> None:
+    plan = lab.plan(iterations=5, checkpoints={"num_to_keep": KEEP})
+    with lab.drive(plan, env=fault(point, rank="driver", times=times)) as driver:
+        assert driver.wait() == -signal.SIGKILL, f"the driver never came to {point}"
+        check_run(lab.trial_dir, processes=driver.known(), swept=False)
+    promised = max((mark["iteration"] for mark in lab.marks.read("saved", rank=0)), default=0)
+    kept = [read_state(path) for path in committed_checkpoints(lab.trial_dir)]
+    assert max(kept, default=0) >= promised, f"iteration {promised} was acknowledged, on disk are {kept}"
+    assert len(kept) >= min(promised, KEEP)
+
+    result = lab.succeed(plan.continued(lab.trial_dir), attempts=2)
+    assert len(result.best_checkpoints) == KEEP
+    resumed_after = {mark["after"] for mark in lab.marks.read("started")} - {0}
+    assert all(after >= promised for after in resumed_after)

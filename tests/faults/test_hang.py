@@ -1,0 +1,153 @@
+"""A worker that stops moving without dying (B1-B4, B7, B9)."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from paceline.air import FailureConfig, session
+from paceline.air.errors import EngineError, ReportMismatchError, TrainingFailedError
+from paceline.run.backend import Backend, BackendConfig
+from paceline.testing.chaos import Marks
+from paceline.testing.invariants import check_cause, check_run
+from paceline.testing.scripts import Action, make_trainer
+from tests.faults.laboratory import Laboratory
+
+
+def test_b1_no_progress_is_an_error_when_asked_for(lab: Laboratory) -> None:
+    def loop(config: dict[str, Any]) -> None:
+        session.report({"iteration": 1})
+        if session.get_world_rank() == 1:
+            wait_in_vain(config)
+        session.report({"iteration": 2}, reduce={"iteration": "mean"})
+
+    def wait_in_vain(config: dict[str, Any]) -> None:
+        Marks(config["marks"]).pass_gate("never")
+
+    error = lab.failure_of(loop, failure_config=FailureConfig(hang_timeout_s=1.0))
+    check_cause(error, {"rank": 1, "kind": "hang"})
+    assert "wait_in_vain" in str(error) + error.failures[-1].root_cause.traceback
+
+
+@pytest.mark.parametrize(
+    "action", [Action("signal", 3, 1, signal.SIGSTOP), Action("hold the interpreter", 3, 1)], ids=["stopped", "gil"]
+)
+def test_b2_unresponsive_worker(lab: Laboratory, action: Action) -> None:
+    lab.fail(lab.plan(action, failures={"heartbeat_timeout_s": 1.5}), {"rank": 1, "kind": "unresponsive"})
+
+
+def test_b2_unresponsive_worker_is_retried(lab: Laboratory) -> None:
+    plan = lab.plan(Action("signal", 3, 1, signal.SIGSTOP), failures={"heartbeat_timeout_s": 1.5, "max_failures": 1})
+    lab.succeed(plan, attempts=2)
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_b3_unequal_report_counts_are_told_as_soon_as_a_rank_finished(lab: Laboratory, short: int) -> None:
+    def loop(config: dict[str, Any]) -> None:
+        rank = session.get_world_rank()
+        for iteration in range(1, 5 if rank == config["short"] else 6):
+            session.report({"iteration": iteration})
+        if rank != config["short"]:
+            Marks(config["marks"]).pass_gate("never")
+
+    error = lab.failure_of(loop, config={"short": short})
+    assert error.root_cause is not None
+    assert error.root_cause.kind == "report_mismatch"
+    assert isinstance(error.__cause__, ReportMismatchError)
+    assert f"rank {short}: 4" in str(error)
+    assert f"rank {1 - short}: 5" in str(error)
+
+
+def test_b4_reports_of_rank_zero_alone_are_accepted(lab: Laboratory) -> None:
+    def loop() -> None:
+        if session.get_world_rank() == 0:
+            for iteration in range(1, 4):
+                session.report({"iteration": iteration})
+
+    result = lab.trainer(loop).fit()
+    check_run(result.path, result=result, iterations=3, attempts=1)
+    assert any("rank 0" in warning for warning in result.warnings)
+
+
+def test_b7_worker_that_does_not_stop_is_killed_and_the_run_succeeds(lab: Laboratory) -> None:
+    plan = lab.plan(
+        Action("block", 3, 1), iterations=10, every=0, stop={"training_iteration": 4}, failures={"stop_grace_s": 0.5}
+    )
+    result = make_trainer(plan).fit()
+    check_run(result.path, result=result, iterations=4, attempts=1)
+    assert result.error is None
+
+
+def test_b7_worker_that_swallows_the_stop_is_killed(lab: Laboratory) -> None:
+    def loop(config: dict[str, Any]) -> None:
+        iteration = 0
+        while True:
+            iteration += 1
+            try:
+                session.report({"iteration": iteration})
+            except BaseException:
+                Marks(config["marks"]).say("swallowed", rank=session.get_world_rank())
+
+    trainer = lab.trainer(
+        loop,
+        stop={"training_iteration": 3},
+        failure_config=FailureConfig(stop_grace_s=0.5),
+    )
+    result = trainer.fit()
+    check_run(result.path, result=result, iterations=3, attempts=1)
+    assert {mark["rank"] for mark in lab.marks.read("swallowed")} == {0, 1}
+
+
+class HangingBackend(Backend):
+    preload = ("module_that_never_loads",)
+
+
+class HangingConfig(BackendConfig):
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return HangingBackend
+
+
+@pytest.fixture
+def module_that_never_loads(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = lab.root / "modules"
+    modules.mkdir()
+    (modules / "module_that_never_loads.py").write_text(
+        "import os, signal\n"
+        "def wait_in_vain():\n    signal.pause()\n"
+        "def loop():\n    pass\n"
+        "if not os.environ.get('LOADED_BY_THE_TEST'):\n    wait_in_vain()\n"
+    )
+    monkeypatch.syspath_prepend(str(modules))
+
+
+@pytest.mark.usefixtures("module_that_never_loads")
+def test_b9_hang_while_preloading(lab: Laboratory) -> None:
+    trainer = lab.trainer(
+        lambda: None,
+        backend=HangingConfig(),
+        failure_config=FailureConfig(start_timeout_s=1.0, max_failures=2),
+    )
+    with pytest.raises((EngineError, TrainingFailedError)) as caught:
+        trainer.fit()
+    assert "module_that_never_loads" in str(caught.value)
+    check_run(lab.trial_dir)
+
+
+@pytest.mark.usefixtures("module_that_never_loads")
+def test_b9_hang_while_the_function_is_loaded(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADED_BY_THE_TEST", "yes")
+    import module_that_never_loads  # type: ignore[import-not-found]
+
+    monkeypatch.delenv("LOADED_BY_THE_TEST")
+    trainer = lab.trainer(
+        module_that_never_loads.loop,
+        failure_config=FailureConfig(start_timeout_s=1.0, max_failures=2),
+    )
+    with pytest.raises((EngineError, TrainingFailedError)) as caught:
+        trainer.fit()
+    assert "wait_in_vain" in str(caught.value)
+    assert "rank 0" in str(caught.value)
+    check_run(lab.trial_dir)

@@ -1,0 +1,245 @@
+"""Ctrl-C and other signals to the driver, and a terminal that goes away (C4-C6, C9, C10)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from paceline.air import Result
+from paceline.run.backend import Backend, BackendConfig
+from paceline.testing.chaos import Driver, Marks, Process, fault, process, wait_for
+from paceline.testing.invariants import check_run, committed_checkpoints
+from paceline.testing.scripts import Action, Plan, make_trainer, read_state
+from tests.faults.laboratory import Laboratory
+
+FOREVER = 1_000_000
+INTERRUPTED = (-signal.SIGINT, 130)
+"""How a shell sees a program that Ctrl-C ended: killed by SIGINT, or the exit code that stands for it."""
+
+
+def continue_run(lab: Laboratory, plan: Plan, more: int = 3) -> Result:
+    """Restore the one run of the laboratory and let it count a little further."""
+    done = len(Result.from_path(str(lab.trial_dir)).metrics_dataframe)
+    return lab.succeed(Plan(**{**vars(plan.continued(lab.trial_dir)), "iterations": done + more}))
+
+
+def test_c4_one_interrupt_stops_all_ranks_at_one_report(lab: Laboratory) -> None:
+    plan = lab.plan(iterations=FOREVER, every=5, checkpoints={"num_to_keep": 2})
+    with lab.drive(plan) as driver:
+        lab.marks.wait("saved", 2, rank=0)
+        driver.family()
+        driver.send(signal.SIGINT)
+        assert driver.wait() in INTERRUPTED
+        check_run(lab.trial_dir, processes=driver.known())
+    assert {mark["rank"] for mark in lab.marks.read("stopping")} == {0, 1}
+    last = {max(mark["iteration"] for mark in lab.marks.read("reported", rank=rank)) for rank in (0, 1)}
+    assert len(last) == 1, f"the ranks stopped at different reports: {last}"
+    assert lab.outcome()["outcome"] == "interrupted"
+    rows = Result.from_path(str(lab.trial_dir)).metrics_dataframe
+    assert len(rows) == last.pop() + 1  # the report that raised is a row as well
+    continue_run(lab, plan)
+
+
+def test_c4_interrupt_from_the_keyboard_of_a_terminal(lab: Laboratory) -> None:
+    plan = lab.plan(iterations=FOREVER, every=5, checkpoints={"num_to_keep": 2}, verbose=2)
+    path = plan.save(lab.root / "plan.json")
+    shell = pexpect.spawn(
+        sys.executable, ["-m", "paceline.testing.scripts", str(path)], timeout=60, dimensions=(40, 120)
+    )
+    try:
+        shell.delaybeforesend = None
+        lab.marks.wait("saved", 2, rank=0)
+        shell.sendcontrol("c")
+        shell.expect(pexpect.EOF)
+        shell.wait()
+        status = shell.exitstatus if shell.exitstatus is not None else -shell.signalstatus
+        assert status in INTERRUPTED
+    finally:
+        shell.close(force=True)
+    check_run(lab.trial_dir)
+    assert {mark["rank"] for mark in lab.marks.read("stopping")} == {0, 1}, "the workers got the signal themselves"
+
+
+def test_c4_worker_that_does_not_cooperate_is_killed_after_the_grace(lab: Laboratory) -> None:
+    plan = lab.plan(Action("block", 4, 1), failures={"stop_grace_s": 0.5})
+    with lab.drive(plan) as driver:
+        lab.marks.wait("action", do="block")
+        driver.family()
+        driver.send(signal.SIGINT)
+        assert driver.wait() in INTERRUPTED
+        check_run(lab.trial_dir, processes=driver.known())
+    continue_run(lab, plan)
+
+
+def test_c5_second_interrupt_does_not_wait(lab: Laboratory) -> None:
+    plan = lab.plan(Action("block", 4, 1), every=0, iterations=FOREVER, failures={"stop_grace_s": 600.0})
+    with lab.drive(plan) as driver:
+        lab.marks.wait("action", do="block")
+        driver.family()
+        driver.send(signal.SIGINT)
+        lab.marks.wait("stopping", rank=0)
+        driver.send(signal.SIGINT)
+        assert driver.wait() in INTERRUPTED
+        check_run(lab.trial_dir, processes=driver.known())
+    assert Result.from_path(str(lab.trial_dir)).metrics_dataframe is not None
+
+
+DRIVER_STEPS = ["before_commit_rename", "after_commit_rename", "before_ack", "before_trash", "after_trash"]
+
+
+@pytest.mark.parametrize("point", DRIVER_STEPS)
+def test_c6_interrupt_while_the_driver_commits_or_deletes(lab: Laboratory, point: str) -> None:
+    """The driver stops itself exactly there; the interrupt is the first thing it finds on waking."""
+    plan = lab.plan(iterations=FOREVER, checkpoints={"num_to_keep": 1})
+    with lab.drive(plan, env=fault(point, "stop", rank="driver", times=2)) as driver:
+        at_the_point = process(driver.pid)
+        assert at_the_point is not None
+        wait_until_stopped(at_the_point)
+        driver.family()
+        driver.send(signal.SIGINT)
+        driver.send(signal.SIGCONT)
+        assert driver.wait() in INTERRUPTED
+        check_run(lab.trial_dir, processes=driver.known())
+    assert [read_state(path) for path in committed_checkpoints(lab.trial_dir)]
+    continue_run(lab, plan)
+
+
+@pytest.mark.parametrize("wakes", [True, False])
+def test_c6_interrupt_while_a_worker_writes_a_checkpoint(lab: Laboratory, wakes: bool) -> None:
+    plan = lab.plan(iterations=FOREVER, failures={"stop_grace_s": 5.0 if wakes else 0.5})
+    with lab.drive(plan, env=fault("after_stage_file", "stop", rank=0, attempt=0, times=5)) as driver:
+        pid = lab.marks.wait("started", rank=0)[0]["pid"]
+        writer = process(pid)
+        assert writer is not None
+        wait_until_stopped(writer)
+        driver.family()
+        driver.send(signal.SIGINT)
+        if wakes:
+            os.kill(writer.pid, signal.SIGCONT)
+        assert driver.wait() in INTERRUPTED
+        check_run(lab.trial_dir, processes=driver.known())
+    continue_run(lab, plan)
+
+
+class GateBackend(Backend):
+    """Stands still in the driver while the group of one attempt starts."""
+
+    def on_start(self, worker_group: object, backend_config: BackendConfig) -> None:
+        assert isinstance(backend_config, GateConfig)
+        marks = Marks(backend_config.marks)
+        marks.say("group starts")
+        if len(marks.read("group starts")) == backend_config.attempt:
+            marks.say("at the gate")
+            marks.pass_gate("start")
+
+
+class GateConfig(BackendConfig):
+    def __init__(self, marks: str, attempt: int) -> None:
+        self.marks = marks
+        self.attempt = attempt
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return GateBackend
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_c6_interrupt_while_a_group_starts(lab: Laboratory, attempt: int) -> None:
+    plan = lab.plan(Action("exit", 3, 1, 9), failures={"max_failures": 3})
+    script = lab.root / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from paceline.testing.scripts import Plan, make_trainer\n"
+        "from tests.faults.test_interrupts import GateConfig\n"
+        "plan = Plan.load(sys.argv[1])\n"
+        "make_trainer(plan, backend=GateConfig(plan.marks, int(sys.argv[2]))).fit()\n"
+    )
+    arguments = [str(script), str(plan.save(lab.root / "plan.json")), str(attempt)]
+    root = str(Path(__file__).parents[2])
+    with Driver(arguments, output=lab.root / "script.txt", env={"PYTHONPATH": root}) as driver:
+        lab.marks.wait("at the gate")
+        driver.family()
+        driver.send(signal.SIGINT)
+        lab.marks.open_gate("start")
+        assert driver.wait() in INTERRUPTED
+        check_run(lab.trial_dir, processes=driver.known())
+    lab.succeed(plan.continued(lab.trial_dir))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_c9_hangup_and_termination_leave_a_run_that_can_be_continued(lab: Laboratory, number: signal.Signals) -> None:
+    plan = lab.plan(iterations=FOREVER, every=5, checkpoints={"num_to_keep": 2})
+    with lab.drive(plan) as driver:
+        lab.marks.wait("saved", 2, rank=0)
+        driver.family()
+        driver.send(number)
+        assert driver.wait() in (-number, 128 + number)
+        check_run(lab.trial_dir, processes=driver.known(), swept=False)
+    continue_run(lab, plan)
+
+
+def test_c9_nohup_is_respected(lab: Laboratory) -> None:
+    plan = lab.plan(*[Action("wait", 3, rank, str(lab.marks.directory)) for rank in (0, 1)])
+    with lab.drive(plan, prefix=("nohup",)) as driver:
+        lab.marks.wait("action", 2, do="wait")
+        driver.send(signal.SIGHUP)
+        lab.marks.open_gate("worker")
+        assert driver.wait() == 0
+    check_run(lab.trial_dir)
+
+
+def test_c9_signal_handlers_come_back(lab: Laboratory) -> None:
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD]
+    before = [signal.getsignal(number) for number in numbers]
+    lab.succeed(lab.plan(iterations=2))
+    assert [signal.getsignal(number) for number in numbers] == before
+    lab.fail(lab.plan(Action("exit", 2, 1, 3)), {"kind": "exit"})
+    assert [signal.getsignal(number) for number in numbers] == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_c9_fit_in_a_thread_and_in_an_event_loop(lab: Laboratory) -> None:
+    results: list[Result] = []
+    thread = threading.Thread(target=lambda: results.append(make_trainer(lab.plan(iterations=2)).fit()))
+    thread.start()
+    thread.join()
+
+    async def notebook_cell() -> None:
+        results.append(make_trainer(lab.plan(iterations=2)).fit())
+        results.append(await asyncio.to_thread(make_trainer(lab.plan(iterations=2)).fit))
+
+    asyncio.run(notebook_cell())
+    for result in results:
+        check_run(result.path, result=result, iterations=2, attempts=1)
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr", "both"])
+def test_c10_reader_of_the_output_goes_away(lab: Laboratory, closed: str) -> None:
+    """Like ``| head -1``: whoever reads the output has left before the first line is written."""
+    plan = lab.plan(iterations=200, every=0, verbose=3)
+    path = plan.save(lab.root / "plan.json")
+    reading, writing = os.pipe()
+    os.close(reading)
+    program = subprocess.Popen(
+        [sys.executable, "-m", "paceline.testing.scripts", str(path)],
+        stdin=subprocess.DEVNULL,
+        stdout=writing if closed in ("stdout", "both") else subprocess.DEVNULL,
+        stderr=writing if closed in ("stderr", "both") else subprocess.DEVNULL,
+    )
+    os.close(writing)
+    program.wait(60)
+    assert lab.outcome()["outcome"] == "finished"
+    check_run(lab.trial_dir)
+    assert len(Result.from_path(str(lab.trial_dir)).metrics_dataframe) == 200
+
+
+def wait_until_stopped(target: Process) -> None:
+    wait_for(lambda: target.state == "T", f"process {target.pid} to stop itself")

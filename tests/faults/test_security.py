@@ -1,0 +1,214 @@
+"""Files and places that somebody else may have prepared (S4, S8, S11)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import stat
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from paceline.air import Checkpoint, Result
+from paceline.air.errors import StorageError
+from paceline.storage.run_dir import RunDir
+from paceline.testing.chaos import descendants
+from paceline.testing.invariants import check_run, listening_sockets
+from paceline.testing.scripts import Action
+from paceline.train import DataParallelTrainer
+from tests.faults.laboratory import Laboratory
+
+
+class Canary:
+    """Sings (touches a file) if anybody unpickles it."""
+
+    def __init__(self, song: Path) -> None:
+        self.song = song
+
+    def __reduce__(self) -> Any:
+        return (os.system, (f"touch '{self.song}'",))
+
+
+def look_in_every_way(trial_dir: Path) -> None:
+    """All that can be done with a run's directory without asking for the content of a dict.
+
+    Whether a look is refused does not matter here: only what it does on the way.
+    """
+    for place in (trial_dir, trial_dir.parent):
+        with contextlib.suppress(Exception):
+            assert Result.from_path(str(place)).metrics_dataframe is not None
+        with contextlib.suppress(Exception):
+            DataParallelTrainer.can_restore(str(place))
+        with contextlib.suppress(Exception):
+            DataParallelTrainer.restore(str(place), train_loop_per_worker=nothing).fit()
+    for path in trial_dir.glob("checkpoint_*"):
+        with contextlib.suppress(Exception):
+            checkpoint = Checkpoint.from_directory(str(path))
+            checkpoint.get_metadata()
+            checkpoint.get_internal_representation()
+            checkpoint.to_directory(str(path.with_name(f"copy of {path.name}")))
+            pickle.loads(pickle.dumps(checkpoint))
+            with checkpoint.as_directory():
+                pass
+
+
+def nothing() -> None:
+    pass
+
+
+STATE_FILES = [
+    "journal.jsonl",
+    "lock",
+    "params.json",
+    "result.json",
+    "progress.csv",
+    "processes.jsonl",
+    "checkpoint_000001/MANIFEST.json",
+    "checkpoint_000001/.metadata.json",
+    "checkpoint_000001/dict_checkpoint.pkl",
+    "checkpoint_000001/model.pt",
+    "checkpoint_000001/preprocessor.pkl",
+    "params.pkl",
+    "trainer.pkl",
+    "error.pkl",
+    "tuner.pkl",
+]
+
+
+@pytest.fixture
+def failed_dict_run(lab: Laboratory) -> Path:
+    """A run with dict checkpoints that can be restored."""
+
+    def loop() -> None:
+        from paceline.air import session
+
+        for iteration in (1, 2):
+            session.report({"iteration": iteration}, checkpoint=Checkpoint.from_dict({"iteration": iteration}))
+        raise ValueError("enough")
+
+    lab.failure_of(loop, workers=1)
+    return lab.trial_dir
+
+
+@pytest.mark.parametrize("name", STATE_FILES)
+def test_s4_nothing_that_lies_in_a_run_is_ever_unpickled(lab: Laboratory, failed_dict_run: Path, name: str) -> None:
+    song = lab.root / "song"
+    (failed_dict_run / name).write_bytes(cloudpickle.dumps(Canary(song)))
+    look_in_every_way(failed_dict_run)
+    assert not song.exists(), f"a pickle in {name} was executed"
+
+
+def test_s4_the_canary_sings(lab: Laboratory, failed_dict_run: Path) -> None:
+    """The user's own request for the dict does unpickle: so the test above would notice."""
+    song = lab.root / "song"
+    file = failed_dict_run / "checkpoint_000001" / "dict_checkpoint.pkl"
+    assert file.exists()
+    file.write_bytes(cloudpickle.dumps({"value": Canary(song)}))
+    Checkpoint.from_directory(str(file.parent)).to_dict()
+    assert song.exists()
+
+
+def test_s4_pickle_is_not_even_called(lab: Laboratory, failed_dict_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the driver; restoring, listing and reading results of a sound run."""
+    called: list[str] = []
+    for module in (pickle, cloudpickle):
+        for name in ("load", "loads"):
+            monkeypatch.setattr(module, name, lambda *_, name=name, **__: called.append(name))
+    assert Result.from_path(str(failed_dict_run)).checkpoint is not None
+    assert DataParallelTrainer.can_restore(str(failed_dict_run))
+    DataParallelTrainer.restore(str(failed_dict_run), train_loop_per_worker=nothing).fit()
+    assert called == []
+
+
+def test_s8_nobody_can_connect_to_a_run(lab: Laboratory) -> None:
+    """Channels are inherited pairs: neither driver, warden nor workers have a socket to connect to."""
+    waiting = [Action("wait", 3, rank, str(lab.marks.directory)) for rank in (0, 1)]
+    with lab.drive(lab.plan(*waiting)) as driver:
+        lab.marks.wait("action", 2, do="wait")
+        family = [driver.pid, *(member.pid for member in descendants(driver.pid))]
+        assert len(family) >= 4
+        assert {pid: listening_sockets(pid) for pid in family} == {pid: [] for pid in family}
+        for pid in family:
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+            assert b"token" not in arguments.lower()
+        lab.marks.open_gate("worker")
+        assert driver.wait() == 0
+    check_run(lab.trial_dir)
+
+
+def test_s8_torch_listens_on_loopback_only(lab: Laboratory) -> None:
+    pytest.importorskip("torch")
+    from paceline.air import RunConfig, ScalingConfig, session
+    from paceline.train.torch import TorchTrainer
+
+    def loop(config: dict[str, Any]) -> None:
+        import torch
+
+        torch.distributed.all_reduce(torch.ones(1))
+        session.report({"sockets": listening_sockets(os.getpid())})
+
+    result = TorchTrainer(
+        loop,
+        train_loop_config={},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(storage_path=str(lab.storage), verbose=0),
+    ).fit()
+    everywhere = ("tcp 00000000:", f"tcp6 {'0' * 32}:")
+    for metrics in result.rank_metrics.values():
+        assert [socket for socket in metrics["sockets"] if socket.startswith(everywhere)] == []
+
+
+def test_s11_a_careless_umask_opens_nothing(lab: Laboratory) -> None:
+    before = os.umask(0)
+    try:
+        result = lab.succeed(lab.plan())
+    finally:
+        os.umask(before)
+    root = Path(result.path)
+    for path in [lab.storage, root.parent, root, *root.rglob("*")]:
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        relative = path.relative_to(lab.storage)
+        if path.is_dir() and relative.parts[2:3] and relative.parts[2].startswith("checkpoint_"):
+            continue  # keeps the modes that the user gave it; its parent is closed
+        assert not mode & 0o077 if path.is_dir() else not mode & 0o022, f"{relative} has mode {mode:o}"
+
+
+def test_s11_a_link_in_place_of_the_trial_directory_is_refused(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "trial").symlink_to(elsewhere)
+    with pytest.raises(StorageError):
+        RunDir(tmp_path / "trial").create()
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of another user")
+def test_s11_a_foreign_directory_is_refused(tmp_path: Path) -> None:
+    foreign = tmp_path / "trial"
+    foreign.mkdir()
+    os.chown(foreign, 65534, 65534)
+    with pytest.raises(StorageError, match="65534"):
+        RunDir(foreign).create()
+    assert list(foreign.iterdir()) == []
+
+
+def test_s11_the_sweep_touches_only_what_is_ours(lab: Laboratory) -> None:
+    """Links are removed, not followed; names that only look similar stay."""
+    treasure = lab.root / "treasure"
+    treasure.mkdir()
+    (treasure / "gold").write_text("gold")
+    plan = lab.plan(Action("signal", 3, 1, signal.SIGKILL))
+    lab.fail(plan, {"kind": "signal"})
+    (lab.trial_dir / ".checkpoint_000009.tmp-0-abcdef01").symlink_to(treasure)
+    (lab.trial_dir / ".trash-abcdef").mkdir()
+    (lab.trial_dir / ".trash-abcdef" / "link").symlink_to(treasure)
+    (lab.trial_dir / "my.tmp-notes").mkdir()
+    lab.succeed(plan.continued(lab.trial_dir))
+    assert (treasure / "gold").read_text() == "gold"
+    assert (lab.trial_dir / "my.tmp-notes").is_dir()
+    shutil.rmtree(lab.trial_dir / "my.tmp-notes")

@@ -1,0 +1,245 @@
+"""Storage that is full, forbidden or damaged, and death while old checkpoints are removed (E1, E4, E6, E8)."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline.air import Result
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, PacelineError
+from paceline.storage.manifest import verify
+from paceline.testing.chaos import Driver
+from paceline.testing.invariants import check_run, committed_checkpoints
+from paceline.testing.scripts import Action, Plan, make_trainer, read_state, score
+from tests.faults.laboratory import Laboratory
+
+MEGABYTE = 1 << 20
+
+MOUNT_SMALL = ("unshare", "-Urm", "sh", "-c", 'mount -t tmpfs -o size=8m,mode=700 small "$0" && exec "$@"')
+MOUNT_READ_ONLY = (
+    *MOUNT_SMALL[:4],
+    'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"',
+)
+
+
+def needs(prefix: tuple[str, ...], place: Path) -> None:
+    """Skip where the kernel or a container refuses a private mount."""
+    place.mkdir(exist_ok=True)
+    tried = subprocess.run([*prefix, str(place), "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no private mounts here: {tried.stderr.strip()}")
+
+
+FULL_DISK = """
+import errno, sys
+from paceline.air.errors import TrainingFailedError
+from paceline.testing.chaos import Marks
+from paceline.testing.invariants import check_run, committed_checkpoints
+from paceline.testing.scripts import Plan, make_trainer, read_state
+
+plan = Plan.load(sys.argv[1])
+try:
+    make_trainer(plan).fit()
+except TrainingFailedError as error:
+    trial_dir = error.result.log_dir
+    check_run(trial_dir, error=error, cause={"rank": 0, "kind": "storage"}, attempts=1)
+    saved = [read_state(path) for path in committed_checkpoints(trial_dir)]
+    Marks(plan.marks).say("full", text=str(error), saved=saved, rows=len(error.result.metrics_dataframe))
+"""
+
+
+def test_e1_full_disk_ends_the_run_once_with_the_older_checkpoints_intact(lab: Laboratory) -> None:
+    """The fourth checkpoint of 2 MB does not fit; trying again could not help, so it is not tried."""
+    needs(MOUNT_SMALL, lab.storage)
+    plan = lab.plan(payload=MEGABYTE, failures={"max_failures": 3})
+    script = lab.root / "script.py"
+    script.write_text(FULL_DISK)
+    arguments = [str(script), str(plan.save(lab.root / "plan.json"))]
+    with Driver(arguments, output=lab.root / "driver.txt", prefix=(*MOUNT_SMALL, str(lab.storage))) as driver:
+        assert driver.wait() == 0
+    (mark,) = lab.marks.read("full")
+    assert mark["saved"] == [1, 2, 3]
+    assert mark["rows"] >= 3
+    assert "space" in mark["text"], "the error does not say that the disk is full"
+    assert ".checkpoint_000003" in mark["text"] or "checkpoint_000003" in mark["text"]
+    assert len(lab.marks.read("started", rank=0)) == 1
+
+
+def test_e4_read_only_storage_is_refused_before_a_worker_starts(lab: Laboratory) -> None:
+    needs(MOUNT_READ_ONLY, lab.storage)
+    with lab.drive(lab.plan(), prefix=(*MOUNT_READ_ONLY, str(lab.storage))) as driver:
+        assert driver.wait() == 1
+        assert "StorageError" in driver.text()
+        assert str(lab.storage) in driver.text()
+    assert lab.marks.read("started") == []
+    assert list(lab.storage.iterdir()) == []
+
+
+@pytest.fixture
+def open_lab() -> Iterator[Laboratory]:
+    """A laboratory that other users may enter; pytest's own directories are closed to them."""
+    root = Path(tempfile.mkdtemp(prefix="fault-lab-"))
+    try:
+        root.chmod(0o755)
+        lab = Laboratory(root)
+        lab.marks.directory.chmod(0o777)
+        yield lab
+    finally:
+        shutil.rmtree(root)
+
+
+def test_e4_forbidden_storage_is_refused_before_a_worker_starts(open_lab: Laboratory) -> None:
+    lab = open_lab
+    lab.storage.mkdir()
+    lab.storage.chmod(0o555)
+    prefix: tuple[str, ...] = ()
+    if os.geteuid() == 0:  # to whom mode bits mean nothing
+        prefix = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+        tried = subprocess.run([*prefix, "ls", str(Path(__file__).parents[2])], capture_output=True, check=False)
+        if tried.returncode:
+            pytest.skip("another user cannot read this checkout")
+    path = lab.plan().save(lab.root / "plan.json")
+    path.chmod(0o644)
+    environment = {"HOME": str(lab.root), "PYTHONDONTWRITEBYTECODE": "1"}
+    with Driver(
+        ["-m", "paceline.testing.scripts", str(path)],
+        output=lab.root / "driver.txt",
+        env=environment,
+        prefix=prefix,
+        cwd=Path(__file__).parents[2],
+    ) as driver:
+        assert driver.wait() == 1
+        text = driver.text()
+    assert "StorageError" in text
+    assert str(lab.storage) in text
+    assert f"uid {65534 if prefix else os.geteuid()}" in text
+    assert lab.marks.read("started") == []
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "flipped": flip_a_bit,
+    "truncated": truncate,
+    "empty": empty,
+    "missing": os.unlink,
+}
+FILES = ["nested/weights.bin", "rank_0.bin", "state.json", "MANIFEST.json"]
+
+
+def failed_run(lab: Laboratory, iteration: int = 5) -> Plan:
+    """A run that failed after saving up to the iteration before."""
+    lab.fail(lab.plan(Action("raise", iteration, 0, "enough")), {"kind": "exception"}, iterations=iteration - 1)
+    return lab.plan().continued(lab.trial_dir)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("file", FILES)
+def test_e6_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(lab: Laboratory, file: str, damage: str) -> None:
+    plan = failed_run(lab)
+    newest = committed_checkpoints(lab.trial_dir)[-1]
+    DAMAGES[damage](newest / file)
+    result = lab.succeed(plan)
+    assert lab.marks.read("started", rank=0)[-1]["after"] == 3
+    set_aside = newest.with_name(f"{newest.name}.corrupt")
+    if (file, damage) != ("MANIFEST.json", "missing"):  # without one it was never a checkpoint
+        assert set_aside.is_dir()
+        assert any(newest.name in warning for warning in result.warnings)
+
+
+def test_e6_without_a_valid_checkpoint_the_damaged_ones_are_named(lab: Laboratory) -> None:
+    plan = failed_run(lab, 3)
+    names = [path.name for path in committed_checkpoints(lab.trial_dir)]
+    for path in committed_checkpoints(lab.trial_dir):
+        flip_a_bit(path / "nested" / "weights.bin")
+    with pytest.raises(PacelineError) as caught:
+        make_trainer(plan).fit()
+    assert all(name in str(caught.value) for name in names)
+    assert all(
+        (lab.trial_dir / name / "state.json").exists() or (lab.trial_dir / f"{name}.corrupt").exists() for name in names
+    )
+    check_run(lab.trial_dir)
+
+
+@pytest.mark.parametrize("flips", [60, pytest.param(2000, marks=[pytest.mark.faults, pytest.mark.timeout(600)])])
+def test_e6_every_flipped_bit_and_every_cut_is_found(lab: Laboratory, flips: int) -> None:
+    lab.succeed(lab.plan(iterations=1))
+    (checkpoint,) = committed_checkpoints(lab.trial_dir)
+    verify(checkpoint)
+    files = [path for path in checkpoint.rglob("*") if path.is_file() and path.stat().st_size]
+    dice = random.Random(7)
+    for _ in range(flips):
+        path = dice.choice(files)
+        whole = path.read_bytes()
+        damaged = bytearray(whole)
+        damaged[dice.randrange(len(whole))] ^= 1 << dice.randrange(8)
+        for content in (bytes(damaged), whole[: dice.randrange(len(whole))], whole + b"\0"):
+            path.write_bytes(content)
+            with pytest.raises(CheckpointError):
+                verify(checkpoint)
+        path.write_bytes(whole)
+    verify(checkpoint)
+
+
+def test_e6_file_that_was_never_part_of_it_is_found(lab: Laboratory) -> None:
+    lab.succeed(lab.plan(iterations=1))
+    (checkpoint,) = committed_checkpoints(lab.trial_dir)
+    (checkpoint / "nested" / "stranger.bin").write_bytes(b"not mine")
+    with pytest.raises(CheckpointCorruptError, match=r"stranger\.bin"):
+        verify(checkpoint)
+
+
+KEEP = 2
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(300, marks=[pytest.mark.faults, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("order", ["max", "min"])
+def test_e8_killed_at_random_while_old_checkpoints_are_removed(lab: Laboratory, kills: int, order: str) -> None:
+    """Whenever the driver dies: the best ones and the newest are there, whole, and the run goes on."""
+    dice = random.Random(kills)
+    plan = lab.plan(
+        iterations=1_000_000,
+        payload=100_000,
+        checkpoints={
+            "num_to_keep": KEEP,
+            "checkpoint_score_attribute": "score",
+            "checkpoint_score_order": order,
+        },
+    )
+    sign = 1 if order == "max" else -1
+    for turn in range(kills):
+        with lab.drive(plan if turn == 0 else plan.continued(lab.trial_dir)) as driver:
+            before = len(lab.marks.read("saved", rank=0))
+            lab.marks.wait("saved", before + dice.randint(1, 8), rank=0)
+            time.sleep(dice.uniform(0, 0.03))  # a random moment is the fault itself: anywhere in a commit
+            driver.kill()
+            check_run(lab.trial_dir, processes=driver.known(), swept=False)
+        promised = {mark["iteration"] for mark in lab.marks.read("saved", rank=0)}
+        present = {read_state(path) for path in committed_checkpoints(lab.trial_dir)}
+        assert max(present) >= max(promised), "the newest is gone"
+        best = sorted(promised | present, key=lambda iteration: sign * score(iteration))[-KEEP:]
+        assert set(best) <= present, f"turn {turn}: the best are {best}, there are {sorted(present)}"
+    done = len(Result.from_path(str(lab.trial_dir)).metrics_dataframe)
+    last = Plan(**{**vars(plan.continued(lab.trial_dir)), "iterations": done + 2})
+    result = make_trainer(last).fit()
+    check_run(result.path, result=result, iterations=done + 2)

@@ -1,0 +1,268 @@
+"""A worker ends in every way a process can end (A1-A4, A6, A8-A13, A15)."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.air import Checkpoint, FailureConfig, RunConfig, ScalingConfig, session
+from paceline.air.errors import TrainingFailedError
+from paceline.testing.chaos import Marks, fault, process
+from paceline.testing.invariants import check_run, committed_checkpoints
+from paceline.testing.scripts import Action, make_trainer, saved_iteration
+from tests.faults.laboratory import Laboratory
+
+
+def test_a1_exit_code_is_the_cause(lab: Laboratory) -> None:
+    error = lab.fail(lab.plan(Action("exit", 5, argument=3)), {"rank": 1, "kind": "exit", "exit_code": 3})
+    assert error.result is not None
+    assert saved_iteration(error.result.checkpoint) in (4, 5)  # rank 0 may have saved 5 before it was stopped
+    assert all(failure.rank == 0 for failure in error.collateral)
+
+
+def test_a2_exit_zero_without_a_result_is_no_success(lab: Laboratory) -> None:
+    lab.fail(lab.plan(Action("exit at once", 3, argument=0)), {"rank": 1, "kind": "premature_exit"})
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a3_killed_worker_is_retried_from_the_newest_checkpoint(lab: Laboratory, rank: int) -> None:
+    plan = lab.plan(Action("signal", 5, rank, signal.SIGKILL), every=2, iterations=8, failures={"max_failures": 1})
+    result = lab.succeed(plan, attempts=2)
+    starts = [mark["after"] for mark in lab.marks.read("started", rank=rank)]
+    assert starts == [0, 4]
+    assert saved_iteration(result.checkpoint) == 8
+
+
+def test_a3_signal_is_named(lab: Laboratory) -> None:
+    error = lab.fail(
+        lab.plan(Action("signal", 3, 1, signal.SIGKILL)), {"rank": 1, "kind": "signal", "signal": signal.SIGKILL}
+    )
+    assert "SIGKILL" in str(error)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a4_killed_between_checkpoint_write_and_ack(
+    lab: Laboratory, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    [(name, spec)] = fault("after_stage_manifest", rank=rank, attempt=0, times=3).items()
+    monkeypatch.setenv(name, spec)
+    plan = lab.plan(failures={"max_failures": 1}, checkpoints={"keep_all_ranks": True})
+    lab.succeed(plan, attempts=2)
+    (first, second) = lab.marks.read("started", rank=0)
+    assert first["after"] == 0
+    assert second["after"] in (2, 3)
+
+
+def test_a6_segmentation_fault_shows_its_stack(lab: Laboratory) -> None:
+    error = lab.fail(lab.plan(Action("segfault", 3, 0)), {"rank": 0, "kind": "signal", "signal": signal.SIGSEGV})
+    assert error.root_cause is not None
+    assert "counting_loop" in error.root_cause.traceback
+    assert "SIGSEGV" in str(error)
+
+
+def raise_unpicklable(_: dict[str, Any]) -> None:
+    class LocalError(Exception):
+        def __reduce__(self) -> Any:
+            raise TypeError("cannot be reduced")
+
+    raise LocalError("the original message")
+
+
+def raise_not_unpicklable(_: dict[str, Any]) -> None:
+    class NeedsTwoError(Exception):
+        def __init__(self, first: str, second: int) -> None:
+            super().__init__(f"the original message {first}")
+
+    raise NeedsTwoError("", 2)
+
+
+def raise_unprintable(_: dict[str, Any]) -> None:
+    class UnprintableError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("the original message cannot be printed")
+
+    raise UnprintableError("the original message")
+
+
+def raise_huge(_: dict[str, Any]) -> None:
+    class HugeError(Exception):
+        def __init__(self) -> None:
+            super().__init__("the original message", bytearray(200_000_000))
+
+    raise HugeError
+
+
+@pytest.mark.parametrize(
+    ("loop", "name"),
+    [
+        (raise_unpicklable, "LocalError"),
+        (raise_not_unpicklable, "NeedsTwoError"),
+        (raise_unprintable, "UnprintableError"),
+        (raise_huge, "HugeError"),
+    ],
+)
+def test_a8_awkward_exceptions_arrive_as_text(lab: Laboratory, loop: Any, name: str) -> None:
+    error = lab.failure_of(loop)
+    cause = error.root_cause
+    assert cause is not None
+    assert cause.kind == "exception"
+    assert cause.exception_type is not None
+    assert cause.exception_type.endswith(name)
+    assert loop.__name__ in cause.traceback
+    assert "the original message" in cause.message + cause.traceback
+    assert len(str(error)) < 20_000
+    assert error.__cause__ is not None
+
+
+def test_a9_the_raising_rank_is_blamed_not_its_peers_in_a_collective(lab: Laboratory) -> None:
+    pytest.importorskip("torch")
+    from paceline.train.torch import TorchTrainer
+
+    def loop(config: dict[str, Any]) -> None:
+        import torch
+
+        marks = Marks(config["marks"])
+        marks.say("in", rank=session.get_world_rank())
+        marks.wait("in", 4)
+        if session.get_world_rank() == 1:
+            raise ValueError("the culprit")
+        torch.distributed.all_reduce(torch.ones(1))
+
+    trainer = TorchTrainer(
+        loop,
+        train_loop_config={"marks": str(lab.marks.directory)},
+        scaling_config=ScalingConfig(num_workers=4),
+        run_config=RunConfig(storage_path=str(lab.storage), verbose=0),
+    )
+    with pytest.raises(TrainingFailedError) as caught:
+        trainer.fit()
+    check_run(
+        lab.trial_dir,
+        error=caught.value,
+        cause={"rank": 1, "kind": "exception", "exception_type": "builtins.ValueError"},
+        attempts=1,
+    )
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize("repeats", [5, pytest.param(200, marks=[pytest.mark.faults, pytest.mark.timeout(600)])])
+def test_a10_the_first_of_two_errors_is_the_cause(lab: Laboratory, repeats: int) -> None:
+    def loop(config: dict[str, Any]) -> None:
+        rank = session.get_world_rank()
+        if rank == 0:
+            Marks(config["marks"]).pass_gate("never")
+        # Both ranks wake from the same clock, 5 ms apart; this is the fault, not synchronisation.
+        marks = Marks(config["marks"])
+        marks.say(f"ready {config['turn']}", rank=rank)
+        at = max(mark["time"] for mark in marks.wait(f"ready {config['turn']}", 2)) + 50_000_000
+        while time.monotonic_ns() < at + (rank - 1) * 5_000_000:
+            time.sleep(0.0002)
+        raise (ValueError if rank == 1 else KeyError)(f"rank {rank} fails")
+
+    for turn in range(repeats):
+        error = lab.failure_of(loop, workers=3, config={"turn": turn})
+        assert error.root_cause is not None
+        assert error.root_cause.rank == 1, f"turn {turn}: {error.root_cause}"
+        assert {failure.rank for failure in error.collateral} <= {0, 2}
+
+
+def test_a11_crash_at_exit_after_the_result_is_only_a_warning(lab: Laboratory) -> None:
+    def loop() -> None:
+        import atexit
+        import os
+
+        session.report({"iteration": 1}, checkpoint=Checkpoint.from_dict({"iteration": 1}))
+        atexit.register(os._exit, 7)
+
+    result = lab.trainer(loop).fit()
+    check_run(result.path, result=result, iterations=1, attempts=1)
+    assert result.warnings, "a worker that crashed on its way out is not mentioned"
+
+
+def test_a11_exit_that_hangs_is_killed(lab: Laboratory) -> None:
+    def loop() -> None:
+        import atexit
+        import signal
+
+        session.report({"iteration": 1})
+        atexit.register(signal.pause)
+
+    result = lab.trainer(loop, failure_config=FailureConfig(stop_grace_s=0.5)).fit()
+    check_run(result.path, result=result, iterations=1, attempts=1)
+    assert result.warnings
+
+
+def test_a12_everything_a_killed_worker_started_is_gone(lab: Laboratory) -> None:
+    plan = lab.plan(
+        Action("daemons", 2, argument=str(lab.marks.directory)), Action("signal", 2, argument=signal.SIGKILL)
+    )
+    lab.fail(plan, {"rank": 1, "kind": "signal"})
+    assert {mark["kind"] for mark in lab.marks.read("daemon")} == {"child", "setsid", "double fork"}
+    assert [mark for mark in lab.marks.read("daemon") if process(mark["pid"])] == []
+
+
+def test_a12_daemons_of_a_successful_run_are_gone_too(lab: Laboratory) -> None:
+    plan = lab.plan(Action("daemons", 2, argument=str(lab.marks.directory)))
+    lab.succeed(plan)
+    assert [mark for mark in lab.marks.read("daemon") if process(mark["pid"])] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [("import no_such_module_anywhere", "no_such_module_anywhere"), ("def broken(:", "SyntaxError")],
+)
+def test_a13_a_function_that_cannot_be_loaded_fails_once(
+    lab: Laboratory, monkeypatch: pytest.MonkeyPatch, source: str, expected: str
+) -> None:
+    """The module is fine in the driver and broken by the time the workers load it."""
+    modules = lab.root / "modules"
+    modules.mkdir()
+    path = modules / "loop_module.py"
+    path.write_text("def loop():\n    pass\n")
+    monkeypatch.syspath_prepend(str(modules))
+    import loop_module  # type: ignore[import-not-found]
+
+    try:
+        path.write_text(source)
+        for cached in Path(modules).rglob("*.pyc"):
+            cached.unlink()
+        with pytest.raises(TrainingFailedError) as caught:
+            lab.trainer(loop_module.loop, failure_config=FailureConfig(max_failures=3)).fit()
+    finally:
+        del sys.modules["loop_module"]
+    cause = caught.value.root_cause
+    assert cause is not None
+    assert cause.kind == "startup"
+    assert expected in cause.message + cause.traceback
+    assert len(caught.value.failures) == 1
+
+
+def test_a15_the_budget_is_exact_and_every_cause_is_kept(lab: Laboratory) -> None:
+    actions = [
+        Action("raise", 3, 0, "first"),
+        Action("exit", 4, 1, 9),
+        Action("signal", 5, 1, signal.SIGKILL),
+        Action("raise", 6, 0, "never reached"),
+    ]
+    error = lab.fail(
+        lab.plan(*actions, failures={"max_failures": 2}), {"rank": 1, "kind": "signal", "attempt": 2}, attempts=3
+    )
+    assert [failure.root_cause.kind for failure in error.failures] == ["exception", "exit", "signal"]
+    assert [failure.attempt for failure in error.failures] == [0, 1, 2]
+
+
+def test_unlimited_retries_end_with_success(lab: Laboratory) -> None:
+    plan = lab.plan(Action("raise", 3, 1, "again", times=4), failures={"max_failures": -1})
+    lab.succeed(plan, attempts=5)
+    assert len(committed_checkpoints(lab.trial_dir)) == plan.iterations
+
+
+def test_plans_are_what_the_driver_script_reads(lab: Laboratory) -> None:
+    plan = lab.plan(Action("exit", 5, argument=3), failures={"max_failures": 2})
+    assert type(plan).load(plan.save(lab.root / "plan.json")) == plan
+    assert make_trainer(plan) is not None
