@@ -1,0 +1,1 @@
+"""Where workers live; knows nothing about training."""

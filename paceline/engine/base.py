@@ -1,0 +1,190 @@
+"""The contract between a run and the place where its workers live.
+
+An engine starts gangs of workers, carries messages, and says what happened to them. It
+knows nothing about training: payloads and messages are opaque bytes to it.
+
+Threads: an engine and its groups are used from one driver thread at a time.
+Ownership: whoever called `start_group` calls `shutdown` on that group, whatever happened.
+
+Inside a worker a *task* runs: a callable that gets the worker's end of the channel and
+one bytes argument of its own. It talks through `channel.send` / `channel.receive`; when
+it returns the group says TaskEnded, when it raises TaskFailed, and when the process
+goes away before either, WorkerDied.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from paceline.air.errors import WorkerFailure
+
+
+class WorkerChannel(Protocol):
+    """A worker's end of the line to the driver."""
+
+    rank: int
+    world_size: int
+
+    def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
+        """Send one message. Blocks while the driver is behind. Thread-safe."""
+
+    def receive(self, timeout: float | None = None) -> bytes | None:
+        """The next message from the driver; None once `timeout` seconds have passed (0: do
+        not wait; None: wait). Raises ConnectionError when the driver is gone."""
+
+    def take_fds(self) -> list[int]:
+        """Descriptors that came with the message received last."""
+
+
+Task = Callable[[WorkerChannel, bytes], None]
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """One worker of a group: who it is and what it finds around itself."""
+
+    rank: int
+    local_rank: int
+    node_rank: int
+    cwd: str
+    log_path: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of this worker on top of the driver's own environment."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A group of workers to be started together, all or nothing."""
+
+    run_id: str
+    workers: tuple[WorkerPlace, ...]
+    preload: tuple[str, ...] = ()
+    """Modules to have imported before a worker is forked."""
+    fresh: bool = False
+    """Start new interpreters: for frameworks that cannot be forked after import."""
+    threads: int | None = None
+    """Threads per worker for numeric libraries; None leaves them alone."""
+    start_timeout_s: float = 60.0
+    heartbeat_timeout_s: float | None = 30.0
+    """How long a worker may give no sign of life; None switches that watch off."""
+
+    @property
+    def world_size(self) -> int:
+        return len(self.workers)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of the task on `rank`; `fds` are this side's to close."""
+
+    rank: int
+    body: bytes
+    fds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class TaskEnded:
+    """The task on `rank` returned and everything it sent has been delivered."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class TaskFailed:
+    """The task on `rank` raised."""
+
+    rank: int
+    failure: WorkerFailure
+
+
+@dataclass(frozen=True)
+class WorkerDied:
+    """The worker is gone, or gives no sign of life, before its task ended."""
+
+    rank: int
+    failure: WorkerFailure
+
+
+Event = Message | TaskEnded | TaskFailed | WorkerDied
+
+
+class WorkerGroup(ABC):
+    """The workers of one attempt."""
+
+    placement: Placement
+
+    @property
+    def world_size(self) -> int:
+        return self.placement.world_size
+
+    @abstractmethod
+    def execute(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        ranks: Sequence[int] | None = None,
+        timeout: float = 60.0,
+    ) -> list[Any]:
+        """Call `fn(*args)` on the given ranks (all of them by default) at the same time and
+        return the values in rank order. Values come back as plain data, never by pickle.
+        Only before `start` or after the task ended. Raises WorkerError where one raised."""
+
+    def execute_single(self, rank: int, fn: Callable[..., Any], *args: Any) -> Any:
+        """Call `fn(*args)` on one rank."""
+        return self.execute(fn, *args, ranks=[rank])[0]
+
+    @abstractmethod
+    def start(self, task: bytes, arguments: Sequence[bytes]) -> None:
+        """Start the pickled task on every rank with its own argument; does not wait."""
+
+    @abstractmethod
+    def poll(self, timeout: float | None = 0.0) -> list[Event]:
+        """What happened since the last call, in order per rank; waits up to `timeout` seconds
+        for the first event. After WorkerDied or TaskFailed a rank sends nothing more."""
+
+    @abstractmethod
+    def reply(self, rank: int, body: bytes, fds: Sequence[int] = ()) -> None:
+        """Send a message to the task on `rank`; ignored if that worker is gone."""
+
+    @abstractmethod
+    def stacks(self, timeout: float = 1.0) -> dict[int, str]:
+        """Every live rank's Python stacks as text, as far as they can be had in time."""
+
+    @abstractmethod
+    def processes(self) -> dict[int, int]:
+        """Rank to process id, of the workers that were started."""
+
+    @abstractmethod
+    def shutdown(self, grace: float = 0.0) -> list[str]:
+        """End every worker and everything it started. Workers get `grace` seconds to end by
+        themselves, then SIGKILL. Returns warnings (an exit that crashed or had to be
+        killed). May be called again."""
+
+
+class Engine(ABC):
+    """A place where workers live."""
+
+    name: str
+
+    @abstractmethod
+    def resources(self) -> dict[str, float]:
+        """What there is: at least ``{"CPU": n, "GPU": m}``."""
+
+    def warm(self, preload: Sequence[str]) -> None:  # noqa: B027  (optional)
+        """Begin loading what workers will need, without waiting for it."""
+
+    @abstractmethod
+    def start_group(self, placement: Placement) -> WorkerGroup:
+        """Start all workers or none; returns when all are ready. Raises StartupTimeoutError
+        or EngineError, after having cleaned up."""
+
+    @abstractmethod
+    def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
+        """Those of the groups that have events to poll; waits up to `timeout` for one."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back everything; groups that still run are killed."""

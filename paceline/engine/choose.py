@@ -1,0 +1,112 @@
+"""Which engine a run uses, and the process-wide engines themselves.
+
+An explicit choice wins over `init`, that over PACELINE_ENGINE, and that over the default: local.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paceline.air.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    from paceline.engine.base import Engine
+
+ENGINE_VARIABLE = "PACELINE_ENGINE"
+NAMES = ("local", "inline")
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """What `init` was told."""
+
+    engine: str | Engine | None = None
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+
+
+_declared: _Declared | None = None
+_engines: dict[str, Engine] = {}
+
+
+def init(engine: str | Engine | None = None, *, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
+    """Declare the default engine and the pool of CPUs and GPUs. Optional: a run works without."""
+    global _declared
+    if _declared is not None:
+        raise EngineError("paceline.init() was already called; call paceline.shutdown() first")
+    for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
+            raise ConfigError(f"{name} must be a number that is not negative, not {value!r}")
+    if isinstance(engine, str):
+        _check_name(engine, "init(engine=...)")
+    shutdown()  # Engines that were made before take the new numbers.
+    _declared = _Declared(engine, num_cpus, num_gpus)
+
+
+def is_initialized() -> bool:
+    """True between `init` and `shutdown`."""
+    return _declared is not None
+
+
+def shutdown() -> None:
+    """End every engine of this process and forget what `init` declared."""
+    global _declared
+    _declared = None
+    while _engines:
+        _engines.popitem()[1].close()
+
+
+def choose_engine(requested: str | Engine | None = None) -> Engine:
+    """The engine for a run; engines chosen by name are shared by the whole process."""
+    _refuse_while_importing_main()
+    declared = _declared or _Declared()
+    choice = requested if requested is not None else declared.engine
+    source = "engine"
+    if choice is None:
+        choice, source = os.environ.get(ENGINE_VARIABLE) or "local", ENGINE_VARIABLE
+    if not isinstance(choice, str):
+        return choice
+    _check_name(choice, source)
+    if choice not in _engines:
+        _engines[choice] = _make(choice, declared)
+    return _engines[choice]
+
+
+def _make(name: str, declared: _Declared) -> Engine:
+    if name == "inline":
+        from paceline.engine.inline import InlineEngine
+
+        return InlineEngine(declared.num_cpus, declared.num_gpus)
+    from paceline.engine.local.engine import LocalEngine
+
+    return LocalEngine(declared.num_cpus, declared.num_gpus)
+
+
+def _check_name(name: str, source: str) -> None:
+    if name == "ray":
+        raise ConfigError(f"{source}: the engine 'ray' is not available yet; use 'local' or 'inline'")
+    if name not in NAMES:
+        raise ConfigError(f"{source}: there is no engine {name!r}; use 'local' or 'inline'")
+
+
+def _refuse_while_importing_main() -> None:
+    """A helper process started by 'spawn' imports the user's script anew; a run there would never end."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and getattr(process.current_process(), "_inheriting", False):
+        raise EngineError(
+            "this process is a multiprocessing helper that imports your script again, and the script starts a run. "
+            "Put the code that starts it under: if __name__ == '__main__':"
+        )
+
+
+def _forget_in_forked_child() -> None:
+    """A forked child of the driver must neither use nor end its parent's workers."""
+    _engines.clear()
+
+
+atexit.register(shutdown)
+os.register_at_fork(after_in_child=_forget_in_forked_child)

@@ -1,0 +1,159 @@
+"""One worker in a thread of the driver: for debuggers and fast tests, through the same loop and frames.
+
+It shares the driver's process, so directory and environment are set for everybody while it
+lives, its output is the driver's output, and what kills it kills the driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Sequence
+
+from paceline.air.errors import ConfigError, StopTraining
+from paceline.engine import protocol
+from paceline.engine.base import Engine, Placement, WorkerGroup
+from paceline.engine.channel_group import ChannelGroup, Member, wait_for_groups
+from paceline.engine.devices import visible_gpus
+from paceline.engine.frames import FrameSocket, socket_pair
+from paceline.engine.reactor import Reactor
+from paceline.engine.worker_loop import Channel, WorkerLoop
+
+RUN_ID_VARIABLE = "PACELINE_RUN_ID"
+INTERRUPT_WAIT_S = 1.0
+
+
+class InlineGroup(ChannelGroup):
+    """A group of one, in a thread."""
+
+    def __init__(self, placement: Placement, reactor: Reactor) -> None:
+        super().__init__(placement, reactor)
+        place = placement.workers[0]
+        ours, theirs = socket_pair()
+        member = Member(place, FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
+        self._attach(member)
+        self._channel = Channel(FrameSocket(theirs, send_limit=protocol.WORKER_FRAME_LIMIT), place.rank, 1)
+        self._surroundings = _Surroundings(placement)
+        self._thread = threading.Thread(target=self._serve, name=f"paceline-rank-{place.rank}", daemon=True)
+        self._closed = False
+        member.ready = True
+
+    def launch(self) -> None:
+        self._surroundings.enter()
+        self._thread.start()
+
+    def _serve(self) -> None:
+        try:
+            WorkerLoop(self._channel).run()
+        except (ConnectionError, StopTraining):
+            return
+        finally:
+            self._channel.frames.close()
+
+    def _on_hangup(self, member: Member) -> None:
+        member.gone = True
+        self._fail(member, "engine", "the worker's thread ended")
+
+    def stacks(self, timeout: float = 1.0) -> dict[int, str]:
+        frame = sys._current_frames().get(self._thread.ident or -1)
+        return {} if frame is None else {self._members[0].rank: "".join(traceback.format_stack(frame))}
+
+    def processes(self) -> dict[int, int]:
+        return {self._members[0].rank: os.getpid()}
+
+    def shutdown(self, grace: float = 0.0) -> list[str]:
+        if self._closed:
+            return []
+        self._closed = True
+        member = self._members[0]
+        self._post(member, protocol.EXIT, b"")
+        self._join(grace)
+        warnings: list[str] = []
+        if self._thread.is_alive():
+            self._detach(member)
+            member.frames.close()  # A task that waits for a message wakes up.
+            _raise_in(self._thread)
+            self._join(INTERRUPT_WAIT_S)
+        if self._thread.is_alive():
+            warnings.append(f"rank {member.rank} runs on in its thread: a thread cannot be killed")
+        self._detach(member)
+        member.gone = True
+        member.frames.close()
+        self._surroundings.leave()
+        return warnings
+
+    def _join(self, timeout: float) -> None:
+        """Wait for the thread, reading what it still sends: it may wait for that."""
+        deadline = time.monotonic() + timeout
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            self._reactor.run_once(0.001)
+            self._thread.join(0.001)
+
+
+class InlineEngine(Engine):
+    name = "inline"
+
+    def __init__(self, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
+        self._num_cpus = num_cpus
+        self._num_gpus = num_gpus
+        self._reactor = Reactor()
+        self._groups: weakref.WeakSet[InlineGroup] = weakref.WeakSet()
+
+    def resources(self) -> dict[str, float]:
+        cpus = self._num_cpus if self._num_cpus is not None else float(os.cpu_count() or 1)
+        gpus = self._num_gpus if self._num_gpus is not None else float(len(visible_gpus()))
+        return {"CPU": cpus, "GPU": gpus}
+
+    def start_group(self, placement: Placement) -> WorkerGroup:
+        if placement.world_size != 1:
+            raise ConfigError(
+                f"the inline engine runs one worker inside the driver, not {placement.world_size}. "
+                f"Use engine='local' for more, or num_workers=1."
+            )
+        group = InlineGroup(placement, self._reactor)
+        self._groups.add(group)
+        group.launch()
+        return group
+
+    def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
+        return wait_for_groups(self._reactor, groups, timeout)
+
+    def close(self) -> None:
+        for group in list(self._groups):
+            group.shutdown()
+
+
+class _Surroundings:
+    """Directory and environment of the worker, which are the whole process's for that time."""
+
+    def __init__(self, placement: Placement) -> None:
+        place = placement.workers[0]
+        self._cwd = place.cwd
+        self._variables = {**place.env, RUN_ID_VARIABLE: placement.run_id}
+        self._cwd_before = ""
+        self._variables_before: dict[str, str | None] = {}
+
+    def enter(self) -> None:
+        self._cwd_before = os.getcwd()
+        self._variables_before = {name: os.environ.get(name) for name in self._variables}
+        os.makedirs(self._cwd, exist_ok=True)
+        os.chdir(self._cwd)
+        os.environ.update(self._variables)
+
+    def leave(self) -> None:
+        os.chdir(self._cwd_before)
+        for name, value in self._variables_before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _raise_in(thread: threading.Thread) -> None:
+    """Have StopTraining raised at the thread's next Python instruction; C code is not interrupted."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(StopTraining))

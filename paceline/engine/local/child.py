@@ -1,0 +1,189 @@
+"""From a fork of the warden to a worker that serves its driver.
+
+The order matters: first what keeps this process from being lost or from holding what is
+not its own, then what user code finds around itself, then the loop.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import NoReturn
+
+from paceline.air import faults
+from paceline.engine import protocol
+from paceline.engine.failures import describe_exception
+from paceline.engine.frames import FrameSocket
+from paceline.engine.local import boot, linux, messages
+from paceline.engine.serialization import new_main_module
+from paceline.engine.worker_loop import Channel, WorkerLoop, flush_output, start_pulse
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def become_worker(request: messages.Spawn, channel_fd: int, warden_pid: int, warden_fds: list[int]) -> NoReturn:
+    """The whole life of a forked worker."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for fd in warden_fds:
+            os.close(fd)
+        os.setsid()
+        linux.die_with_parent(warden_pid)
+        channel = _open_channel(request, channel_fd)
+        try:
+            _restore_signals()
+            _enter_surroundings(request)
+            if request.fresh:
+                _replace_interpreter(request, channel_fd)
+            crash_fd = _prepare_interpreter(request)
+        except BaseException as error:
+            _report_failed_start(channel, error)
+        serve(request, channel, crash_fd)
+    finally:
+        os._exit(1)
+
+
+def main(payload: bytes) -> NoReturn:
+    """Where a fresh interpreter goes on; the fork before it did everything that exec keeps."""
+    channel_fd, _, encoded = payload.partition(b"\n")
+    request = messages.decode_spawn(encoded)
+    channel = _open_channel(request, int(channel_fd))
+    os.set_inheritable(int(channel_fd), False)
+    try:
+        crash_fd = _prepare_interpreter(request)
+    except BaseException as error:
+        _report_failed_start(channel, error)
+    serve(request, channel, crash_fd)
+
+
+def serve(request: messages.Spawn, channel: Channel, crash_fd: int) -> NoReturn:
+    """Say READY, serve until the driver has had enough, and end without the interpreter's own teardown."""
+    try:
+        start_pulse(channel.frames, request.pulse_s, on_hangup=lambda: os._exit(1))
+        channel.frames.send(protocol.READY, b"", [crash_fd])
+        WorkerLoop(channel).run()
+    except ConnectionError:
+        os._exit(1)
+    _say_goodbye()
+    os._exit(0)
+
+
+def _say_goodbye() -> None:
+    """What the interpreter does for user code at its end: wait for threads, call exit functions."""
+    import atexit
+
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    finally:
+        flush_output()
+
+
+def _report_failed_start(channel: Channel, error: BaseException) -> NoReturn:
+    failure = describe_exception(error, channel.rank, time.monotonic_ns(), kind="startup")
+    channel.frames.send(protocol.FAILED, protocol.encode(failure))
+    os._exit(1)
+
+
+def _open_channel(request: messages.Spawn, fd: int) -> Channel:
+    frames = FrameSocket(socket.socket(fileno=fd), send_limit=protocol.WORKER_FRAME_LIMIT)
+    return Channel(frames, request.rank, request.world_size)
+
+
+def _restore_signals() -> None:
+    """What Python sets up for a program of its own; the warden had other plans."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _enter_surroundings(request: messages.Spawn) -> None:
+    """Log, environment, directory, umask: everything that an exec keeps."""
+    around = request.surroundings
+    os.umask(around.umask)
+    if os.path.dirname(around.log_path):
+        os.makedirs(os.path.dirname(around.log_path), exist_ok=True)
+    log_fd = os.open(around.log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.dup2(log_fd, 1)
+    os.dup2(log_fd, 2)
+    os.close(log_fd)
+    os.environ.clear()
+    os.environb.update(around.environment)
+    if request.threads is not None:
+        for name in THREAD_VARIABLES:
+            os.environ.setdefault(name, str(request.threads))
+    os.makedirs(around.cwd, exist_ok=True)
+    os.chdir(around.cwd)
+
+
+def _replace_interpreter(request: messages.Spawn, channel_fd: int) -> NoReturn:
+    """Start over in a new interpreter, keeping process, session, log and channel."""
+    # Until the new interpreter handles it, the signal for stacks must not kill.
+    signal.signal(linux.STACKS_SIGNAL, signal.SIG_IGN)
+    payload = str(channel_fd).encode() + b"\n" + messages.encode(request)
+    config_fd = write_boot_config(__name__, request.surroundings.sys_path, payload)
+    os.set_inheritable(channel_fd, True)
+    os.set_inheritable(config_fd, True)
+    os.execve(sys.executable, [sys.executable, boot.__file__, str(config_fd)], os.environ)
+
+
+def write_boot_config(module: str, sys_path: list[str], payload: bytes) -> int:
+    """The file boot.py reads, as a descriptor."""
+    head = {"module": module, "sys_path": sys_path, "stacks_signal": linux.STACKS_SIGNAL}
+    fd = linux.anonymous_file("paceline-boot")
+    with open(os.dup(fd), "wb") as file:
+        file.write(json.dumps(head).encode() + b"\n" + payload)
+    return fd
+
+
+def _prepare_interpreter(request: messages.Spawn) -> int:
+    """What lives inside the interpreter; returns the descriptor of the crash file."""
+    faults.role["rank"] = str(request.rank)
+    sys.path[:] = request.surroundings.sys_path
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+    sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+    sys.argv[:] = [request.main_file or "paceline-worker"]
+    sys.modules["__main__"] = new_main_module(request.main_file)
+    _limit_threads(request)
+    _reseed()
+    return _open_crash_file()
+
+
+def _limit_threads(request: messages.Spawn) -> None:
+    """The variables have no effect on a library that is loaded already."""
+    given = dict(request.surroundings.environment)
+    if request.threads is None or b"OMP_NUM_THREADS" in given:
+        return
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(request.threads)
+    elif "numpy" in sys.modules:
+        try:
+            import threadpoolctl
+        except ImportError:
+            return
+        threadpoolctl.threadpool_limits(request.threads)
+
+
+def _reseed() -> None:
+    """Forked copies of one generator would all give the same numbers."""
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+
+
+def _open_crash_file() -> int:
+    """Where fatal errors and stacks on demand are written: works without the interpreter's lock."""
+    fd = linux.anonymous_file("paceline-crash")
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
+    faulthandler.enable(file=fd, all_threads=True)
+    faulthandler.register(linux.STACKS_SIGNAL, file=fd, all_threads=True, chain=False)
+    return fd

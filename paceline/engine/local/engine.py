@@ -1,0 +1,110 @@
+"""The engine for one machine: groups of worker processes, forked by wardens that are kept warm."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import sys
+import weakref
+from collections.abc import Sequence
+
+from paceline.air.errors import ConfigError, EngineError
+from paceline.engine.base import Engine, Placement, WorkerGroup
+from paceline.engine.channel_group import wait_for_groups
+from paceline.engine.devices import visible_gpus
+from paceline.engine.local.group import LocalGroup
+from paceline.engine.local.warden_client import WardenClient
+from paceline.engine.reactor import Reactor
+
+IMPORT_TIME_PREFIXES = ("OMP_", "MKL_", "TORCH", "LD_", "PYTHON")
+"""Variables that libraries read when they are imported: another value needs another warden."""
+FDS_PER_WORKER = 4
+SPARE_FDS = 128
+
+WardenKey = tuple[tuple[str, ...], tuple[tuple[str, str], ...], str]
+
+
+class LocalEngine(Engine):
+    name = "local"
+
+    def __init__(self, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
+        self._num_cpus = num_cpus
+        self._num_gpus = num_gpus
+        self._pid = os.getpid()
+        self._reactor = Reactor()
+        self._wardens: dict[WardenKey, WardenClient] = {}
+        self._groups: weakref.WeakSet[LocalGroup] = weakref.WeakSet()
+        self._numbers = itertools.count(1)
+
+    def resources(self) -> dict[str, float]:
+        cpus = self._num_cpus if self._num_cpus is not None else float(usable_cpus())
+        gpus = self._num_gpus if self._num_gpus is not None else float(len(visible_gpus()))
+        return {"CPU": cpus, "GPU": gpus}
+
+    def warm(self, preload: Sequence[str]) -> None:
+        self._warden(tuple(preload))
+
+    def start_group(self, placement: Placement) -> WorkerGroup:
+        self._check(placement)
+        # A new interpreter has no use for what the warden has imported.
+        warden = self._warden(() if placement.fresh else placement.preload)
+        group = LocalGroup(next(self._numbers), placement, warden, self._reactor)
+        self._groups.add(group)
+        group.launch()
+        return group
+
+    def _check(self, placement: Placement) -> None:
+        if os.getpid() != self._pid:
+            raise EngineError("this engine belongs to the process that was forked; choose a new one here")
+        limit = max(256, 64 * usable_cpus())
+        if placement.world_size > limit:
+            raise ConfigError(
+                f"num_workers={placement.world_size} is more than this machine can sensibly run: "
+                f"at most {limit} with {usable_cpus()} cores"
+            )
+        make_room_for_fds(placement.world_size * FDS_PER_WORKER)
+
+    def _warden(self, preload: tuple[str, ...]) -> WardenClient:
+        key = (preload, import_time_variables(), sys.executable)
+        warden = self._wardens.get(key)
+        if warden is not None and (warden.lost or warden.load_error is not None):
+            warden.close()
+            warden = None
+        if warden is None:
+            warden = self._wardens[key] = WardenClient(preload, self._reactor)
+        return warden
+
+    def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
+        return wait_for_groups(self._reactor, groups, timeout)
+
+    def close(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        for group in list(self._groups):
+            group.shutdown()
+        for warden in self._wardens.values():
+            warden.close()
+        self._wardens.clear()
+
+
+def usable_cpus() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def import_time_variables() -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(item for item in os.environ.items() if item[0].startswith(IMPORT_TIME_PREFIXES)))
+
+
+def make_room_for_fds(needed: int) -> None:
+    """Each worker costs the driver a few descriptors; the usual limit of 1,024 is soon reached."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = needed + len(os.listdir("/dev/fd")) + SPARE_FDS
+    if soft == resource.RLIM_INFINITY or wanted <= soft:
+        return
+    if hard != resource.RLIM_INFINITY and wanted > hard:
+        raise EngineError(f"so many workers need {wanted} open files; the limit is {hard}. Raise it with 'ulimit -n'.")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

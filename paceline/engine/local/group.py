@@ -1,0 +1,358 @@
+"""The workers of one attempt on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from paceline.air.errors import EngineError, StartupTimeoutError
+from paceline.engine import protocol
+from paceline.engine.base import Placement, WorkerPlace
+from paceline.engine.channel_group import ChannelGroup, Member
+from paceline.engine.failures import describe_exit, signal_name
+from paceline.engine.frames import FrameSocket, socket_pair
+from paceline.engine.local import linux, messages, processes
+from paceline.engine.local.warden_client import WardenClient, absolute_sys_path
+from paceline.engine.reactor import Reactor
+
+EXIT_STATUS_WAIT_S = 0.5
+"""How long the warden may take to relay how a dead worker ended."""
+KILL_WAIT_S = 10.0
+MAX_STACK_TEXT = 64 * 1024
+STACKS_SETTLE_S = 0.02
+
+
+class LocalMember(Member):
+    """A worker process."""
+
+    def __init__(self, place: WorkerPlace, frames: FrameSocket) -> None:
+        super().__init__(place, frames)
+        self.pid: int | None = None
+        self.pidfd: int | None = None
+        self.crash_fd: int | None = None
+        self.exit_status: int | None = None
+        self.death_deadline: float | None = None
+        """Set when the process or its channel is gone and its exit status is still to come."""
+        self.killed_by_us = False
+
+
+class LocalGroup(ChannelGroup):
+    """Workers forked by a warden; a death is an event, not something to poll for."""
+
+    def __init__(self, number: int, placement: Placement, warden: WardenClient, reactor: Reactor) -> None:
+        super().__init__(placement, reactor)
+        self._number = number
+        self._warden = warden
+        self._locals: list[LocalMember] = []
+        self._gone = False
+        """The warden says that nothing of the group is left."""
+        self._closed = False
+        self._memory_kills_before = linux.out_of_memory_kills()
+        warden.listen(number, self)
+
+    # Start
+
+    def launch(self) -> None:
+        """Start all workers and wait until each is ready; on any failure none is left."""
+        try:
+            self._spawn_all()
+            self._wait_until_ready()
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def _spawn_all(self) -> None:
+        sys_path = absolute_sys_path()
+        umask = linux.current_umask()
+        main_file = script_file()
+        heartbeat = self.placement.heartbeat_timeout_s
+        for place in self.placement.workers:
+            ours, theirs = socket_pair()
+            member = LocalMember(place, FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
+            self._locals.append(member)
+            self._attach(member)
+            environment = {**os.environ, **place.env, processes.RUN_ID_VARIABLE: self.placement.run_id}
+            request = messages.Spawn(
+                group=self._number,
+                run_id=self.placement.run_id,
+                rank=place.rank,
+                world_size=self.world_size,
+                fresh=self.placement.fresh or not linux.IS_LINUX,
+                threads=self.placement.threads,
+                main_file=main_file,
+                pulse_s=None if heartbeat is None else heartbeat / 5,
+                surroundings=messages.Surroundings(
+                    environment=[(os.fsencode(name), os.fsencode(value)) for name, value in environment.items()],
+                    cwd=os.fsencode(os.path.abspath(place.cwd)),
+                    log_path=os.fsencode(os.path.abspath(place.log_path)),
+                    sys_path=sys_path,
+                    umask=umask,
+                ),
+            )
+            self._warden.tell(request, [theirs.fileno()])
+            theirs.close()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + self.placement.start_timeout_s
+        while waiting := [member for member in self._locals if not member.ready]:
+            if self._warden.load_error is not None:
+                raise EngineError(
+                    f"importing {', '.join(self._warden.preload)} for the workers failed:\n{self._warden.load_error}"
+                )
+            for member in self._locals:
+                if member.failure is not None:
+                    raise EngineError(self._failed_start_text(member))
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise StartupTimeoutError(self._late_start_text(waiting))
+            self._wait_once(remaining)
+        self._events.clear()
+
+    def _failed_start_text(self, member: LocalMember) -> str:
+        assert member.failure is not None
+        parts = [f"rank {member.rank} could not be started: {member.failure.message}", member.failure.traceback]
+        if self._warden.lost:
+            parts.append(self._warden.diagnosis())
+        return "\n".join(part for part in parts if part)
+
+    def _late_start_text(self, waiting: list[LocalMember]) -> str:
+        ranks = ", ".join(str(member.rank) for member in waiting)
+        parts = [
+            f"rank(s) {ranks} of {self.world_size} did not get ready within {self.placement.start_timeout_s:g} s "
+            f"(ScalingConfig/RunConfig start timeout). Where they were:"
+        ]
+        if not self._warden.loaded:
+            self._warden.ask_for_stacks()
+            time.sleep(STACKS_SETTLE_S)
+            parts.append(f"still importing {', '.join(self._warden.preload)}:\n{self._warden.diagnosis()}")
+        else:
+            stacks = self.stacks()
+            for member in waiting:
+                text = stacks.get(member.rank) or tail_of(member.place.log_path)
+                parts.append(f"rank {member.rank}:\n{text or '(no stack and no output)'}")
+        return "\n".join(parts)
+
+    # What happens to workers
+
+    def on_warden_message(self, message: messages.FromWarden, fds: tuple[int, ...]) -> None:
+        if isinstance(message, messages.GroupGone):
+            self._gone = True
+            return
+        assert not isinstance(message, messages.Loaded)
+        member = self._locals[message.rank]
+        if isinstance(message, messages.Spawned):
+            member.pid = message.pid
+            member.pidfd = fds[0] if fds else None
+            if member.pidfd is not None:
+                self._reactor.add(member.pidfd, lambda _mask: self._on_process_end(member))
+        elif isinstance(message, messages.SpawnFailed):
+            self._fail(member, "startup", message.error)
+        else:
+            self._on_exit_status(member, message)
+
+    def on_warden_lost(self) -> None:
+        for member in self._locals:
+            if not member.gone:
+                self._drain(member)
+                self._fail(
+                    member,
+                    "engine",
+                    "the process that watches over the workers was killed; the workers ended with it",
+                    traceback=self._warden.diagnosis(),
+                )
+
+    def _on_ready(self, member: Member, fds: tuple[int, ...]) -> None:
+        super()._on_ready(member, fds)
+        self._locals[member.rank].crash_fd = fds[0] if fds else None
+
+    def _on_process_end(self, member: LocalMember) -> None:
+        """The process is gone. The warden tells how; that may take a moment."""
+        assert member.pidfd is not None
+        self._reactor.remove(member.pidfd)
+        self._expect_exit_status(member)
+
+    def _on_hangup(self, member: Member) -> None:
+        self._expect_exit_status(self._locals[member.rank])
+
+    def _expect_exit_status(self, member: LocalMember) -> None:
+        if member.exit_status is None and member.death_deadline is None:
+            member.death_deadline = time.monotonic() + EXIT_STATUS_WAIT_S
+
+    def _on_exit_status(self, member: LocalMember, exited: messages.Exited) -> None:
+        now = time.monotonic_ns()
+        self._drain(member)
+        member.gone = True
+        member.exit_status = exited.status
+        member.death_deadline = None
+        if member.ended or member.failure is not None:
+            return
+        crash = self._crash_text(member)
+        if crash:
+            append_to_log(member.place.log_path, crash)
+        failure = describe_exit(
+            member.rank,
+            exited.status,
+            exited.max_rss,
+            memory_limit=linux.memory_limit(),
+            out_of_memory_kills=linux.out_of_memory_kills() - self._memory_kills_before,
+            crash_text=crash,
+            log_path=member.place.log_path,
+            time_ns=now,
+        )
+        self._died(member, failure)
+
+    def _look_after(self, now: float) -> None:
+        heartbeat = self.placement.heartbeat_timeout_s
+        for member in self._locals:
+            if member.gone or member.failure is not None or member.ended:
+                continue
+            if member.death_deadline is not None:
+                if now > member.death_deadline:
+                    self._drain(member)
+                    self._fail(member, "engine", "the worker closed its connection to the driver")
+            elif heartbeat is not None and member.ready and now - member.last_seen > heartbeat:
+                stacks = self.stacks(timeout=0.5).get(member.rank, "")
+                self._fail(
+                    member,
+                    "unresponsive",
+                    f"no sign of life for {heartbeat:g} s: the process is stopped, or something holds the interpreter",
+                    traceback=stacks,
+                )
+
+    # Looking at workers
+
+    def processes(self) -> dict[int, int]:
+        return {member.rank: member.pid for member in self._locals if member.pid is not None}
+
+    def stacks(self, timeout: float = 1.0) -> dict[int, str]:
+        asked = [member for member in self._locals if not member.gone and member.pid and member.crash_fd is not None]
+        before = {member.rank: self._crash_size(member) for member in asked}
+        for member in asked:
+            assert member.pid is not None
+            linux.send_signal(member.pid, member.pidfd, linux.STACKS_SIGNAL)
+        deadline = time.monotonic() + timeout
+        sizes = before
+        while True:
+            # Written in many small pieces: complete once something is there and has stopped growing.
+            time.sleep(STACKS_SETTLE_S)
+            now = {member.rank: self._crash_size(member) for member in asked}
+            if (now == sizes and all(now[rank] > before[rank] for rank in now)) or time.monotonic() > deadline:
+                break
+            sizes = now
+        texts = {member.rank: self._crash_text(member, before[member.rank]) for member in asked}
+        return {rank: text for rank, text in texts.items() if text}
+
+    def _crash_size(self, member: LocalMember) -> int:
+        return 0 if member.crash_fd is None else os.fstat(member.crash_fd).st_size
+
+    def _crash_text(self, member: LocalMember, start: int | None = None) -> str:
+        """What the worker's fault handler wrote: from `start`, or the last part."""
+        if member.crash_fd is None:
+            return ""
+        size = self._crash_size(member)
+        begin = max(0, size - MAX_STACK_TEXT) if start is None else start
+        return os.pread(member.crash_fd, MAX_STACK_TEXT, begin).decode(errors="replace").strip()
+
+    # End
+
+    def shutdown(self, grace: float = 0.0) -> list[str]:
+        if self._closed:
+            return []
+        warnings: list[str] = []
+        if grace > 0 and not self._warden.lost:
+            self._let_end(grace)
+        self._kill(warnings)
+        self._closed = True
+        self._warden.forget(self._number)
+        for member in self._locals:
+            self._close(member)
+            warning = self._bad_end(member, grace)
+            if warning:
+                warnings.append(warning)
+        return warnings
+
+    def _let_end(self, grace: float) -> None:
+        for member in self._locals:
+            self._post(member, protocol.EXIT, b"")
+        self._wait_for(lambda: all(member.gone for member in self._locals), grace)
+
+    def _kill(self, warnings: list[str]) -> None:
+        for member in self._locals:
+            member.killed_by_us = not member.gone
+        if not self._warden.lost:
+            self._warden.tell(messages.KillGroup(self._number))
+            if not self._wait_for(lambda: self._gone or self._warden.lost, KILL_WAIT_S):
+                warnings.append(f"some processes of the group did not end within {KILL_WAIT_S:g} s of SIGKILL")
+        if self._warden.lost:
+            self._kill_without_warden(warnings)
+
+    def _kill_without_warden(self, warnings: list[str]) -> None:
+        """The workers die with the warden; what they had started must be found and killed."""
+        for member in self._locals:
+            if member.pidfd is not None:
+                linux.send_signal(member.pid or 0, member.pidfd, 9)
+        sessions = {member.pid for member in self._locals if member.pid is not None}
+        deadline = time.monotonic() + KILL_WAIT_S
+        while processes.kill_remains(sessions, self.placement.run_id):
+            if time.monotonic() > deadline:
+                warnings.append(f"some processes of the group did not end within {KILL_WAIT_S:g} s of SIGKILL")
+                return
+            time.sleep(0.005)
+
+    def _wait_for(self, condition: Callable[[], bool], timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while not condition():
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return False
+            self._reactor.run_once(remaining)
+        return True
+
+    def _close(self, member: LocalMember) -> None:
+        self._detach(member)
+        member.gone = True
+        member.frames.close()
+        if member.pidfd is not None:
+            self._reactor.remove(member.pidfd)
+            os.close(member.pidfd)
+            member.pidfd = None
+        if member.crash_fd is not None:
+            os.close(member.crash_fd)
+            member.crash_fd = None
+
+    def _bad_end(self, member: LocalMember, grace: float) -> str | None:
+        """A warning for a worker whose task was over but whose process did not end well."""
+        if not member.ended or member.failure is not None or grace <= 0:
+            return None
+        if member.killed_by_us:
+            return f"rank {member.rank} did not exit within {grace:g} s after its function returned and was killed"
+        if member.exit_status:
+            code = os.waitstatus_to_exitcode(member.exit_status)
+            how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+            return f"rank {member.rank} {how} after its function had returned; see {member.place.log_path}"
+        return None
+
+
+def script_file() -> str | None:
+    """The user's script, if there is one: a file that helpers of a worker can be told about."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return os.path.abspath(file) if isinstance(file, str) and os.path.exists(file) else None
+
+
+def tail_of(path: str, size: int = 4096) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def append_to_log(path: str, text: str) -> None:
+    try:
+        with open(path, "a") as file:
+            file.write(text + "\n")
+    except OSError:
+        return

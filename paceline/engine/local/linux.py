@@ -1,0 +1,107 @@
+"""What only Linux offers, with what can be done elsewhere in its place."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import tempfile
+from functools import cache
+from typing import Any
+
+IS_LINUX = sys.platform.startswith("linux")
+
+STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + (7 if hasattr(signal, "SIGRTMIN") else 0)
+"""Makes a worker write its stacks: a number no library is known to use."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@cache
+def _libc() -> Any:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """Make every descendant whose parent dies a child of this process."""
+    if IS_LINUX and _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def die_with_parent(parent: int) -> None:
+    """Get SIGKILL when the parent dies, or end now if that has happened already."""
+    if IS_LINUX:
+        _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None where there are none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def send_signal(pid: int, pidfd: int | None, number: int) -> None:
+    """Signal a process; by its pidfd, so that a recycled number is never hit."""
+    try:
+        if pidfd is not None:
+            signal.pidfd_send_signal(pidfd, number)
+        else:
+            os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def anonymous_file(name: str) -> int:
+    """A file without a name: gone with its last descriptor, whatever happens."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile(prefix=name) as file:
+        return os.dup(file.fileno())
+
+
+def current_umask() -> int:
+    """The umask; read without changing it where possible, because that is not thread-safe."""
+    try:
+        with open("/proc/self/status", "rb") as status:
+            for line in status:
+                if line.startswith(b"Umask:"):
+                    return int(line.split()[1], 8)
+    except OSError:
+        pass
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def memory_limit() -> int | None:
+    """Bytes this machine or its control group lets processes have."""
+    limits = [_number_in(path) for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")]
+    limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    known = [limit for limit in limits if limit]
+    return min(known) if known else None
+
+
+def out_of_memory_kills() -> int:
+    """How many processes the kernel has killed for memory so far, as far as can be seen from here."""
+    total = 0
+    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat"):
+        try:
+            with open(path, "rb") as file:
+                total += sum(int(line.split()[1]) for line in file if line.startswith(b"oom_kill "))
+        except (OSError, ValueError, IndexError):
+            continue
+    return total
+
+
+def _number_in(path: str) -> int | None:
+    try:
+        with open(path, "rb") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,101 @@
+"""What the driver and its warden say to each other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+CONTROL: Final = 1
+"""The one tag on the control connection; the struct's own tag says what it is."""
+
+
+class WardenSettings(msgspec.Struct, frozen=True):
+    """What a warden is started with."""
+
+    control_fd: int
+    driver_fd: int | None
+    """The driver's pidfd: a connection can be kept open by a forked child, this cannot."""
+    driver_pid: int
+    preload: list[str]
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What a worker process finds around itself. Paths and variables are bytes: they need not be text."""
+
+    environment: list[tuple[bytes, bytes]]
+    cwd: bytes
+    log_path: bytes
+    sys_path: list[str]
+    umask: int
+
+
+class Spawn(msgspec.Struct, frozen=True, tag=True):
+    """Start one worker; its end of the channel comes along as a descriptor."""
+
+    group: int
+    run_id: str
+    rank: int
+    world_size: int
+    fresh: bool
+    threads: int | None
+    main_file: str | None
+    pulse_s: float | None
+    surroundings: Surroundings
+
+
+class KillGroup(msgspec.Struct, frozen=True, tag=True):
+    """Kill the workers of a group and everything they started."""
+
+    group: int
+
+
+class Quit(msgspec.Struct, frozen=True, tag=True):
+    """Kill everything and end."""
+
+
+ToWarden = Spawn | KillGroup | Quit
+
+
+class Loaded(msgspec.Struct, frozen=True, tag=True):
+    """The preload imports are done, or one of them failed."""
+
+    error: str | None = None
+
+
+class Spawned(msgspec.Struct, frozen=True, tag=True):
+    """A worker was forked; its pidfd comes along where there are any."""
+
+    group: int
+    rank: int
+    pid: int
+
+
+class SpawnFailed(msgspec.Struct, frozen=True, tag=True):
+    group: int
+    rank: int
+    error: str
+
+
+class Exited(msgspec.Struct, frozen=True, tag=True):
+    """A worker's process ended; `status` as wait() gives it, `max_rss` in bytes."""
+
+    group: int
+    rank: int
+    status: int
+    max_rss: int
+
+
+class GroupGone(msgspec.Struct, frozen=True, tag=True):
+    """Nothing of the group is left."""
+
+    group: int
+
+
+FromWarden = Loaded | Spawned | SpawnFailed | Exited | GroupGone
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_warden = msgspec.msgpack.Decoder(ToWarden).decode
+decode_from_warden = msgspec.msgpack.Decoder(FromWarden).decode
+decode_settings = msgspec.msgpack.Decoder(WardenSettings).decode
+decode_spawn = msgspec.msgpack.Decoder(Spawn).decode

@@ -1,0 +1,210 @@
+"""The warden: a small process between the driver and its workers, for the driver's whole life.
+
+It forks workers from an interpreter that has the framework imported already, and it is the
+parent, by adoption too, of everything they start: so it can always end all of it. It stays
+single-threaded, runs nothing of the user's and unpickles nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from dataclasses import dataclass, field
+
+from paceline.engine.frames import FrameSocket
+from paceline.engine.local import child, linux, messages, processes
+
+DYING_POLL_S = 0.002
+
+
+@dataclass
+class Group:
+    """The workers of one group, as long as anything of it lives."""
+
+    run_id: str
+    alive: dict[int, int] = field(default_factory=dict)
+    """Process id to rank of the workers that have not been reaped."""
+    sessions: set[int] = field(default_factory=set)
+    """Each worker leads a session of its own; what it starts is mostly in it."""
+    claimed: set[int] = field(default_factory=set)
+    """Processes seen below a worker of this group: still its own after that worker's end."""
+    dying: bool = False
+
+
+def main(payload: bytes) -> None:
+    settings = messages.decode_settings(payload)
+    Warden(settings).run()
+
+
+class Warden:
+    def __init__(self, settings: messages.WardenSettings) -> None:
+        self._settings = settings
+        self._control = FrameSocket(socket.socket(fileno=settings.control_fd))
+        self._groups: dict[int, Group] = {}
+        self._wakeup_read, self._wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._quit = False
+
+    def run(self) -> None:
+        """Serve until the driver says so or is gone; then leave nothing behind."""
+        try:
+            self._set_up()
+            while not self._quit:
+                self._wait()
+                self._reap()
+                self._end_dying_groups()
+        finally:
+            self._kill_everything()
+        os._exit(0)
+
+    def _set_up(self) -> None:
+        linux.adopt_orphans()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
+        for fd in self._own_fds():
+            os.set_inheritable(fd, False)
+        self._tell(messages.Loaded(error=self._preload()))
+        gc.collect()
+        gc.freeze()  # Or the first collection in each worker would copy most of the memory.
+
+    def _on_terminate(self, *_: object) -> None:
+        self._quit = True
+
+    def _preload(self) -> str | None:
+        """Import what workers will need. A module that is not installed is left to the worker to miss."""
+        for name in self._settings.preload:
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if not (name + ".").startswith(f"{error.name}."):
+                    return traceback.format_exc()
+            except BaseException:
+                return traceback.format_exc()
+        return None
+
+    def _own_fds(self) -> list[int]:
+        fds = [self._control.fileno(), self._wakeup_read, self._wakeup_write]
+        return fds if self._settings.driver_fd is None else [*fds, self._settings.driver_fd]
+
+    # The driver's wishes
+
+    def _wait(self) -> None:
+        """Sleep until something happens; take the driver's requests."""
+        poller = select.poll()
+        poller.register(self._control.sock, select.POLLIN | (select.POLLOUT if self._control.unsent else 0))
+        poller.register(self._wakeup_read, select.POLLIN)
+        if self._settings.driver_fd is not None:
+            poller.register(self._settings.driver_fd, select.POLLIN)
+        dying = any(group.dying for group in self._groups.values())
+        for fd, mask in poller.poll(DYING_POLL_S * 1000 if dying else None):
+            if fd == self._wakeup_read:
+                os.read(self._wakeup_read, 4096)
+            elif fd == self._settings.driver_fd:
+                self._quit = True
+            elif mask & select.POLLOUT:
+                self._control.flush()
+        self._take_requests()
+
+    def _take_requests(self) -> None:
+        while not self._quit:
+            frames = self._control.read()
+            for _, body, fds in frames:
+                request = messages.decode_to_warden(body)
+                if isinstance(request, messages.Spawn):
+                    self._spawn(request, fds[0])
+                elif isinstance(request, messages.KillGroup):
+                    self._groups.setdefault(request.group, Group(run_id="")).dying = True
+                else:
+                    self._quit = True
+            if self._control.closed:
+                self._quit = True
+            if not frames:
+                return
+
+    def _tell(self, message: messages.FromWarden, fds: tuple[int, ...] = ()) -> None:
+        self._control.post(messages.CONTROL, messages.encode(message), fds)
+
+    # Workers
+
+    def _spawn(self, request: messages.Spawn, channel_fd: int) -> None:
+        warden_pid = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(channel_fd)
+            self._tell(messages.SpawnFailed(request.group, request.rank, f"fork failed: {error}"))
+            return
+        if pid == 0:
+            child.become_worker(request, channel_fd, warden_pid, self._own_fds())
+        os.close(channel_fd)
+        group = self._groups.setdefault(request.group, Group(request.run_id))
+        group.alive[pid] = request.rank
+        group.sessions.add(pid)
+        pidfd = linux.open_pidfd(pid)  # Nobody but this thread reaps: the number is still the worker's.
+        self._tell(messages.Spawned(request.group, request.rank, pid), () if pidfd is None else (pidfd,))
+        if pidfd is not None:
+            os.close(pidfd)
+
+    def _reap(self) -> None:
+        """Collect every child that has ended, adopted ones too; tell about workers."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for number, group in self._groups.items():
+                rank = group.alive.pop(pid, None)
+                if rank is not None:
+                    scale = 1 if sys.platform == "darwin" else 1024
+                    self._tell(messages.Exited(number, rank, status, usage.ru_maxrss * scale))
+
+    # Ends
+
+    def _end_dying_groups(self) -> None:
+        for number in [number for number, group in self._groups.items() if group.dying]:
+            group = self._groups[number]
+            members = self._everything_of(group)
+            if members:
+                processes.kill_all(members)
+                self._reap()
+                members = self._everything_of(group)
+            if not members:
+                del self._groups[number]
+                self._tell(messages.GroupGone(number))
+                if not self._groups:
+                    processes.kill_all(processes.with_descendants(processes.children_of(os.getpid())))
+
+    def _everything_of(self, group: Group) -> list[int]:
+        """The group's workers, what is below them, and orphans that came from them."""
+        workers = {pid for other in self._groups.values() for pid in other.alive}
+        orphans = [pid for pid in processes.children_of(os.getpid()) if pid not in workers]
+        roots = [*group.alive, *(pid for pid in orphans if self._came_from(pid, group))]
+        members = processes.with_descendants(roots)
+        group.claimed.update(members)
+        return members
+
+    def _came_from(self, orphan: int, group: Group) -> bool:
+        if len(self._groups) == 1 or orphan in group.claimed or processes.session_of(orphan) in group.sessions:
+            return True
+        return processes.run_id_of(orphan) == group.run_id
+
+    def _kill_everything(self) -> None:
+        """Kill and reap every descendant, however it hid, until there is none."""
+        while True:
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return
+            processes.kill_all(processes.with_descendants(processes.children_of(os.getpid())))
+            select.select([self._wakeup_read], [], [], DYING_POLL_S)

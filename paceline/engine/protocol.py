@@ -1,0 +1,61 @@
+"""The tags of frames between a driver and its workers, and what their bodies hold."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from paceline.air.errors import WorkerFailure
+
+# Driver to worker
+CALL: Final = 1
+"""A Call: run a function now and answer RETURNED or RAISED."""
+TASK: Final = 2
+"""The pickled task, for the RUN that follows."""
+RUN: Final = 3
+"""Run the task; the body is its argument."""
+MESSAGE: Final = 4
+"""To or from the task; opaque here."""
+EXIT: Final = 5
+
+# Worker to driver
+READY: Final = 16
+"""The worker is set up; carries the descriptor of its crash file."""
+RETURNED: Final = 17
+RAISED: Final = 18
+ENDED: Final = 19
+FAILED: Final = 20
+"""A WorkerFailure: the task raised, or the worker could not be set up."""
+HEARTBEAT: Final = 21
+
+WORKER_FRAME_LIMIT: Final = 64 * 1024 * 1024
+"""What a worker may send in one frame; checkpoints do not travel this way."""
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """Call a pickled `(function, arguments)`."""
+
+    number: int
+    payload: bytes
+
+
+class Returned(msgspec.Struct, frozen=True, array_like=True):
+    """What a call returned, as plain data."""
+
+    number: int
+    value: msgspec.Raw
+
+
+class Raised(msgspec.Struct, frozen=True, array_like=True):
+    """A call raised, or returned something that is not plain data."""
+
+    number: int
+    failure: WorkerFailure
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_call = msgspec.msgpack.Decoder(Call).decode
+decode_returned = msgspec.msgpack.Decoder(Returned).decode
+decode_raised = msgspec.msgpack.Decoder(Raised).decode
+decode_failure = msgspec.msgpack.Decoder(WorkerFailure).decode

@@ -1,0 +1,58 @@
+"""One wait over everything the driver listens to: channels, process ends, wardens."""
+
+from __future__ import annotations
+
+import selectors
+import threading
+from collections.abc import Callable
+
+from paceline.engine.frames import FrameSocket
+
+READ = selectors.EVENT_READ
+WRITE = selectors.EVENT_WRITE
+
+MAX_WAIT_S = 0.1
+"""The longest single wait. Another thread may have read what this one waits for, timers
+must be looked at, and a longer gap tells that the driver itself was stalled."""
+
+Callback = Callable[[int], None]
+
+
+class Reactor:
+    """Calls back when a descriptor becomes readable or writable."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._callbacks: dict[int, Callback] = {}
+        self._dispatching = threading.RLock()
+
+    def add(self, fd: int, callback: Callback) -> None:
+        self._callbacks[fd] = callback
+        self._selector.register(fd, READ, callback)
+
+    def remove(self, fd: int) -> None:
+        if self._callbacks.pop(fd, None) is not None:
+            self._selector.unregister(fd)
+
+    def watch_writable(self, frames: FrameSocket) -> None:
+        """Call back for writing exactly while something posted is still unsent."""
+        fd = frames.fileno()
+        callback = self._callbacks.get(fd)
+        if callback is not None:
+            self._selector.modify(fd, READ | WRITE if frames.unsent else READ, callback)
+
+    def run_once(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds (at most MAX_WAIT_S) and serve what is ready."""
+        ready = self._selector.select(min(max(timeout, 0.0), MAX_WAIT_S))
+        if not ready:
+            return
+        with self._dispatching:
+            for key, mask in ready:
+                # An earlier callback of this round may have removed or replaced this one.
+                callback = self._callbacks.get(key.fd)
+                if callback is not None and callback is key.data:
+                    callback(mask)
+
+    def close(self) -> None:
+        self._callbacks.clear()
+        self._selector.close()

@@ -1,0 +1,190 @@
+"""Pickling what the user hands to workers, and naming the culprit when that fails."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from paceline.air.errors import SerializationError
+
+MAX_DEPTH = 12
+MAX_VISITED = 5000
+MAIN_MARK = "__paceline_worker__"
+"""Set in a `__main__` module that belongs to a worker process and not to a user's script."""
+
+
+def dumps(obj: Any, what: str) -> bytes:
+    """Pickle `obj` by value where needed; `what` is how the user knows it, e.g. ``train_loop_config``."""
+    import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL))
+    except Exception as error:
+        path, culprit, reason = _find_culprit(obj, what, error)
+        raise SerializationError(
+            f"{path} cannot be sent to the workers: it is a {_type_name(culprit)} and {_first_line(reason)}. "
+            f"Create it inside the training function, or pass what is needed to create it."
+        ) from error
+
+
+def loads(data: bytes) -> Any:
+    """Unpickle in a worker. Functions and classes of the user's script become members of this
+    process's own `__main__`, so that pickling them again (torch.save, spawned helpers) works."""
+    main = sys.modules.get("__main__")
+    if main is None or not hasattr(main, MAIN_MARK):
+        return pickle.loads(data)
+    return _MainAdopter(data, main).load()
+
+
+def new_main_module(file: str | None) -> types.ModuleType:
+    """An empty `__main__` for a worker: the user's script is never run again, only pointed to."""
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = __builtins__
+    main.__dict__[MAIN_MARK] = True
+    if file is not None:
+        main.__file__ = file
+    return main
+
+
+class _MainAdopter(pickle.Unpickler):
+    """Gives functions pickled by value from `__main__` the real `__main__` as their globals.
+
+    cloudpickle would give them a dictionary of their own, in which nothing can be found by name.
+    """
+
+    def __init__(self, data: bytes, main: types.ModuleType) -> None:
+        super().__init__(io.BytesIO(data))
+        self._globals = main.__dict__
+        self._classes: list[type] = []
+
+    def load(self) -> Any:
+        result = super().load()
+        for cls in self._classes:
+            if cls.__module__ == "__main__" and "." not in cls.__qualname__:
+                self._globals.setdefault(cls.__name__, cls)
+        return result
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        found = super().find_class(module_name, global_name)
+        if module_name == "cloudpickle.cloudpickle":
+            if global_name == "_make_function":
+                return self._with_main_globals(found)
+            if global_name in ("_make_skeleton_class", "_make_skeleton_enum"):
+                return self._remembering_classes(found)
+        return found
+
+    def _with_main_globals(self, make_function: Any) -> Any:
+        def make(code: Any, base_globals: dict[str, Any], *rest: Any) -> Any:
+            if base_globals.get("__name__") == "__main__":
+                base_globals = self._globals
+            return make_function(code, base_globals, *rest)
+
+        return make
+
+    def _remembering_classes(self, make_class: Any) -> Any:
+        def make(*arguments: Any) -> Any:
+            cls = make_class(*arguments)
+            self._classes.append(cls)
+            return cls
+
+        return make
+
+
+def _find_culprit(obj: Any, what: str, error: Exception) -> tuple[str, Any, Exception]:
+    """Follow the parts that cannot be pickled down to one whose own parts all can."""
+    path, reason = what, error
+    seen = {id(obj)}
+    for _ in range(MAX_DEPTH):
+        for step, part in _parts(obj):
+            if id(part) in seen or len(seen) > MAX_VISITED:
+                continue
+            seen.add(id(part))
+            problem = _why_not(part)
+            if problem is not None:
+                path, obj, reason = path + step, part, problem
+                break
+        else:
+            break
+    return path, obj, reason
+
+
+def _why_not(part: Any) -> Exception | None:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(part)
+    except Exception as error:
+        return error
+    return None
+
+
+def _parts(obj: Any) -> Iterator[tuple[str, Any]]:
+    """What pickling `obj` would pickle in turn, each with the step that leads to it."""
+    if isinstance(obj, dict):
+        for key, value in obj.items():
+            yield f"[{key!r}]", value
+            yield f" key {key!r}", key
+    elif isinstance(obj, (list, tuple, set, frozenset)):
+        for index, value in enumerate(obj):
+            yield f"[{index}]", value
+    elif isinstance(obj, types.MethodType):
+        yield ".__self__", obj.__self__
+        yield ".__func__", obj.__func__
+    elif isinstance(obj, types.FunctionType):
+        yield from _parts_of_function(obj)
+    elif isinstance(obj, type):
+        yield from ((f".{name}", value) for name, value in vars(obj).items() if not name.startswith("__"))
+    elif not isinstance(obj, types.ModuleType):
+        yield from _attributes(obj)
+
+
+def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            yield f" closure variable {name!r}", cell.cell_contents
+        except ValueError:  # Not assigned yet.
+            continue
+    for name in _global_names(function.__code__):
+        if name in function.__globals__:
+            yield f" global variable {name!r}", function.__globals__[name]
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    defaults = function.__defaults__ or ()
+    for name, value in zip(names[len(names) - len(defaults) :], defaults, strict=True):
+        yield f" default of argument {name!r}", value
+    for name, value in (function.__kwdefaults__ or {}).items():
+        yield f" default of argument {name!r}", value
+    yield from _attributes(function)
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _global_names(constant)
+
+
+def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:
+    try:
+        state = obj.__getstate__() if not isinstance(obj, types.FunctionType) else vars(obj)
+    except Exception:
+        state = getattr(obj, "__dict__", None)
+    for part in state if isinstance(state, tuple) else (state,):
+        if isinstance(part, dict):
+            yield from ((f".{name}", value) for name, value in part.items())
+    for name in ("func", "args", "keywords"):  # functools.partial keeps these outside its state.
+        if name not in getattr(obj, "__dict__", {}) and type(obj).__name__ == "partial":
+            yield f".{name}", getattr(obj, name)
+
+
+def _type_name(obj: Any) -> str:
+    cls = type(obj)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,158 @@
+"""What a worker does between its start and its end: answer calls, run one task, exit.
+
+The same loop serves a process of the local engine and the thread of the inline engine.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from paceline.air.errors import WorkerFailure
+from paceline.engine import protocol
+from paceline.engine.base import Task
+from paceline.engine.failures import describe_exception
+from paceline.engine.frames import Frame, FrameSocket
+from paceline.engine.serialization import loads
+
+UNPICKLE_HINT = (
+    "The worker could not load the function. It needs every module that the function uses: "
+    "install it, or put it where the driver's sys.path finds it."
+)
+
+
+class ExitRequestedError(ConnectionError):
+    """The driver wants this worker to end while its task still waits for a message."""
+
+
+class Channel:
+    """The worker's end of the line; one thread receives, any thread sends."""
+
+    def __init__(self, frames: FrameSocket, rank: int, world_size: int) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.frames = frames
+        self._inbox: deque[Frame] = deque()
+        self._fds: list[int] = []
+        self.exit_requested = False
+
+    def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
+        self.frames.send(protocol.MESSAGE, body, fds)
+
+    def receive(self, timeout: float | None = None) -> bytes | None:
+        frame = self.next_frame(timeout)
+        if frame is None:
+            return None
+        tag, body, fds = frame
+        if tag != protocol.MESSAGE:
+            self.exit_requested = True
+            raise ExitRequestedError("the driver asked this worker to end")
+        self._fds = list(fds)
+        return body
+
+    def take_fds(self) -> list[int]:
+        fds, self._fds = self._fds, []
+        return fds
+
+    def next_frame(self, timeout: float | None = None) -> Frame | None:
+        """The next frame of any kind, None once the time is up. Raises ConnectionError at the end."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._inbox:
+            if self.frames.closed:
+                raise ConnectionError("the driver is gone")
+            self._inbox.extend(self.frames.read())
+            if self._inbox or self.frames.closed:
+                continue
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                return None
+            self.frames.wait_readable(remaining)
+        return self._inbox.popleft()
+
+
+@dataclass
+class WorkerLoop:
+    """Serves one worker until the driver says EXIT or goes away."""
+
+    channel: Channel
+    _task: bytes = b""
+
+    def run(self) -> None:
+        """Returns when the worker shall end; ConnectionError means the driver is gone."""
+        while not self.channel.exit_requested:
+            frame = self.channel.next_frame()
+            assert frame is not None  # It waited without a limit.
+            tag, body, _ = frame
+            if tag == protocol.CALL:
+                self._answer(protocol.decode_call(body))
+            elif tag == protocol.TASK:
+                self._task = body
+            elif tag == protocol.RUN:
+                self._run_task(body)
+            elif tag == protocol.EXIT:
+                return
+
+    def _answer(self, call: protocol.Call) -> None:
+        try:
+            function, arguments = loads(call.payload)
+            value = protocol.encode(function(*arguments))
+            body = protocol.encode(protocol.Returned(call.number, msgspec.Raw(value)))
+        except BaseException as error:
+            failure = describe_exception(error, self.channel.rank, time.monotonic_ns())
+            self.channel.frames.send(protocol.RAISED, protocol.encode(protocol.Raised(call.number, failure)))
+        else:
+            self.channel.frames.send(protocol.RETURNED, body)
+
+    def _run_task(self, argument: bytes) -> None:
+        failure = self._try_task(argument)
+        flush_output()  # Whoever hears that the task is over can read all of its log.
+        if failure is None:
+            self.channel.frames.send(protocol.ENDED, b"")
+        else:
+            self.channel.frames.send(protocol.FAILED, protocol.encode(failure))
+
+    def _try_task(self, argument: bytes) -> WorkerFailure | None:
+        try:
+            task: Task = loads(self._task)
+        except BaseException as error:
+            now = time.monotonic_ns()
+            return describe_exception(error, self.channel.rank, now, kind="startup", hint=UNPICKLE_HINT)
+        try:
+            task(self.channel, argument)
+        except BaseException as error:
+            return describe_exception(error, self.channel.rank, time.monotonic_ns())
+        return None
+
+
+def flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # Closed by the user, or None: nothing is left to write.
+            continue
+
+
+def start_pulse(frames: FrameSocket, interval: float | None, on_hangup: Callable[[], None]) -> None:
+    """Show every `interval` seconds that the interpreter still runs Python, and notice the driver's end.
+
+    A Python thread on purpose: it stands still while something holds the interpreter's lock.
+    """
+
+    def beat() -> None:
+        poller = select.poll()
+        poller.register(frames.sock, getattr(select, "POLLRDHUP", select.POLLHUP))
+        while not poller.poll(None if interval is None else interval * 1000):
+            try:
+                frames.send_unless_busy(protocol.HEARTBEAT)
+            except OSError:
+                break
+        on_hangup()
+
+    threading.Thread(target=beat, name="paceline-pulse", daemon=True).start()
