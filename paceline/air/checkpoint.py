@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -56,17 +57,15 @@ class Checkpoint:
         data_dict: dict[str, Any] | None = None,
         uri: str | None = None,
     ) -> None:
-        given = {"path": path, "local_path": local_path, "data_dict": data_dict, "uri": uri}
-        names = [name for name, value in given.items() if value is not None]
-        if len(names) != 1:
+        options = {"path": path, "local_path": local_path, "data_dict": data_dict, "uri": uri}
+        given = {name: value for name, value in options.items() if value is not None}
+        if len(given) != 1:
             raise ConfigError(
-                f"A Checkpoint has exactly one source, but {' and '.join(names) or 'none'} was given. "
+                f"A Checkpoint has exactly one source, but {' and '.join(given) or 'none'} was given. "
                 "Use Checkpoint(path), Checkpoint.from_dict(...) or Checkpoint.from_uri(...)."
             )
-        if data_dict is not None:
-            self._adopt(_dict_source(data_dict))
-        else:
-            self._adopt(_place(path or local_path or uri, filesystem))
+        (source,) = given.values()
+        self._adopt(_dict_source(source) if "data_dict" in given else _place(source, filesystem))
 
     def _adopt(self, source: Source) -> None:
         self._source = source
@@ -142,8 +141,15 @@ class Checkpoint:
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Write the checkpoint into a directory (a new temporary one by default), a plain copy."""
-        target = tempfile.mkdtemp(prefix="paceline-checkpoint-") if path is None else os.path.abspath(os.fspath(path))
-        if not (isinstance(self._source, LocalDirectory) and os.path.realpath(self._source.path) == target):
+        if path is None:
+            target = tempfile.mkdtemp(prefix="paceline-checkpoint-")
+            try:
+                return self.to_directory(target)
+            except BaseException:
+                shutil.rmtree(target)
+                raise
+        target = os.path.abspath(os.fspath(path))
+        if not (isinstance(self._source, LocalDirectory) and self._source.is_at(target)):
             self.write_files(DirectorySink(Path(target)))
         return target
 
@@ -208,6 +214,15 @@ class Checkpoint:
         sink.close()
 
     # Facts about it
+
+    @property
+    def kind(self) -> Kind:
+        """In which form it is there: local_path, data_dict or uri."""
+        return self._source.kind
+
+    def peek(self, key: str) -> Any:
+        """A value of a dict that is in this process already; None for every other form: nothing is unpickled."""
+        return self._source.data.get(key) if isinstance(self._source, MemoryDict) else None
 
     @property
     def path(self) -> str | None:
@@ -348,8 +363,8 @@ def _dict_source(data: Any) -> MemoryDict:
 
 def _place(path: Any, filesystem: Any, must_exist: bool = True) -> LocalDirectory | Remote:
     """The source that a path or URI names."""
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text:
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigError(f"A checkpoint's place is a path or a URI, not {path!r}.")
     if filesystem is not None and not hasattr(filesystem, "_strip_protocol"):
         raise ConfigError(f"filesystem must be an fsspec filesystem, not {type(filesystem).__name__}.")

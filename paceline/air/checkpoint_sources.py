@@ -6,11 +6,13 @@ Each source can read one small file, write all its files into a sink, and load i
 
 from __future__ import annotations
 
+import errno
 import io
 import mmap
 import os
 import pickle
 import re
+import stat
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -77,14 +79,25 @@ class LocalDirectory(Source):
 
     def check(self) -> None:
         """Refuse early what cannot be a checkpoint directory."""
-        if not os.path.lexists(self.path):
+        try:
+            mode = os.stat(self.path).st_mode
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise CheckpointNotFoundError(
                 f"There is no checkpoint directory {self.path}. Check the path; it may have been moved or deleted."
-            )
-        if not os.path.isdir(self.path):
+            ) from error
+        except OSError as error:
+            raise self._unreadable(error.strerror) from error
+        if not stat.S_ISDIR(mode):
             raise CheckpointError(f"{self.path} is not a directory. Give the directory that holds the checkpoint.")
         if not os.access(self.path, os.R_OK | os.X_OK):
-            raise CheckpointError(f"The checkpoint directory {self.path} cannot be read by user {os.getuid()}.")
+            raise self._unreadable(os.strerror(errno.EACCES))
+
+    def _unreadable(self, reason: str | None) -> CheckpointError:
+        return CheckpointError(f"The checkpoint {self.path} cannot be read by user {os.getuid()}: {reason}.")
+
+    def is_at(self, path: str) -> bool:
+        """Whether `path` is this very directory."""
+        return os.path.realpath(self.path) == os.path.realpath(path)
 
     def read_file(self, name: str) -> bytes | None:
         self.check()
@@ -292,7 +305,7 @@ def _pickle(data: dict[str, Any], file: BinaryIO) -> None:
 
     try:
         cloudpickle.dump(data, file, protocol=5)
-    except OSError:
+    except (OSError, MemoryError):
         raise
     except Exception as error:
         culprit = next((key for key, value in data.items() if not _can_pickle(value)), None)

@@ -38,7 +38,10 @@ class DirectorySink:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        root.mkdir(parents=True, exist_ok=True)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise CheckpointError(f"{root} is not a directory. Give a directory to write the checkpoint to.") from error
 
     def open(self, name: str) -> BinaryIO:
         target = self.root / safe_relative(name)
@@ -112,7 +115,7 @@ class _PackedFile(io.BytesIO):
 
     def close(self) -> None:
         if not self.closed:
-            size = self.tell()
+            size = self.getbuffer().nbytes  # not tell(): some writers seek back
             self.seek(0)
             self._sink._add(self._name, size, 0o644, self)
         super().close()
