@@ -186,11 +186,11 @@ class TrainingFailedError(PacelineError, RuntimeError):
         return self.failures[-1].collateral if self.failures else ()
 
 
-class StopTraining(BaseException):  # noqa: N818  (control flow, not an error)
+class StopTraining(BaseException):
     """Raised by report() in a worker when the run shall stop; `finally` blocks run."""
 
 
-class TrainingInterrupted(KeyboardInterrupt):  # noqa: N818
+class TrainingInterrupted(KeyboardInterrupt):
     """fit() was interrupted from the keyboard; `.result` is what was reached."""
 
     def __init__(self, message: str, result: Result | None = None) -> None:

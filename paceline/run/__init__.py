@@ -1,0 +1,1 @@
+"""One training run: from a RunSpec to a Result."""

@@ -1,0 +1,122 @@
+"""Which rank is where: report counts, who waits, and what must be gathered from all ranks.
+
+Pure bookkeeping over the reports of one attempt; the run decides and acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from paceline.air.errors import MetricError
+from paceline.run.messages import Report
+
+_REDUCERS: dict[str, Callable[[list[float]], float]] = {
+    "mean": lambda values: sum(values) / len(values),
+    "sum": sum,
+    "min": min,
+    "max": max,
+}
+
+
+class Alignment:
+    """The progress of every rank within an attempt that starts after `start_index`."""
+
+    def __init__(self, world_size: int, start_index: int) -> None:
+        self.world_size = world_size
+        self.start_index = start_index
+        self.last_index = [start_index] * world_size
+        """The highest index each rank has reported."""
+        self.highest_free = start_index
+        """The highest index that some rank reported without waiting for an answer."""
+        self.waiting: dict[int, int] = {}
+        """Rank to the index it waits on."""
+        self.finished: dict[int, int] = {}
+        """Rank to its number of reports."""
+        self._gathering: dict[int, dict[int, Report]] = {}
+
+    def received(self, rank: int, report: Report) -> None:
+        """Note a report; reports of one rank come in order."""
+        self.last_index[rank] = report.index
+        if report.waits:
+            self.waiting[rank] = report.index
+        elif report.index > self.highest_free:
+            self.highest_free = report.index
+
+    def answered(self, rank: int) -> None:
+        """The rank got its answer and goes on."""
+        self.waiting.pop(rank, None)
+
+    def finish(self, rank: int, reports: int) -> None:
+        """The rank's train function returned."""
+        self.finished[rank] = reports
+
+    def counts(self) -> list[int]:
+        """How many times each rank has reported in this attempt."""
+        return [index - self.start_index for index in self.last_index]
+
+    @property
+    def only_rank_zero_reported(self) -> bool:
+        counts = self.counts()
+        return counts[0] > 0 and not any(counts[1:]) and self.world_size > 1
+
+    def mismatch(self) -> str | None:
+        """Why the ranks can no longer agree, as soon as a finished rank proves it."""
+        if not self.finished or self.only_rank_zero_reported:
+            return None
+        counts = self.counts()
+        shortest = min(self.finished.values())
+        if max(counts) > shortest or any(count < max(self.finished.values()) for count in self.finished.values()):
+            told = ", ".join(
+                f"rank {rank}: {count}{' (finished)' if rank in self.finished else ''}"
+                for rank, count in enumerate(counts)
+            )
+            return (
+                f"report() was called unequally often: {told}. Every rank must call report() the same "
+                "number of times (or only rank 0 may call it at all)."
+            )
+        return None
+
+    def everyone_waits_at(self, index: int) -> bool:
+        """True if every rank that still runs and ever reported waits on `index`."""
+        return all(
+            self.waiting.get(rank) == index
+            for rank in range(self.world_size)
+            if rank not in self.finished and self.last_index[rank] > self.start_index
+        )
+
+    def gather(self, rank: int, report: Report) -> dict[int, Report] | None:
+        """Collect the reports of one index; all of them once the last rank has reported it."""
+        reports = self._gathering.setdefault(report.index, {})
+        reports[rank] = report
+        if len(reports) < self.world_size:
+            return None
+        return self._gathering.pop(report.index)
+
+
+def reduce_metrics(reports: Mapping[int, Report]) -> dict[str, float]:
+    """The values of the keys that the ranks asked to be reduced, over all ranks."""
+    wanted = reports[0].reduce or {}
+    for rank, report in reports.items():
+        if (report.reduce or {}) != wanted:
+            raise MetricError(
+                f"report(reduce=...) differs between ranks: rank 0 asked for {wanted}, rank {rank} for "
+                f"{report.reduce}. Pass the same reduce= on every rank."
+            )
+    reduced: dict[str, float] = {}
+    for key, how in wanted.items():
+        values: list[Any] = [report.metrics[key] for report in reports.values() if key in report.metrics]
+        if not values:
+            raise MetricError(f"report(reduce={{{key!r}: {how!r}}}): no rank reported {key!r}.")
+        reduced[key] = _REDUCERS[how](values)
+    return reduced
+
+
+def check_reduce(metrics: Mapping[str, Any], reduce: Mapping[str, str]) -> None:
+    """Refuse what cannot be reduced, at the caller's line."""
+    for key, how in reduce.items():
+        if how not in _REDUCERS:
+            raise MetricError(f"reduce={{{key!r}: {how!r}}}: choose one of {', '.join(sorted(_REDUCERS))}.")
+        value = metrics.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise MetricError(f"reduce={{{key!r}: {how!r}}} needs a number, but metric {key!r} is {value!r}.")

@@ -1,0 +1,219 @@
+"""One life of a worker group within a run: how it is started, heard and ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from paceline.air import faults
+from paceline.air.config import ScalingConfig
+from paceline.air.errors import EngineError, WorkerError, WorkerFailure
+from paceline.engine.base import (
+    Engine,
+    Message,
+    Placement,
+    TaskEnded,
+    WorkerGroup,
+    WorkerPlace,
+)
+from paceline.engine.devices import assign_gpus, visible_gpus
+from paceline.engine.serialization import dumps
+from paceline.run import process_registry
+from paceline.run.messages import FromWorker, SessionSetup, ToWorker, decode_from_worker, encode
+from paceline.run.root_cause import SETTLE_S
+from paceline.run.spec import RunSpec
+from paceline.run.worker import TrainTask
+from paceline.storage.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from paceline.run.backend import Backend
+
+
+@dataclass(frozen=True)
+class StartPoint:
+    """Where an attempt takes up the work."""
+
+    index: int = 0
+    """Iterations that are done."""
+    time_s: float = 0.0
+    """Training time that was spent on them."""
+    checkpoint_number: int | None = None
+    path: str | None = None
+    uri: str | None = None
+    memory_file: int | None = None
+
+
+class Attempt:
+    """The workers of one attempt. `start` is all or nothing; `stop` is always safe to call."""
+
+    def __init__(self, number: int, spec: RunSpec, engine: Engine, run_dir: RunDir, start: StartPoint) -> None:
+        self.number = number
+        self.start_point = start
+        self.world_size = spec.world_size
+        self.failures: list[WorkerFailure] = []
+        self.ended: set[int] = set()
+        """Ranks whose task has returned."""
+        self.pids: dict[int, int] = {}
+        self._spec = spec
+        self._engine = engine
+        self._run_dir = run_dir
+        self._backend: Backend = spec.backend_config.backend_cls()
+        self._group: WorkerGroup | None = None
+        self._settled_at = float("inf")
+
+    # -- starting -------------------------------------------------------------------------
+
+    def start(self, task: bytes, setup: SessionSetup) -> None:
+        """Start the workers, connect them, install their sessions and start the train function.
+
+        Raises ConfigError for what cannot be placed here, EngineError or WorkerError for
+        workers that did not come up; nothing is left running then.
+        """
+        faults.role["attempt"] = str(self.number)
+        try:
+            self._group = group = self._engine.start_group(self._placement())
+            self.pids = group.processes()
+            process_registry.record(self._run_dir.processes, self.number, self.pids)
+            config = self._spec.backend_config
+            self._backend.on_start(group, config)
+            self._backend.on_training_start(group, config)
+            group.start(task, [encode(self._for_rank(setup, place)) for place in group.placement.workers])
+            self._hand_over_memory_checkpoint(group)
+        except BaseException:
+            self.stop(grace=0.0)
+            raise
+
+    def _placement(self) -> Placement:
+        scaling, failure = self._spec.scaling, self._spec.run_config.failure_config
+        environments = self._environments(scaling)
+        places = []
+        for rank in range(self.world_size):
+            directory = self._run_dir.rank_dir(rank)
+            directory.mkdir(exist_ok=True)
+            places.append(
+                WorkerPlace(
+                    rank=rank,
+                    local_rank=rank,
+                    node_rank=0,
+                    cwd=str(directory),
+                    log_path=str(self._run_dir.log(rank)),
+                    env=environments[rank],
+                )
+            )
+        return Placement(
+            run_id=self._spec.identity.experiment_id,
+            workers=tuple(places),
+            preload=self._backend.preload,
+            fresh=self._backend.fresh,
+            threads=threads_per_worker(scaling, self.world_size),
+            start_timeout_s=failure.start_timeout_s,
+            heartbeat_timeout_s=failure.heartbeat_timeout_s,
+        )
+
+    def _environments(self, scaling: ScalingConfig) -> list[dict[str, str]]:
+        common = {"PACELINE_RUN_ID": self._spec.identity.experiment_id}
+        gpus_each = scaling.num_gpus_per_worker
+        if not gpus_each:
+            return [dict(common) for _ in range(self.world_size)]
+        declared = int(self._engine.resources().get("GPU", 0))
+        visible = visible_gpus() or [str(number) for number in range(declared)]
+        assigned = assign_gpus(self.world_size, gpus_each, visible[:declared])
+        if self._backend.share_cuda_visible_devices:
+            everything = list(dict.fromkeys(device for devices in assigned for device in devices))
+            assigned = [everything] * self.world_size
+        return [{**common, "CUDA_VISIBLE_DEVICES": ",".join(devices)} for devices in assigned]
+
+    def _for_rank(self, setup: SessionSetup, place: WorkerPlace) -> SessionSetup:
+        return msgspec.structs.replace(
+            setup, world_rank=place.rank, local_rank=place.local_rank, node_rank=place.node_rank
+        )
+
+    def _hand_over_memory_checkpoint(self, group: WorkerGroup) -> None:
+        if self.start_point.memory_file is not None:
+            for rank in range(self.world_size):
+                group.reply(rank, b"", [self.start_point.memory_file])
+
+    # -- running --------------------------------------------------------------------------
+
+    def poll(self, timeout: float) -> Iterator[tuple[int, FromWorker, tuple[int, ...]]]:
+        """What the ranks said; endings and failures are noted on the way."""
+        assert self._group is not None
+        for event in self._group.poll(timeout):
+            if isinstance(event, Message):
+                yield event.rank, decode_from_worker(event.body), event.fds
+            elif isinstance(event, TaskEnded):
+                self.ended.add(event.rank)
+            else:
+                self._note_failure(event.failure)
+
+    def reply(self, rank: int, message: ToWorker) -> None:
+        assert self._group is not None
+        self._group.reply(rank, encode(message))
+
+    def stacks(self) -> dict[int, str]:
+        """Every live rank's Python stacks."""
+        return self._group.stacks() if self._group is not None else {}
+
+    def _note_failure(self, failure: WorkerFailure) -> None:
+        if failure.exception_type == "paceline.air.errors.StorageError":
+            failure = replace(failure, kind="storage")
+        if not self.failures:
+            self._settled_at = time.monotonic() + SETTLE_S
+        self.failures.append(replace(failure, log_path=str(self._run_dir.log(failure.rank))))
+
+    @property
+    def running(self) -> list[int]:
+        gone = self.ended | {failure.rank for failure in self.failures}
+        return [rank for rank in range(self.world_size) if rank not in gone]
+
+    @property
+    def failed(self) -> bool:
+        """True once a rank has failed and the others have had time to say what they saw of it."""
+        return bool(self.failures) and (not self.running or time.monotonic() >= self._settled_at)
+
+    @property
+    def next_deadline(self) -> float:
+        return self._settled_at
+
+    # -- ending ---------------------------------------------------------------------------
+
+    def finish(self) -> list[str]:
+        """End workers whose tasks have all returned; gives warnings."""
+        assert self._group is not None
+        warnings = []
+        try:
+            self._backend.on_shutdown(self._group, self._spec.backend_config)
+        except (WorkerError, EngineError, TimeoutError) as error:
+            warnings.append(f"the backend did not shut down cleanly: {error}")
+        return [*warnings, *self.stop(grace=5.0)]
+
+    def stop(self, grace: float = 0.0) -> list[str]:
+        """End every worker and everything it started."""
+        group, self._group = self._group, None
+        return group.shutdown(grace) if group is not None else []
+
+
+def threads_per_worker(scaling: ScalingConfig, world_size: int) -> int:
+    """Threads for numeric libraries: what the user set, what a worker was given, or a fair share."""
+    chosen = os.environ.get("OMP_NUM_THREADS", "")
+    if chosen.isdigit() and int(chosen) > 0:
+        return int(chosen)
+    if scaling.num_cpus_per_worker and scaling.num_cpus_per_worker > 1:
+        return int(scaling.num_cpus_per_worker)
+    return max(1, len(os.sched_getaffinity(0)) // world_size)
+
+
+def pickled_task(spec: RunSpec) -> bytes:
+    """The train function ready to travel; refused here, before any worker starts, if it cannot."""
+    return dumps(TrainTask(spec.train), "train_loop_per_worker")
+
+
+def plain_resources(scaling: ScalingConfig) -> dict[str, Any]:
+    """The resources of a run as data, for the session."""
+    factory = scaling.as_placement_group_factory()
+    return {"bundles": factory.bundles, "strategy": factory.strategy}

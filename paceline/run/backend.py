@@ -1,0 +1,43 @@
+"""How a framework connects the workers of a group: the extension point for frameworks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from paceline.engine.base import WorkerGroup
+
+
+class Backend:
+    """Hooks around the life of a worker group; every one may be left out.
+
+    Hooks run in the driver and reach the workers through `worker_group.execute`. An
+    exception in `on_start` or `on_training_start` fails the start; `on_shutdown` is
+    best effort and only called while the workers still answer.
+    """
+
+    preload: ClassVar[tuple[str, ...]] = ()
+    """Modules that workers will need; imported once, before workers are forked."""
+    fresh: ClassVar[bool] = False
+    """True for a framework that does not work in a forked process."""
+    share_cuda_visible_devices: ClassVar[bool] = False
+    """True if every worker of a machine shall see the GPUs of all its workers."""
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """The workers are there; nothing has been set up in them yet."""
+
+    def on_training_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """The sessions are installed; the train function starts next."""
+
+    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """The train function ended on every rank; the workers go away next."""
+
+
+@dataclass
+class BackendConfig:
+    """Settings of a backend; `backend_cls` says which one they are for."""
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return Backend

@@ -1,0 +1,233 @@
+"""Commits checkpoints and deletes those that need not stay.
+
+Order of a commit: rename the staged directory, write the journal's record and sync it;
+only then the report is answered, and only after that what fell out of the kept set is
+renamed to trash and deleted. At every point in between a crash leaves either the old
+set or the new one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.config import CheckpointConfig
+from paceline.air.errors import CheckpointCorruptError, StorageError
+from paceline.run.messages import StagedCheckpoint
+from paceline.run.retention import KeptCheckpoint, best, deleted_numbers, lacks_score, still_kept
+from paceline.storage import commit as storage_commit
+from paceline.storage.journal import Journal
+from paceline.storage.manifest import verify
+from paceline.storage.mirror import Mirror
+from paceline.storage.run_dir import RunDir
+
+
+@dataclass
+class Commit:
+    """A commit under way; on a local disk it is done when it is handed out."""
+
+    kept: KeptCheckpoint
+    pending: Future[None] | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.pending is None or self.pending.done()
+
+    def check(self) -> None:
+        """Raise what went wrong while storing it."""
+        if self.pending is not None:
+            self.pending.result()
+
+
+@dataclass
+class CheckpointKeeper:
+    """The checkpoints of one run."""
+
+    config: CheckpointConfig
+    run_dir: RunDir
+    journal: Journal
+    mirror: Mirror | None = None
+    attempt: int = 0
+    next_number: int = 0
+    committed: list[KeptCheckpoint] = field(default_factory=list)
+    """What is kept, oldest first; the last is the newest."""
+    warnings: list[str] = field(default_factory=list)
+    memory_file: int | None = None
+    """Descriptor of the newest checkpoint when checkpoints are not to be written to disk."""
+    _undeleted: list[Path] = field(default_factory=list)
+    _uploads: ThreadPoolExecutor | None = None
+    _warned_of_score: bool = False
+
+    @property
+    def newest(self) -> KeptCheckpoint | None:
+        return self.committed[-1] if self.committed else None
+
+    @property
+    def in_memory(self) -> bool:
+        return self.config.num_to_keep == 0
+
+    # -- committing -----------------------------------------------------------------------
+
+    def commit(
+        self, staged: StagedCheckpoint, parts: Mapping[int, StagedCheckpoint], iteration: int, row: Mapping[str, Any]
+    ) -> Commit:
+        """Make rank 0's staged checkpoint, with the other ranks' parts, a committed one."""
+        staging = Path(staged.path)
+        if parts:
+            storage_commit.merge_staged(staging, {rank: Path(part.path) for rank, part in parts.items()})
+        storage_commit.commit(staging, self.run_dir.checkpoint(staged.number))
+        kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size)
+        self._take(kept)
+        self.journal.append(
+            {
+                "kind": "checkpoint",
+                "number": kept.number,
+                "iteration": kept.iteration,
+                "attempt": self.attempt,
+                "score": kept.score,
+                "size": kept.size,
+                "row": dict(kept.row),
+            },
+            finite=False,
+        )
+        self.journal.sync()
+        if self.mirror is None:
+            return Commit(kept)
+        return Commit(kept, self._in_background(self._upload, kept.number))
+
+    def commit_in_memory(
+        self, staged: StagedCheckpoint, memory_file: int, iteration: int, row: Mapping[str, Any]
+    ) -> Commit:
+        """Hold the newest checkpoint's memory file; nothing is written to disk."""
+        if self.memory_file is not None:
+            os.close(self.memory_file)
+        self.memory_file = memory_file
+        self.committed.clear()
+        kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size)
+        self._take(kept)
+        return Commit(kept)
+
+    def _take(self, kept: KeptCheckpoint) -> None:
+        self.committed.append(kept)
+        self.next_number = kept.number + 1
+        if lacks_score(self.config, kept) and not self._warned_of_score:
+            self._warned_of_score = True
+            self.warnings.append(
+                f"checkpoint_score_attribute {self.config.checkpoint_score_attribute!r} was not reported with "
+                f"checkpoint {kept.number}; such checkpoints rank worst."
+            )
+
+    def _upload(self, number: int) -> None:
+        assert self.mirror is not None
+        self.mirror.push_checkpoint(number)
+        self.mirror.push_state()
+
+    def _in_background(self, work: Any, number: int) -> Future[None]:
+        # One thread: uploads and deletions happen in the order they were asked for.
+        if self._uploads is None:
+            self._uploads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="paceline-upload")
+        return self._uploads.submit(work, number)
+
+    # -- retention ------------------------------------------------------------------------
+
+    def retire(self) -> None:
+        """Delete what is no longer among the kept ones; the newest and the best always stay."""
+        for path in self._undeleted[:]:
+            self._delete(path)
+        if not self.config.num_to_keep:
+            return
+        numbers = {kept.number for kept in best(self.config, self.committed)} | {self.committed[-1].number}
+        gone = [kept for kept in self.committed if kept.number not in numbers]
+        self.committed = [kept for kept in self.committed if kept.number in numbers]
+        for kept in gone:
+            self.journal.append({"kind": "delete", "number": kept.number})
+            self.journal.flush()
+            if self.mirror is not None:
+                self._in_background(self.mirror.remove_checkpoint, kept.number)
+            self._discard(kept.number)
+
+    def _discard(self, number: int) -> None:
+        try:
+            trash = storage_commit.to_trash(self.run_dir.checkpoint(number))
+        except (StorageError, FileNotFoundError) as error:
+            self._warn_once(f"checkpoint {number} could not be deleted: {error}")
+        else:
+            self._delete(trash)
+
+    def _delete(self, path: Path) -> None:
+        try:
+            storage_commit.delete_tree(path)
+        except OSError as error:
+            self._warn_once(f"{path.name} could not be deleted and is tried again later: {error}")
+            if path not in self._undeleted:
+                self._undeleted.append(path)
+        else:
+            if path in self._undeleted:
+                self._undeleted.remove(path)
+
+    # -- reading --------------------------------------------------------------------------
+
+    def reference(self, kept: KeptCheckpoint) -> Checkpoint:
+        """The checkpoint as users get it."""
+        if self.in_memory:
+            assert self.memory_file is not None
+            return Checkpoint._from_memory_file(os.dup(self.memory_file))
+        return Checkpoint.from_directory(str(self.run_dir.checkpoint(kept.number)))
+
+    def newest_checkpoint(self) -> Checkpoint | None:
+        return self.reference(self.newest) if self.newest is not None else None
+
+    def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        """The best ones from worst to best, with the rows they were reported with."""
+        if self.in_memory:
+            return []
+        return [(self.reference(kept), dict(kept.row)) for kept in best(self.config, self.committed)]
+
+    def newest_valid(self) -> KeptCheckpoint | None:
+        """The newest checkpoint whose content matches its manifest; damaged ones are set aside."""
+        while (newest := self.newest) is not None and not self.in_memory:
+            path = self.run_dir.checkpoint(newest.number)
+            if self.mirror is not None and not path.exists():
+                self.mirror.pull_checkpoint(newest.number, path)
+            try:
+                verify(path)
+                return newest
+            except (CheckpointCorruptError, FileNotFoundError) as error:
+                self.committed.pop()
+                place = storage_commit.quarantine(path) if path.exists() else path
+                self.warnings.append(f"{path.name} is damaged and was set aside as {place.name}: {error}")
+                self.journal.append({"kind": "delete", "number": newest.number, "reason": "damaged"})
+                self.journal.sync()
+        return self.newest
+
+    def load(self, records: list[dict[str, Any]]) -> None:
+        """Take over the checkpoints of an earlier driver and finish the deletions it had begun."""
+        on_disk = dict(self.run_dir.checkpoints())
+        present: dict[int, Path | None] = dict.fromkeys(self._remote_numbers())
+        present.update(on_disk)
+        self.committed = still_kept(records, present)
+        numbers = {*present, *(record["number"] for record in records if "number" in record)}
+        self.next_number = max(numbers, default=-1) + 1
+        for number in sorted(deleted_numbers(records) & set(on_disk)):
+            self._discard(number)
+
+    def _remote_numbers(self) -> list[int]:
+        return list(self.mirror.checkpoint_numbers()) if self.mirror is not None else []
+
+    def close(self) -> None:
+        """Wait for uploads; the memory file goes, results hold descriptors of their own."""
+        if self._uploads is not None:
+            self._uploads.shutdown(wait=True)
+            self._uploads = None
+        if self.memory_file is not None:
+            os.close(self.memory_file)
+            self.memory_file = None
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)

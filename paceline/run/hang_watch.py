@@ -1,0 +1,50 @@
+"""Notices ranks that stopped making progress while others wait for them.
+
+Time is monotonic, and time in which the driver itself did not run (a suspended laptop, a
+loaded machine) is not held against the workers.
+"""
+
+from __future__ import annotations
+
+import time
+
+WARN_AFTER_S = 60.0
+_DRIVER_STALL_S = 5.0
+
+
+class HangWatch:
+    """Progress of the ranks of one attempt, measured by their reports."""
+
+    def __init__(self, world_size: int, hang_timeout_s: float | None) -> None:
+        now = time.monotonic()
+        self._timeout = hang_timeout_s
+        self._last_progress = [now] * world_size
+        self._last_look = now
+        self._next_warning = now + WARN_AFTER_S
+
+    def progressed(self, rank: int) -> None:
+        self._last_progress[rank] = time.monotonic()
+
+    def look(self, behind: list[int], running: list[int]) -> tuple[list[int], list[int]]:
+        """(ranks to warn about, ranks that hang).
+
+        `behind` are the running ranks that others have overtaken; `running` all that have
+        not finished. Without a time limit nothing is an error: a long epoch is not a hang.
+        """
+        now = time.monotonic()
+        stall = now - self._last_look
+        self._last_look = now
+        if stall > _DRIVER_STALL_S:
+            self._last_progress = [moment + stall for moment in self._last_progress]
+            self._next_warning += stall
+        hung: list[int] = []
+        if self._timeout is not None:
+            late = [rank for rank in running if now - self._last_progress[rank] > self._timeout]
+            # The ranks that are behind hold the others up; with none behind, all hang together.
+            hung = [rank for rank in late if rank in behind] or late
+        warn: list[int] = []
+        if now >= self._next_warning:
+            warn = [rank for rank in behind if now - self._last_progress[rank] > WARN_AFTER_S]
+            if warn:
+                self._next_warning = now + WARN_AFTER_S
+        return warn, hung

@@ -1,0 +1,126 @@
+"""A run's history read back from its journal: the rows that survive, and the Result of a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.config import CheckpointConfig
+from paceline.air.errors import RestoreError, TrainingFailedError
+from paceline.air.result import Result
+from paceline.run.retention import KeptCheckpoint, best, still_kept
+from paceline.run.rows import RowFiller
+from paceline.run.spec import TrialIdentity
+from paceline.run.trial_files import ending, find_trials, state_records
+from paceline.storage.journal import read
+from paceline.storage.run_dir import RunDir, resolve_storage
+
+
+class JournalHistory:
+    """The rows of a run. Nothing is kept in memory: every call reads the journal."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Rank 0's rows that survive, completed as they were shown."""
+        return _surviving_rows(self._path)
+
+    def rows_from(self, start: int) -> Iterator[dict[str, Any]]:
+        """The surviving rows after the first `start`."""
+        return iter(self.rows()[start:])
+
+    def last_rank_metrics(self) -> dict[int, dict[str, Any]]:
+        """Each rank's newest metrics."""
+        return {rank: records[-1]["metrics"] for rank, records in sorted(self._by_rank().items()) if records}
+
+    def rank_rows(self) -> list[dict[str, Any]]:
+        """Every rank's own metrics, one row per rank and report."""
+        rows = [
+            (record["index"], rank, {"training_iteration": record["index"], "rank": rank, **record["metrics"]})
+            for rank, records in self._by_rank().items()
+            for record in records
+        ]
+        return [row for _, _, row in sorted(rows, key=lambda each: each[:2])]
+
+    def _by_rank(self) -> dict[int, list[dict[str, Any]]]:
+        surviving: dict[int, list[dict[str, Any]]] = {}
+        for record in read(self._path):
+            if record["kind"] == "attempt":
+                for rows in surviving.values():
+                    _cut(rows, record["start_index"])
+            elif record["kind"] == "row":
+                surviving.setdefault(record["rank"], []).append(record)
+        return surviving
+
+
+def _surviving_rows(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    filler: RowFiller | None = None
+    header: dict[str, Any] = {}
+    for record in read(path):
+        if record["kind"] == "run":
+            header = record
+        elif record["kind"] == "attempt":
+            del rows[record["start_index"] :]
+            filler = filler_of(header, record)
+        elif record["kind"] == "row" and record["rank"] == 0 and filler is not None:
+            metrics = record.get("reduced") or record["metrics"]
+            rows.append(filler.fill(record["index"], metrics, record["stamp"], record["elapsed"]))
+    return rows
+
+
+def _cut(rows: list[dict[str, Any]], start_index: int) -> None:
+    while rows and rows[-1]["index"] > start_index:
+        rows.pop()
+
+
+def filler_of(header: dict[str, Any], attempt: dict[str, Any]) -> RowFiller:
+    """The filler that completed the rows of an attempt."""
+    return RowFiller(
+        identity=TrialIdentity(header["trial_id"], header["experiment_id"], header["experiment_tag"]),
+        config=header["settings"]["config"] or {},
+        hostname=attempt["hostname"],
+        node_ip=attempt["node_ip"],
+        pid=attempt["pid"],
+        start_iteration=attempt["start_index"],
+        start_time_s=attempt["start_time_s"],
+        warmup_time=attempt["warmup_time"],
+    )
+
+
+def load_result(path: str | Path) -> Result:
+    """The Result of a finished, failed or interrupted run, from its directory."""
+    resolved = resolve_storage(path)
+    trials = find_trials(resolved) if isinstance(resolved, Path) else []
+    if not trials:
+        raise RestoreError(f"{path} holds no run of paceline: there is no journal.jsonl in it or one level below.")
+    run_dir = trials[0]
+    history = JournalHistory(run_dir.journal)
+    records = state_records(run_dir)
+    settings = records[0]["settings"]
+    config = CheckpointConfig(
+        num_to_keep=settings["num_to_keep"],
+        checkpoint_score_attribute=settings["checkpoint_score_attribute"],
+        checkpoint_score_order=settings["checkpoint_score_order"],
+    )
+    kept = still_kept(records, dict(run_dir.checkpoints()))
+    rows = history.rows()
+    ended = [record for record in records if record["kind"] == "end"]
+    failed = ending(records) == "failed"
+    return Result(
+        metrics={**rows[-1], "done": bool(ended)} if rows else {},
+        checkpoint=_reference(run_dir, kept[-1]) if kept else None,
+        error=TrainingFailedError(ended[-1]["message"]) if failed else None,
+        log_dir=run_dir.root,
+        best_checkpoints=[(_reference(run_dir, each), dict(each.row)) for each in best(config, kept)],
+        rank_metrics=history.last_rank_metrics(),
+        attempts=1 + max((record["attempt"] for record in records if record["kind"] == "attempt"), default=-1),
+        _history=history,
+    )
+
+
+def _reference(run_dir: RunDir, kept: KeptCheckpoint) -> Checkpoint:
+    return Checkpoint.from_directory(str(run_dir.checkpoint(kept.number)))

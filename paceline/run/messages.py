@@ -1,0 +1,118 @@
+"""What a session and its run say to each other: typed structs over the group's channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class StagedCheckpoint(msgspec.Struct, frozen=True):
+    """A checkpoint that rank's process has written, hashed and synced, ready to be renamed."""
+
+    path: str
+    """The staging directory; empty when the content travels in a memory file instead."""
+    number: int
+    size: int
+    score: float | None = None
+    """The score attribute's value in the checkpoint's dict, if it has one."""
+
+
+class Report(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """One call of report() on one rank."""
+
+    index: int
+    metrics: dict[str, Any]
+    stamp: float
+    """Wall clock of the worker."""
+    elapsed: float
+    """Seconds of monotonic time since the rank's session began."""
+    finite: bool = True
+    """False if some number is NaN or infinite (plain JSON cannot say those)."""
+    waits: bool = False
+    """The rank is blocked until it gets a Decision on this index."""
+    checkpoint: StagedCheckpoint | None = None
+    checkpoint_follows: bool = False
+    """The checkpoint of this index is being written in the background (CheckpointReady)."""
+    reduce: dict[str, str] | None = None
+
+
+class CheckpointReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A checkpoint that was written in the background is staged."""
+
+    index: int
+    checkpoint: StagedCheckpoint
+
+
+class Finished(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The train function returned (or stopped when it was asked to) after `reports` reports."""
+
+    reports: int
+    stopped: bool = False
+
+
+FromWorker = Report | CheckpointReady | Finished
+
+
+class Acknowledged(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Rows up to `index` are in the journal: the rank may run further ahead."""
+
+    index: int
+    checkpoints: int = 0
+    """How many background checkpoints of this rank have been committed."""
+
+
+class Decision(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The answer to a report that waits."""
+
+    index: int
+    stop: bool = False
+    reduced: dict[str, float] | None = None
+
+
+class Hold(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A graceful stop is being prepared: from now on every report waits for its decision."""
+
+
+ToWorker = Acknowledged | Decision | Hold
+
+
+class SessionSetup(msgspec.Struct, frozen=True):
+    """All that a rank's session needs to know, sent once at its start."""
+
+    world_rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    trial_name: str
+    trial_id: str
+    trial_dir: str
+    experiment_name: str
+    resources: dict[str, Any]
+    metadata: dict[str, Any]
+    attempt: int
+    start_index: int
+    """Iterations that are already done."""
+    next_number: int
+    """The number of the next checkpoint."""
+    decides: bool
+    """Somebody may stop the run at any report, so that every report waits for its answer."""
+    resume_path: str | None = None
+    """The checkpoint to continue from: a local directory ..."""
+    resume_uri: str | None = None
+    """... or somewhere else ..."""
+    resume_in_memory: bool = False
+    """... or a memory file that comes with the first message."""
+    checkpoints_in_memory: bool = False
+    async_save: bool = False
+    keep_all_ranks: bool = False
+    score_attribute: str | None = None
+    window: int = 1000
+    """How many rows a rank may run ahead of the journal."""
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
+decode_setup = msgspec.msgpack.Decoder(SessionSetup).decode
+decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode

@@ -1,0 +1,98 @@
+"""Which checkpoints are best, and which stay: pure ranking, no files touched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.air.config import CheckpointConfig
+from paceline.air.errors import CheckpointCorruptError
+from paceline.run.nested import nested_get
+from paceline.storage.manifest import read_manifest
+
+
+@dataclass(frozen=True)
+class KeptCheckpoint:
+    """A committed checkpoint and what it is ranked by."""
+
+    number: int
+    iteration: int
+    score: float | None
+    """The score attribute's value in the checkpoint's own dict."""
+    row: Mapping[str, Any]
+    """The row it was reported with."""
+    size: int = 0
+
+
+def ranked(config: CheckpointConfig, kept: Sequence[KeptCheckpoint]) -> list[KeptCheckpoint]:
+    """From worst to best. A missing or NaN score is worst whichever way scores go; among equals the
+    checkpoint's own dict decides, then the newer one wins."""
+    return sorted(kept, key=lambda each: _rank_key(config, each))
+
+
+def best(config: CheckpointConfig, kept: Sequence[KeptCheckpoint]) -> list[KeptCheckpoint]:
+    """The best `num_to_keep` ones, from worst to best; all of them without a limit."""
+    order = ranked(config, kept)
+    return order[-config.num_to_keep :] if config.num_to_keep else order
+
+
+def lacks_score(config: CheckpointConfig, kept: KeptCheckpoint) -> bool:
+    """True if the checkpoint has nothing to be ranked by."""
+    attribute = config.checkpoint_score_attribute
+    return attribute is not None and nested_get(kept.row, attribute) is None and kept.score is None
+
+
+def _rank_key(config: CheckpointConfig, kept: KeptCheckpoint) -> tuple[float, ...]:
+    attribute = config.checkpoint_score_attribute
+    if not attribute:
+        return (float(kept.number),)
+    sign = 1.0 if config.checkpoint_score_order == "max" else -1.0
+    reported = nested_get(kept.row, attribute)
+    first = reported if reported is not None else kept.score
+    return (*_comparable(first, sign), *_comparable(kept.score, sign), float(kept.number))
+
+
+def _comparable(value: Any, sign: float) -> tuple[float, float]:
+    """(is it a score at all, the score)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return (0.0, 0.0)
+    return (1.0, sign * value)
+
+
+def deleted_numbers(records: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Checkpoints that the journal gave up."""
+    return {record["number"] for record in records if record["kind"] == "delete"}
+
+
+def still_kept(records: Sequence[Mapping[str, Any]], present: Mapping[int, Path | None]) -> list[KeptCheckpoint]:
+    """What a journal lists and storage still has, oldest first.
+
+    `present` maps numbers to local directories (None for what is only on remote storage). A
+    checkpoint that was renamed just before its driver died is in no record; its own
+    manifest says all that is needed.
+    """
+    listed = {record["number"]: record for record in records if record["kind"] == "checkpoint"}
+    deleted = deleted_numbers(records)
+    kept = []
+    for number in sorted(set(present) - deleted):
+        record = listed.get(number) or _record_from_manifest(present[number])
+        if record is not None:
+            kept.append(
+                KeptCheckpoint(number, record["iteration"], record["score"], record["row"], record.get("size", 0))
+            )
+    return kept
+
+
+def _record_from_manifest(path: Path | None) -> dict[str, Any] | None:
+    if path is None:
+        return None
+    try:
+        facts = read_manifest(path).facts
+    except CheckpointCorruptError:
+        return None
+    if "iteration" not in facts:
+        return None
+    return {"iteration": facts["iteration"], "score": facts.get("score"), "row": facts.get("metrics", {})}

@@ -1,0 +1,120 @@
+"""Which of several failures came first, and how the user is told about it."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from paceline.air.errors import (
+    AttemptFailure,
+    HangError,
+    RemoteError,
+    ReportMismatchError,
+    StorageError,
+    WorkerDiedError,
+    WorkerFailure,
+)
+
+SETTLE_S = 0.15
+"""How long the other ranks' failures are collected after the first: peers of a dead rank
+fail within milliseconds, and what they say is not the cause."""
+
+_COLLATERAL_PHRASES = (
+    "connection reset",
+    "connection closed by peer",
+    "connection refused",
+    "broken pipe",
+    "socket closed",
+    "peer closed",
+    "remote process exited",
+    "rank has been lost",
+    "gloo/transport",
+    "nccl communicator was aborted",
+)
+
+
+def attempt_failure(attempt: int, failures: Sequence[WorkerFailure]) -> AttemptFailure:
+    """Choose the root cause: the earliest failure that is not the echo of another."""
+    marked = [replace(failure, attempt=attempt, collateral=_looks_collateral(failure)) for failure in failures]
+    ordered = sorted(marked, key=lambda failure: (failure.collateral, failure.time_ns or sys.maxsize, failure.rank))
+    cause = replace(ordered[0], collateral=False)
+    return AttemptFailure(
+        attempt=attempt,
+        root_cause=cause,
+        collateral=tuple(replace(failure, collateral=True) for failure in ordered[1:]),
+    )
+
+
+def _looks_collateral(failure: WorkerFailure) -> bool:
+    if failure.kind != "exception":
+        return False
+    text = failure.message.lower()
+    return any(phrase in text for phrase in _COLLATERAL_PHRASES)
+
+
+def cause_exception(failure: WorkerFailure) -> BaseException:
+    """The exception that `raise ... from` shows: the user's own class where it is loaded here."""
+    if failure.kind == "exception":
+        return _rebuilt(failure) or RemoteError(failure.message, failure)
+    if failure.kind in ("hang", "unresponsive"):
+        return HangError(failure.message, failure)
+    if failure.kind == "report_mismatch":
+        return ReportMismatchError(failure.message, failure)
+    if failure.kind == "storage":
+        return StorageError(failure.message)
+    return WorkerDiedError(failure.message, failure)
+
+
+def _rebuilt(failure: WorkerFailure) -> BaseException | None:
+    """The exception built again from plain arguments; never by importing or unpickling."""
+    if failure.exception_type is None or failure.arguments is None:
+        return None
+    module_name, _, name = failure.exception_type.rpartition(".")
+    module = builtins if module_name in ("", "builtins") else sys.modules.get(module_name)
+    kind = getattr(module, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return None
+    try:
+        return kind(*failure.arguments)
+    except Exception:  # the class wants other arguments than it stores: RemoteError stands in
+        return None
+
+
+def describe(failures: Sequence[AttemptFailure], reason: str) -> str:
+    """One screen: what happened, where in the user's code, what followed, where the logs are."""
+    last = failures[-1]
+    cause = last.root_cause
+    lines = [f"Training failed: rank {cause.rank}: {cause.message}"]
+    if len(failures) > 1 or reason not in ("", "max_failures is 0"):
+        lines.append(f"(attempt {last.attempt + 1}; {reason})")
+    if cause.traceback:
+        lines += ["", *_last_lines(cause.traceback, 20)]
+    if cause.hint:
+        lines += ["", f"Hint: {cause.hint}"]
+    if last.collateral:
+        lines += ["", "As a consequence:"]
+        lines += [f"  rank {failure.rank}: {_first_line(failure.message)}" for failure in last.collateral[:6]]
+        if len(last.collateral) > 6:
+            lines.append(f"  and {len(last.collateral) - 6} more")
+    if len(failures) > 1:
+        lines += ["", "Earlier attempts:"]
+        lines += [
+            f"  attempt {failure.attempt + 1}: rank {failure.root_cause.rank}: "
+            f"{_first_line(failure.root_cause.message)}"
+            for failure in failures[:-1][-6:]
+        ]
+    if cause.log_path:
+        lines += ["", f"Full output of rank {cause.rank}: {cause.log_path}"]
+    return "\n".join(lines)
+
+
+def _first_line(text: str) -> str:
+    line = text.splitlines()[0] if text else ""
+    return line if len(line) <= 160 else line[:157] + "..."
+
+
+def _last_lines(text: str, count: int) -> list[str]:
+    lines = text.rstrip().splitlines()
+    return lines if len(lines) <= count else ["  ...", *lines[-count:]]

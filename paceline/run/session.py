@@ -1,0 +1,209 @@
+"""The session: what user code sees inside a worker, and the worker's half of report()."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
+from paceline.air.faults import fault_point
+from paceline.air.metrics import plain_metrics
+from paceline.run.alignment import check_reduce
+from paceline.run.messages import (
+    Acknowledged,
+    Decision,
+    Hold,
+    Report,
+    SessionSetup,
+    StagedCheckpoint,
+    decode_to_worker,
+    encode,
+)
+from paceline.run.nested import nested_get
+from paceline.run.staging import CheckpointStager
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.engine.base import WorkerChannel
+
+
+class Session:
+    """One rank's session. Its methods may be called from any thread of the worker."""
+
+    def __init__(self, setup: SessionSetup, channel: WorkerChannel, resume: Checkpoint | None) -> None:
+        self.world_rank = setup.world_rank
+        self.world_size = setup.world_size
+        self.local_rank = setup.local_rank
+        self.local_world_size = setup.local_world_size
+        self.node_rank = setup.node_rank
+        self.trial_name = setup.trial_name
+        self.trial_id = setup.trial_id
+        self.trial_dir = setup.trial_dir
+        self.experiment_name = setup.experiment_name
+        self.trial_resources = setup.resources
+        self.metadata = setup.metadata
+        self.shards: dict[str, Any] = {}
+        self._setup = setup
+        self._channel = channel
+        self._stager = CheckpointStager(setup, channel)
+        self._began = time.monotonic()
+        self._index = setup.start_index
+        self._acknowledged = setup.start_index
+        self._checkpoint = resume
+        self._hold = False
+        self._stopping = False
+        self._ended = False
+        self._lock = threading.RLock()
+
+    # -- what user code calls -------------------------------------------------------------
+
+    def report(
+        self,
+        metrics: Mapping[str, Any],
+        checkpoint: Checkpoint | None = None,
+        reduce: Mapping[str, str] | None = None,
+    ) -> dict[str, float] | None:
+        """Hand one row, and maybe a checkpoint, to the driver.
+
+        Returns once the row is sent; waits for the driver's answer where the run may be
+        stopped at this row, where a checkpoint must be committed, or where values are
+        reduced over ranks. Raises StopTraining when the run shall stop after this row.
+        Returns the reduced values if there are any.
+        """
+        plain, finite = plain_metrics(metrics)
+        if reduce:
+            check_reduce(plain, reduce)
+        if checkpoint is not None:
+            self._check_checkpoint(checkpoint, plain)
+        with self._lock:
+            self._check_usable()
+            self._read_messages()
+            index = self._index + 1
+            staged, follows, fds = self._stage(checkpoint, index, plain)
+            waits = bool(self._setup.decides or self._hold or reduce or (checkpoint is not None and not follows))
+            self._channel.send(
+                encode(
+                    Report(
+                        index=index,
+                        metrics=plain,
+                        stamp=time.time(),
+                        elapsed=time.monotonic() - self._began,
+                        finite=finite,
+                        waits=waits,
+                        checkpoint=staged,
+                        checkpoint_follows=follows,
+                        reduce=dict(reduce) if reduce else None,
+                    )
+                ),
+                fds,
+            )
+            self._stager.sent(fds)
+            self._index = index
+            if not waits:
+                self._stay_within_window()
+                return None
+            decision = self._wait_for_decision(index)
+            if checkpoint is not None and not follows:
+                self._checkpoint = self._stager.committed(checkpoint)
+            if decision.stop:
+                self._stopping = True
+                raise StopTraining(f"the run stops after report {index}")
+            return decision.reduced
+
+    def get_checkpoint(self) -> Checkpoint | None:
+        """The newest committed checkpoint of this run, or the one it started from."""
+        with self._lock:
+            if self._setup.async_save:
+                self._read_messages()
+                self._checkpoint = self._stager.newest_committed() or self._checkpoint
+            return self._checkpoint
+
+    def get_dataset_shard(self, name: str | None = None) -> Any:
+        """This rank's part of a dataset."""
+        if name is None:
+            if len(self.shards) > 1:
+                raise RuntimeError(
+                    f"There are several datasets ({', '.join(sorted(self.shards))}): pass the name of one to "
+                    "get_dataset_shard()."
+                )
+            return next(iter(self.shards.values()), None)
+        return self.shards.get(name)
+
+    # -- what the worker calls ------------------------------------------------------------
+
+    @property
+    def reports(self) -> int:
+        """How many times this rank has reported in this attempt."""
+        return self._index - self._setup.start_index
+
+    def end(self) -> None:
+        """No report may follow; background checkpoints are delivered first."""
+        with self._lock:
+            self._ended = True
+            self._stager.close()
+
+    # -- inside ---------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if self._stopping:
+            raise StopTraining("the run was asked to stop")
+        if self._ended:
+            raise SessionMisuseError("report() was called after the train function had returned.")
+
+    def _check_checkpoint(self, checkpoint: Checkpoint, plain: Mapping[str, Any]) -> None:
+        from paceline.air.checkpoint import Checkpoint
+
+        if not isinstance(checkpoint, Checkpoint):
+            raise SessionMisuseError(
+                f"report(checkpoint=...) takes a Checkpoint, not {type(checkpoint).__name__}. Use "
+                "Checkpoint.from_dict(...) or Checkpoint.from_directory(...)."
+            )
+        key = self._setup.score_attribute
+        if key:
+            value = nested_get(plain, key)
+            if value is not None and not isinstance(value, int | float):
+                raise MetricError(
+                    f"checkpoint_score_attribute {key!r} must be a number to rank checkpoints by, but it was "
+                    f"reported as {value!r}."
+                )
+
+    def _stage(
+        self, checkpoint: Checkpoint | None, index: int, plain: Mapping[str, Any]
+    ) -> tuple[StagedCheckpoint | None, bool, tuple[int, ...]]:
+        if checkpoint is None:
+            return None, False, ()
+        staged = self._stager.stage(checkpoint, index, plain, self._read_messages_blocking)
+        fault_point("before_report_send")
+        return staged
+
+    def _stay_within_window(self) -> None:
+        while self._index - self._acknowledged >= self._setup.window:
+            self._read_messages_blocking()
+
+    def _wait_for_decision(self, index: int) -> Decision:
+        while True:
+            decision = self._handle(self._channel.receive(None))
+            if decision is not None and decision.index == index:
+                return decision
+
+    def _read_messages_blocking(self) -> None:
+        self._handle(self._channel.receive(None))
+
+    def _read_messages(self) -> None:
+        while (body := self._channel.receive(0)) is not None:
+            self._handle(body)
+
+    def _handle(self, body: bytes | None) -> Decision | None:
+        if body is None:
+            return None
+        message = decode_to_worker(body)
+        if isinstance(message, Decision):
+            return message
+        if isinstance(message, Acknowledged):
+            self._acknowledged = max(self._acknowledged, message.index)
+            self._stager.acknowledged(message.checkpoints)
+        elif isinstance(message, Hold):
+            self._hold = True
+        return None

@@ -1,0 +1,67 @@
+"""RunSpec: the complete description of a run, compiled from a trainer's arguments."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.config import RunConfig, ScalingConfig
+from paceline.run.backend import BackendConfig
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class TrialIdentity:
+    """The names a run goes by."""
+
+    trial_id: str
+    experiment_id: str
+    experiment_tag: str = "0"
+
+    @classmethod
+    def new(cls) -> TrialIdentity:
+        experiment_id = uuid.uuid4().hex
+        return cls(trial_id=f"{experiment_id[:5]}_00000", experiment_id=experiment_id)
+
+
+@dataclass(frozen=True)
+class TrainFunction:
+    """The user's function and its argument; called without arguments in every worker."""
+
+    function: Callable[..., Any]
+    config: Mapping[str, Any] | None = None
+    takes_config: bool = False
+
+    def __call__(self) -> None:
+        # What the function returns is dropped here: it must not need to be picklable.
+        if self.takes_config:
+            self.function(dict(self.config or {}))
+        else:
+            self.function()
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What shall run, where, and under which rules."""
+
+    trainer_name: str
+    train: Callable[[], None]
+    """Runs in every worker."""
+    config: Mapping[str, Any]
+    """What the result shows as `config`."""
+    scaling: ScalingConfig
+    run_config: RunConfig
+    backend_config: BackendConfig = field(default_factory=BackendConfig)
+    resume_from: Checkpoint | None = None
+    restore_path: str | None = None
+    """The trial directory to continue; None for a new one."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    identity: TrialIdentity = field(default_factory=TrialIdentity.new)
+
+    @property
+    def world_size(self) -> int:
+        return self.scaling.num_workers or 1

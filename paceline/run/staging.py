@@ -1,0 +1,212 @@
+"""The worker's half of a commit: write, hash and sync a checkpoint before its report is sent.
+
+Three ways: in the foreground (the content is safe when report() returns, so a directory
+may be reused or removed), in the background (the directory is taken over by rename and
+finished by a thread), or into a memory file (nothing is written to disk).
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.run.messages import CheckpointReady, SessionSetup, StagedCheckpoint, encode
+from paceline.storage.run_dir import RunDir
+from paceline.storage.stager import Stager
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.engine.base import WorkerChannel
+
+_MOST_IN_FLIGHT = 2
+"""Background checkpoints that may wait to be committed before report() waits for one of them."""
+
+Staged = tuple[StagedCheckpoint | None, bool, tuple[int, ...]]
+"""(what the report carries, whether it follows later, descriptors that go with the report)"""
+
+
+class CheckpointStager:
+    """Stages the checkpoints that one rank reports."""
+
+    def __init__(self, setup: SessionSetup, channel: WorkerChannel) -> None:
+        self._setup = setup
+        self._channel = channel
+        self._run_dir = RunDir(Path(setup.trial_dir))
+        self._number = setup.next_number
+        self._stages = setup.world_rank == 0 or setup.keep_all_ranks
+        self._memory_file: int | None = None
+        self._background: _BackgroundWriter | None = None
+        self._handed_over = 0
+        self._committed = 0
+        self._followed: list[tuple[int, type[Checkpoint]]] = []
+
+    def stage(
+        self, checkpoint: Checkpoint, index: int, metrics: Mapping[str, Any], wait_for_message: Callable[[], None]
+    ) -> Staged:
+        """Capture the checkpoint of report `index`. Ranks whose files are not kept only count along."""
+        number, self._number = self._number, self._number + 1
+        if not self._stages:
+            return None, self._setup.async_save, ()
+        if self._setup.checkpoints_in_memory:
+            return self._stage_in_memory(checkpoint, number, index)
+        if self._setup.async_save:
+            while self._handed_over - self._committed >= _MOST_IN_FLIGHT:
+                wait_for_message()
+            return self._stage_in_background(checkpoint, number, index, metrics)
+        with self._new_stager(number) as stager:
+            checkpoint.write_files(stager, report=_report_facts(number, index))
+            return self._finish(stager, checkpoint, number, index, metrics), False, ()
+
+    def _new_stager(self, number: int) -> Stager:
+        return Stager(self._run_dir.staging(number, self._setup.attempt))
+
+    def _finish(
+        self, stager: Stager, checkpoint: Checkpoint, number: int, index: int, metrics: Mapping[str, Any]
+    ) -> StagedCheckpoint:
+        score = self._score_in(checkpoint)
+        manifest = stager.finish(
+            {
+                "number": number,
+                "iteration": index,
+                "attempt": self._setup.attempt,
+                "world_size": self._setup.world_size,
+                "score": score,
+                "metrics": dict(metrics),
+                "created": time.time(),
+            }
+        )
+        return StagedCheckpoint(path=str(stager.directory), number=number, size=manifest.size, score=score)
+
+    def _score_in(self, checkpoint: Checkpoint) -> float | None:
+        key = self._setup.score_attribute
+        value = checkpoint.peek(key) if key else None  # never by unpickling
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def _stage_in_memory(self, checkpoint: Checkpoint, number: int, index: int) -> Staged:
+        descriptor = memory_file(checkpoint, _report_facts(number, index))
+        self._memory_file = os.dup(descriptor)
+        size = os.fstat(descriptor).st_size
+        staged = StagedCheckpoint(path="", number=number, size=size, score=self._score_in(checkpoint))
+        return staged, False, (descriptor,)
+
+    def _stage_in_background(
+        self, checkpoint: Checkpoint, number: int, index: int, metrics: Mapping[str, Any]
+    ) -> Staged:
+        if self._background is None:
+            self._background = _BackgroundWriter()
+        self._background.check()
+        facts = _report_facts(number, index)
+        taken = self._take_over(checkpoint, number)
+        stager: Stager | None = None
+        if taken is None:
+            # A dict must be captured now; only syncing it can wait.
+            stager = self._new_stager(number)
+            try:
+                checkpoint.write_files(stager, report=facts)
+            except BaseException:
+                stager.abort()
+                raise
+
+        def finish() -> None:
+            with stager or self._new_stager(number) as target:
+                if taken is not None:
+                    taken.write_files(target, report=facts, move=True)
+                staged = self._finish(target, checkpoint, number, index, metrics)
+            self._channel.send(encode(CheckpointReady(index=index, checkpoint=staged)))
+
+        self._handed_over += 1
+        self._followed.append((number, type(checkpoint)))
+        self._background.submit(finish)
+        return None, True, ()
+
+    def _take_over(self, checkpoint: Checkpoint, number: int) -> Checkpoint | None:
+        """The user's directory under a name of ours, by one rename; None if that cannot be done."""
+        kind = checkpoint.kind
+        if kind != "local_path":
+            return None
+        path = self._run_dir.staging(number, self._setup.attempt)
+        try:
+            os.rename(str(checkpoint.path), path)
+        except OSError:  # another file system: it is copied instead
+            return None
+        return type(checkpoint).from_directory(str(path))
+
+    def sent(self, descriptors: tuple[int, ...]) -> None:
+        """The report is on its way: its descriptors belong to the driver now."""
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def committed(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint that was just committed, as it can be read from now on."""
+        from paceline.air.checkpoint import Checkpoint
+
+        if self._memory_file is not None:
+            descriptor, self._memory_file = self._memory_file, None
+            return Checkpoint._from_memory_file(descriptor)
+        if self._setup.checkpoints_in_memory:
+            return checkpoint
+        return type(checkpoint).from_directory(str(self._run_dir.checkpoint(self._number - 1)))
+
+    def acknowledged(self, checkpoints: int) -> None:
+        """The driver has committed that many background checkpoints of this rank."""
+        self._committed = max(self._committed, checkpoints)
+
+    def newest_committed(self) -> Checkpoint | None:
+        """The newest background checkpoint that is committed."""
+        if not self._committed or not self._followed:
+            return None
+        number, kind = self._followed[self._committed - 1]
+        return kind.from_directory(str(self._run_dir.checkpoint(number)))
+
+    def close(self) -> None:
+        """Wait until everything that was handed over is staged and announced."""
+        if self._background is not None:
+            self._background.close()
+
+
+def memory_file(checkpoint: Checkpoint, report: Mapping[str, Any] | None = None) -> int:
+    """The checkpoint in a file that has no name: it is gone with the last process that holds it."""
+    descriptor = os.memfd_create("paceline-checkpoint", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        checkpoint.write_packed(file, report=report)
+    return descriptor
+
+
+def _report_facts(number: int, index: int) -> dict[str, Any]:
+    return {"timestamp": int(time.time()), "number": number, "iteration": index}
+
+
+class _BackgroundWriter:
+    """One thread that finishes checkpoints in the order they were handed over."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="paceline-checkpoint-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self._work.put(work)
+
+    def check(self) -> None:
+        """Raise what went wrong in the background, at the next call of report()."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        self._work.put(None)
+        self._thread.join()
+        self.check()
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            if self._error is None:
+                try:
+                    work()
+                except BaseException as error:  # handed to the user's thread by check()
+                    self._error = error

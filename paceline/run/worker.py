@@ -1,0 +1,52 @@
+"""What runs inside every worker: install the session, call the user's function, say how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from paceline.air import faults
+from paceline.air import session as session_slot
+from paceline.air.errors import StopTraining
+from paceline.run.messages import Finished, SessionSetup, decode_setup, encode
+from paceline.run.session import Session
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.engine.base import WorkerChannel
+
+
+class TrainTask:
+    """The task that a group starts on every rank; `argument` is the rank's SessionSetup."""
+
+    def __init__(self, train: Callable[[], None]) -> None:
+        self.train = train
+
+    def __call__(self, channel: WorkerChannel, argument: bytes) -> None:
+        setup = decode_setup(argument)
+        faults.role.update(rank=str(setup.world_rank), attempt=str(setup.attempt))
+        session = Session(setup, channel, _resume_checkpoint(setup, channel))
+        session_slot.install(session)
+        stopped = False
+        try:
+            self.train()
+        except StopTraining:
+            stopped = True
+        finally:
+            # The session stays installed, so that a late report() is told what is wrong.
+            session.end()
+        channel.send(encode(Finished(reports=session.reports, stopped=stopped)))
+
+
+def _resume_checkpoint(setup: SessionSetup, channel: WorkerChannel) -> Checkpoint | None:
+    from paceline.air.checkpoint import Checkpoint
+
+    if setup.resume_path is not None:
+        return Checkpoint.from_directory(setup.resume_path)
+    if setup.resume_uri is not None:
+        return Checkpoint.from_uri(setup.resume_uri)
+    if setup.resume_in_memory:
+        channel.receive(None)
+        (descriptor,) = channel.take_fds()
+        return Checkpoint._from_memory_file(descriptor)
+    return None

@@ -1,0 +1,88 @@
+"""Trainers, and the functions that a train function calls (``from paceline import train``).
+
+Everything is loaded on first use, so that importing this package stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint as Checkpoint
+    from paceline.air.config import CheckpointConfig as CheckpointConfig
+    from paceline.air.config import FailureConfig as FailureConfig
+    from paceline.air.config import RunConfig as RunConfig
+    from paceline.air.config import ScalingConfig as ScalingConfig
+    from paceline.air.context import TrainContext as TrainContext
+    from paceline.air.context import get_context as get_context
+    from paceline.air.data_config import DataConfig as DataConfig
+    from paceline.air.errors import TrainingFailedError as TrainingFailedError
+    from paceline.air.result import Result as Result
+    from paceline.air.session import get_checkpoint as get_checkpoint
+    from paceline.air.session import get_dataset_shard as get_dataset_shard
+    from paceline.air.sync_config import SyncConfig as SyncConfig
+    from paceline.run.backend import Backend as Backend
+    from paceline.run.backend import BackendConfig as BackendConfig
+    from paceline.train.base_trainer import BaseTrainer as BaseTrainer
+    from paceline.train.data_parallel_trainer import DataParallelTrainer as DataParallelTrainer
+    from paceline.train.legacy_session import load_checkpoint as load_checkpoint
+    from paceline.train.legacy_session import local_rank as local_rank
+    from paceline.train.legacy_session import report as report
+    from paceline.train.legacy_session import save_checkpoint as save_checkpoint
+    from paceline.train.legacy_session import world_rank as world_rank
+    from paceline.train.legacy_session import world_size as world_size
+
+TRAIN_DATASET_KEY = "train"
+
+_PLACES = {
+    "Checkpoint": "paceline.air.checkpoint",
+    "CheckpointConfig": "paceline.air.config",
+    "FailureConfig": "paceline.air.config",
+    "RunConfig": "paceline.air.config",
+    "ScalingConfig": "paceline.air.config",
+    "SyncConfig": "paceline.air.sync_config",
+    "DataConfig": "paceline.air.data_config",
+    "Result": "paceline.air.result",
+    "TrainContext": "paceline.air.context",
+    "get_context": "paceline.air.context",
+    "get_checkpoint": "paceline.air.session",
+    "get_dataset_shard": "paceline.air.session",
+    "TrainingFailedError": "paceline.air.errors",
+    "Backend": "paceline.run.backend",
+    "BackendConfig": "paceline.run.backend",
+    "BaseTrainer": "paceline.train.base_trainer",
+    "DataParallelTrainer": "paceline.train.data_parallel_trainer",
+    "report": "paceline.train.legacy_session",
+    "save_checkpoint": "paceline.train.legacy_session",
+    "load_checkpoint": "paceline.train.legacy_session",
+    "local_rank": "paceline.train.legacy_session",
+    "world_rank": "paceline.train.legacy_session",
+    "world_size": "paceline.train.legacy_session",
+}
+_SUBMODULES = (
+    "base_trainer",
+    "backend",
+    "callbacks",
+    "data_parallel_trainer",
+    "error",
+    "torch",
+    "trainer",
+)
+
+__all__ = [*_PLACES, "TRAIN_DATASET_KEY"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        value = getattr(importlib.import_module(_PLACES[name]), name)
+    elif name in _SUBMODULES:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PLACES, *_SUBMODULES])

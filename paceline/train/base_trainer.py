@@ -1,0 +1,247 @@
+"""BaseTrainer: what every trainer shares. A trainer checks its arguments and compiles them to a RunSpec."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from paceline.air.errors import ConfigError, RestoreError, TrainingFailedError
+from paceline.engine.choose import choose_engine
+from paceline.run.spec import RunSpec, TrialIdentity
+from paceline.run.trial_files import find_trials, state_records
+from paceline.storage.run_dir import resolve_storage
+
+if TYPE_CHECKING:
+    from paceline.air.result import Result
+
+__all__ = ["BaseTrainer", "TrainingFailedError"]
+
+
+class BaseTrainer:
+    """Runs `setup`, `preprocess_datasets` and `training_loop` in one worker process.
+
+    Derive from it to run something that needs no workers of its own; derive from
+    DataParallelTrainer to run a function on many.
+    """
+
+    _scaling_config_allowed_keys: ClassVar[tuple[str, ...]] = (
+        "trainer_resources",
+        "num_workers",
+        "use_gpu",
+        "resources_per_worker",
+        "placement_strategy",
+    )
+    _handles_checkpoint_freq: ClassVar[bool] = False
+    _handles_checkpoint_at_end: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        scaling_config: ScalingConfig | None = None,
+        run_config: RunConfig | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        preprocessor: Any = None,
+        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.scaling_config = _checked(scaling_config, ScalingConfig, "scaling_config") or ScalingConfig()
+        self.run_config = _checked(run_config, RunConfig, "run_config") or RunConfig()
+        self.datasets = dict(datasets or {})
+        self.preprocessor = preprocessor
+        self.resume_from_checkpoint = _as_checkpoint(resume_from_checkpoint)
+        self.metadata = dict(metadata or {})
+        self._restore_path: str | None = None
+        self._check_arguments(datasets)
+
+    def _check_arguments(self, datasets: object) -> None:
+        if datasets is not None and not isinstance(datasets, Mapping):
+            raise ConfigError(f"datasets must be a dict of name to dataset, not {type(datasets).__name__}.")
+        if self.datasets or self.preprocessor is not None:
+            raise ConfigError(
+                "datasets= and preprocessor= need paceline.data, which this version does not have yet. Load the data "
+                "inside the train function (for PyTorch: a DataLoader and prepare_data_loader)."
+            )
+        checkpoints = self.run_config.checkpoint_config
+        for value, handled, name in (
+            (checkpoints.checkpoint_frequency, self._handles_checkpoint_freq, "checkpoint_frequency"),
+            (checkpoints.checkpoint_at_end, self._handles_checkpoint_at_end, "checkpoint_at_end"),
+        ):
+            if value and not handled:
+                raise ConfigError(
+                    f"CheckpointConfig({name}={value!r}) has no meaning for {type(self).__name__}: your function "
+                    "decides when to checkpoint, by report(..., checkpoint=...)."
+                )
+
+    # -- what a subclass may override; runs in the worker ---------------------------------
+
+    def setup(self) -> None:
+        """Prepare; called first."""
+
+    def preprocess_datasets(self) -> None:
+        """Prepare the datasets; called second."""
+
+    def training_loop(self) -> None:
+        """Train, and report with the session."""
+        raise NotImplementedError(f"{type(self).__name__} must define training_loop().")
+
+    # -- running --------------------------------------------------------------------------
+
+    def fit(self, *, raise_on_error: bool = True) -> Result:
+        """Train and return the result.
+
+        Raises TrainingFailedError, which carries what was reached as `.result`; with
+        raise_on_error=False that Result is returned instead, its `.error` set.
+        """
+        from paceline.run.run import Run, drive
+
+        spec = self.to_run_spec()
+        engine = choose_engine(spec.run_config.engine)
+        return drive(Run(spec, engine), raise_on_error)
+
+    def to_run_spec(self) -> RunSpec:
+        """The complete description of the run that `fit()` makes."""
+        if self.scaling_config.num_workers not in (None, 1):
+            raise ConfigError(
+                f"{type(self).__name__} runs in one process; num_workers={self.scaling_config.num_workers} needs a "
+                "DataParallelTrainer."
+            )
+        return self._run_spec(_TrainerLoop(self), config={})
+
+    def _run_spec(self, train: Callable[[], None], config: Mapping[str, Any], **parts: Any) -> RunSpec:
+        return RunSpec(
+            trainer_name=type(self).__name__,
+            train=train,
+            config=config,
+            scaling=self.scaling_config,
+            run_config=self.run_config,
+            resume_from=self.resume_from_checkpoint,
+            restore_path=self._restore_path,
+            metadata=self.metadata,
+            identity=TrialIdentity.new(),
+            **parts,
+        )
+
+    # -- continuing an earlier run --------------------------------------------------------
+
+    @classmethod
+    def can_restore(cls, path: str | os.PathLike[str]) -> bool:
+        """True if `path` holds a run that `restore` can continue."""
+        return bool(_trials_at(path))
+
+    @classmethod
+    def restore(cls, path: str | os.PathLike[str], **arguments: Any) -> Self:
+        """A trainer that continues the run at `path` (its trial directory, or the experiment's).
+
+        Code is never read from disk: pass the same functions and callbacks again. Plain
+        settings (number of workers, checkpoint rules, config) are taken over unless given.
+        """
+        trials = _trials_at(path)
+        if not trials:
+            raise RestoreError(
+                f"There is no run to continue at {os.fspath(path)}: no journal.jsonl in it or one level below."
+            )
+        trial_path, settings, header = trials[0]
+        if header["trainer"] != cls.__name__:
+            raise RestoreError(
+                f"{trial_path} was made by {header['trainer']}, not {cls.__name__}: call {header['trainer']}.restore()."
+            )
+        trainer = cls(**cls._restored_arguments(settings, header, arguments))
+        trainer._restore_path = trial_path
+        return trainer
+
+    @classmethod
+    def _restored_arguments(
+        cls, settings: Mapping[str, Any], header: Mapping[str, Any], arguments: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The constructor's arguments: those given now, else those of the earlier run."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        given.setdefault(
+            "scaling_config",
+            ScalingConfig(
+                num_workers=settings["num_workers"],
+                use_gpu=settings["use_gpu"],
+                resources_per_worker=settings["resources_per_worker"],
+            ),
+        )
+        given.setdefault(
+            "run_config",
+            RunConfig(
+                name=header["experiment_name"],
+                checkpoint_config=CheckpointConfig(
+                    num_to_keep=settings["num_to_keep"],
+                    checkpoint_score_attribute=settings["checkpoint_score_attribute"],
+                    checkpoint_score_order=settings["checkpoint_score_order"],
+                    async_save=settings["async_save"],
+                    keep_all_ranks=settings["keep_all_ranks"],
+                ),
+                failure_config=FailureConfig(max_failures=settings["max_failures"]),
+            ),
+        )
+        return given
+
+
+class _TrainerLoop:
+    """Runs a trainer's own methods in the worker."""
+
+    def __init__(self, trainer: BaseTrainer) -> None:
+        # Callbacks observe in the driver and need not be able to travel.
+        self.trainer = copy.copy(trainer)
+        self.trainer.run_config = copy.copy(trainer.run_config)
+        self.trainer.run_config.callbacks = []
+        self.trainer.run_config.stop = None
+
+    def __call__(self) -> None:
+        self.trainer.setup()
+        self.trainer.preprocess_datasets()
+        self.trainer.training_loop()
+
+
+def _trials_at(path: str | os.PathLike[str]) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """(trial directory, saved settings, header) of the runs at a place, newest first."""
+    resolved = resolve_storage(path)
+    if isinstance(resolved, str):
+        return _remote_trials_at(resolved)
+    found = []
+    for run_dir in find_trials(resolved):
+        header = state_records(run_dir)[0]
+        found.append((str(run_dir.root), header["settings"], header))
+    return found
+
+
+def _remote_trials_at(uri: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    import tempfile
+    from pathlib import Path
+
+    from paceline.storage.filesystem import FsspecFilesystem
+    from paceline.storage.run_dir import RunDir
+
+    found = []
+    filesystem = FsspecFilesystem(uri)
+    for name in filesystem.list():
+        parts = name.split("/")
+        if parts[-1] == "journal.jsonl" and len(parts) <= 2:
+            with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
+                run_dir = RunDir(Path(folder))
+                filesystem.download(name, run_dir.journal)
+                header = state_records(run_dir)[0]
+            found.append(("/".join([uri, *parts[:-1]]), header["settings"], header))
+    return found
+
+
+def _checked(value: Any, kind: type, name: str) -> Any:
+    if value is not None and not isinstance(value, kind):
+        raise ConfigError(f"{name} must be a {kind.__name__}, not {type(value).__name__}: {value!r}.")
+    return value
+
+
+def _as_checkpoint(value: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:
+    if value is None or isinstance(value, Checkpoint):
+        return value
+    if isinstance(value, str | os.PathLike):
+        text = os.fspath(value)
+        return Checkpoint.from_uri(text) if "://" in text else Checkpoint.from_directory(text)
+    raise ConfigError(f"resume_from_checkpoint must be a Checkpoint or a path, not {type(value).__name__}.")

@@ -1,0 +1,118 @@
+"""DataParallelTrainer: one function on every worker."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.config import RunConfig, ScalingConfig
+from paceline.air.errors import ConfigError, RestoreError
+from paceline.run.backend import BackendConfig
+from paceline.run.spec import RunSpec, TrainFunction
+from paceline.train.base_trainer import BaseTrainer
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+
+
+class DataParallelTrainer(BaseTrainer):
+    """Runs `train_loop_per_worker` on `scaling_config.num_workers` workers.
+
+    The function takes no argument, or one: `train_loop_config`. What it returns is dropped.
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        *,
+        train_loop_config: Mapping[str, Any] | None = None,
+        backend_config: BackendConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        dataset_config: Any = None,
+        run_config: RunConfig | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        preprocessor: Any = None,
+        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            scaling_config=scaling_config,
+            run_config=run_config,
+            datasets=datasets,
+            preprocessor=preprocessor,
+            resume_from_checkpoint=resume_from_checkpoint,
+            metadata=metadata,
+        )
+        if backend_config is not None and not isinstance(backend_config, BackendConfig):
+            raise ConfigError(f"backend_config must be a BackendConfig, not {type(backend_config).__name__}.")
+        if train_loop_config is not None and not isinstance(train_loop_config, Mapping):
+            raise ConfigError(f"train_loop_config must be a dict, not {type(train_loop_config).__name__}.")
+        if type(self).training_loop is not BaseTrainer.training_loop:
+            raise ConfigError(
+                f"{type(self).__name__} overrides training_loop(), which a DataParallelTrainer does not call: its "
+                "workers run train_loop_per_worker. Derive from BaseTrainer instead."
+            )
+        self.train_loop_per_worker = train_loop_per_worker
+        self.train_loop_config = train_loop_config
+        self.backend_config = backend_config or BackendConfig()
+        self.dataset_config = dataset_config
+        self._takes_config = _takes_config(train_loop_per_worker)
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Let the workers' imports begin while the user's own program goes on."""
+        preload = self.backend_config.backend_cls.preload
+        if preload and not self.backend_config.backend_cls.fresh:
+            from paceline.engine.choose import choose_engine
+
+            choose_engine(self.run_config.engine).warm(preload)
+
+    def to_run_spec(self) -> RunSpec:
+        if self.scaling_config.num_workers is None:
+            raise ConfigError("How many workers? Pass scaling_config=ScalingConfig(num_workers=2), for example.")
+        config = {} if self.train_loop_config is None else {"train_loop_config": dict(self.train_loop_config)}
+        function = TrainFunction(self.train_loop_per_worker, self.train_loop_config, self._takes_config)
+        return self._run_spec(function, config, backend_config=self.backend_config)
+
+    @classmethod
+    def _restored_arguments(
+        cls, settings: Mapping[str, Any], header: Mapping[str, Any], arguments: dict[str, Any]
+    ) -> dict[str, Any]:
+        given = super()._restored_arguments(settings, header, arguments)
+        if "train_loop_per_worker" not in given:
+            raise RestoreError(
+                f"{cls.__name__}.restore() needs the train function again, because code is never read from disk: "
+                "restore(path, train_loop_per_worker=train_func)."
+            )
+        if "train_loop_config" not in given:
+            stored = settings["config"]
+            if stored is None:
+                raise RestoreError(
+                    "The run's train_loop_config holds values that cannot be stored as plain data: pass "
+                    "train_loop_config= to restore() again."
+                )
+            if "train_loop_config" in stored:
+                given["train_loop_config"] = stored["train_loop_config"]
+        return given
+
+
+def _takes_config(function: object) -> bool:
+    """Whether to pass the config; refuses a function that no worker could call."""
+    if not callable(function):
+        raise ConfigError(f"train_loop_per_worker must be a function, not {type(function).__name__}.")
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    required = [each for each in positional if each.default is each.empty]
+    keyword_only = [each for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
+    if len(required) > 1 or keyword_only:
+        raise ConfigError(
+            f"train_loop_per_worker must take no argument or one (the config), but "
+            f"{getattr(function, '__name__', function)!r} needs {len(required) + len(keyword_only)}: "
+            f"{inspect.signature(function)}."
+        )
+    return bool(positional) or any(each.kind is each.VAR_POSITIONAL for each in parameters)
