@@ -1,0 +1,34 @@
+"""PyTorch: TorchTrainer, and what its train functions use."""
+
+from importlib.util import find_spec
+
+if find_spec("torch") is None:
+    raise ImportError("paceline.train.torch needs PyTorch: pip install 'paceline[torch]'", name="torch")
+
+from paceline.train.torch.checkpoint import TorchCheckpoint
+from paceline.train.torch.config import TorchConfig
+from paceline.train.torch.devices import get_device
+from paceline.train.torch.loop import (
+    accelerate,
+    backward,
+    enable_reproducibility,
+    prepare_data_loader,
+    prepare_model,
+    prepare_optimizer,
+)
+from paceline.train.torch.profiler import TorchWorkerProfiler
+from paceline.train.torch.trainer import TorchTrainer
+
+__all__ = [
+    "TorchCheckpoint",
+    "TorchConfig",
+    "TorchTrainer",
+    "TorchWorkerProfiler",
+    "accelerate",
+    "backward",
+    "enable_reproducibility",
+    "get_device",
+    "prepare_data_loader",
+    "prepare_model",
+    "prepare_optimizer",
+]

@@ -1,0 +1,117 @@
+"""TorchBackend: connects the workers of a run in a PyTorch process group."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, ClassVar
+
+from paceline.run.backend import Backend, BackendConfig
+from paceline.train.torch import process_group
+from paceline.train.torch.config import TorchConfig
+from paceline.train.torch.devices import VISIBLE, WorkerGpus, plan_gpus
+
+if TYPE_CHECKING:
+    from paceline.engine.base import Placement, WorkerGroup
+
+_JOIN_TIMEOUT_S = 60.0
+_LEAVE_TIMEOUT_S = 5.0
+
+
+class TorchBackend(Backend):
+    """Every attempt gets a fresh store: keys of an earlier one would make gloo fail or hang.
+
+    The ranks meet in a memory file that the driver makes and they open: no port, no file
+    name, nothing left behind whoever dies. Where that is not possible rank 0 hosts the
+    store on a socket that is bound before the others try to connect.
+    """
+
+    preload: ClassVar[tuple[str, ...]] = (
+        "torch",
+        "torch.distributed",
+        # Pulled in by the first optimizer step or DDP model: hundreds of modules, seconds.
+        "torch._dynamo",
+        "torch.profiler._cupti_monitor",
+        # torch.save and torch.load, a DataLoader with worker processes.
+        "torch.utils.serialization.config",
+        "multiprocessing.popen_fork",
+        "multiprocessing.queues",
+        "multiprocessing.synchronize",
+        "paceline.train.torch.accelerator",
+    )
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        assert isinstance(backend_config, TorchConfig)
+        placement = worker_group.placement
+        gpus = plan_gpus(placement)
+        if backend_config.init_method == "tcp" or not self._meet_in_memory(worker_group, gpus):
+            port = worker_group.execute_single(0, process_group.listen)
+            _enter(worker_group, _environments(placement, gpus, port), gpus, None)
+        backend = backend_config.backend or ("nccl" if all(gpus) else "gloo")
+        worker_group.execute(process_group.join, backend, backend_config.timeout_s, timeout=_JOIN_TIMEOUT_S)
+
+    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        worker_group.execute(process_group.leave, timeout=_LEAVE_TIMEOUT_S)
+
+    def _meet_in_memory(self, worker_group: WorkerGroup, gpus: list[WorkerGpus | None]) -> bool:
+        """Let every rank open one new memory file; False if it cannot be reached from all of them."""
+        if not hasattr(os, "memfd_create"):
+            return False
+        descriptor = os.memfd_create("paceline-store")
+        try:
+            path = f"/proc/{os.getpid()}/fd/{descriptor}"
+            return _enter(worker_group, _environments(worker_group.placement, gpus, _free_port()), gpus, path)
+        finally:
+            os.close(descriptor)
+
+
+def _enter(
+    worker_group: WorkerGroup,
+    environments: list[dict[str, str]],
+    gpus: list[WorkerGpus | None],
+    store_path: str | None,
+) -> bool:
+    """Prepare each rank with its own values; True if all of them could open the store."""
+    opened = [
+        worker_group.execute_single(rank, process_group.enter, environment, own.own if own else (), store_path)
+        for rank, (environment, own) in enumerate(zip(environments, gpus, strict=True))
+    ]
+    return all(opened)
+
+
+def _environments(placement: Placement, gpus: list[WorkerGpus | None], port: int) -> list[dict[str, str]]:
+    """Every rank's variables: those of torchrun, and the device for libraries that read it from there."""
+    local_sizes: dict[int, int] = {}
+    for place in placement.workers:
+        local_sizes[place.node_rank] = local_sizes.get(place.node_rank, 0) + 1
+    environments = []
+    for place, own in zip(placement.workers, gpus, strict=True):
+        environment = {
+            "MASTER_ADDR": process_group.LOOPBACK,
+            "MASTER_PORT": str(port),
+            "RANK": str(place.rank),
+            "LOCAL_RANK": str(place.local_rank),
+            "WORLD_SIZE": str(placement.world_size),
+            "LOCAL_WORLD_SIZE": str(local_sizes[place.node_rank]),
+            "NODE_RANK": str(place.node_rank),
+            "ACCELERATE_TORCH_DEVICE": f"cuda:{own.own[0]}" if own else "cpu",
+        }
+        if own:
+            environment[VISIBLE] = own.visible
+        # Gloo would listen on the address that the host's name resolves to.
+        if "GLOO_SOCKET_IFNAME" not in place.env and "GLOO_SOCKET_IFNAME" not in os.environ:
+            environment["GLOO_SOCKET_IFNAME"] = _loopback_interface()
+        environments.append(environment)
+    return environments
+
+
+def _loopback_interface() -> str:
+    names = [name for _, name in socket.if_nameindex()]
+    return "lo0" if "lo" not in names and "lo0" in names else "lo"
+
+
+def _free_port() -> int:
+    """A port for a group that the train function may make itself from MASTER_ADDR and MASTER_PORT."""
+    with socket.socket() as probe:
+        probe.bind((process_group.LOOPBACK, 0))
+        return int(probe.getsockname()[1])

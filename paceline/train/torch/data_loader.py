@@ -1,0 +1,167 @@
+"""prepare_data_loader: give every rank its own part of a DataLoader's data, on its device."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, SequentialSampler
+from torch.utils.data.sampler import RandomSampler
+
+from paceline.air.errors import ConfigError
+from paceline.train.torch.devices import move_to
+from paceline.train.torch.prefetch import prefetch_to_gpu
+
+
+def prepare(
+    loader: DataLoader[Any],
+    rank: int,
+    world_size: int,
+    device: torch.device | None,
+    add_dist_sampler: bool,
+    auto_transfer: bool,
+) -> DataLoader[Any]:
+    """The loader for one rank; `device` None leaves batches where they are."""
+    if not isinstance(loader, DataLoader):
+        raise ConfigError(f"prepare_data_loader() takes a torch DataLoader, not {type(loader).__name__}.")
+    source = loader
+    if world_size > 1:
+        source = _copy_with(loader, worker_init_fn=SeededWorkerInit(loader.worker_init_fn, rank))
+        if add_dist_sampler and not isinstance(loader.dataset, IterableDataset) and not _is_distributed(loader):
+            source = _copy_with(source, **_dealt_samplers(loader, rank, world_size))
+    if device is None or device.type == "cpu":
+        return source
+    return DeviceDataLoader(source, device, auto_transfer)
+
+
+def _copy_with(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
+    """A copy with other samplers: all other settings are kept, those of a subclass included.
+
+    DataLoader refuses to set a sampler on a finished loader, hence the way around.
+    """
+    changed = copy.copy(loader)
+    changed.__dict__.update(changes, _iterator=None)
+    return changed
+
+
+def _is_distributed(loader: DataLoader[Any]) -> bool:
+    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    return any(isinstance(sampler, DistributedSampler) for sampler in samplers)
+
+
+def _dealt_samplers(loader: DataLoader[Any], rank: int, world_size: int) -> dict[str, Any]:
+    """The loader's sampler, and batch sampler if it has one, dealt over the ranks."""
+    if loader.batch_size is None and loader.batch_sampler is not None:  # batches of the user's own
+        return {"batch_sampler": DealtSampler(loader.batch_sampler, rank, world_size)}
+    sampler: DistributedSampler[Any]
+    if type(loader.sampler) is SequentialSampler:
+        sampler = EpochSampler(loader.dataset, world_size, rank, shuffle=False)
+    elif type(loader.sampler) is RandomSampler and _draws_each_once(loader.sampler):
+        sampler = EpochSampler(loader.dataset, world_size, rank, shuffle=True)
+    else:
+        sampler = DealtSampler(loader.sampler, rank, world_size)
+    if loader.batch_sampler is None:
+        return {"sampler": sampler}
+    return {"sampler": sampler, "batch_sampler": BatchSampler(sampler, loader.batch_size or 1, loader.drop_last)}
+
+
+def _draws_each_once(sampler: RandomSampler) -> bool:
+    return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+
+
+class EpochSampler(DistributedSampler[Any]):
+    """A DistributedSampler that goes on to the next epoch by itself.
+
+    Without that every epoch has the same order unless the loop calls `set_epoch`, which
+    still works here and wins. All ranks must iterate equally often to stay in step.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        indices = super().__iter__()
+        self.epoch += 1
+        return indices
+
+
+class DealtSampler(EpochSampler):
+    """Deals what a sampler of the user's draws (indices or whole batches) over the ranks.
+
+    Every rank lets the sampler draw the whole epoch from the same random state, and takes
+    each `world_size`-th item. The last round is filled up from the start, so that all ranks
+    get equally many.
+    """
+
+    def __init__(self, source: Iterable[Any], rank: int, world_size: int) -> None:
+        if not hasattr(source, "__len__"):
+            raise ConfigError(
+                f"prepare_data_loader() cannot deal {type(source).__name__} over the workers, because it has no "
+                "len(). Give it one, or deal it yourself and pass add_dist_sampler=False."
+            )
+        super().__init__(source, world_size, rank, shuffle=False)  # type: ignore[arg-type]
+        self.source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        with _random_state(self.seed + self.epoch):
+            items = list(self.source)
+        self.epoch += 1
+        rounds = -(-len(items) // self.num_replicas)
+        for position in range(self.rank, rounds * self.num_replicas, self.num_replicas):
+            yield items[position % len(items)]
+
+
+@contextmanager
+def _random_state(seed: int) -> Iterator[None]:
+    """The global random generators start from `seed` inside and are as before afterwards."""
+    python_state, numpy_state = random.getstate(), numpy.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        _seed_everything(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            numpy.random.set_state(numpy_state)
+
+
+def _seed_everything(seed: int) -> None:
+    torch.manual_seed(seed % 2**63)
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+
+
+class SeededWorkerInit:
+    """Seeds a loading process differently on every rank, then calls the user's own function.
+
+    Ranks start from the same torch seed, and a loading process derives its seeds from that:
+    random augmentation would be the same on all ranks.
+    """
+
+    def __init__(self, user_function: Callable[[int], Any] | None, rank: int) -> None:
+        self.user_function = user_function
+        self.rank = rank
+
+    def __call__(self, worker_id: int) -> None:
+        _seed_everything(torch.initial_seed() + self.rank * 1_000_003)
+        if self.user_function is not None:
+            self.user_function(worker_id)
+
+
+class DeviceDataLoader(DataLoader[Any]):
+    """A DataLoader whose batches are on a device; everything else is that of the loader inside."""
+
+    def __init__(self, source: DataLoader[Any], device: torch.device, auto_transfer: bool) -> None:
+        self.__dict__.update(source.__dict__)
+        self.__dict__.update(source_loader=source, device=device, auto_transfer=auto_transfer)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        batches = iter(self.__dict__["source_loader"])
+        device: torch.device = self.__dict__["device"]
+        if self.__dict__["auto_transfer"] and device.type == "cuda":
+            return prefetch_to_gpu(batches, device)
+        return (move_to(batch, device) for batch in batches)
+
+    def __len__(self) -> int:
+        return len(self.__dict__["source_loader"])

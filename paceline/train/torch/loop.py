@@ -1,0 +1,156 @@
+"""What a PyTorch train function calls: prepare_model, prepare_data_loader, mixed precision, reproducibility.
+
+Drivers import this module for the sake of their train functions, so torch is only
+imported inside the functions.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from paceline.air import session
+from paceline.air.errors import ConfigError, SessionMisuseError
+from paceline.train.torch.devices import main_device
+
+if TYPE_CHECKING:
+    import torch
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
+
+    from paceline.air.session import SessionProtocol
+    from paceline.train.torch.accelerator import Accelerator
+
+T = TypeVar("T")
+
+_current: tuple[SessionProtocol, Accelerator] | None = None
+"""The accelerator in use and the session it belongs to: one process can see several sessions, one after the other."""
+
+
+def accelerate(amp: bool = False) -> None:
+    """Choose how this worker trains; to be called once, before anything is prepared.
+
+    With ``amp=True`` prepared models run in mixed precision: bfloat16 on CPU, float16 with
+    a scaled loss on GPU. Use `prepare_optimizer` and `backward` with it.
+    """
+    active = _session("accelerate")
+    if _current is not None and _current[0] is active:
+        raise RuntimeError(
+            "accelerate() was called a second time, or after something had been prepared. Call it once, at the top of "
+            "the train function."
+        )
+    _make_accelerator(active, amp)
+
+
+def prepare_model(
+    model: torch.nn.Module,
+    move_to_device: bool | torch.device = True,
+    parallel_strategy: str | None = "ddp",
+    parallel_strategy_kwargs: dict[str, Any] | None = None,
+    *,
+    wrap_ddp: bool | None = None,
+    ddp_kwargs: dict[str, Any] | None = None,
+) -> torch.nn.Module:
+    """Put the model on this worker's device and wrap it for training together with the other workers.
+
+    `parallel_strategy` is "ddp", "fsdp" or None, and `parallel_strategy_kwargs` are arguments of
+    the wrapping class. With one worker the model is not wrapped. `wrap_ddp` and `ddp_kwargs`
+    are the older names of the two.
+    """
+    accelerator = _accelerator("prepare_model")
+    if wrap_ddp is not None:
+        parallel_strategy = "ddp" if wrap_ddp else None
+    if parallel_strategy_kwargs and ddp_kwargs:
+        raise ConfigError("prepare_model() got parallel_strategy_kwargs and ddp_kwargs: give one of them.")
+    options = dict(parallel_strategy_kwargs or ddp_kwargs or {})
+    return accelerator.prepare_model(model, _target(move_to_device, accelerator), parallel_strategy, options)
+
+
+def prepare_data_loader(
+    data_loader: DataLoader[T],
+    add_dist_sampler: bool = True,
+    move_to_device: bool | torch.device = True,
+    auto_transfer: bool = True,
+) -> DataLoader[T]:
+    """Deal the data of the loader over the workers, and put its batches on this worker's device.
+
+    Every worker gets its own part, in another order in every epoch if the loader shuffles;
+    `loader.sampler.set_epoch(n)` is not needed, and works. A sampler or batch sampler of
+    your own is dealt as well; one that is already distributed, and an iterable-style dataset, are
+    left alone. All other settings of the loader are kept. `batch_size` is that of one worker.
+    With `auto_transfer`, the next batch is copied to the GPU while this one is computed on.
+    """
+    from paceline.train.torch import data_loader as implementation
+
+    accelerator = _accelerator("prepare_data_loader")
+    active = _session("prepare_data_loader")
+    return implementation.prepare(
+        data_loader,
+        active.world_rank,
+        active.world_size,
+        _target(move_to_device, accelerator),
+        add_dist_sampler,
+        auto_transfer,
+    )
+
+
+def prepare_optimizer(optimizer: Optimizer) -> Optimizer:
+    """Make the optimizer work with mixed precision; needed with ``accelerate(amp=True)``."""
+    return _accelerator("prepare_optimizer").prepare_optimizer(optimizer)
+
+
+def backward(tensor: torch.Tensor) -> None:
+    """Compute the gradients of a loss; replaces ``loss.backward()`` with mixed precision."""
+    _accelerator("backward").backward(tensor)
+
+
+def enable_reproducibility(seed: int = 0) -> None:
+    """Limit what makes two runs differ: seed all generators and use deterministic algorithms.
+
+    Every worker uses the same seed. Results can still differ between machines, versions of
+    PyTorch and numbers of workers.
+    """
+    _session("enable_reproducibility")
+    import numpy
+    import torch
+
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    # cuBLAS is only deterministic with a fixed workspace.
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+
+
+def _target(move_to_device: bool | torch.device, accelerator: Accelerator) -> torch.device | None:
+    if isinstance(move_to_device, bool):
+        return accelerator.device if move_to_device else None
+    return move_to_device
+
+
+def _session(function: str) -> SessionProtocol:
+    active = session.current()
+    if active is None:
+        raise SessionMisuseError(
+            f"paceline.train.torch.{function}() works inside of a train function only: call it in the function that "
+            "you pass to TorchTrainer."
+        )
+    return active
+
+
+def _accelerator(function: str) -> Accelerator:
+    active = _session(function)
+    if _current is not None and _current[0] is active:
+        return _current[1]
+    return _make_accelerator(active, amp=False)
+
+
+def _make_accelerator(active: SessionProtocol, amp: bool) -> Accelerator:
+    global _current
+    from paceline.train.torch.accelerator import Accelerator
+
+    accelerator = Accelerator(main_device(), active.world_size, amp)
+    _current = (active, accelerator)
+    return accelerator

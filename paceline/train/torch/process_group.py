@@ -1,0 +1,119 @@
+"""What a worker does to join its process group and to leave it.
+
+These functions are sent to workers by `TorchBackend`. The driver imports this module too,
+so torch is only imported inside them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from paceline.train.torch.devices import assign_gpus
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+LOOPBACK = "127.0.0.1"
+
+_replaced: dict[str, str | None] = {}
+"""The variables that `enter` set, with their values before."""
+_store_file: int | None = None
+"""This worker's own descriptor of the memory file in which the ranks meet."""
+_listener: socket.socket | None = None
+"""On rank 0: the bound socket on which it will host the store."""
+_group: Any = None
+"""The default group. A train function may call destroy_process_group() while its model still
+uses the group; dropping the last reference there joins a thread that waits for the
+interpreter lock, and hangs. This reference outlives the train function."""
+
+
+def listen() -> int:
+    """On rank 0: bind the port of the store before anyone connects to it; returns its number."""
+    global _listener
+    _listener = socket.create_server((LOOPBACK, 0), backlog=socket.SOMAXCONN)
+    return int(_listener.getsockname()[1])
+
+
+def enter(environment: Mapping[str, str], own_gpus: tuple[int, ...], store_path: str | None) -> bool:
+    """Set this rank's variables and open the memory file; False if the file cannot be opened."""
+    global _store_file
+    _close_store_file()
+    for name, value in environment.items():
+        _replaced.setdefault(name, os.environ.get(name))
+        os.environ[name] = value
+    assign_gpus(tuple(own_gpus))
+    if store_path is None:
+        return True
+    try:
+        _store_file = os.open(store_path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    return True
+
+
+def join(backend: str, timeout_s: float) -> None:
+    """Make the default process group, together with all other ranks."""
+    global _group
+    import torch
+    import torch.distributed as dist
+
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = os.environ["ACCELERATE_TORCH_DEVICE"]
+    if device != "cpu":
+        torch.cuda.set_device(torch.device(device))
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group(
+        backend, store=_store(world_size, timeout), rank=rank, world_size=world_size, timeout=timeout
+    )
+    _group = dist.group.WORLD
+
+
+def _store(world_size: int, timeout: timedelta) -> Store:
+    global _listener
+    from torch._C._distributed_c10d import FileStore, TCPStore
+
+    if _store_file is not None:
+        # The store opens its path again for every operation; this one stays valid while the
+        # descriptor is open, needs no name in a file system and is gone with the last worker.
+        return FileStore(f"/proc/self/fd/{_store_file}", world_size)
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if _listener is None:
+        return TCPStore(address, port, world_size, is_master=False, timeout=timeout)
+    descriptor = _listener.detach()  # the store's from here on
+    _listener = None
+    return TCPStore(
+        address,
+        port,
+        world_size,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=descriptor,
+    )
+
+
+def leave() -> None:
+    """Leave the group, unless the train function already did; put the variables back."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    _close_store_file()
+    for name, value in _replaced.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    _replaced.clear()
+    assign_gpus(())
+
+
+def _close_store_file() -> None:
+    global _store_file
+    if _store_file is not None:
+        os.close(_store_file)
+        _store_file = None

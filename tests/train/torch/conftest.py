@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import pytest
+import torch._dynamo  # noqa: F401  (sets variables when it is imported, which no test shall be blamed for)
+
+from paceline.air import session
+
+
+class InstallSession(Protocol):
+    def __call__(self, world_rank: int = 0, world_size: int = 1) -> Any: ...
+
+
+@pytest.fixture
+def install_session() -> Iterator[InstallSession]:
+    """Make this process look like a worker of the given rank, without any peer."""
+
+    def install(world_rank: int = 0, world_size: int = 1) -> Any:
+        fake: Any = SimpleNamespace(world_rank=world_rank, world_size=world_size)
+        session.install(fake)
+        return fake
+
+    yield install
+    session.install(None)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import collections
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.errors import CheckpointError, ConfigError
+from paceline.train.torch import TorchCheckpoint
+
+
+def linear() -> torch.nn.Linear:
+    return torch.nn.Linear(3, 2)
+
+
+def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+FORMS: list[Any] = [
+    lambda checkpoint, folder: checkpoint,
+    lambda checkpoint, folder: Checkpoint.from_directory(checkpoint.to_directory(folder)),
+    lambda checkpoint, folder: Checkpoint.from_bytes(checkpoint.to_bytes()),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["object", "directory", "bytes"])
+def test_weights_come_back_in_every_form(form: Any, tmp_path: Path) -> None:
+    model = linear()
+    checkpoint = form(TorchCheckpoint.from_state_dict(model.state_dict()), tmp_path)
+    assert type(checkpoint) is TorchCheckpoint
+    assert same_weights(checkpoint.get_model(linear()), model)
+    weights = checkpoint.to_dict()["model"]
+    assert isinstance(weights, collections.OrderedDict)
+    assert torch.equal(weights["bias"], model.bias)
+    with pytest.raises(ConfigError, match=r"get_model\(MyModel\(\)\)"):
+        checkpoint.get_model()
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["object", "directory", "bytes"])
+def test_a_model_comes_back_in_every_form(form: Any, tmp_path: Path) -> None:
+    model = linear()
+    checkpoint = form(TorchCheckpoint.from_model(model), tmp_path)
+    assert type(checkpoint.get_model()) is torch.nn.Linear
+    assert same_weights(checkpoint.get_model(), model)
+    into = linear()
+    assert checkpoint.get_model(into) is into
+    assert same_weights(into, model)
+    assert isinstance(checkpoint.to_dict()["model"], torch.nn.Linear)
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("the file was unpickled",))
+
+
+def test_weights_never_run_code(tmp_path: Path) -> None:
+    folder = TorchCheckpoint.from_state_dict(linear().state_dict()).to_directory(tmp_path)
+    stream = io.BytesIO()
+    torch.save({"weight": Bomb()}, stream)
+    Path(folder, "model_weights.pt").write_bytes(stream.getvalue())
+    with pytest.raises(CheckpointError, match="other than tensors"):
+        TorchCheckpoint.from_directory(folder).get_model(linear())
+
+
+def test_weights_of_a_wrapped_model_fit_the_bare_one() -> None:
+    model = linear()
+    wrapped = {f"module.{name}": value for name, value in model.state_dict().items()}
+    assert same_weights(TorchCheckpoint.from_state_dict(wrapped).get_model(linear()), model)
+
+
+def test_a_dict_checkpoint_of_the_user_can_be_read(tmp_path: Path) -> None:
+    model = linear()
+    plain = Checkpoint.from_dict({"model": model.state_dict(), "epoch": 3})
+    stored = Checkpoint.from_directory(plain.to_directory(tmp_path))
+    assert same_weights(TorchCheckpoint.from_checkpoint(stored).get_model(linear()), model)
+    with pytest.raises(CheckpointError, match="holds no model"):
+        TorchCheckpoint.from_dict({"epoch": 3}).get_model(linear())
+
+
+def test_the_wrong_thing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="use from_model"):
+        TorchCheckpoint.from_state_dict(linear())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"takes a torch\.nn\.Module, not OrderedDict"):
+        TorchCheckpoint.from_model(linear().state_dict())  # type: ignore[arg-type]

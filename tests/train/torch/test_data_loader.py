@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import random
+from collections import namedtuple
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from paceline.air.errors import ConfigError, SessionMisuseError
+from paceline.train.torch import prepare_data_loader
+from paceline.train.torch.data_loader import DeviceDataLoader
+from tests.train.torch.conftest import InstallSession
+
+ROWS = 12
+
+
+def rows_dataset(rows: int = ROWS) -> TensorDataset:
+    return TensorDataset(torch.arange(rows))
+
+
+def epoch(loader: DataLoader[Any]) -> list[int]:
+    return [int(row) for (batch,) in loader for row in batch]
+
+
+def prepared(install: InstallSession, make: Any, world_size: int = 2, **kwargs: Any) -> list[DataLoader[Any]]:
+    """The loader as every rank would prepare it."""
+    loaders = []
+    for rank in range(world_size):
+        install(rank, world_size)
+        loaders.append(prepare_data_loader(make(), **kwargs))
+    return loaders
+
+
+def test_outside_a_train_function_it_is_refused() -> None:
+    with pytest.raises(SessionMisuseError, match=r"prepare_data_loader\(\) works inside of a train function"):
+        prepare_data_loader(DataLoader(rows_dataset()))
+
+
+def test_shards_are_disjoint_and_complete_and_epochs_differ(install_session: InstallSession) -> None:
+    loaders = prepared(install_session, lambda: DataLoader(rows_dataset(), batch_size=2, shuffle=True), 3)
+    epochs = []
+    for _ in range(3):
+        shards = [epoch(loader) for loader in loaders]
+        assert sorted(row for shard in shards for row in shard) == list(range(ROWS))
+        assert [len(shard) for shard in shards] == [4, 4, 4]
+        epochs.append(shards[0])
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_sequential_order_is_kept(install_session: InstallSession) -> None:
+    first, second = prepared(install_session, lambda: DataLoader(rows_dataset(), batch_size=2))
+    for _ in range(2):
+        assert epoch(first) == [0, 2, 4, 6, 8, 10]
+        assert epoch(second) == [1, 3, 5, 7, 9, 11]
+
+
+def test_set_epoch_of_the_user_wins(install_session: InstallSession) -> None:
+    (loader, _) = prepared(install_session, lambda: DataLoader(rows_dataset(), shuffle=True))
+    assert isinstance(loader.sampler, DistributedSampler)
+    loader.sampler.set_epoch(7)
+    seventh = epoch(loader)
+    assert epoch(loader) != seventh
+    loader.sampler.set_epoch(7)
+    assert epoch(loader) == seventh
+
+
+def test_every_other_setting_is_kept(install_session: InstallSession) -> None:
+    def collate(rows: list[Any]) -> Any:
+        return torch.stack([row[0] for row in rows])
+
+    def init(worker_id: int) -> None: ...
+
+    original = DataLoader(
+        rows_dataset(),
+        batch_size=5,
+        shuffle=True,
+        num_workers=2,
+        collate_fn=collate,
+        pin_memory=False,
+        drop_last=True,
+        timeout=9,
+        worker_init_fn=init,
+        multiprocessing_context="fork",
+        generator=torch.Generator(),
+        prefetch_factor=3,
+        persistent_workers=True,
+    )
+    install_session(0, 2)
+    loader = prepare_data_loader(original)
+    changed = {"sampler", "batch_sampler", "worker_init_fn", "_iterator"}
+    for name, value in vars(original).items():
+        if name not in changed:
+            assert vars(loader)[name] is value, name
+    assert loader.multiprocessing_context is original.multiprocessing_context
+    assert isinstance(loader.batch_sampler, BatchSampler)
+    assert (loader.batch_sampler.batch_size, loader.batch_sampler.drop_last) == (5, True)
+    assert len(loader) == 1
+    assert isinstance(original.sampler, RandomSampler)
+
+
+def test_one_worker_keeps_its_loader(install_session: InstallSession) -> None:
+    install_session(0, 1)
+    loader = DataLoader(rows_dataset(), shuffle=True)
+    assert prepare_data_loader(loader) is loader
+
+
+def test_what_is_already_distributed_and_iterable_datasets_are_left_alone(install_session: InstallSession) -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(range(3))
+
+    install_session(1, 2)
+    sampler: DistributedSampler[Any] = DistributedSampler(rows_dataset(), 2, 1)
+    assert prepare_data_loader(DataLoader(rows_dataset(), sampler=sampler)).sampler is sampler
+    batches = BatchSampler(sampler, 2, False)
+    assert prepare_data_loader(DataLoader(rows_dataset(), batch_sampler=batches)).batch_sampler is batches
+    assert [int(row) for row in prepare_data_loader(DataLoader(Stream()))] == [0, 1, 2]
+    plain = prepare_data_loader(DataLoader(rows_dataset()), add_dist_sampler=False)
+    assert isinstance(plain.sampler, SequentialSampler)
+
+
+def test_a_sampler_of_the_user_is_dealt_not_replaced(install_session: InstallSession) -> None:
+    subset = [1, 3, 5, 7]
+    loaders = prepared(install_session, lambda: DataLoader(rows_dataset(), sampler=SubsetRandomSampler(subset)))
+    orders = []
+    for _ in range(4):
+        torch.rand(3)  # the ranks' own random states differ and must not matter
+        shards = [epoch(loader) for loader in loaders]
+        assert sorted(shards[0] + shards[1]) == subset
+        orders.append(shards)
+    assert any(order != orders[0] for order in orders)
+
+    weights = [0.0] * 11 + [1.0]
+    loaders = prepared(install_session, lambda: DataLoader(rows_dataset(), sampler=WeightedRandomSampler(weights, 6)))
+    assert [epoch(loader) for loader in loaders] == [[11, 11, 11], [11, 11, 11]]
+
+
+def test_a_batch_sampler_of_the_user_is_dealt_by_batches(install_session: InstallSession) -> None:
+    class ByNumpy:
+        def __iter__(self) -> Any:
+            order = numpy.random.permutation(ROWS).tolist()
+            return iter([order[at : at + 3] for at in range(0, ROWS, 3)])
+
+        def __len__(self) -> int:
+            return 4
+
+    loaders = prepared(install_session, lambda: DataLoader(rows_dataset(), batch_sampler=ByNumpy()))
+    shards = [epoch(loader) for loader in loaders]
+    assert sorted(shards[0] + shards[1]) == list(range(ROWS))
+    assert [len(loader) for loader in loaders] == [2, 2]
+
+
+def test_uneven_batches_are_filled_up(install_session: InstallSession) -> None:
+    batches = [[0], [1], [2]]
+    loaders = prepared(install_session, lambda: DataLoader(rows_dataset(), batch_sampler=batches))
+    assert [epoch(loader) for loader in loaders] == [[0, 2], [1, 0]]
+
+
+def test_a_sampler_without_length_is_refused(install_session: InstallSession) -> None:
+    class Endless:
+        def __iter__(self) -> Any:
+            return iter(range(3))
+
+    install_session(0, 2)
+    with pytest.raises(ConfigError, match="no len"):
+        prepare_data_loader(DataLoader(rows_dataset(), sampler=Endless()))
+    with pytest.raises(ConfigError, match="takes a torch DataLoader, not list"):
+        prepare_data_loader([1, 2])  # type: ignore[arg-type]
+
+
+def test_a_subclass_stays_itself(install_session: InstallSession) -> None:
+    class Doubling(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            return ((batch * 2,) for (batch,) in super().__iter__())
+
+    first, _ = prepared(install_session, lambda: Doubling(rows_dataset(4)))
+    assert epoch(first) == [0, 4]
+
+
+class RandomRows(Dataset[Any]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return [torch.rand(()).item(), random.random(), numpy.random.random()]
+
+
+def seed_numpy(worker_id: int) -> None:
+    numpy.random.seed(5)
+
+
+def test_loading_processes_of_two_ranks_draw_differently(install_session: InstallSession) -> None:
+    def first_row(rank: int, worker_init_fn: Any) -> list[float]:
+        install_session(rank, 2)
+        torch.manual_seed(0)
+        loader = prepare_data_loader(DataLoader(RandomRows(), num_workers=1, worker_init_fn=worker_init_fn))
+        return [float(value) for value in next(iter(loader))]
+
+    ranks = [first_row(rank, None) for rank in range(2)]
+    assert all(one != other for one, other in zip(*ranks, strict=True))
+    assert first_row(0, None) == ranks[0]
+
+    by_user = [first_row(rank, seed_numpy) for rank in range(2)]
+    assert [one == other for one, other in zip(*by_user, strict=True)] == [False, False, True]
+
+
+def test_persistent_workers_see_new_epochs(install_session: InstallSession) -> None:
+    def make() -> DataLoader[Any]:
+        return DataLoader(rows_dataset(), batch_size=2, shuffle=True, num_workers=1, persistent_workers=True)
+
+    install_session(0, 2)
+    loader = prepare_data_loader(make())
+    first, second = epoch(loader), epoch(loader)
+    assert first != second
+    assert len(first) == len(second) == 6
+
+
+Point = namedtuple("Point", "x y")
+
+
+def test_batches_are_moved_to_the_device(install_session: InstallSession) -> None:
+    install_session(0, 1)
+    rows: Any = [{"points": Point(torch.ones(1), [torch.ones(1)]), "name": "a"}]
+    source = DataLoader(rows, batch_size=1, shuffle=False)
+    loader = prepare_data_loader(source, move_to_device=torch.device("meta"))
+    assert isinstance(loader, DeviceDataLoader)
+    assert isinstance(loader, DataLoader)
+    (batch,) = list(loader)
+    assert batch["points"].x.is_meta
+    assert batch["points"].y[0].is_meta
+    assert type(batch["points"]) is Point
+    assert batch["name"] == ["a"]
+    assert len(loader) == 1
+    assert loader.batch_size == 1
+    assert loader.dataset is rows
