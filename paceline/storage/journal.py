@@ -169,7 +169,10 @@ def decode_record(body: bytes) -> Any:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole record, in order. A torn tail is dropped; damage before the end is a StorageError."""
+    """Every whole record, in order. A torn tail is dropped; damage before the end is a StorageError.
+
+    FileNotFoundError passes as it is: a directory without a journal holds no run.
+    """
     for body, _ in _whole_records(path):
         yield decode_record(body)
 
@@ -198,9 +201,9 @@ def _whole_records(path: Path) -> Iterator[tuple[bytes, int]]:
                     return
                 offset += len(line)
                 yield body, offset
+    except (StorageError, FileNotFoundError):
+        raise
     except OSError as error:
-        if isinstance(error, StorageError):
-            raise
         raise storage_error(error, path, "reading the journal") from error
 
 

@@ -120,7 +120,7 @@ class Mirror:
             target.chmod(entry.mode)
         return verify(staging)
 
-    def acquire_lock(self) -> None:
+    def acquire(self) -> None:
         """Become the one driver that writes there, or raise RunLockedError at once."""
         holder = {**describe_this_process(), "token": secrets.token_hex(16)}
         text = json.dumps(holder)
@@ -129,7 +129,7 @@ class Mirror:
         self._lock_text = text
         self.filesystem.abort_stale_uploads()
 
-    def release_lock(self) -> None:
+    def release(self) -> None:
         """Give the lock back, if it is still ours."""
         if self._lock_text and self._read(LOCK_NAME) == self._lock_text:
             self.filesystem.delete(LOCK_NAME)

@@ -1,0 +1,221 @@
+"""Records survive everything that can happen to the process that writes them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.air.errors import StorageError
+from paceline.storage.journal import Journal, read
+from tests.storage.small_disk import run_on_small_disk
+
+RECORDS: list[dict[str, Any]] = [
+    {"kind": "run", "name": "ünï", "n": 2**70},
+    {"kind": "row", "loss": 0.1, "nested": {"a": [1, None, True]}, "text": "line\nbreak"},
+    {"kind": "row", "loss": 1e-310, "small": -0.0},
+    {"kind": "path", "name": os.fsdecode(b"latin-\xff")},
+]
+
+
+def write(path: Path, records: list[dict[str, Any]]) -> None:
+    journal = Journal(path)
+    for record in records:
+        journal.append(record)
+    journal.close()
+
+
+def test_what_is_appended_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "journal", RECORDS[:2])
+    write(tmp_path / "journal", RECORDS[2:])
+    assert list(read(tmp_path / "journal")) == RECORDS
+
+
+def test_a_line_is_checksum_length_json(tmp_path: Path) -> None:
+    write(tmp_path / "journal", [{"a": 1}])
+    assert (tmp_path / "journal").read_bytes() == b'561bacaf 7 {"a":1}\n'
+
+
+def test_nan_and_infinity_survive_exactly(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.append({"a": math.nan, "b": math.inf, "c": [-math.inf]}, finite=False)
+    journal.append_raw(b'{"raw":NaN}')
+    journal.close()
+    first, second = read(tmp_path / "journal")
+    assert math.isnan(first["a"])
+    assert (first["b"], first["c"]) == (math.inf, [-math.inf])
+    assert math.isnan(second["raw"])
+
+
+def test_c2_a_tail_torn_at_any_byte_is_dropped_and_the_file_goes_on(tmp_path: Path) -> None:
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    write(whole, RECORDS)
+    content = whole.read_bytes()
+    ends = [0]
+    for line in content.splitlines(keepends=True):
+        ends.append(ends[-1] + len(line))
+    for length in range(len(content) + 1):
+        torn.write_bytes(content[:length])
+        expected = sum(1 for end in ends[1:] if end <= length)
+        assert list(read(torn)) == RECORDS[:expected], length
+        journal = Journal(torn)
+        assert journal.dropped_bytes == length - ends[expected]
+        journal.append({"kind": "after"})
+        journal.close()
+        assert list(read(torn)) == [*RECORDS[:expected], {"kind": "after"}], length
+
+
+def test_a_tail_of_zeros_is_dropped(tmp_path: Path) -> None:
+    write(tmp_path / "journal", RECORDS)
+    with open(tmp_path / "journal", "ab") as file:
+        file.write(bytes(5000))
+    assert list(read(tmp_path / "journal")) == RECORDS
+    Journal(tmp_path / "journal").close()
+    assert list(read(tmp_path / "journal")) == RECORDS
+
+
+def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    write(path, [{"kind": "row", "i": i} for i in range(3)])
+    content = path.read_bytes()
+    first_line = content.index(b"\n")
+    for position in range(first_line + 1):
+        for bit in range(8):
+            damaged = bytearray(content)
+            damaged[position] ^= 1 << bit
+            path.write_bytes(damaged)
+            with pytest.raises(StorageError, match="damaged at byte 0"):
+                list(read(path))
+            with pytest.raises(StorageError, match="damaged at byte 0"):
+                Journal(path)
+    assert path.stat().st_size == len(content)  # opening a damaged journal does not cut it
+
+
+def test_flushed_records_survive_sigkill(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from paceline.storage.journal import Journal\n"
+        "journal = Journal(Path(sys.argv[1]))\n"
+        "for i in range(1000): journal.append({'i': i})\n"
+        "journal.flush(); journal.append({'i': 1000})\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "journal")])
+    assert done.returncode == -9
+    assert [record["i"] for record in read(tmp_path / "journal")] == list(range(1000))
+
+
+def test_unflushed_memory_is_bounded(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    for _ in range(100):
+        journal.append_raw(b'"%b"' % (b"x" * 10_000))
+    assert (tmp_path / "journal").stat().st_size > 700_000
+    journal.close()
+
+
+def test_threads_may_append_at_the_same_time(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+
+    def work(worker: int) -> None:
+        for i in range(500):
+            journal.append({"worker": worker, "i": i})
+            if i % 50 == 0:
+                journal.sync()
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    journal.close()
+    rows = list(read(tmp_path / "journal"))
+    for worker in range(4):
+        assert [row["i"] for row in rows if row["worker"] == worker] == list(range(500))
+
+
+def test_closing_twice_is_fine_and_ends_the_thread(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.append({})
+    journal.flush()
+    journal.close()
+    journal.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "paceline-journal"]
+
+
+def test_e14_a_deleted_journal_is_noticed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.append({"a": 1})
+    (tmp_path / "journal").unlink()
+    with pytest.raises(StorageError, match="deleted while the run was writing"):
+        journal.sync()
+    with pytest.raises(StorageError, match="deleted"):
+        journal.append({"a": 2})
+    journal.close()
+
+
+def test_a_missing_journal_is_file_not_found(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(read(tmp_path / "journal"))
+
+
+def test_e2_a_full_disk_stops_the_run_and_leaves_a_sound_file(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from paceline.storage.journal import Journal, read\n"
+        "from paceline.air.errors import StorageError\n"
+        "path = Path(sys.argv[1]) / 'journal'\n"
+        "journal, written = Journal(path), 0\n"
+        "try:\n"
+        "    while True:\n"
+        "        journal.append({'text': 'x' * 10_000}); journal.sync(); written += 1\n"
+        "except StorageError as error:\n"
+        "    print(error.errno, error)\n"
+        "try: journal.append({})\n"
+        "except StorageError as error: print('again', error.errno)\n"
+        "journal.close()\n"
+        "assert len(list(read(path))) == written > 10\n"
+        "assert path.read_bytes().endswith(b'\\n')\n"
+    )
+    output = run_on_small_disk(program, tmp_path)
+    assert output.startswith("28 ")
+    assert "needed: 1" in output
+    assert "again 28" in output
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="injects the error with strace")
+def test_e3_a_failed_sync_is_final(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from paceline.storage.journal import Journal\n"
+        "from paceline.air.errors import StorageError\n"
+        "journal = Journal(Path(sys.argv[1]))\n"
+        "journal.append({'a': 1})\n"
+        "for _ in range(3):\n"
+        "    try: journal.sync()\n"
+        "    except StorageError as error: print(error.errno, error)\n"
+        "journal.close()\n"
+    )
+    trace = tmp_path / "trace"
+    command = ["strace", "-f", "-o", str(trace), "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=1"]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", program, str(tmp_path / "journal")], capture_output=True, text=True
+    )
+    if "ptrace" in done.stderr.lower():
+        pytest.skip("strace may not trace here")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["5", "5", "5"]
+    assert trace.read_text().count("fdatasync(") == 1
+
+
+def test_json_of_a_record_has_no_line_break(tmp_path: Path) -> None:
+    write(tmp_path / "journal", [{"a\nb": "\u2028\n"}])
+    lines = (tmp_path / "journal").read_bytes().splitlines()
+    assert len(lines) == 1
+    assert json.loads(lines[0].split(b" ", 2)[2]) == {"a\nb": "\u2028\n"}
