@@ -54,7 +54,7 @@ def test_page_runs(path: Path, tmp_path: Path) -> None:
         pytest.skip("no Python blocks on this page")
     home = tmp_path / "home"
     home.mkdir()
-    script = tmp_path / f"{path.stem.replace('-', '_')}.py"
+    script = tmp_path / f"page_{path.stem.lower().replace('-', '_')}.py"  # not torch.py: it would be found as torch
     script.write_text(page.program, encoding="utf-8")
     environment = os.environ | {
         "HOME": str(home),
