@@ -15,7 +15,7 @@ import traceback
 import weakref
 from collections.abc import Sequence
 
-from paceline.air.errors import ConfigError, StopTraining
+from paceline.air.errors import ConfigError
 from paceline.engine import protocol
 from paceline.engine.base import Engine, Placement, WorkerGroup
 from paceline.engine.channel_group import ChannelGroup, Member, wait_for_groups
@@ -25,6 +25,8 @@ from paceline.engine.reactor import Reactor
 from paceline.engine.worker_loop import Channel, WorkerLoop
 
 RUN_ID_VARIABLE = "PACELINE_RUN_ID"
+IDLE_WAIT_S = 0.05
+"""What a worker that only waits for its next call needs to end, even without any grace."""
 INTERRUPT_WAIT_S = 1.0
 
 
@@ -50,7 +52,7 @@ class InlineGroup(ChannelGroup):
     def _serve(self) -> None:
         try:
             WorkerLoop(self._channel).run()
-        except (ConnectionError, StopTraining):
+        except (ConnectionError, SystemExit):
             return
         finally:
             self._channel.frames.close()
@@ -72,7 +74,7 @@ class InlineGroup(ChannelGroup):
         self._closed = True
         member = self._members[0]
         self._post(member, protocol.EXIT, b"")
-        self._join(grace)
+        self._join(max(grace, IDLE_WAIT_S))
         warnings: list[str] = []
         if self._thread.is_alive():
             self._detach(member)
@@ -155,5 +157,8 @@ class _Surroundings:
 
 
 def _raise_in(thread: threading.Thread) -> None:
-    """Have StopTraining raised at the thread's next Python instruction; C code is not interrupted."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(StopTraining))
+    """Have SystemExit raised at the thread's next Python instruction; C code is not interrupted.
+
+    SystemExit, because a thread that was just ending anyway ends by it without complaint.
+    """
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))

@@ -1,0 +1,380 @@
+"""What every engine must do, as one test class.
+
+An engine's test module subclasses EngineContract and supplies the `engine` fixture::
+
+    class TestMyEngine(EngineContract):
+        max_workers = 4
+
+        @pytest.fixture
+        def engine(self):
+            engine = MyEngine()
+            yield engine
+            engine.close()
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.air.errors import RemoteError, SerializationError, WorkerDiedError, WorkerError
+from paceline.engine.base import (
+    Engine,
+    Event,
+    Message,
+    Placement,
+    TaskEnded,
+    TaskFailed,
+    WorkerChannel,
+    WorkerDied,
+    WorkerGroup,
+    WorkerPlace,
+)
+from paceline.engine.serialization import dumps
+
+PATIENCE_S = 60.0
+"""A guard against hanging; nothing here is expected to take long."""
+
+
+def placement_in(folder: Path, workers: int, **settings: Any) -> Placement:
+    """A placement whose workers live below `folder`."""
+    env = settings.pop("env", {})
+    places = tuple(
+        WorkerPlace(rank, rank, 0, str(folder / f"rank_{rank}"), str(folder / "logs" / f"rank_{rank}.log"), env)
+        for rank in range(workers)
+    )
+    return Placement(run_id=settings.pop("run_id", f"test-{folder.name}"), workers=places, **settings)
+
+
+def run_task(group: WorkerGroup, task: Callable[[WorkerChannel, bytes], None], *arguments: bytes) -> None:
+    """Start the same task on every rank."""
+    group.start(dumps(task, "task"), list(arguments) or [b""] * group.world_size)
+
+
+def collect(group: WorkerGroup, until: Callable[[list[Event]], bool]) -> list[Event]:
+    """Poll until the events seen so far satisfy the condition."""
+    events: list[Event] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while not until(events):
+        assert time.monotonic() < deadline, f"waited too long; saw {[type(event).__name__ for event in events]}"
+        events.extend(group.poll(1.0))
+    return events
+
+
+def collect_to_end(group: WorkerGroup) -> list[Event]:
+    """Everything up to the end of the task on every rank, however it ended."""
+
+    def over(events: list[Event]) -> bool:
+        return len({event.rank for event in events if not isinstance(event, Message)}) == group.world_size
+
+    return collect(group, over)
+
+
+def bodies_of(events: list[Event], rank: int = 0) -> list[bytes]:
+    return [event.body for event in events if isinstance(event, Message) and event.rank == rank]
+
+
+class EngineContract:
+    """Subclasses supply the `engine` fixture."""
+
+    max_workers = 1
+    isolated = True
+    """False if a worker shares the driver's process: then it cannot die alone."""
+
+    @pytest.fixture
+    def group(self, engine: Engine, tmp_path: Path) -> Iterator[WorkerGroup]:
+        group = engine.start_group(placement_in(tmp_path, self.max_workers))
+        yield group
+        group.shutdown()
+
+    def test_resources_name_cpus_and_gpus(self, engine: Engine) -> None:
+        resources = engine.resources()
+        assert resources["CPU"] > 0
+        assert resources["GPU"] >= 0
+
+    # Calls
+
+    def test_execute_returns_plain_values_in_rank_order(self, group: WorkerGroup) -> None:
+        def facts(number: int) -> dict[str, Any]:
+            return {"number": number, "pair": (1, 2), "directory": os.getcwd(), "nothing": None}
+
+        answers = group.execute(facts, 7)
+        assert [answer["number"] for answer in answers] == [7] * self.max_workers
+        assert [answer["pair"] for answer in answers] == [[1, 2]] * self.max_workers
+        assert [Path(answer["directory"]).name for answer in answers] == [f"rank_{r}" for r in range(self.max_workers)]
+
+    def test_execute_on_some_ranks_only(self, group: WorkerGroup) -> None:
+        last = self.max_workers - 1
+        assert group.execute(lambda: "here", ranks=[last]) == ["here"]
+        assert group.execute_single(last, max, 3, 4) == 4
+
+    def test_execute_raises_what_the_function_raised(self, group: WorkerGroup) -> None:
+        def fail() -> None:
+            raise LookupError("no such thing")
+
+        with pytest.raises(RemoteError, match="no such thing") as caught:
+            group.execute(fail)
+        failure = caught.value.failure
+        assert failure is not None
+        assert failure.exception_type == "builtins.LookupError"
+        assert "in fail" in failure.traceback
+        assert group.execute(lambda: 1) == [1] * self.max_workers
+
+    def test_execute_refuses_a_result_that_is_not_plain(self, group: WorkerGroup) -> None:
+        with pytest.raises(WorkerError, match="object"):
+            group.execute(object)
+
+    def test_execute_refuses_what_cannot_be_pickled_before_sending_it(self, group: WorkerGroup) -> None:
+        lines = (line for line in "abc")
+        with pytest.raises(SerializationError, match="lines"):
+            group.execute(lambda: next(lines))
+        assert group.execute(lambda: 1) == [1] * self.max_workers
+
+    def test_execute_that_takes_too_long_says_so(self, group: WorkerGroup) -> None:
+        with pytest.raises(WorkerError, match="did not return within"):
+            group.execute(time.sleep, 1.0, ranks=[0], timeout=0.05)
+        assert group.execute(lambda: "next") == ["next"] * self.max_workers
+
+    # Tasks and messages
+
+    def test_a_task_gets_its_argument_and_ends(self, group: WorkerGroup) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            channel.send(argument + f" of {channel.rank}/{channel.world_size}".encode())
+
+        run_task(group, task, *[f"argument {rank}".encode() for rank in range(self.max_workers)])
+        events = collect_to_end(group)
+        for rank in range(self.max_workers):
+            assert bodies_of(events, rank) == [f"argument {rank} of {rank}/{self.max_workers}".encode()]
+            assert TaskEnded(rank) in events
+
+    def test_messages_keep_their_order_and_come_before_the_end(self, group: WorkerGroup) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            for number in range(5000):
+                channel.send(number.to_bytes(4, "little") + b"x" * (number % 300))
+
+        run_task(group, task)
+        events = collect_to_end(group)
+        for rank in range(self.max_workers):
+            own = [event for event in events if event.rank == rank]
+            assert isinstance(own[-1], TaskEnded)
+            assert [int.from_bytes(body[:4], "little") for body in bodies_of(own, rank)] == list(range(5000))
+
+    def test_a_reply_reaches_the_task(self, group: WorkerGroup) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            while (answer := channel.receive()) != b"stop":
+                assert answer is not None
+                channel.send(answer.upper())
+
+        run_task(group, task)
+        for rank in range(self.max_workers):
+            for word in (b"one", b"two", b"stop"):
+                group.reply(rank, word)
+        events = collect_to_end(group)
+        for rank in range(self.max_workers):
+            assert bodies_of(events, rank) == [b"ONE", b"TWO"]
+
+    def test_receive_returns_none_when_its_time_is_up(self, group: WorkerGroup) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            channel.send(repr([channel.receive(timeout=0), channel.receive(timeout=0.01)]).encode())
+
+        run_task(group, task)
+        assert bodies_of(collect_to_end(group)) == [b"[None, None]"]
+
+    def test_a_large_payload_travels_both_ways(self, group: WorkerGroup) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            channel.send(argument[::-1])
+            answer = channel.receive()
+            assert answer is not None
+            channel.send(len(answer).to_bytes(8, "little"))
+
+        argument = b"ab" * (25 * 1024 * 1024)
+        run_task(group, task, *[argument] * self.max_workers)
+        events = collect(group, lambda events: len(bodies_of(events)) == 1)
+        assert bodies_of(events)[0] == argument[::-1]
+        for rank in range(self.max_workers):
+            group.reply(rank, argument)
+        assert bodies_of(collect_to_end(group))[-1] == len(argument).to_bytes(8, "little")
+
+    def test_descriptors_travel_both_ways(self, group: WorkerGroup, tmp_path: Path) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            channel.receive()
+            (received,) = channel.take_fds()
+            text = os.pread(received, 100, 0)
+            reader, writer = os.pipe()
+            os.write(writer, text.upper())
+            channel.send(b"back", [reader])
+            for fd in (received, reader, writer):
+                os.close(fd)
+
+        (tmp_path / "note").write_text("from the driver")
+        run_task(group, task)
+        with open(tmp_path / "note", "rb") as note:
+            for rank in range(self.max_workers):
+                group.reply(rank, b"take this", [note.fileno()])
+        events = collect_to_end(group)
+        messages = [event for event in events if isinstance(event, Message)]
+        assert len(messages) == self.max_workers
+        for message in messages:
+            (fd,) = message.fds
+            assert os.read(fd, 100) == b"FROM THE DRIVER"
+            os.close(fd)
+
+    def test_calls_work_again_after_the_task(self, group: WorkerGroup) -> None:
+        run_task(group, lambda channel, argument: None)
+        collect_to_end(group)
+        assert group.execute(lambda: "after") == ["after"] * self.max_workers
+
+    def test_wait_names_the_groups_that_have_events(self, engine: Engine, group: WorkerGroup) -> None:
+        assert engine.wait([group], 0) == []
+        run_task(group, lambda channel, argument: channel.send(b"x"))
+        assert engine.wait([group], PATIENCE_S) == [group]
+        assert collect_to_end(group)
+
+    # Failures
+
+    def test_an_exception_arrives_with_type_message_and_traceback(self, group: WorkerGroup) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            channel.send(b"before")
+            raise KeyError("the key", channel.rank)
+
+        run_task(group, task)
+        events = collect_to_end(group)
+        for rank in range(self.max_workers):
+            own = [event for event in events if event.rank == rank]
+            assert bodies_of(own, rank) == [b"before"]
+            assert isinstance(own[-1], TaskFailed)
+            failure = own[-1].failure
+            assert (failure.rank, failure.kind, failure.exception_type) == (rank, "exception", "builtins.KeyError")
+            assert failure.arguments == ("the key", rank)
+            assert failure.time_ns > 0
+            first_frame = failure.traceback.splitlines()[1]
+            assert "in task" in first_frame, "the traceback begins at the user's own frame"
+
+    def test_an_exception_that_cannot_be_shown_still_arrives(self, group: WorkerGroup) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            class Unspeakable(Exception):
+                def __str__(self) -> str:
+                    raise RuntimeError("no words")
+
+                def __reduce__(self) -> Any:
+                    raise RuntimeError("no pickle")
+
+            raise Unspeakable
+
+        run_task(group, task)
+        failure = _failure_of(collect_to_end(group))
+        assert failure.exception_type is not None
+        assert failure.exception_type.endswith("Unspeakable")
+        assert "in task" in failure.traceback
+
+    def test_an_exception_that_holds_much_data_stays_small(self, group: WorkerGroup) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            raise ValueError(b"x" * 200_000_000)
+
+        run_task(group, task)
+        failure = _failure_of(collect_to_end(group))
+        assert failure.exception_type == "builtins.ValueError"
+        assert failure.arguments is None
+        assert len(failure.message) + len(failure.traceback) < 1_000_000
+
+    @pytest.mark.parametrize(("code", "kind"), [(3, "exit"), (0, "premature_exit"), (None, "premature_exit")])
+    def test_sys_exit_in_a_task_is_a_failure(self, group: WorkerGroup, code: int | None, kind: str) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            raise SystemExit(code)
+
+        run_task(group, task)
+        failure = _failure_of(collect_to_end(group))
+        assert (failure.kind, failure.exit_code) == (kind, code or 0)
+
+    def test_a_task_that_cannot_be_loaded_is_a_failed_start(self, group: WorkerGroup) -> None:
+        group.start(b"cno_such_module_at_all\nfunction\n.", [b""] * self.max_workers)
+        failure = _failure_of(collect_to_end(group))
+        assert failure.kind == "startup"
+        assert "no_such_module_at_all" in failure.message
+        assert failure.hint
+
+    @pytest.mark.parametrize(("code", "kind"), [(3, "exit"), (0, "premature_exit")])
+    def test_a_process_that_ends_itself_has_died(self, group: WorkerGroup, code: int, kind: str) -> None:
+        self._needs_processes()
+
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            channel.send(b"last words")
+            os._exit(code)
+
+        run_task(group, task)
+        events = collect_to_end(group)
+        assert bodies_of(events) == [b"last words"]
+        died = [event for event in events if isinstance(event, WorkerDied)]
+        assert len(died) == self.max_workers
+        assert (died[0].failure.kind, died[0].failure.exit_code) == (kind, code)
+
+    def test_execute_on_a_worker_that_dies_raises(self, group: WorkerGroup) -> None:
+        self._needs_processes()
+        with pytest.raises(WorkerDiedError):
+            group.execute(os._exit, 1, ranks=[0])
+        with pytest.raises(WorkerDiedError):
+            group.execute(lambda: 1, ranks=[0])
+        group.reply(0, b"to nobody")
+
+    # End
+
+    def test_shutdown_lets_a_finished_worker_end_in_peace(self, group: WorkerGroup, tmp_path: Path) -> None:
+        run_task(group, lambda channel, argument: None)
+        collect_to_end(group)
+        assert group.shutdown(grace=PATIENCE_S) == []
+        assert group.shutdown() == []
+
+    def test_shutdown_ends_a_task_that_waits_for_a_message(self, group: WorkerGroup) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            channel.send(b"waiting")
+            channel.receive()
+
+        run_task(group, task)
+        collect(group, lambda events: len(events) == self.max_workers)
+        assert group.shutdown(grace=PATIENCE_S) == []
+
+    def test_shutdown_stops_a_task_that_never_ends(self, group: WorkerGroup) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            channel.send(b"busy")
+            while True:
+                time.sleep(0.001)
+
+        run_task(group, task)
+        collect(group, lambda events: len(events) == self.max_workers)
+        group.shutdown()
+
+    def test_a_second_group_starts_after_the_first(self, engine: Engine, tmp_path: Path) -> None:
+        for _ in range(3):
+            group = engine.start_group(placement_in(tmp_path, self.max_workers, env={"PACELINE_TEST_GREETING": "hello"}))
+            try:
+                answers = group.execute(os.getenv, "PACELINE_TEST_GREETING")
+                assert answers == ["hello"] * self.max_workers
+            finally:
+                group.shutdown(grace=PATIENCE_S)
+
+    def test_stacks_show_where_a_task_is(self, group: WorkerGroup) -> None:
+        def a_place_to_find(channel: WorkerChannel, argument: bytes) -> None:
+            channel.send(b"here")
+            channel.receive()
+
+        run_task(group, a_place_to_find)
+        collect(group, lambda events: len(events) == self.max_workers)
+        stacks = group.stacks(timeout=PATIENCE_S)
+        assert sorted(stacks) == list(range(self.max_workers))
+        assert all("a_place_to_find" in text for text in stacks.values())
+
+    def test_processes_names_every_rank(self, group: WorkerGroup) -> None:
+        assert group.processes() == dict(enumerate(group.execute(os.getpid)))
+
+    def _needs_processes(self) -> None:
+        if not self.isolated:
+            pytest.skip("the worker shares the driver's process")
+
+
+def _failure_of(events: list[Event]) -> Any:
+    return next(event.failure for event in events if isinstance(event, TaskFailed))
