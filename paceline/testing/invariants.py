@@ -228,7 +228,7 @@ def check_cause(error: TrainingFailedError, wanted: Mapping[str, object]) -> Non
 
 def check_attempts(trial_dir: Path, result: Result | None, attempts: int) -> None:
     """So many attempts began, by the journal and by the result; their numbers are 0, 1, 2, ..."""
-    begun = [record["number"] for record in journal_records(trial_dir) if record["kind"] == "attempt"]
+    begun = [record["attempt"] for record in journal_records(trial_dir) if record["kind"] == "attempt"]
     assert begun == list(range(attempts)), f"the journal has the attempts {begun} instead of {attempts}"
     if result is not None:
         assert result.attempts == attempts, f"the result says {result.attempts} attempts instead of {attempts}"

@@ -215,7 +215,7 @@ def _start_daemons(marks_directory: str) -> None:
     marks.wait("daemon", 3)
 
 
-ACTIONS: dict[str, Callable[[Any], None]] = {
+ACTIONS: dict[str, Callable[[Any], object]] = {
     "exit": sys.exit,
     "exit at once": os._exit,
     "signal": lambda number: os.kill(os.getpid(), number),

@@ -19,4 +19,6 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Laboratory]
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield Laboratory(tmp_path)
-    assert not list(temporary.iterdir()), f"temporary files are left: {list(temporary.iterdir())}"
+    # torch keeps a cache of its own there.
+    left = [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]
+    assert not left, f"temporary files are left: {left}"

@@ -33,8 +33,10 @@ class Laboratory:
     def plan(self, *actions: Action, **settings: Any) -> Plan:
         return Plan(storage=str(self.storage), marks=str(self.marks.directory), actions=actions, **settings)
 
-    def succeed(self, plan: Plan, *, attempts: int = 1, **trainer: Any) -> Result:
-        """fit() must reach the plan's end in so many attempts."""
+    def succeed(self, plan: Plan, *, attempts: int | None = None, **trainer: Any) -> Result:
+        """fit() must reach the plan's end in so many attempts; in one if the run is new."""
+        if attempts is None and plan.restore is None:
+            attempts = 1
         result = make_trainer(plan, **trainer).fit()
         check_run(result.path, result=result, iterations=plan.iterations, attempts=attempts)
         return result

@@ -6,9 +6,11 @@ import signal
 
 import pytest
 
+from paceline.air.errors import RestoreError
 from paceline.testing.chaos import fault
 from paceline.testing.invariants import check_run, committed_checkpoints
-from paceline.testing.scripts import read_state
+from paceline.testing.scripts import make_trainer, read_state
+from paceline.train import DataParallelTrainer
 from tests.faults.laboratory import Laboratory
 
 WORKER_STEPS = [
@@ -24,7 +26,8 @@ WORKER_STEPS = [
 ]
 
 DRIVER_STEPS = [
-    *[(point, times) for point in ("before_journal_append", "after_journal_append") for times in (1, 3, 4, 5, 6)],
+    ("after_journal_append", 1),
+    *[(point, times) for point in ("before_journal_append", "after_journal_append") for times in (2, 3, 4, 5, 6)],
     ("before_commit_rename", 2),
     ("after_commit_rename", 2),
     ("before_ack", 2),
@@ -61,7 +64,19 @@ def test_a5_driver_dies_at(lab: Laboratory, point: str, times: int) -> None:
     assert max(kept, default=0) >= promised, f"iteration {promised} was acknowledged, on disk are {kept}"
     assert len(kept) >= min(promised, KEEP)
 
-    result = lab.succeed(plan.continued(lab.trial_dir), attempts=2)
+    result = lab.succeed(plan.continued(lab.trial_dir))
     assert len(result.best_checkpoints) == KEEP
     resumed_after = {mark["after"] for mark in lab.marks.read("started")} - {0}
     assert all(after >= promised for after in resumed_after)
+
+
+def test_a5_driver_dies_before_the_run_is_written_down(lab: Laboratory) -> None:
+    """There is nothing to continue then, and that is said; no worker ever started."""
+    plan = lab.plan()
+    with lab.drive(plan, env=fault("before_journal_append", rank="driver")) as driver:
+        assert driver.wait() == -signal.SIGKILL
+        check_run(lab.trial_dir, processes=driver.known(), swept=False)
+    assert lab.marks.read("started") == []
+    assert not DataParallelTrainer.can_restore(str(lab.trial_dir))
+    with pytest.raises(RestoreError):
+        make_trainer(plan.continued(lab.trial_dir)).fit()

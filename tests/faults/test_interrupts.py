@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 from pathlib import Path
 
@@ -68,8 +69,10 @@ def test_c4_interrupt_from_the_keyboard_of_a_terminal(lab: Laboratory) -> None:
     assert {mark["rank"] for mark in lab.marks.read("stopping")} == {0, 1}, "the workers got the signal themselves"
 
 
-def test_c4_worker_that_does_not_cooperate_is_killed_after_the_grace(lab: Laboratory) -> None:
-    plan = lab.plan(Action("block", 4, 1), failures={"stop_grace_s": 0.5})
+@pytest.mark.faults
+def test_c4_worker_that_never_reports_again_is_killed(lab: Laboratory) -> None:
+    """It has half a minute to come to its next report."""
+    plan = lab.plan(Action("block", 4, 1))
     with lab.drive(plan) as driver:
         lab.marks.wait("action", do="block")
         driver.family()
@@ -80,16 +83,64 @@ def test_c4_worker_that_does_not_cooperate_is_killed_after_the_grace(lab: Labora
 
 
 def test_c5_second_interrupt_does_not_wait(lab: Laboratory) -> None:
-    plan = lab.plan(Action("block", 4, 1), every=0, iterations=FOREVER, failures={"stop_grace_s": 600.0})
+    plan = lab.plan(Action("block", 4, 1), iterations=FOREVER, failures={"stop_grace_s": 600.0}, verbose=1)
     with lab.drive(plan) as driver:
         lab.marks.wait("action", do="block")
         driver.family()
         driver.send(signal.SIGINT)
-        lab.marks.wait("stopping", rank=0)
+        wait_for(lambda: "SIGINT" in driver.text(), "the driver to say that it stops")
         driver.send(signal.SIGINT)
         assert driver.wait() in INTERRUPTED
         check_run(lab.trial_dir, processes=driver.known())
-    assert Result.from_path(str(lab.trial_dir)).metrics_dataframe is not None
+    assert lab.outcome()["outcome"] == "interrupted"
+    continue_run(lab, plan)
+
+
+def test_c5_second_interrupt_while_workers_are_given_time_to_end(lab: Laboratory) -> None:
+    """Their exit hangs; the driver lives on as in a notebook, so nobody else would clean up after it."""
+    script = """
+        import sys
+        from pathlib import Path
+        from paceline.air import RunConfig, ScalingConfig, session
+        from paceline.testing.chaos import Marks
+        from paceline.testing.invariants import check_no_processes
+        from paceline.train import DataParallelTrainer
+
+        def loop(config):
+            import atexit, signal
+            marks = Marks(config["marks"])
+
+            def hang():
+                marks.say("exiting")
+                signal.pause()
+
+            atexit.register(hang)
+            session.report({"iteration": 1})
+
+        marks = Marks(sys.argv[1])
+        trainer = DataParallelTrainer(
+            loop,
+            train_loop_config={"marks": sys.argv[1]},
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(storage_path=sys.argv[2], verbose=0),
+        )
+        try:
+            trainer.fit()
+        except KeyboardInterrupt:
+            check_no_processes(Path(sys.argv[2]))
+            marks.say("clean")
+    """
+    path = lab.root / "script.py"
+    path.write_text(textwrap.dedent(script))
+    arguments = [str(path), str(lab.marks.directory), str(lab.storage)]
+    with Driver(arguments, output=lab.root / "script.txt") as driver:
+        lab.marks.wait("exiting", 2)
+        driver.family()
+        driver.send(signal.SIGINT)
+        wait_for(lambda: not _pending(driver.pid, signal.SIGINT), "the first interrupt to be taken")
+        driver.send(signal.SIGINT)
+        assert driver.wait() == 0
+    assert lab.marks.read("clean")
 
 
 DRIVER_STEPS = ["before_commit_rename", "after_commit_rename", "before_ack", "before_trash", "after_trash"]
@@ -243,3 +294,10 @@ def test_c10_reader_of_the_output_goes_away(lab: Laboratory, closed: str) -> Non
 
 def wait_until_stopped(target: Process) -> None:
     wait_for(lambda: target.state == "T", f"process {target.pid} to stop itself")
+
+
+def _pending(pid: int, number: signal.Signals) -> bool:
+    """True while the kernel still holds a signal for the process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    masks = [line.split()[1] for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
