@@ -1,0 +1,94 @@
+"""`python -m benchmarks [measure ...] [--quick] [--json FILE] [--no-ray]`: one table of ratios."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks import checkpoints, deaths, fits, footprint, many_workers, reports, throughput
+from benchmarks.harness import ROOT, Bench, MeasureError
+from benchmarks.table import Failed, Row, Table
+
+MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "cold-fit": fits.cold_torch,
+    "warm-fit": fits.warm_torch,
+    "plain-fit": fits.plain,
+    "reports": reports.rate,
+    "ddp": throughput.ddp,
+    "checkpoint": checkpoints.blocked,
+    "restart": deaths.restart,
+    "driver-kill": deaths.driver_kill,
+    "memory": footprint.memory,
+    "imports": footprint.imports,
+    "size": footprint.installed_size,
+    "many-reports": reports.growth,
+    "many-workers": many_workers.start,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="paceline and its peers side by side")
+    parser.add_argument("measures", nargs="*", metavar="measure", help=f"any of: {', '.join(MEASURES)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats: a look, not a figure to quote")
+    parser.add_argument("--no-ray", action="store_true", help="leave Ray out, which takes most of the time")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single value to FILE")
+    options = parser.parse_args()
+    if unknown := set(options.measures) - set(MEASURES):
+        parser.error(f"no such measure: {', '.join(sorted(unknown))}; there are {', '.join(MEASURES)}")
+
+    print(machine(), flush=True)
+    table = Table()
+    with Bench(options.quick, not options.no_ray) as bench:
+        warm_page_cache(bench)
+        for name in options.measures or MEASURES:
+            started = time.monotonic()
+            try:
+                table.rows += MEASURES[name](bench)
+            except MeasureError as error:
+                table.failed.append(Failed(name, str(error)))
+            print(f"  {name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    print(table.text())
+    print(table.summary())
+    if options.json:
+        rows = [row.as_dict() for row in table.rows]
+        options.json.write_text(json.dumps({"machine": machine(), "quick": options.quick, "rows": rows}, indent=1))
+    return 1 if table.failed else 0
+
+
+def machine() -> str:
+    """Where the figures come from."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    names = ("torch", "ray", "accelerate")
+    versions = [f"{name} {metadata.version(name)}" for name in names if _installed(name)]
+    return (
+        f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}, {', '.join(versions)}; "
+        "seconds are medians, ratios are paceline / peer, n is the number of values (ours/theirs)"
+    )
+
+
+def warm_page_cache(bench: Bench) -> None:
+    """Read every side's files once, so that the first one measured does not pay for the disk."""
+    modules = ["torch", "torch._dynamo", "paceline.train.torch", "torch.distributed.run"]
+    modules += ["ray.train.torch"] * bench.has_ray + ["accelerate"] * bench.has_accelerate
+    code = ";".join(f"import {module}" for module in modules)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, stderr=subprocess.DEVNULL)
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
