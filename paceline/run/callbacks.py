@@ -160,7 +160,7 @@ class CallbackList:
     """Calls the user's callbacks row by row and the default loggers batch by batch.
 
     A hook that nobody overrides costs nothing: `wants_rows` says whether rows must be
-    handed over one at a time at all.
+    handed over one at a time at all (and steps announced).
     """
 
     def __init__(self, user_callbacks: Sequence[Callback], default_loggers: Sequence[RowLogger] = ()) -> None:
@@ -180,7 +180,7 @@ class CallbackList:
         self._overriding = {
             hook: [callback for callback in self._callbacks if _overrides(callback, hook)] for hook in _HOOKS
         }
-        self.wants_rows = bool(self._overriding["on_trial_result"])
+        self.wants_rows = any(self._overriding[hook] for hook in ("on_trial_result", "on_step_begin", "on_step_end"))
         self._flushed_at = 0.0
         self._dirty = False
 

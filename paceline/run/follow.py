@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import codecs
 import os
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 CHUNK_BYTES = 64 * 1024
 """A line longer than this comes in pieces: no worker can make the driver hold much."""
-
-READ_INTERVAL_S = 0.05
 
 
 class LogFollower:
@@ -22,22 +19,11 @@ class LogFollower:
     a newline. Bytes that are not UTF-8 are shown as replacement characters.
     """
 
-    def __init__(
-        self, paths: Mapping[int, Path], *, from_end: bool = False, interval_s: float = READ_INTERVAL_S
-    ) -> None:
+    def __init__(self, paths: Mapping[int, Path], *, from_end: bool = False) -> None:
         self._files = {rank: _FollowedFile(path, from_end) for rank, path in paths.items()}
-        self._interval_s = interval_s
-        self._next_read = 0.0
 
     def read(self) -> Iterator[tuple[int, str]]:
-        """What is new: at most one chunk per rank, so that a flood of output delays nothing else.
-
-        Cheap to call often: the files are looked at only every `interval_s` seconds.
-        """
-        now = time.monotonic()
-        if now < self._next_read:
-            return
-        self._next_read = now + self._interval_s
+        """What is new: at most one chunk per rank, so that a flood of output delays nothing else."""
         for rank, file in self._files.items():
             if text := file.read():
                 yield rank, text

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -79,7 +80,7 @@ class LiveProgress(Progress):
         self._checkpoint = Path(path).name or f"checkpoint {number}"
 
     def attempt_failed(self, summary: str, retry: bool) -> None:
-        what_next = "Starting the next attempt." if retry else "No attempt is left."
+        what_next = "Starting the next attempt." if retry else "There is no further attempt."
         self._print(f"Attempt {self._attempt} failed: {printable(summary).rstrip()}\n{what_next}", "red")
         self._attempt += 1
 
@@ -137,7 +138,7 @@ class LiveProgress(Progress):
 
 
 def _table(metrics: list[tuple[str, str]]) -> Table:
-    table = Table("metric", "value", header_style="dim")
+    table = Table("metric", "value", box=box.SIMPLE, header_style="dim")
     table.columns[1].justify = "right"
     for name, value in metrics:
         table.add_row(Text(printable(name)), Text(printable(value)))

@@ -10,11 +10,13 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from paceline.air.constants import AUTOFILLED_KEYS
+from paceline.air.metrics import flattened
 from paceline.run.terminal import GuardedWriter, RankPrefixer, last_overwrite
-from paceline.run.trial import BOOKKEEPING_KEYS
 
 if TYPE_CHECKING:
     from paceline.air.result import Result
@@ -97,7 +99,7 @@ class PlainProgress(Progress):
         self._checkpoint = Path(path).name or f"checkpoint {number}"
 
     def attempt_failed(self, summary: str, retry: bool) -> None:
-        what_next = "Starting the next attempt." if retry else "No attempt is left."
+        what_next = "Starting the next attempt." if retry else "There is no further attempt."
         self._line(f"{self._name}: attempt {self._attempt} failed: {summary.rstrip()}\n{what_next}")
         self._attempt += 1
         if self._detailed:
@@ -159,22 +161,8 @@ def places(result: Result, run_dir: str) -> list[tuple[str, str]]:
 
 def shown_metrics(row: Mapping[str, Any], limit: int | None = None) -> list[tuple[str, str]]:
     """The user's own metrics as short texts; nested ones as ``a/b``."""
-    shown: list[tuple[str, str]] = []
-    for name, value in _flat(row):
-        if limit is not None and len(shown) == limit:
-            break
-        shown.append((name, value_text(value)))
-    return shown
-
-
-def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in row.items():
-        if not prefix and key in BOOKKEEPING_KEYS:
-            continue
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}/")
-        else:
-            yield f"{prefix}{key}", value
+    own = {key: value for key, value in row.items() if key not in AUTOFILLED_KEYS}
+    return [(name, value_text(value)) for name, value in islice(flattened(own).items(), limit)]
 
 
 def value_text(value: object) -> str:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from paceline.air.errors import ConfigError
+from paceline.air.metrics import flattened
 
 Row = Mapping[str, Any]
 Mode = Literal["min", "max"]
@@ -251,18 +252,9 @@ def metric_of(result: Row, key: str) -> Any:
     for part in key.split("/"):
         value = value.get(part, _MISSING) if isinstance(value, Mapping) else _MISSING
     if value is _MISSING:
-        raise ConfigError(f"stop= names the metric {key!r}, which was not reported. There are: {_names(result)}.")
+        names = ", ".join(flattened(result))
+        raise ConfigError(f"stop= names the metric {key!r}, which was not reported. There are: {names}.")
     return value
-
-
-def _names(result: Row, prefix: str = "") -> str:
-    names: list[str] = []
-    for key, value in result.items():
-        if isinstance(value, Mapping) and value:
-            names.append(_names(value, f"{prefix}{key}/"))
-        else:
-            names.append(f"{prefix}{key}")
-    return ", ".join(names)
 
 
 def _number_of(result: Row, key: str) -> float:

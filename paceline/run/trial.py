@@ -10,34 +10,6 @@ if TYPE_CHECKING:
 
 TrialStatus = Literal["PENDING", "RUNNING", "TERMINATED", "ERROR"]
 
-BOOKKEEPING_KEYS = frozenset(
-    {
-        "training_iteration",
-        "time_this_iter_s",
-        "time_total_s",
-        "timestamp",
-        "date",
-        "done",
-        "trial_id",
-        "experiment_id",
-        "experiment_tag",
-        "hostname",
-        "node_ip",
-        "pid",
-        "config",
-        "time_since_restore",
-        "iterations_since_restore",
-        "timesteps_total",
-        "timesteps_since_restore",
-        "episodes_total",
-        "warmup_time",
-        "_timestamp",
-        "_time_this_iter_s",
-        "_training_iteration",
-    }
-)
-"""Keys that every row has beside the user's own metrics."""
-
 
 @dataclass(eq=False)
 class Trial:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air.constants import EXPR_PROGRESS_FILE
+from paceline.air.metrics import flattened
 from paceline.run.callbacks import Row, RowLogger
 from paceline.run.loggers.append_file import LineFile
 from paceline.run.trial import Trial
@@ -27,7 +28,7 @@ class CSVLoggerCallback(RowLogger):
         self._tables: dict[str, _CSVTable] = {}
 
     def log_rows(self, trial: Trial, rows: Sequence[Row]) -> None:
-        self._table(trial).append([_flatten(row) for row in rows])
+        self._table(trial).append([_one_level(row) for row in rows])
 
     def rewind(self, trial: Trial, keep: int) -> int:
         return self._table(trial).truncate(keep)
@@ -81,12 +82,12 @@ class _CSVTable:
         return dict.fromkeys(next(csv.reader([header]), []))
 
 
-def _flatten(row: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _one_level(row: Row) -> Row:
+    """Rows hold plain dicts and mostly scalars, which an exact check of types passes quickly."""
+    flat: Row = {}
     for key, value in row.items():
-        if isinstance(value, dict):
-            for inner, inner_value in _flatten(value).items():
-                flat[f"{key}/{inner}"] = inner_value
+        if type(value) is dict:
+            flat.update(flattened({key: value}))
         else:
             flat[key] = value
     return flat

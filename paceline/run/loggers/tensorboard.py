@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.air.constants import TRAINING_ITERATION
+from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
 from paceline.run.callbacks import Row, RowLogger
 from paceline.run.loggers.append_file import AppendFile
 from paceline.run.loggers.tfevents import ScalarEncoder, session_start_record, version_record
-from paceline.run.trial import BOOKKEEPING_KEYS, Trial
+from paceline.run.trial import Trial
 
-_NO_CURVE = BOOKKEEPING_KEYS - {"time_this_iter_s", "time_total_s"}
+_NO_CURVE = AUTOFILLED_KEYS - {"time_this_iter_s", "time_total_s"}
 
 _file_number = itertools.count()
 

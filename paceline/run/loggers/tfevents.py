@@ -78,7 +78,7 @@ class _Layout:
         parts[1::2] = values
         try:
             packed = self._struct.pack(*parts)
-        except OverflowError:
+        except (OverflowError, struct.error):  # a number beyond 32 bits, a whole number beyond 64
             parts[1::2] = map(_within_float32, values)
             packed = self._struct.pack(*parts)
         return _time_field(wall_time) + step_field + packed
@@ -155,7 +155,7 @@ def _within_float32(value: float) -> float:
     """The value, or infinity if 32 bits can't hold it."""
     try:
         struct.pack("<f", value)
-    except OverflowError:
+    except (OverflowError, struct.error):
         return float("inf") if value > 0 else float("-inf")
     return value
 

@@ -1,0 +1,398 @@
+"""The files that default loggers write: what other tools read from them, and how they go back."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import math
+import os
+import random
+import resource
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+from tensorboardX.crc32c import _crc32c as reference_crc
+from tensorboardX.proto.event_pb2 import Event
+
+from paceline.air.errors import StorageError
+from paceline.run.callbacks import CallbackList, RowLogger
+from paceline.run.loggers import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback, default_loggers
+from paceline.run.trial import Trial
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Trial:
+    return Trial("4913f_00000", "TorchTrainer", str(tmp_path), "e1", config={"train_loop_config": {"lr": 0.1}})
+
+
+LoggerMaker = Callable[[type[RowLogger]], RowLogger]
+
+
+@pytest.fixture
+def make(trial: Trial) -> Iterator[LoggerMaker]:
+    """Makes loggers and closes their files after the test."""
+    made: list[RowLogger] = []
+
+    def make_logger(kind: type[RowLogger]) -> RowLogger:
+        made.append(kind())
+        return made[-1]
+
+    yield make_logger
+    for logger in made:
+        logger.log_trial_end(trial)
+
+
+def make_row(iteration: int, **metrics: Any) -> dict[str, Any]:
+    """A row as runs make it, with the keys that matter here."""
+    return {
+        **metrics,
+        "training_iteration": iteration,
+        "timestamp": 1_700_000_000 + iteration,
+        "time_total_s": iteration / 2,
+        "pid": 1,
+        "config": {"train_loop_config": {"lr": 0.1}},
+    }
+
+
+def log(logger: RowLogger, trial: Trial, rows: list[dict[str, Any]]) -> None:
+    logger.log_rows(trial, rows)
+    logger.flush()
+
+
+def read_json(trial: Trial) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(trial.local_path, "result.json").read_text().splitlines()]
+
+
+def read_csv(trial: Trial) -> list[dict[str, str]]:
+    with Path(trial.local_path, "progress.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def read_events(trial: Trial) -> list[Any]:
+    """All events of the trial's event files, every checksum verified by another implementation."""
+    return [event for path in sorted(Path(trial.local_path).glob("events.*")) for event in decode(path.read_bytes())]
+
+
+def decode(data: bytes) -> list[Any]:
+    def masked(part: bytes) -> int:
+        crc = reference_crc(part)
+        return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+    events, position = [], 0
+    while position < len(data):
+        length, length_crc = struct.unpack_from("<QI", data, position)
+        assert length_crc == masked(data[position : position + 8])
+        payload = data[position + 12 : position + 12 + length]
+        assert struct.unpack_from("<I", data, position + 12 + length) == (masked(payload),)
+        events.append(Event.FromString(payload))
+        position += 16 + length
+    return events
+
+
+def curves(events: list[Any]) -> dict[str, dict[int, float]]:
+    """What TensorBoard shows: a session start drops the steps that it supersedes."""
+    shown: dict[str, dict[int, float]] = {}
+    for event in events:
+        if event.HasField("session_log") and event.session_log.status == event.session_log.START:
+            for curve in shown.values():
+                for step in [step for step in curve if step >= event.step]:
+                    del curve[step]
+        for value in event.summary.value:
+            shown.setdefault(value.tag, {})[event.step] = value.simple_value
+    return shown
+
+
+class TestJson:
+    def test_one_object_per_line(self, make: LoggerMaker, trial: Trial) -> None:
+        rows = [make_row(i, loss=1 / i, nested={"a": [1, 2]}, text="two\nlines") for i in (1, 2)]
+        log(make(JsonLoggerCallback), trial, rows)
+        assert read_json(trial) == rows
+
+    def test_pandas_reads_it(self, make: LoggerMaker, trial: Trial) -> None:
+        log(make(JsonLoggerCallback), trial, [make_row(i, loss=0.5) for i in (1, 2, 3)])
+        frame = pandas.read_json(Path(trial.local_path, "result.json"), lines=True)
+        assert list(frame["training_iteration"]) == [1, 2, 3]
+
+    def test_nan_and_infinity_become_null(self, make: LoggerMaker, trial: Trial) -> None:
+        log(make(JsonLoggerCallback), trial, [make_row(1, a=math.nan, b=math.inf, c=-math.inf, d=1.5)])
+        text = Path(trial.local_path, "result.json").read_text()
+        assert '"a":null,"b":null,"c":null,"d":1.5' in text
+
+    @pytest.mark.parametrize(
+        "odd", [{(1, 2): 3}, 2**70, "\ud800", {"deep": {(0,): math.nan}}], ids=["key", "big", "surrogate", "nested"]
+    )
+    def test_what_json_cannot_say_does_not_stop_the_row(self, make: LoggerMaker, trial: Trial, odd: Any) -> None:
+        log(make(JsonLoggerCallback), trial, [make_row(1, odd=odd, loss=math.nan)])
+        (row,) = read_json(trial)
+        assert row["training_iteration"] == 1
+        assert row["loss"] is None
+        assert "odd" in row
+
+    def test_params_holds_the_configuration_with_odd_values_as_repr(self, make: LoggerMaker, trial: Trial) -> None:
+        trial.config = {"lr": 0.1, "fn": print, "betas": (0.9, math.inf), 3: {"x"}}
+        make(JsonLoggerCallback).log_trial_start(trial)
+        params = json.loads(Path(trial.local_path, "params.json").read_text())
+        assert params == {"lr": 0.1, "fn": repr(print), "betas": [0.9, None], "3": "{'x'}"}
+
+    def test_a_configuration_that_contains_itself_ends(self, make: LoggerMaker, trial: Trial) -> None:
+        trial.config["self"] = trial.config
+        logger = make(JsonLoggerCallback)
+        logger.log_trial_start(trial)
+        log(logger, trial, [{"config": trial.config}])
+        assert len(read_json(trial)) == 1
+
+
+class TestCSV:
+    def test_nested_metrics_are_columns(self, make: LoggerMaker, trial: Trial) -> None:
+        log(make(CSVLoggerCallback), trial, [make_row(1, loss=0.5, eval={"acc": {"top1": 1.0}}, none=None, flag=True)])
+        (row,) = read_csv(trial)
+        assert row["eval/acc/top1"] == "1.0"
+        assert row["config/train_loop_config/lr"] == "0.1"
+        assert (row["none"], row["flag"]) == ("", "True")
+
+    def test_numbers_keep_every_digit(self, make: LoggerMaker, trial: Trial) -> None:
+        values = [0.1 + 0.2, 1e-300, math.inf, math.nan]
+        log(make(CSVLoggerCallback), trial, [make_row(i, loss=value) for i, value in enumerate(values)])
+        frame = pandas.read_csv(Path(trial.local_path, "progress.csv"))
+        assert list(frame["loss"])[:3] == values[:3]
+        assert math.isnan(list(frame["loss"])[3])
+
+    def test_a_row_is_one_line_whatever_it_holds(self, make: LoggerMaker, trial: Trial) -> None:
+        class Tall:
+            def __str__(self) -> str:
+                return "tall\nobject"
+
+        texts = ["a\nb", 'q"uo,te', "\r\n", "plain", Tall(), ["x\ny", 2]]
+        log(make(CSVLoggerCallback), trial, [make_row(i, text=text) for i, text in enumerate(texts)])
+        assert len(Path(trial.local_path, "progress.csv").read_bytes().splitlines()) == 1 + len(texts)
+        assert [row["text"] for row in read_csv(trial)] == [
+            "a\\nb", 'q"uo,te', "\\r\\n", "plain", "tall\\nobject", "['x\\ny', 2]",
+        ]  # fmt: skip
+
+    def test_a_late_metric_adds_a_column(self, make: LoggerMaker, trial: Trial) -> None:
+        logger = make(CSVLoggerCallback)
+        log(logger, trial, [make_row(1, loss=1), make_row(2, loss=2)])
+        log(logger, trial, [make_row(3, loss=3, accuracy=0.5), make_row(4, loss=4, extra="x,y")])
+        log(logger, trial, [make_row(5, loss=5)])
+        rows = read_csv(trial)
+        assert [row["loss"] for row in rows] == ["1", "2", "3", "4", "5"]
+        assert [row["accuracy"] for row in rows] == ["", "", "0.5", "", ""]
+        assert [row["extra"] for row in rows] == ["", "", "", "x,y", ""]
+        frame = pandas.read_csv(Path(trial.local_path, "progress.csv"))
+        assert list(frame["training_iteration"]) == [1, 2, 3, 4, 5]
+        assert not list(Path(trial.local_path).glob(".*")), "no temporary file is left"
+
+    def test_another_driver_goes_on_with_the_same_columns(self, make: LoggerMaker, trial: Trial) -> None:
+        first = make(CSVLoggerCallback)
+        log(first, trial, [make_row(1, b=1, a=2), make_row(2, b=3, a=4)])
+        first.log_trial_end(trial)
+        second = make(CSVLoggerCallback)
+        assert second.rewind(trial, 2) == 2
+        log(second, trial, [make_row(3, a=6, b=5, c=7)])
+        assert [(row["a"], row["b"], row["c"]) for row in read_csv(trial)] == [
+            ("2", "1", ""), ("4", "3", ""), ("6", "5", "7"),
+        ]  # fmt: skip
+
+
+class TestTensorBoard:
+    def test_every_number_is_a_point_of_a_curve(self, make: LoggerMaker, trial: Trial) -> None:
+        logger = make(TBXLoggerCallback)
+        log(logger, trial, [make_row(i, loss=1 / i, eval={"acc": i}, text="no", flag=True) for i in (1, 2)])
+        events = read_events(trial)
+        assert events[0].file_version == "brain.Event:2"
+        assert events[1].wall_time == 1_700_000_001
+        assert curves(events) == {
+            "paceline/loss": {1: 1.0, 2: 0.5},
+            "paceline/eval/acc": {1: 1.0, 2: 2.0},
+            "paceline/time_total_s": {1: 0.5, 2: 1.0},
+        }
+
+    def test_checksums_hold_for_random_events(self, make: LoggerMaker, trial: Trial) -> None:
+        """More sets of names than there are templates, steps of every length, every kind of number."""
+        random.seed(7)
+        numbers = [0.0, -0.0, 1e30, 1e39, -1e300, 10**400, 1e-46, math.inf, -math.inf, math.nan, 2**40, -1, 0.1]
+        rows = []
+        for _ in range(600):
+            step = random.choice([0, 1, 127, 128, 16383, 16384, 2**21, 2**31, 2**40])
+            names = [f"metric_{n}" * random.choice([1, 20]) for n in range(random.randint(1, 4))]
+            rows.append(make_row(step, **{name: random.choice(numbers) for name in names}))
+        log(make(TBXLoggerCallback), trial, rows)
+        events = read_events(trial)[1:]
+        assert [event.step for event in events] == [row["training_iteration"] for row in rows]
+        for event, row in zip(events, rows, strict=True):
+            for value in event.summary.value:
+                expected = as_float32(row[value.tag.removeprefix("paceline/")])
+                assert value.simple_value == expected or (math.isnan(expected) and math.isnan(value.simple_value))
+
+    def test_a_row_without_numbers_writes_nothing(self, make: LoggerMaker, trial: Trial) -> None:
+        log(make(TBXLoggerCallback), trial, [{"training_iteration": 1, "text": "x"}])
+        assert len(read_events(trial)) == 1
+
+    def test_rewound_steps_are_superseded(self, make: LoggerMaker, trial: Trial) -> None:
+        logger = make(TBXLoggerCallback)
+        log(logger, trial, [make_row(i, loss=i) for i in (1, 2, 3, 4)])
+        assert logger.rewind(trial, 2) == 2
+        log(logger, trial, [make_row(3, loss=30)])
+        assert curves(read_events(trial))["paceline/loss"] == {1: 1, 2: 2, 3: 30}
+
+    def test_another_driver_writes_the_surviving_history_again(self, make: LoggerMaker, trial: Trial) -> None:
+        rows = [make_row(i, loss=i) for i in (1, 2, 3, 4)]
+        first = make(TBXLoggerCallback)
+        log(first, trial, rows)
+        first.log_trial_end(trial)
+        callbacks = CallbackList([], [make(TBXLoggerCallback)])
+        callbacks.rewind(trial, 2, lambda start: rows[start:2])
+        callbacks.log_rows(trial, [make_row(3, loss=30)])
+        callbacks.flush()
+        assert len(list(Path(trial.local_path).glob("events.*"))) == 2
+        assert curves(read_events(trial))["paceline/loss"] == {1: 1, 2: 2, 3: 30}
+
+    def test_tensorboardx_is_looked_for_but_not_imported(self) -> None:
+        code = (
+            "import sys; from paceline.run.loggers import default_loggers; print(len(default_loggers())); "
+            "print([m for m in ('tensorboardX', 'numpy', 'pandas', 'rich', 'fsspec') if m in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout == "3\n[]\n"
+
+    def test_without_tensorboardx_there_are_two_defaults(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        assert [type(logger) for logger in default_loggers()] == [JsonLoggerCallback, CSVLoggerCallback]
+
+
+def as_float32(value: float) -> float:
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except (OverflowError, struct.error):
+        return math.inf if value > 0 else -math.inf
+
+
+@pytest.mark.parametrize("kind", [JsonLoggerCallback, CSVLoggerCallback])
+class TestLineFiles:
+    """What the two files of lines have in common."""
+
+    def iterations(self, trial: Trial) -> list[int]:
+        name = {True: "result.json", False: "progress.csv"}[Path(trial.local_path, "result.json").exists()]
+        rows = read_json(trial) if name == "result.json" else read_csv(trial)
+        return [int(row["training_iteration"]) for row in rows]
+
+    def test_rewind_keeps_the_first_rows(self, make: LoggerMaker, trial: Trial, kind: type[RowLogger]) -> None:
+        logger = make(kind)
+        logger.log_rows(trial, [make_row(i, loss=i) for i in range(1, 6)])
+        assert logger.rewind(trial, 3) == 3
+        log(logger, trial, [make_row(4, loss=40), make_row(5, loss=50)])
+        assert self.iterations(trial) == [1, 2, 3, 4, 5]
+
+    def test_rewind_to_the_beginning(self, make: LoggerMaker, trial: Trial, kind: type[RowLogger]) -> None:
+        logger = make(kind)
+        logger.log_rows(trial, [make_row(i, old=i) for i in range(1, 4)])
+        assert logger.rewind(trial, 0) == 0
+        log(logger, trial, [make_row(1, new=1)])
+        assert self.iterations(trial) == [1]
+
+    def test_rewind_of_a_large_file(self, make: LoggerMaker, trial: Trial, kind: type[RowLogger]) -> None:
+        logger = make(kind)
+        rows = [make_row(i, text="x" * (i % 500)) for i in range(1, 5001)]
+        logger.log_rows(trial, rows)
+        for keep in (4999, 2500, 1):
+            assert logger.rewind(trial, keep) == keep
+            assert self.iterations(trial) == list(range(1, keep + 1))
+
+    def test_rewind_says_how_many_rows_are_there(self, make: LoggerMaker, trial: Trial, kind: type[RowLogger]) -> None:
+        logger = make(kind)
+        assert logger.rewind(trial, 10) == 0
+        log(logger, trial, [make_row(1, loss=1)])
+        assert logger.rewind(trial, 10) == 1
+
+    def test_a_torn_last_line_is_dropped(self, make: LoggerMaker, trial: Trial, kind: type[RowLogger]) -> None:
+        first = make(kind)
+        log(first, trial, [make_row(i, loss=i) for i in (1, 2, 3)])
+        first.log_trial_end(trial)
+        (path,) = Path(trial.local_path).iterdir()
+        os.truncate(path, path.stat().st_size - 4)
+        second = make(kind)
+        assert second.rewind(trial, 3) == 2
+        log(second, trial, [make_row(3, loss=3)])
+        assert self.iterations(trial) == [1, 2, 3]
+
+    def test_a_torn_line_longer_than_any_buffer_is_dropped(
+        self, make: LoggerMaker, trial: Trial, kind: type[RowLogger]
+    ) -> None:
+        first = make(kind)
+        log(first, trial, [make_row(1, text="a"), make_row(2, text="b" * 1_000_000)])
+        first.log_trial_end(trial)
+        (path,) = Path(trial.local_path).iterdir()
+        os.truncate(path, path.stat().st_size - 1)
+        assert make(kind).rewind(trial, 2) == 1
+        assert self.iterations(trial) == [1]
+
+    def test_nothing_is_lost_at_the_end(self, make: LoggerMaker, trial: Trial, kind: type[RowLogger]) -> None:
+        logger = make(kind)
+        logger.log_rows(trial, [make_row(1, loss=1)])
+        logger.log_trial_end(trial, failed=True)
+        assert self.iterations(trial) == [1]
+
+    def test_a_directory_that_is_gone_is_not_made_anew(
+        self, make: LoggerMaker, trial: Trial, kind: type[RowLogger]
+    ) -> None:
+        trial.local_path += "/gone"
+        with pytest.raises(StorageError) as caught:
+            make(kind).log_rows(trial, [make_row(1)])
+        assert caught.value.errno == errno.ENOENT
+        assert not Path(trial.local_path).exists()
+
+    def test_a_write_that_the_system_refuses_is_a_storage_error(self, trial: Trial, kind: type[RowLogger]) -> None:
+        logger = kind()
+        with largest_file(4096), pytest.raises(StorageError, match="writing metrics failed"):
+            log(logger, trial, [make_row(1, text="x" * 10_000)])
+        with largest_file(4096), pytest.raises(StorageError):
+            logger.log_trial_end(trial)
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Within, the system refuses to let a file grow beyond `size` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_trials_are_kept_apart(tmp_path: Path) -> None:
+    trials = []
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        trials.append(Trial(f"4913f_0000{number}", "Trainer", str(tmp_path / str(number)), "e1"))
+    callbacks = CallbackList([], default_loggers())
+    for trial in trials:
+        callbacks.on_trial_start(0, trial)
+    for iteration in (1, 2):
+        for trial in trials:
+            callbacks.log_rows(trial, [make_row(iteration, name=trial.trial_id)])
+    callbacks.close(failed=False)
+    for trial in trials:
+        assert [row["name"] for row in read_json(trial)] == [trial.trial_id] * 2
+        assert [row["name"] for row in read_csv(trial)] == [trial.trial_id] * 2
+        assert len(read_events(trial)) == 3
+
+
+def test_files_are_for_this_user_alone(trial: Trial) -> None:
+    callbacks = CallbackList([], default_loggers())
+    callbacks.on_trial_start(0, trial)
+    callbacks.log_rows(trial, [make_row(1, loss=1)])
+    callbacks.log_rows(trial, [make_row(2, accuracy=1)])
+    callbacks.close(failed=False)
+    modes = {
+        path.name.split(".tfevents")[0]: oct(path.stat().st_mode & 0o777) for path in Path(trial.local_path).iterdir()
+    }
+    assert modes == dict.fromkeys(["params.json", "result.json", "progress.csv", "events.out"], "0o600")

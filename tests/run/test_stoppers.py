@@ -1,0 +1,196 @@
+"""When runs stop: every form of RunConfig(stop=...)."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from paceline.air.errors import ConfigError
+from paceline.run.stoppers import (
+    CombinedStopper,
+    DictStopper,
+    ExperimentPlateauStopper,
+    FunctionStopper,
+    MaximumIterationStopper,
+    NoopStopper,
+    Stopper,
+    TimeoutStopper,
+    TrialPlateauStopper,
+    make_stopper,
+)
+
+
+def decisions(stopper: Stopper, values: list[Any], key: str = "loss") -> list[bool]:
+    return [stopper("t", {key: value, "training_iteration": i}) for i, value in enumerate(values, start=1)]
+
+
+def test_nothing_asked_for_is_no_stopper() -> None:
+    assert make_stopper(None) is None
+    assert make_stopper({}) is None
+
+
+def test_dict_stops_at_its_threshold() -> None:
+    stopper = make_stopper({"accuracy": 0.9})
+    assert stopper is not None
+    assert decisions(stopper, [0.5, 0.89, 0.9, 0.95], "accuracy") == [False, False, True, True]
+    assert not stopper.stop_all()
+
+
+def test_any_threshold_of_a_dict_is_enough() -> None:
+    stopper = DictStopper({"accuracy": 0.9, "training_iteration": 2})
+    assert decisions(stopper, [0.1, 0.1], "accuracy") == [False, True]
+
+
+def test_dict_reaches_into_nested_metrics() -> None:
+    stopper = DictStopper({"eval/accuracy": 0.9})
+    assert not stopper("t", {"eval": {"accuracy": 0.1}})
+    assert stopper("t", {"eval": {"accuracy": 0.9}})
+    assert stopper("t", {"eval/accuracy": 1.0})
+
+
+def test_unknown_metric_names_what_there_is() -> None:
+    with pytest.raises(ConfigError, match=r"'acuracy'.*loss, eval/accuracy"):
+        DictStopper({"acuracy": 1})("t", {"loss": 0.5, "eval": {"accuracy": 0.1}})
+
+
+def test_misspelt_metric_shows_even_if_another_one_stops() -> None:
+    with pytest.raises(ConfigError, match="'typo'"):
+        DictStopper({"loss": 0, "typo": 1})("t", {"loss": 1})
+
+
+@pytest.mark.parametrize("value", [None, math.nan])
+def test_no_value_does_not_stop(value: float | None) -> None:
+    assert not DictStopper({"loss": 0})("t", {"loss": value})
+
+
+def test_text_is_not_compared() -> None:
+    with pytest.raises(ConfigError, match="'phase' is 'warmup'"):
+        DictStopper({"phase": 1})("t", {"phase": "warmup"})
+
+
+@pytest.mark.parametrize("stop", [{"loss": "0.1"}, {1: 2}, {"loss": None}])
+def test_dict_that_is_no_thresholds_is_refused(stop: dict[Any, Any]) -> None:
+    with pytest.raises(ConfigError, match="maps names of metrics to numbers"):
+        make_stopper(stop)
+
+
+def test_function() -> None:
+    seen: list[str] = []
+
+    def enough(trial_id: str, result: dict[str, Any]) -> bool:
+        seen.append(trial_id)
+        return bool(result["loss"] < 0.1)
+
+    stopper = make_stopper(enough)
+    assert isinstance(stopper, FunctionStopper)
+    assert decisions(stopper, [1.0, 0.05]) == [False, True]
+    assert seen == ["t", "t"]
+
+
+def test_stopper_is_taken_as_it_is() -> None:
+    stopper = NoopStopper()
+    assert make_stopper(stopper) is stopper
+    assert decisions(stopper, [0, 0]) == [False, False]
+
+
+def test_a_class_instead_of_an_instance_gets_advice() -> None:
+    with pytest.raises(ConfigError, match=r"MaximumIterationStopper\(\.\.\.\)"):
+        make_stopper(MaximumIterationStopper)
+
+
+@pytest.mark.parametrize("stop", [5, "loss", [NoopStopper()], dict])
+def test_anything_else_is_refused(stop: object) -> None:
+    with pytest.raises(ConfigError, match="not understood"):
+        make_stopper(stop)
+
+
+def test_maximum_iteration_counts_a_repeated_row_once() -> None:
+    stopper = MaximumIterationStopper(4)
+    iterations = [1, 2, 3, 2, 3, 4]  # a retry went back to the checkpoint of iteration 1
+    assert [stopper("t", {"training_iteration": i}) for i in iterations] == [False] * 5 + [True]
+
+
+def test_timeout_stops_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("paceline.run.stoppers.time.monotonic", lambda: now[0])
+    stopper = TimeoutStopper(timedelta(seconds=10))
+    assert not stopper("t", {})
+    now[0] += 9.9
+    assert not stopper.stop_all()
+    now[0] += 0.2
+    assert stopper.stop_all()
+    assert stopper("t", {})
+
+
+def test_timeout_must_be_above_zero() -> None:
+    with pytest.raises(ConfigError, match="above zero"):
+        TimeoutStopper(0)
+
+
+def test_trial_plateau() -> None:
+    stopper = TrialPlateauStopper("loss", std=0.01, num_results=3, grace_period=5)
+    assert decisions(stopper, [1, 1, 1, 1, 1]) == [False, False, False, False, True]
+    assert decisions(TrialPlateauStopper("loss", num_results=3, grace_period=0), [3, 2, 1, 1, 1])[-2:] == [False, True]
+
+
+def test_trial_plateau_keeps_trials_apart() -> None:
+    stopper = TrialPlateauStopper("loss", num_results=2, grace_period=2)
+    assert [stopper(trial, {"loss": 1}) for trial in ("a", "b", "a", "b")] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(("mode", "value"), [("min", 0.5), ("max", 0.05)])
+def test_trial_plateau_waits_for_the_good_side_of_its_threshold(mode: Any, value: float) -> None:
+    stopper = TrialPlateauStopper("loss", num_results=2, grace_period=0, metric_threshold=0.1, mode=mode)
+    assert decisions(stopper, [value] * 4) == [False] * 4
+    assert decisions(stopper, [0.1, 0.1])[-1]
+
+
+def test_trial_plateau_threshold_needs_a_mode() -> None:
+    with pytest.raises(ConfigError, match="mode='min'"):
+        TrialPlateauStopper("loss", metric_threshold=0.1)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+def test_a_broken_metric_is_not_at_rest(value: float | None) -> None:
+    stopper = TrialPlateauStopper("loss", num_results=2, grace_period=0)
+    assert decisions(stopper, [value] * 5) == [False] * 5
+
+
+def test_experiment_plateau_needs_full_top_and_patience() -> None:
+    stopper = ExperimentPlateauStopper("loss", top=3, patience=2)
+    assert decisions(stopper, [1, 1, 1, 1, 1]) == [False, False, False, False, True]
+    assert stopper.stop_all()
+
+
+def test_experiment_plateau_starts_again_when_a_better_value_comes() -> None:
+    stopper = ExperimentPlateauStopper("accuracy", top=2, mode="max", patience=1)
+    assert decisions(stopper, [0.5, 0.5, 0.9, 0.9, 0.9], "accuracy") == [False, False, False, False, True]
+
+
+@pytest.mark.parametrize("wrong", [{"mode": "best"}, {"top": 1}, {"patience": -1}])
+def test_experiment_plateau_refuses_settings_that_cannot_work(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        ExperimentPlateauStopper("loss", **wrong)
+
+
+def test_combined_shows_every_row_to_every_stopper() -> None:
+    plateau = TrialPlateauStopper("loss", num_results=2, grace_period=2)
+    stopper = CombinedStopper(FunctionStopper(lambda trial_id, result: result["training_iteration"] == 1), plateau)
+    assert decisions(stopper, [1, 1]) == [True, True]
+
+
+def test_combined_hands_on_stop_all() -> None:
+    class Everything(NoopStopper):
+        def stop_all(self) -> bool:
+            return True
+
+    assert not CombinedStopper(NoopStopper()).stop_all()
+    assert CombinedStopper(NoopStopper(), Everything()).stop_all()
+
+
+def test_combined_takes_stoppers_only() -> None:
+    with pytest.raises(ConfigError, match="Stopper instances"):
+        CombinedStopper({"loss": 1})  # type: ignore[arg-type]
