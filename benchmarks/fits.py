@@ -10,7 +10,7 @@ from benchmarks.table import Row, Target
 
 def _without_later_fits(outcome: Outcome) -> float:
     """The whole process as it would have been with one fit only."""
-    return outcome.seconds - sum(outcome.data["fits"][1:])
+    return outcome.seconds - float(sum(outcome.data["fits"][1:]))
 
 
 def cold_torch(bench: Bench) -> Iterator[Row]:

@@ -79,7 +79,7 @@ def installed_size(bench: Bench) -> Iterator[Row]:
     """Files of the package and of everything it requires, torch left out on both sides."""
     core = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     needed = _closure(core)
-    own = sum(path.stat().st_size for path in (ROOT / "paceline").rglob("*.py")) / 10**6
+    own = sum(path.stat().st_size for path in (ROOT / "paceline").rglob("*") if path.is_file()) / 10**6
     base = _megabytes(_closure(["numpy", "pandas", "pyarrow"]))
     ours, note = own + _megabytes(needed), f"{len(needed) + 1} packages; numpy + pandas + pyarrow {base:.0f} MB"
     target = Target("figure", "most", base + 15)

@@ -9,6 +9,7 @@ import json
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from benchmarks import workload
@@ -43,8 +44,9 @@ def main(mode: str, repeats: int) -> None:
         scaling_config=ScalingConfig(num_workers=1),
         run_config=RunConfig(checkpoint_config=CheckpointConfig(num_to_keep=2, async_save=mode == "async")),
     ).fit()
+    assert result.checkpoint is not None
     with result.checkpoint.as_directory() as kept:
-        sizes = [(workload.Path(kept) / f"shard-{n}.bin").stat().st_size for n in range(workload.CHECKPOINT_FILES)]
+        sizes = [path.stat().st_size for path in Path(kept).glob("shard-*.bin")]
     if sum(sizes) != workload.CHECKPOINT_BYTES:
         raise SystemExit(f"the kept checkpoint is not whole: {sizes}")
     workload.write_out(json.loads((workload.place() / "figures.json").read_text()))

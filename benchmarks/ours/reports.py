@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from benchmarks import processes, workload
@@ -57,7 +58,7 @@ def main(workers: int, reports: int) -> None:
     started = time.perf_counter()
     frame = result.metrics_dataframe
     frame_seconds = time.perf_counter() - started
-    logged = [sum(1 for _ in (result.log_dir / name).open()) for name in ("result.json", "progress.csv")]
+    logged = [len((Path(result.path) / name).read_text().splitlines()) for name in ("result.json", "progress.csv")]
     tenth = reports // 10
     at = frame["at"].to_numpy()
     workload.write_out(

@@ -24,6 +24,7 @@ def main(steps: int) -> None:
     result = TorchTrainer(
         train_mlp, train_loop_config={"steps": steps}, scaling_config=ScalingConfig(num_workers=2)
     ).fit()
+    assert result.metrics is not None
     workload.write_out({"rate": result.metrics["rate"], "threads": result.metrics["threads"]})
 
 
