@@ -81,11 +81,10 @@ def fit(epochs: int, resume_from: Checkpoint | None = None) -> Result:
 def show(title: str, result: Result) -> float:
     """Print a run's metrics and where its files are; return the accuracy it reached."""
     table = result.metrics_dataframe[["training_iteration", "epoch", "loss", "accuracy", "time_total_s"]]
-    accuracy = float(result.metrics["accuracy"])
+    accuracy = float(table["accuracy"].iloc[-1])
     print(f"\n{title}\n{table.to_string(index=False, float_format='{:.3f}'.format)}")
     print(f"test accuracy   {accuracy:.1%}")
-    print(f"files           {result.path}")
-    print(f"checkpoint      {result.checkpoint}\n")
+    print(f"files           {result.path}\n")
     return accuracy
 
 

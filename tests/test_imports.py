@@ -1,0 +1,151 @@
+"""The public surface: what can be imported, from where, and at what price."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+HEAVY = {"cloudpickle", "fsspec", "numpy", "pandas", "pyarrow", "rich", "tensorboardX", "torch", "xxhash"}
+
+CONFIGS = {"CheckpointConfig", "DataConfig", "FailureConfig", "RunConfig", "ScalingConfig", "SyncConfig"}
+OLDEST_SESSION = {"load_checkpoint", "local_rank", "report", "save_checkpoint", "world_rank", "world_size"}
+STOPPERS = {
+    "CombinedStopper",
+    "ExperimentPlateauStopper",
+    "FunctionStopper",
+    "MaximumIterationStopper",
+    "NoopStopper",
+    "Stopper",
+    "TimeoutStopper",
+    "TrialPlateauStopper",
+}
+
+# What each public package exports: a name that comes or goes is a decision, made here too.
+EXPORTED: dict[str, set[str]] = {
+    "paceline.air": CONFIGS | {"Checkpoint", "DatasetConfig", "Result", "session"},
+    "paceline.train": CONFIGS
+    | OLDEST_SESSION
+    | {"get_checkpoint", "get_context", "get_dataset_shard"}
+    | {"Checkpoint", "Result", "TrainContext", "TrainingFailedError", "TRAIN_DATASET_KEY"}
+    | {"Backend", "BackendConfig", "BaseTrainer", "DataParallelTrainer"},
+    "paceline.train.torch": {
+        "TorchCheckpoint",
+        "TorchConfig",
+        "TorchTrainer",
+        "TorchWorkerProfiler",
+        "accelerate",
+        "backward",
+        "enable_reproducibility",
+        "get_device",
+        "prepare_data_loader",
+        "prepare_model",
+        "prepare_optimizer",
+    },
+    "paceline.tune": {"Callback", "PlacementGroupFactory", "Stopper", "SyncConfig"},
+    "paceline.tune.callback": {"Callback"},
+    "paceline.tune.logger": {"CSVLoggerCallback", "JsonLoggerCallback", "LoggerCallback", "TBXLoggerCallback"},
+    "paceline.tune.stopper": STOPPERS,
+}
+
+# Paths that code of earlier API generations imports from.
+OLD_PATHS: dict[str, set[str]] = {
+    "paceline.air.base_trainer": {"BaseTrainer", "TrainingFailedError"},
+    "paceline.air.checkpoint": {"Checkpoint"},
+    "paceline.air.config": CONFIGS | {"DatasetConfig"},
+    "paceline.air.constants": {"MODEL_KEY", "PREPROCESSOR_KEY", "TRAINING_ITERATION", "TRAIN_DATASET_KEY"},
+    "paceline.air.result": {"Result"},
+    "paceline.air.session": {
+        "get_checkpoint",
+        "get_dataset_shard",
+        "get_experiment_name",
+        "get_local_rank",
+        "get_local_world_size",
+        "get_node_rank",
+        "get_trial_dir",
+        "get_trial_id",
+        "get_trial_name",
+        "get_trial_resources",
+        "get_world_rank",
+        "get_world_size",
+        "report",
+    },
+    "paceline.train.backend": {"Backend", "BackendConfig"},
+    "paceline.train.base_trainer": {"BaseTrainer", "TrainingFailedError"},
+    "paceline.train.callbacks": {"TorchTensorboardProfilerCallback"},
+    "paceline.train.data_parallel_trainer": {"DataParallelTrainer"},
+    "paceline.train.error": {"SessionMisuseError", "TrainingFailedError"},
+    "paceline.train.trainer": {"BaseTrainer", "Trainer"},
+}
+
+
+def modules_after(code: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after running `code`."""
+    program = f"{code}\nimport sys\nprint(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import paceline",
+        "from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig, session",
+        "from paceline import train; train.report, train.get_context",
+        "from paceline.train import DataParallelTrainer",
+        "from paceline.train.torch import TorchConfig, TorchTrainer, prepare_model",
+    ],
+)
+def test_import_is_cheap(code: str) -> None:
+    assert not modules_after(code) & HEAVY
+
+
+@pytest.mark.parametrize("module_name", EXPORTED)
+def test_exported_members_are_pinned(module_name: str) -> None:
+    module = importlib.import_module(module_name)
+    assert len(module.__all__) == len(set(module.__all__))
+    assert set(module.__all__) == EXPORTED[module_name]
+    assert set(module.__all__) <= set(dir(module))
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+@pytest.mark.parametrize("module_name", OLD_PATHS)
+def test_old_paths_work(module_name: str) -> None:
+    module = importlib.import_module(module_name)
+    missing = {name for name in OLD_PATHS[module_name] if not hasattr(module, name)}
+    assert not missing
+
+
+def test_everything_is_reachable_from_the_package() -> None:
+    code = (
+        "import paceline\n"
+        "paceline.air.session.report, paceline.air.config.RunConfig, paceline.tune.logger.LoggerCallback\n"
+        "paceline.train.torch.TorchTrainer, paceline.train.torch.prepare_model\n"
+        "paceline.init, paceline.shutdown, paceline.is_initialized"
+    )
+    assert "paceline.train.torch" in modules_after(code)
+
+
+def test_configs_are_the_same_classes_everywhere() -> None:
+    from paceline import air, train
+
+    for name in CONFIGS | {"Checkpoint", "Result"}:
+        assert getattr(air, name) is getattr(train, name)
+
+
+@pytest.mark.parametrize("line", ["from paceline.tune import Tuner", "import paceline.no_such_package"])
+def test_what_is_not_there_fails_as_an_import_does(line: str) -> None:
+    with pytest.raises(ImportError):
+        exec(line)
+
+
+def test_layers_are_respected() -> None:
+    linter = Path(sys.executable).parent / "lint-imports"
+    done = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
