@@ -64,7 +64,8 @@ class Attempt:
         self._run_dir = run_dir
         self._backend: Backend = spec.backend_config.backend_cls()
         self._group: WorkerGroup | None = None
-        self._settled_at = float("inf")
+        self.settled_at = float("inf")
+        """When the ranks have had time to say what they saw of a failure."""
 
     # -- starting -------------------------------------------------------------------------
 
@@ -163,7 +164,7 @@ class Attempt:
         if failure.exception_type == "paceline.air.errors.StorageError":
             failure = replace(failure, kind="storage")
         if not self.failures:
-            self._settled_at = time.monotonic() + SETTLE_S
+            self.settled_at = time.monotonic() + SETTLE_S
         self.failures.append(replace(failure, log_path=str(self._run_dir.log(failure.rank))))
 
     @property
@@ -174,11 +175,7 @@ class Attempt:
     @property
     def failed(self) -> bool:
         """True once a rank has failed and the others have had time to say what they saw of it."""
-        return bool(self.failures) and (not self.running or time.monotonic() >= self._settled_at)
-
-    @property
-    def next_deadline(self) -> float:
-        return self._settled_at
+        return bool(self.failures) and (not self.running or time.monotonic() >= self.settled_at)
 
     # -- ending ---------------------------------------------------------------------------
 

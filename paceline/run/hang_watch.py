@@ -10,6 +10,7 @@ import time
 
 WARN_AFTER_S = 60.0
 _DRIVER_STALL_S = 5.0
+_LOOK_EVERY_S = 0.5
 
 
 class HangWatch:
@@ -24,6 +25,10 @@ class HangWatch:
 
     def progressed(self, rank: int) -> None:
         self._last_progress[rank] = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Cheap enough to be asked at every step."""
+        return time.monotonic() - self._last_look >= _LOOK_EVERY_S
 
     def look(self, behind: list[int], running: list[int]) -> tuple[list[int], list[int]]:
         """(ranks to warn about, ranks that hang).

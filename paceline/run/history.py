@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,8 @@ def _surviving_rows(path: Path) -> list[dict[str, Any]]:
             header = record
         elif record["kind"] == "attempt":
             del rows[record["start_index"] :]
-            filler = filler_of(header, record)
+            identity = TrialIdentity(header["trial_id"], header["experiment_id"], header["experiment_tag"])
+            filler = filler_of(identity, header["settings"]["config"] or {}, record)
         elif record["kind"] == "row" and record["rank"] == 0 and filler is not None:
             metrics = record.get("reduced") or record["metrics"]
             rows.append(filler.fill(record["index"], metrics, record["stamp"], record["elapsed"]))
@@ -77,11 +78,11 @@ def _cut(rows: list[dict[str, Any]], start_index: int) -> None:
         rows.pop()
 
 
-def filler_of(header: dict[str, Any], attempt: dict[str, Any]) -> RowFiller:
-    """The filler that completed the rows of an attempt."""
+def filler_of(identity: TrialIdentity, config: Mapping[str, Any], attempt: Mapping[str, Any]) -> RowFiller:
+    """The filler that completes the rows of an attempt, from the attempt's record."""
     return RowFiller(
-        identity=TrialIdentity(header["trial_id"], header["experiment_id"], header["experiment_tag"]),
-        config=header["settings"]["config"] or {},
+        identity=identity,
+        config=config,
         hostname=attempt["hostname"],
         node_ip=attempt["node_ip"],
         pid=attempt["pid"],

@@ -1,7 +1,7 @@
 """A Run drives one RunSpec to a Result: `step()` until `done`.
 
 Reading order: `drive` (the only loop), `Run.step` (start an attempt, listen, act on what
-was heard), `_on_report` to `_conclude_row` (the driver's half of report()), `_end_*`.
+was heard), then `_begin` and the endings. What happens to a report is in report_flow.py.
 """
 
 from __future__ import annotations
@@ -11,21 +11,15 @@ import os
 import signal
 import socket
 import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from paceline.air import faults
 from paceline.air.errors import (
     AttemptFailure,
-    CheckpointError,
     EngineError,
-    FailureKind,
-    MetricError,
     RestoreError,
     StartupTimeoutError,
-    StorageError,
     TrainingFailedError,
     TrainingInterrupted,
     WorkerError,
@@ -34,28 +28,23 @@ from paceline.air.errors import (
 from paceline.air.result import Result
 from paceline.engine.base import Engine
 from paceline.run import interrupts, root_cause, trial_files
-from paceline.run.alignment import Alignment, reduce_metrics
 from paceline.run.attempt import Attempt, StartPoint, pickled_task, plain_resources
-from paceline.run.callbacks import CallbackList
-from paceline.run.checkpoint_keeper import CheckpointKeeper, Commit
+from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.failure_policy import GiveUp, decide
-from paceline.run.follow import LogFollower
 from paceline.run.hang_watch import HangWatch
 from paceline.run.history import JournalHistory, filler_of
-from paceline.run.loggers import default_loggers
-from paceline.run.messages import Acknowledged, CheckpointReady, Decision, Hold, Report, SessionSetup, ToWorker
-from paceline.run.progress import make_progress
+from paceline.run.messages import SessionSetup
+from paceline.run.observers import Observers
+from paceline.run.report_flow import Problem, ReportFlow
 from paceline.run.rows import RowFiller, node_ip
 from paceline.run.spec import RunSpec
 from paceline.run.staging import memory_file
-from paceline.run.stoppers import make_stopper
 from paceline.run.trial import Trial
 
 POLL_S = 0.2
 """How long a step waits for news; deaths and reports end the wait at once."""
 INTERRUPT_WAIT_S = 30.0
 """How long an interrupted run waits for its ranks to reach their next report."""
-_ACKNOWLEDGE_EVERY = 250
 
 
 class Phase(enum.Enum):
@@ -63,14 +52,7 @@ class Phase(enum.Enum):
 
     STARTING = "an attempt is to be started"
     RUNNING = "workers are at work"
-    STOPPING = "workers were told to stop and have a grace period"
     DONE = "there is a result"
-
-
-@dataclass
-class _PendingCommit:
-    commit: Commit
-    conclude: Callable[[], None]
 
 
 class Run:
@@ -86,25 +68,27 @@ class Run:
         self._files = (
             trial_files.reopen(spec) if spec.restore_path is not None else trial_files.create(spec, engine.name)
         )
-        self._run_dir, self._journal = self._files.run_dir, self._files.journal
-        self._history = JournalHistory(self._run_dir.journal)
-        self._keeper = self._make_keeper()
-        self._trial = self._make_trial()
-        self._callbacks = CallbackList(spec.run_config.callbacks, default_loggers())
-        self._stopper = make_stopper(spec.run_config.stop)
-        self._progress = make_progress(spec.run_config.verbose)
-        self._failures: list[AttemptFailure] = []
-        self._attempt: Attempt | None = None
-        self._attempts = self._files.attempts_so_far
-        self._without_progress = 0
-        self._not_before = 0.0
-        self._last_row: dict[str, Any] | None = None
-        self._rank_metrics: dict[int, dict[str, Any]] = {}
-        self._warnings: list[str] = []
+        self._closed = False
         self._resume_file: int | None = None
         """The checkpoint to resume from as a memory file, if it is not a directory."""
+        try:
+            self._run_dir, self._journal = self._files.run_dir, self._files.journal
+            self._history = JournalHistory(self._run_dir.journal)
+            self._keeper = self._make_keeper()
+            self._observers = Observers(spec.run_config, self._make_trial(), self._run_dir, spec.world_size)
+        except BaseException:
+            self._files.close()
+            raise
         self._announced = False
-        self._closed = False
+        self._attempt: Attempt | None = None
+        self._attempts = self._files.attempts_so_far
+        self._failures: list[AttemptFailure] = []
+        self._without_progress = 0
+        self._not_before = 0.0
+        self._deadline = float("inf")
+        """When workers that were asked to end are killed."""
+        self._told_to_stop = False
+        self._rank_metrics: dict[int, dict[str, Any]] = {}
 
     def _make_keeper(self) -> CheckpointKeeper:
         config = self.spec.run_config.checkpoint_config
@@ -149,87 +133,75 @@ class Run:
         if self.phase is Phase.STARTING:
             self._begin()
             return
-        attempt = self._attempt
+        attempt, flow = self._attempt, self._flow
         assert attempt is not None
-        for rank, message, descriptors in attempt.poll(self._time_to_wait(timeout)):
-            if isinstance(message, Report):
-                self._on_report(rank, message, descriptors)
-            elif isinstance(message, CheckpointReady):
-                self._on_checkpoint_ready(message)
-            else:
-                self._alignment.finish(rank, message.reports)
-        self._conclude_commits()
-        self._look_for_trouble(attempt)
-        self._send_answers()
-        self._hand_rows_to_loggers()
-        self._show_output()
-        self._end_if_over(attempt)
+        for rank, message, descriptors in attempt.poll(self._time_to_wait(attempt, timeout)):
+            self._watch.progressed(rank)
+            flow.received(rank, message, descriptors)
+        flow.conclude_commits()
+        self._look_for_trouble(attempt, flow)
+        self._start_grace_period(flow)
+        answers = flow.answers()
+        if answers:
+            faults.fault_point("before_ack")
+            for rank, answer in answers:
+                attempt.reply(rank, answer)
+        flow.after_answers()
+        self._pass_on_warnings()
+        self._observers.catch_up()
+        self._end_if_over(attempt, flow)
 
     def request_stop(self, signal_number: int) -> None:
         """Ask for a graceful stop: every rank ends after the same report. Safe in a signal handler."""
         self.stopped_by_signal = signal_number
 
+    def _start_grace_period(self, flow: ReportFlow) -> None:
+        if flow.stop_index is not None and not self._told_to_stop:
+            self._told_to_stop = True
+            self._deadline = time.monotonic() + self.spec.run_config.failure_config.stop_grace_s
+
+    def _time_to_wait(self, attempt: Attempt, timeout: float) -> float:
+        if self._flow.commits_under_way:
+            timeout = min(timeout, 0.01)
+        nearest = min(self._deadline, attempt.settled_at)
+        return max(0.0, min(timeout, nearest - time.monotonic()))
+
     # -- starting an attempt --------------------------------------------------------------
 
     def _begin(self) -> None:
         if not self._announced:
-            self._announce()
+            self._announced = True
+            self._observers.started(self._files.notes, continues=bool(self._files.records))
             if self._files.ended_as == "finished":
-                self._finish("finished", already=True)
+                self._already_finished()
                 return
         delay = self._not_before - time.monotonic()
         if delay > 0:
             time.sleep(min(delay, POLL_S))
             return
-        number = self._attempts
-        self._attempts += 1
+        number, self._attempts = self._attempts, self._attempts + 1
         start = self._start_point()
         self._keeper.attempt = number
-        self._alignment = Alignment(self.spec.world_size, start.index)
-        self._decided = start.index
-        self._stop_index: int | None = None
-        self._holding = False
-        self._deadline = float("inf")
-        self._outbox: list[tuple[int, ToWorker]] = []
-        self._new_rows: list[dict[str, Any]] = []
-        self._commits: deque[_PendingCommit] = deque()
-        self._following: dict[int, dict[str, Any]] = {}
-        self._followed = 0
-        self._acknowledged = [start.index] * self.spec.world_size
         self._newest_before = self._keeper.newest
-        self._attempt = Attempt(number, self.spec, self.engine, self._run_dir, start)
+        self._attempt = attempt = Attempt(number, self.spec, self.engine, self._run_dir, start)
         began = time.monotonic()
         try:
-            self._attempt.start(self._task, self._session_setup(number, start))
+            attempt.start(self._task, self._session_setup(number, start))
         except (EngineError, WorkerError) as error:
-            self._attempt_failed([_startup_failure(error)])
+            self._attempt_failed(attempt, [_startup_failure(error)])
             return
-        self._filler = self._record_attempt(number, start, time.monotonic() - began)
+        filler = self._record_attempt(attempt, time.monotonic() - began)
+        self._flow = ReportFlow(self.spec.world_size, start.index, filler, self._journal, self._keeper, self._observers)
         self._watch = HangWatch(self.spec.world_size, self.spec.run_config.failure_config.hang_timeout_s)
-        self._next_watch = 0.0
-        if self._last_row is None:
-            self._trial.last_result = self._filler.first()
+        self._observers.attempt_started(filler.first())
         if number > 0:
-            self._callbacks.rewind(self._trial, start.index, self._history.rows_from)
-            self._callbacks.on_trial_restore(start.index, self._trial)
+            self._observers.attempt_resumed(start.index, self._history)
         self.phase = Phase.RUNNING
 
-    def _announce(self) -> None:
-        self._announced = True
-        self._progress.started(self._trial, self._run_dir.root, self.spec.world_size)
-        for note in self._files.notes:
-            self._progress.warning(note)
-        self._follower = LogFollower(
-            {rank: self._run_dir.log(rank) for rank in range(self.spec.world_size)},
-            from_end=bool(self._files.records),
-        )
-        self._trial.status = "RUNNING"
-        self._callbacks.setup(stop=self.spec.run_config.stop, num_samples=1, total_num_samples=1)
-        self._callbacks.on_trial_start(0, self._trial)
-
     def _start_point(self) -> StartPoint:
+        """The newest checkpoint of this run that is sound, else the one the user gave."""
         newest = self._keeper.newest_valid()
-        self._take_warnings()
+        self._pass_on_warnings()
         if newest is not None:
             return StartPoint(
                 index=newest.iteration,
@@ -250,23 +222,23 @@ class Run:
         return StartPoint(memory_file=self._resume_file)
 
     def _session_setup(self, number: int, start: StartPoint) -> SessionSetup:
-        config = self.spec.run_config.checkpoint_config
+        config, trial = self.spec.run_config.checkpoint_config, self._observers.trial
         return SessionSetup(
             world_rank=0,
             world_size=self.spec.world_size,
             local_rank=0,
             local_world_size=self.spec.world_size,
             node_rank=0,
-            trial_name=str(self._trial),
-            trial_id=self._trial.trial_id,
+            trial_name=str(trial),
+            trial_id=trial.trial_id,
             trial_dir=str(self._run_dir.root),
-            experiment_name=self._trial.experiment_name,
+            experiment_name=trial.experiment_name,
             resources=plain_resources(self.spec.scaling),
             metadata=dict(self.spec.metadata),
             attempt=number,
             start_index=start.index,
             next_number=self._keeper.next_number,
-            decides=self._stopper is not None,
+            decides=self._observers.may_stop_the_run,
             resume_path=start.path,
             resume_uri=start.uri,
             resume_in_memory=start.memory_file is not None,
@@ -276,11 +248,11 @@ class Run:
             score_attribute=config.checkpoint_score_attribute,
         )
 
-    def _record_attempt(self, number: int, start: StartPoint, warmup_s: float) -> RowFiller:
-        assert self._attempt is not None
+    def _record_attempt(self, attempt: Attempt, warmup_s: float) -> RowFiller:
+        start = attempt.start_point
         record = {
             "kind": "attempt",
-            "attempt": number,
+            "attempt": attempt.number,
             "start_index": start.index,
             "start_time_s": start.time_s,
             "checkpoint": start.checkpoint_number,
@@ -289,220 +261,40 @@ class Run:
             "warmup_time": warmup_s,
             "hostname": socket.gethostname(),
             "node_ip": node_ip(),
-            "pid": self._attempt.pids.get(0, os.getpid()),
+            "pid": attempt.pids.get(0, os.getpid()),
         }
         self._journal.append(record)
         self._journal.sync()
-        identity = self._files.identity
-        header = {
-            "trial_id": identity.trial_id,
-            "experiment_id": identity.experiment_id,
-            "experiment_tag": identity.experiment_tag,
-            "settings": {"config": dict(self.spec.config)},
-        }
-        return filler_of(header, record)
-
-    # -- the driver's half of report() ----------------------------------------------------
-
-    def _on_report(self, rank: int, report: Report, descriptors: tuple[int, ...]) -> None:
-        self._alignment.received(rank, report)
-        self._watch.progressed(rank)
-        self._rank_metrics[rank] = report.metrics
-        if rank != 0:
-            self._journal_row(rank, report)
-        gathers = report.reduce or (report.checkpoint is not None and self._keeper.config.keep_all_ranks)
-        if gathers:
-            reports = self._alignment.gather(rank, report)
-            if reports is not None:
-                self._decide_row(reports[0], reports, descriptors)
-        elif rank == 0:
-            self._decide_row(report, {}, descriptors)
-
-    def _decide_row(self, report: Report, gathered: dict[int, Report], descriptors: tuple[int, ...]) -> None:
-        """Rank 0's row of an index is complete: write it down, commit its checkpoint, then conclude."""
-        metrics, reduced = report.metrics, None
-        if report.reduce:
-            try:
-                reduced = reduce_metrics(gathered)
-            except MetricError as error:
-                self._fail("exception", 0, str(error))
-                return
-            metrics = {**metrics, **reduced}
-        self._journal_row(0, report, metrics if reduced else None)
-        row = self._filler.fill(report.index, metrics, report.stamp, report.elapsed)
-        if report.checkpoint_follows:
-            self._following[report.index] = row
-        if report.checkpoint is None:
-            self._conclude_row(report, row, reduced, None)
-            return
-        parts = {rank: each.checkpoint for rank, each in gathered.items() if rank and each.checkpoint}
-        try:
-            if self._keeper.in_memory:
-                commit = self._keeper.commit_in_memory(report.checkpoint, descriptors[0], report.index, row)
-            else:
-                commit = self._keeper.commit(report.checkpoint, parts, report.index, row)
-        except (StorageError, CheckpointError) as error:
-            self._fail("storage", 0, str(error))
-            return
-        self._commits.append(_PendingCommit(commit, lambda: self._conclude_row(report, row, reduced, commit)))
-
-    def _on_checkpoint_ready(self, message: CheckpointReady) -> None:
-        """A checkpoint that was written in the background arrived; its row has long been concluded."""
-        row = self._following.pop(message.index)
-        try:
-            commit = self._keeper.commit(message.checkpoint, {}, message.index, row)
-        except (StorageError, CheckpointError) as error:
-            self._fail("storage", 0, str(error))
-            return
-
-        def conclude() -> None:
-            self._followed += 1
-            self._announce_checkpoint(message.index, commit)
-            self._outbox.append((0, Acknowledged(self._alignment.last_index[0], self._followed)))
-
-        self._commits.append(_PendingCommit(commit, conclude))
-
-    def _conclude_commits(self) -> None:
-        while self._commits and self._commits[0].commit.done:
-            pending = self._commits.popleft()
-            try:
-                pending.commit.check()
-            except (StorageError, OSError) as error:
-                self._fail("storage", 0, f"the checkpoint could not be uploaded: {error}")
-                return
-            pending.conclude()
-
-    def _conclude_row(
-        self, report: Report, row: dict[str, Any], reduced: dict[str, float] | None, commit: Commit | None
-    ) -> None:
-        """Observers see the row, then it is decided whether the run goes on, once for all ranks."""
-        index = report.index
-        callbacks = self._callbacks
-        if callbacks.wants_rows:
-            callbacks.on_step_begin(index)
-            callbacks.on_trial_result(index, self._trial, row)
-        self._trial.last_result = self._last_row = row
-        self._new_rows.append(row)
-        self._progress.row(row)
-        if commit is not None:
-            self._announce_checkpoint(index, commit)
-        if callbacks.wants_rows:
-            callbacks.on_step_end(index)
-        self._decided = index
-        if self._stopper is not None and self._stop_index is None and self._stopper_says_stop(row):
-            self._stop_at(index)
-        self._answer_waiting(reduced)
-
-    def _stopper_says_stop(self, row: dict[str, Any]) -> bool:
-        assert self._stopper is not None
-        return bool(self._stopper(self._trial.trial_id, row) or self._stopper.stop_all())
-
-    def _announce_checkpoint(self, index: int, commit: Commit) -> None:
-        kept = commit.kept
-        checkpoint = self._keeper.reference(kept)
-        self._trial.checkpoint = checkpoint
-        self._progress.checkpoint(kept.number, checkpoint.path or "memory")
-        self._callbacks.on_checkpoint(index, self._trial, checkpoint)
-
-    def _answer_waiting(self, reduced: dict[str, float] | None = None) -> None:
-        """Answer every rank that waits on an index that is decided."""
-        alignment = self._alignment
-        for rank, index in list(alignment.waiting.items()):
-            if index > self._decided:
-                continue
-            if self._holding and self._stop_index is None and index > alignment.highest_free:
-                # All ranks stop after the same report: the first one that no rank has passed yet.
-                if not alignment.everyone_waits_at(index):
-                    continue
-                self._stop_at(index)
-            stop = self._stop_index is not None and index >= self._stop_index
-            self._outbox.append((rank, Decision(index, stop, reduced if index == self._decided else None)))
-            alignment.answered(rank)
-
-    def _stop_at(self, index: int) -> None:
-        self._stop_index = index
-        self.phase = Phase.STOPPING
-        self._deadline = time.monotonic() + self.spec.run_config.failure_config.stop_grace_s
-
-    def _journal_row(self, rank: int, report: Report, reduced: dict[str, Any] | None = None) -> None:
-        record: dict[str, Any] = {
-            "kind": "row",
-            "attempt": self._keeper.attempt,
-            "index": report.index,
-            "rank": rank,
-            "stamp": report.stamp,
-            "elapsed": report.elapsed,
-            "metrics": report.metrics,
-        }
-        if reduced is not None:
-            record["reduced"] = reduced
-        self._journal.append(record, finite=report.finite)
-
-    def _send_answers(self) -> None:
-        """Rows reach the journal's file before anybody is told that they arrived."""
-        self._answer_waiting()
-        attempt = self._attempt
-        if attempt is None:
-            return
-        for rank, last in enumerate(self._alignment.last_index):
-            if last - self._acknowledged[rank] >= _ACKNOWLEDGE_EVERY:
-                self._acknowledged[rank] = last
-                self._outbox.append((rank, Acknowledged(last, self._followed if rank == 0 else 0)))
-        self._journal.flush()
-        if self._outbox:
-            faults.fault_point("before_ack")
-            for rank, message in self._outbox:
-                attempt.reply(rank, message)
-            self._outbox.clear()
-            self._keeper.retire()
-            self._take_warnings()
-
-    def _hand_rows_to_loggers(self) -> None:
-        if self._new_rows:
-            self._callbacks.log_rows(self._trial, self._new_rows)
-            self._new_rows = []
-
-    def _show_output(self) -> None:
-        for rank, text in self._follower.read():
-            self._progress.output(rank, text)
-        self._progress.tick()
+        return filler_of(self._files.identity, self.spec.config, record)
 
     # -- trouble --------------------------------------------------------------------------
 
-    def _look_for_trouble(self, attempt: Attempt) -> None:
-        if self.stopped_by_signal is not None and not self._holding and self.phase is Phase.RUNNING:
-            self._begin_graceful_stop()
-        mismatch = self._alignment.mismatch() if not attempt.failures and self.phase is Phase.RUNNING else None
-        if mismatch is not None:
-            counts = self._alignment.counts()
-            self._fail("report_mismatch", counts.index(min(counts)), mismatch)
-        now = time.monotonic()
-        if now >= self._next_watch:
-            self._next_watch = now + 1.0
-            self._look_for_hang(attempt)
+    def _look_for_trouble(self, attempt: Attempt, flow: ReportFlow) -> None:
+        if self.stopped_by_signal is not None and not flow.holding and flow.stop_index is None:
+            flow.hold()
+            self._deadline = time.monotonic() + INTERRUPT_WAIT_S
+            name = signal.Signals(self.stopped_by_signal).name
+            self._observers.warn(
+                f"{name}: stopping at the next report (at most {INTERRUPT_WAIT_S:.0f} s). Once more ends it at once."
+            )
+        if not attempt.failures:
+            flow.find_mismatch()
+        self._look_for_hang(attempt, flow)
 
-    def _begin_graceful_stop(self) -> None:
-        self._holding = True
-        self._deadline = time.monotonic() + INTERRUPT_WAIT_S
-        name = signal.Signals(self.stopped_by_signal or signal.SIGINT).name
-        self._progress.warning(
-            f"{name}: stopping at the next report (at most {INTERRUPT_WAIT_S:.0f} s). Once more ends it at once."
-        )
-        self._outbox += [(rank, Hold()) for rank in range(self.spec.world_size)]
-
-    def _look_for_hang(self, attempt: Attempt) -> None:
-        running = attempt.running
-        last = self._alignment.last_index
+    def _look_for_hang(self, attempt: Attempt, flow: ReportFlow) -> None:
+        if not self._watch.is_due():
+            return
+        last = flow.alignment.last_index
         furthest = max(last)
-        behind = [rank for rank in running if last[rank] < furthest or (attempt.ended and last[rank] == furthest)]
-        warn, hung = self._watch.look(behind, running)
+        behind = [rank for rank in attempt.running if last[rank] < furthest or attempt.ended]
+        warn, hung = self._watch.look(behind, attempt.running)
         if not warn and not hung:
             return
+        ranks = ", ".join(map(str, hung or warn))
         stacks = "\n".join(f"-- rank {rank} --\n{text}" for rank, text in sorted(attempt.stacks().items()))
         if hung:
             timeout = self.spec.run_config.failure_config.hang_timeout_s
-            ranks = ", ".join(str(rank) for rank in hung)
-            self._fail(
+            flow.problem = Problem(
                 "hang",
                 hung[0],
                 f"no progress within hang_timeout_s={timeout:g} s: rank(s) {ranks} did not report "
@@ -510,65 +302,61 @@ class Run:
                 stacks,
             )
         else:
-            self._warn(
-                f"Rank(s) {', '.join(map(str, warn))} have not reported for 60 s while others wait for them "
+            self._observers.warn(
+                f"Rank(s) {ranks} have not reported for 60 s while others wait for them "
                 f"(last report of each rank: {last}).\n{stacks}"
             )
 
-    def _fail(self, kind: FailureKind, rank: int, message: str, traceback: str = "") -> None:
-        """A failure that the driver itself found."""
-        assert self._attempt is not None
-        failure = WorkerFailure(
-            rank=rank,
-            kind=kind,
-            message=message,
-            time_ns=time.monotonic_ns(),
-            traceback=traceback,
-            log_path=str(self._run_dir.log(rank)),
-        )
-        self._attempt_failed([failure])
-
     # -- endings --------------------------------------------------------------------------
 
-    def _end_if_over(self, attempt: Attempt) -> None:
-        if self._attempt is not attempt:
-            return  # it failed while its messages were being handled
-        over = self.phase is Phase.STOPPING or self.stopped_by_signal is not None
-        if not attempt.running and not self._commits:
-            if attempt.failures and not over:
-                self._attempt_failed(attempt.failures)
+    def _end_if_over(self, attempt: Attempt, flow: ReportFlow) -> None:
+        stopping = flow.stop_index is not None or self.stopped_by_signal is not None
+        if flow.problem is not None:
+            self._attempt_failed(attempt, [self._as_failure(flow.problem)])
+        elif not attempt.running and not flow.commits_under_way:
+            if attempt.failures and not stopping:
+                self._attempt_failed(attempt, attempt.failures)
             else:
-                self._attempt_succeeded(attempt)
-        elif attempt.failed and not over:
-            self._attempt_failed(attempt.failures)
+                self._attempt_succeeded(attempt, flow)
+        elif attempt.failed and not stopping:
+            self._attempt_failed(attempt, attempt.failures)
         elif time.monotonic() >= self._deadline:
-            self._warn("Workers did not end within their grace period and were killed.")
-            self._attempt_succeeded(attempt)
+            self._observers.warn("Workers did not end within their grace period and were killed.")
+            self._attempt_succeeded(attempt, flow)
 
-    def _attempt_succeeded(self, attempt: Attempt) -> None:
+    def _as_failure(self, problem: Problem) -> WorkerFailure:
+        return WorkerFailure(
+            rank=problem.rank,
+            kind=problem.kind,
+            message=problem.message,
+            time_ns=time.monotonic_ns(),
+            traceback=problem.details,
+            log_path=str(self._run_dir.log(problem.rank)),
+        )
+
+    def _attempt_succeeded(self, attempt: Attempt, flow: ReportFlow) -> None:
         self._attempt = None
         clean = not attempt.running and not attempt.failures
         warnings = attempt.finish() if clean else attempt.stop()
         warnings += [f"rank {each.rank} failed while stopping: {each.message}" for each in attempt.failures]
+        if flow.alignment.only_rank_zero_reported:
+            warnings.append("Only rank 0 called report(); its rows are the result.")
         for warning in warnings:
-            self._warn(warning)
-        if self._alignment.only_rank_zero_reported:
-            self._warn("Only rank 0 called report(); its rows are the result.")
-        interrupted = self.stopped_by_signal is not None and (self._holding or self.phase is Phase.STOPPING)
-        self._finish("interrupted" if interrupted else "finished")
+            self._observers.warn(warning)
+        if not clean:
+            self._run_dir.sweep()
+        self._rank_metrics.update(flow.rank_metrics)
+        self._finish("interrupted" if flow.holding else "finished")
 
-    def _attempt_failed(self, failures: list[WorkerFailure]) -> None:
-        attempt, self._attempt = self._attempt, None
-        assert attempt is not None
+    def _attempt_failed(self, attempt: Attempt, failures: list[WorkerFailure]) -> None:
+        self._attempt = None
         attempt.stop()
-        self._journal.flush()
-        self._hand_rows_to_loggers()
-        self._drain_output()
         self._run_dir.sweep()
         failure = root_cause.attempt_failure(attempt.number, failures)
-        self._failures.append(failure)
-        self._without_progress = (0 if self._keeper.newest is not self._newest_before else self._without_progress) + 1
         cause = failure.root_cause
+        self._failures.append(failure)
+        made_progress = self._keeper.newest is not self._newest_before
+        self._without_progress = 1 if made_progress else self._without_progress + 1
         self._journal.append(
             {
                 "kind": "failure",
@@ -581,53 +369,49 @@ class Run:
         )
         self._journal.sync()
         decision = decide(self.spec.run_config.failure_config, self._failures, self._without_progress)
-        retry = not isinstance(decision, GiveUp) and self.stopped_by_signal is None
-        self._progress.attempt_failed(f"rank {cause.rank}: {cause.message}", retry)
+        gives_up = isinstance(decision, GiveUp) or self.stopped_by_signal is not None
+        self._observers.attempt_failed(f"rank {cause.rank}: {cause.message}", retry=not gives_up)
         if isinstance(decision, GiveUp):
             self._finish("failed", reason=decision.reason)
-        elif self.stopped_by_signal is not None:
+        elif gives_up:
             self._finish("interrupted")
         else:
             self._not_before = time.monotonic() + decision.delay_s
             self.phase = Phase.STARTING
 
-    def _finish(self, status: str, reason: str = "", already: bool = False) -> None:
-        """Write the end down, tell the observers, build the result."""
-        self._drain_output()
+    def _already_finished(self) -> None:
+        """A restored run that has nothing left to do: its result is what it was."""
+        rows = self._history.rows()
+        self._observers.last_row = rows[-1] if rows else None
+        self._rank_metrics = self._history.last_rank_metrics()
+        self._conclude(self._make_result(None))
+
+    def _finish(self, status: str, reason: str = "") -> None:
+        """Write the end down and build the result."""
         error = None
         if status == "failed":
             message = root_cause.describe(self._failures, reason)
             error = TrainingFailedError(message, failures=tuple(self._failures))
             error.__cause__ = root_cause.cause_exception(self._failures[-1].root_cause)
             self._run_dir.error_txt.write_text(message + "\n")
-        self._take_warnings()
-        result = self._make_result(error, already)
-        if not already:
-            self._journal.append({"kind": "end", "status": status, "message": str(error or ""), "time": time.time()})
-            self._journal.sync()
-        self._trial.status = "ERROR" if error else "TERMINATED"
-        if result.metrics:
-            self._trial.last_result = result.metrics
-        if error:
+        self._pass_on_warnings()
+        result = self._make_result(error)
+        if error is not None:
             error.result = result
-            self._callbacks.on_trial_error(self._alignment.start_index, self._trial)
-        else:
-            self._callbacks.on_trial_complete(len(self._rank_metrics), self._trial)
-        self._callbacks.close(failed=error is not None)
-        self._callbacks.on_experiment_end()
-        self._keeper.close()
+        self._journal.append({"kind": "end", "status": status, "message": str(error or ""), "time": time.time()})
+        self._journal.sync()
+        self._conclude(result)
+
+    def _conclude(self, result: Result) -> None:
         self._run_dir.processes.unlink(missing_ok=True)
-        self._progress.finished(result)
+        self._observers.finished(result, (result.metrics or {}).get("training_iteration", 0))
         self.result = result
         self.phase = Phase.DONE
         self.close()
 
-    def _make_result(self, error: Exception | None, already: bool) -> Result:
-        if already:
-            stored = self._history.rows()
-            self._last_row = stored[-1] if stored else None
-            self._rank_metrics = self._history.last_rank_metrics()
-        row = self._last_row if self._last_row is not None else dict(self._trial.last_result)
+    def _make_result(self, error: Exception | None) -> Result:
+        observers = self._observers
+        row = observers.last_row if observers.last_row is not None else observers.trial.last_result
         return Result(
             metrics={**row, "done": True},
             checkpoint=self._keeper.newest_checkpoint(),
@@ -635,7 +419,7 @@ class Run:
             log_dir=self._run_dir.root,
             best_checkpoints=self._keeper.best_checkpoints(),
             rank_metrics=dict(sorted(self._rank_metrics.items())),
-            warnings=list(self._warnings),
+            warnings=list(observers.warnings),
             attempts=self._attempts,
             _history=self._history,
         )
@@ -649,45 +433,25 @@ class Run:
         if attempt is not None:
             attempt.stop()
             self._run_dir.sweep()
-            self._callbacks.close(failed=True)
-        self._progress.close()
-        if self._announced:
-            self._follower.close()
+        self._observers.close()
         if self._resume_file is not None:
             os.close(self._resume_file)
         self._keeper.close()
         self._files.close()
 
-    # -- small things ---------------------------------------------------------------------
-
-    def _time_to_wait(self, timeout: float) -> float:
-        attempt = self._attempt
-        assert attempt is not None
-        nearest = min(self._deadline, attempt.next_deadline)
-        if self._commits:
-            timeout = min(timeout, 0.01)
-        return max(0.0, min(timeout, nearest - time.monotonic()))
-
-    def _drain_output(self) -> None:
-        for rank, text in self._follower.drain():
-            self._progress.output(rank, text)
-
-    def _take_warnings(self) -> None:
-        warnings, self._keeper.warnings = self._keeper.warnings, []
-        for warning in warnings:
-            self._warn(warning)
-
-    def _warn(self, text: str) -> None:
-        self._warnings.append(text)
-        self._progress.warning(text)
+    def _pass_on_warnings(self) -> None:
+        if self._keeper.warnings:
+            warnings, self._keeper.warnings = self._keeper.warnings, []
+            for warning in warnings:
+                self._observers.warn(warning)
 
 
 def _startup_failure(error: EngineError | WorkerError) -> WorkerFailure:
     """Why an attempt did not come up, as a failure that is not tried again."""
     failure = error.failure if isinstance(error, WorkerError) else None
-    hint = "raise FailureConfig(start_timeout_s=...)" if isinstance(error, StartupTimeoutError) else ""
     if failure is not None:
         return replace(failure, kind="startup")
+    hint = "raise FailureConfig(start_timeout_s=...)" if isinstance(error, StartupTimeoutError) else ""
     return WorkerFailure(rank=0, kind="startup", message=str(error), time_ns=time.monotonic_ns(), hint=hint)
 
 
@@ -697,10 +461,8 @@ def drive(run: Run, raise_on_error: bool = True) -> Result:
         with interrupts.handled(run):
             while not run.done:
                 run.step()
-    except KeyboardInterrupt as interrupt:
-        if run.result is None and not isinstance(interrupt, TrainingInterrupted):
-            raise TrainingInterrupted("training was interrupted") from None
-        raise
+    except KeyboardInterrupt:
+        raise TrainingInterrupted("training was interrupted", run.result) from None
     finally:
         run.close()
     result = run.result

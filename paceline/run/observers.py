@@ -1,0 +1,144 @@
+"""Everybody who looks on: the user's callbacks, the loggers, the progress display, the workers' output.
+
+They see what the run has already done; none of them is part of how it is done. The one
+exception says so in its name: a stopper is asked whether a row is the last.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.config import RunConfig
+from paceline.air.result import Result
+from paceline.run.callbacks import CallbackList
+from paceline.run.follow import LogFollower
+from paceline.run.history import JournalHistory
+from paceline.run.loggers import default_loggers
+from paceline.run.progress import make_progress
+from paceline.run.stoppers import make_stopper
+from paceline.run.trial import Trial
+from paceline.storage.run_dir import RunDir
+
+
+class Observers:
+    """The onlookers of one run."""
+
+    def __init__(self, config: RunConfig, trial: Trial, run_dir: RunDir, world_size: int) -> None:
+        self.trial = trial
+        self.warnings: list[str] = []
+        self.last_row: dict[str, Any] | None = None
+        self._config = config
+        self._run_dir = run_dir
+        self._world_size = world_size
+        self._callbacks = CallbackList(config.callbacks, default_loggers())
+        self._stopper = make_stopper(config.stop)
+        self._progress = make_progress(config.verbose)
+        self._follower: LogFollower | None = None
+        self._new_rows: list[dict[str, Any]] = []
+        self._closed = False
+
+    @property
+    def may_stop_the_run(self) -> bool:
+        """True if a row can be the last, so that ranks must wait for the answer to each."""
+        return self._stopper is not None
+
+    # -- beginnings -----------------------------------------------------------------------
+
+    def started(self, notes: list[str], continues: bool) -> None:
+        """The run begins, or is taken up again."""
+        self._progress.started(self.trial, self._run_dir.root, self._world_size)
+        for note in notes:
+            self._progress.warning(note)
+        logs = {rank: self._run_dir.log(rank) for rank in range(self._world_size)}
+        self._follower = LogFollower(logs, from_end=continues)
+        self.trial.status = "RUNNING"
+        self._callbacks.setup(stop=self._config.stop, num_samples=1, total_num_samples=1)
+        self._callbacks.on_trial_start(0, self.trial)
+
+    def attempt_started(self, first_row: dict[str, Any]) -> None:
+        """Workers are at work."""
+        if self.last_row is None:
+            self.trial.last_result = first_row
+
+    def attempt_resumed(self, index: int, history: JournalHistory) -> None:
+        """Workers take up the work after `index`: rows beyond it are superseded."""
+        self._callbacks.rewind(self.trial, index, history.rows_from)
+        self._callbacks.on_trial_restore(index, self.trial)
+
+    # -- while it runs --------------------------------------------------------------------
+
+    def row(self, index: int, row: dict[str, Any]) -> None:
+        """A row is in the journal. Callbacks still find the row before it in `trial.last_result`."""
+        callbacks = self._callbacks
+        if callbacks.wants_rows:
+            callbacks.on_step_begin(index)
+            callbacks.on_trial_result(index, self.trial, row)
+            callbacks.on_step_end(index)
+        self.trial.last_result = self.last_row = row
+        self._new_rows.append(row)
+        self._progress.row(row)
+
+    def checkpoint(self, index: int, number: int, checkpoint: Checkpoint) -> None:
+        """A checkpoint is committed."""
+        self.trial.checkpoint = checkpoint
+        self._progress.checkpoint(number, checkpoint.path or "memory")
+        self._callbacks.on_checkpoint(index, self.trial, checkpoint)
+
+    def stopper_says_stop(self, row: dict[str, Any]) -> bool:
+        """Whether the run shall end with this row."""
+        if self._stopper is None:
+            return False
+        return bool(self._stopper(self.trial.trial_id, row) or self._stopper.stop_all())
+
+    def catch_up(self) -> None:
+        """Work off what may lag behind: logged rows in one batch, the workers' output, the display."""
+        if self._new_rows:
+            self._callbacks.log_rows(self.trial, self._new_rows)
+            self._new_rows = []
+        if self._follower is not None:
+            for rank, text in self._follower.read():
+                self._progress.output(rank, text)
+        self._progress.tick()
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+        self._progress.warning(text)
+
+    def attempt_failed(self, summary: str, retry: bool) -> None:
+        self.catch_up()
+        self._show_remaining_output()
+        self._progress.attempt_failed(summary, retry)
+
+    # -- the end --------------------------------------------------------------------------
+
+    def finished(self, result: Result, iteration: int) -> None:
+        """The run is over, well or not."""
+        self.catch_up()
+        self._show_remaining_output()
+        self.trial.status = "ERROR" if result.error else "TERMINATED"
+        self.trial.last_result = result.metrics or self.trial.last_result
+        if result.error:
+            self._callbacks.on_trial_error(iteration, self.trial)
+        else:
+            self._callbacks.on_trial_complete(iteration, self.trial)
+        self._close_loggers(failed=result.error is not None)
+        self._callbacks.on_experiment_end()
+        self._progress.finished(result)
+
+    def close(self) -> None:
+        """Give back files and the terminal; after `finished`, or instead of it when something broke."""
+        self._close_loggers(failed=True)
+        self._progress.close()
+        if self._follower is not None:
+            self._follower.close()
+
+    def _close_loggers(self, failed: bool) -> None:
+        if not self._closed:
+            self._closed = True
+            self._callbacks.close(failed=failed)
+
+    def _show_remaining_output(self) -> None:
+        if self._follower is not None:
+            for rank, text in self._follower.drain():
+                self._progress.output(rank, text)

@@ -1,0 +1,258 @@
+"""The driver's half of report(), for one attempt: from a rank's message to the answers.
+
+`received` takes messages in, rank 0's row is written to the journal (`_decide`), its
+checkpoint committed, and then the row is concluded (`_conclude`): observers see it and it
+is decided, once for all ranks, whether the run goes on. `answers` hands out what is to be
+sent, after the journal's rows have reached their file.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.air.errors import CheckpointError, FailureKind, MetricError, StorageError
+from paceline.run.alignment import Alignment, reduce_metrics
+from paceline.run.checkpoint_keeper import CheckpointKeeper, Commit
+from paceline.run.messages import (
+    Acknowledged,
+    CheckpointReady,
+    Decision,
+    FromWorker,
+    Hold,
+    Report,
+    StagedCheckpoint,
+    ToWorker,
+)
+from paceline.run.observers import Observers
+from paceline.run.rows import RowFiller
+from paceline.storage.journal import Journal
+
+_ACKNOWLEDGE_EVERY = 250
+"""Rows per acknowledgement; a rank may run 1,000 rows ahead of the last one."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that ends the attempt, found by the driver itself."""
+
+    kind: FailureKind
+    rank: int
+    message: str
+    details: str = ""
+
+
+@dataclass(frozen=True)
+class _PendingCommit:
+    commit: Commit
+    conclude: Callable[[], None]
+
+
+class ReportFlow:
+    """The reports of one attempt and the answers to them."""
+
+    def __init__(
+        self,
+        world_size: int,
+        start_index: int,
+        filler: RowFiller,
+        journal: Journal,
+        keeper: CheckpointKeeper,
+        observers: Observers,
+    ) -> None:
+        self.alignment = Alignment(world_size, start_index)
+        self.rank_metrics: dict[int, dict[str, Any]] = {}
+        self.stop_index: int | None = None
+        """The report after which every rank ends, once that is decided."""
+        self.holding = False
+        self.problem: Problem | None = None
+        self._filler = filler
+        self._journal = journal
+        self._keeper = keeper
+        self._observers = observers
+        self._decided = start_index
+        self._outbox: list[tuple[int, ToWorker]] = []
+        self._commits: deque[_PendingCommit] = deque()
+        self._rows_awaiting_checkpoint: dict[int, dict[str, Any]] = {}
+        self._background_commits = 0
+        self._acknowledged = [start_index] * world_size
+        self._committed_since_answers = False
+
+    # -- messages in ----------------------------------------------------------------------
+
+    def received(self, rank: int, message: FromWorker, descriptors: tuple[int, ...]) -> None:
+        """Take in one message of a rank."""
+        if self.problem is not None:
+            return
+        if isinstance(message, Report):
+            self._on_report(rank, message, descriptors)
+        elif isinstance(message, CheckpointReady):
+            self._on_checkpoint_ready(message)
+        else:
+            self.alignment.finish(rank, message.reports)
+
+    def _on_report(self, rank: int, report: Report, descriptors: tuple[int, ...]) -> None:
+        self.alignment.received(rank, report)
+        self.rank_metrics[rank] = report.metrics
+        if rank != 0:
+            self._journal_row(rank, report)
+        if report.reduce or (report.checkpoint is not None and self._keeper.config.keep_all_ranks):
+            reports = self.alignment.gather(rank, report)
+            if reports is not None:
+                self._decide(reports[0], reports, descriptors)
+        elif rank == 0:
+            self._decide(report, {}, descriptors)
+
+    def _decide(self, report: Report, gathered: Mapping[int, Report], descriptors: tuple[int, ...]) -> None:
+        """Rank 0's row of an index is complete: write it down, commit its checkpoint, then conclude."""
+        metrics, reduced = report.metrics, None
+        if report.reduce:
+            try:
+                reduced = reduce_metrics(gathered)
+            except MetricError as error:
+                self._fail("exception", str(error))
+                return
+            metrics = {**metrics, **reduced}
+        self._journal_row(0, report, None if reduced is None else metrics)
+        row = self._filler.fill(report.index, metrics, report.stamp, report.elapsed)
+        if report.checkpoint_follows:
+            self._rows_awaiting_checkpoint[report.index] = row
+        if report.checkpoint is None:
+            self._conclude(report.index, row, reduced, None)
+            return
+        parts = {rank: each.checkpoint for rank, each in gathered.items() if rank and each.checkpoint}
+        commit = self._commit(report.checkpoint, parts, report.index, row, descriptors)
+        if commit is not None:
+            conclude = functools.partial(self._conclude, report.index, row, reduced, commit)
+            self._commits.append(_PendingCommit(commit, conclude))
+
+    def _on_checkpoint_ready(self, message: CheckpointReady) -> None:
+        """A checkpoint that was written in the background arrived; its row has long been concluded."""
+        row = self._rows_awaiting_checkpoint.pop(message.index)
+        commit = self._commit(message.checkpoint, {}, message.index, row, ())
+        if commit is None:
+            return
+
+        def conclude() -> None:
+            self._background_commits += 1
+            self._announce(message.index, commit)
+            self._acknowledge(0)
+
+        self._commits.append(_PendingCommit(commit, conclude))
+
+    def _commit(
+        self,
+        staged: StagedCheckpoint,
+        parts: Mapping[int, StagedCheckpoint],
+        index: int,
+        row: dict[str, Any],
+        descriptors: tuple[int, ...],
+    ) -> Commit | None:
+        try:
+            if self._keeper.in_memory:
+                return self._keeper.commit_in_memory(staged, descriptors[0], index, row)
+            return self._keeper.commit(staged, parts, index, row)
+        except (StorageError, CheckpointError) as error:
+            self._fail("storage", str(error))
+            return None
+
+    def _journal_row(self, rank: int, report: Report, reduced: dict[str, Any] | None = None) -> None:
+        record: dict[str, Any] = {
+            "kind": "row",
+            "attempt": self._keeper.attempt,
+            "index": report.index,
+            "rank": rank,
+            "stamp": report.stamp,
+            "elapsed": report.elapsed,
+            "metrics": report.metrics,
+        }
+        if reduced is not None:
+            record["reduced"] = reduced
+        self._journal.append(record, finite=report.finite)
+
+    # -- conclusions ----------------------------------------------------------------------
+
+    @property
+    def commits_under_way(self) -> bool:
+        return bool(self._commits)
+
+    def conclude_commits(self) -> None:
+        """Conclude the rows whose checkpoints have been stored meanwhile, in order."""
+        while self._commits and self._commits[0].commit.done and self.problem is None:
+            pending = self._commits.popleft()
+            try:
+                pending.commit.check()
+            except OSError as error:
+                self._fail("storage", f"the checkpoint could not be uploaded: {error}")
+            else:
+                pending.conclude()
+
+    def _conclude(
+        self, index: int, row: dict[str, Any], reduced: dict[str, float] | None, commit: Commit | None
+    ) -> None:
+        self._observers.row(index, row)
+        if commit is not None:
+            self._announce(index, commit)
+        self._decided = index
+        if self.stop_index is None and self._observers.stopper_says_stop(row):
+            self.stop_index = index
+        self._answer_waiting(reduced)
+
+    def _announce(self, index: int, commit: Commit) -> None:
+        self._committed_since_answers = True
+        self._observers.checkpoint(index, commit.kept.number, self._keeper.reference(commit.kept))
+
+    def _fail(self, kind: FailureKind, message: str) -> None:
+        self.problem = Problem(kind, 0, message)
+
+    def find_mismatch(self) -> None:
+        """Note it as the problem if ranks have reported unequally often."""
+        mismatch = self.alignment.mismatch() if self.problem is None and self.stop_index is None else None
+        if mismatch is not None:
+            counts = self.alignment.counts()
+            self.problem = Problem("report_mismatch", counts.index(min(counts)), mismatch)
+
+    # -- answers out ----------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Prepare a graceful stop: from now on every report waits for its answer."""
+        self.holding = True
+        self._outbox += [(rank, Hold()) for rank in range(self.alignment.world_size)]
+
+    def answers(self) -> list[tuple[int, ToWorker]]:
+        """What to send now. Rows reach the journal's file before anybody is told that they arrived."""
+        self._answer_waiting()
+        for rank, last in enumerate(self.alignment.last_index):
+            if last - self._acknowledged[rank] >= _ACKNOWLEDGE_EVERY:
+                self._acknowledge(rank)
+        self._journal.flush()
+        outbox, self._outbox = self._outbox, []
+        return outbox
+
+    def after_answers(self) -> None:
+        """What can wait until the ranks have gone on: deleting old checkpoints."""
+        if self._committed_since_answers:
+            self._committed_since_answers = False
+            self._keeper.retire()
+
+    def _acknowledge(self, rank: int) -> None:
+        self._acknowledged[rank] = self.alignment.last_index[rank]
+        self._outbox.append((rank, Acknowledged(self._acknowledged[rank], 0 if rank else self._background_commits)))
+
+    def _answer_waiting(self, reduced: dict[str, float] | None = None) -> None:
+        """Answer every rank that waits on an index that is decided."""
+        alignment = self.alignment
+        for rank, index in list(alignment.waiting.items()):
+            if index > self._decided:
+                continue
+            if self.holding and self.stop_index is None and index > alignment.highest_free:
+                # All ranks stop after the same report: the first one that no rank has passed yet.
+                if not alignment.everyone_waits_at(index):
+                    continue
+                self.stop_index = index
+            stop = self.stop_index is not None and index >= self.stop_index
+            self._outbox.append((rank, Decision(index, stop, reduced if index == self._decided else None)))
+            alignment.answered(rank)
