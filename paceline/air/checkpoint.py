@@ -130,13 +130,14 @@ class Checkpoint:
         `_timestamp`, `_preprocessor` and `_current_checkpoint_id`.
         """
         data = self._source.load_dict()
+        preprocessor = self.get_preprocessor()
         report = self._metadata().report
         if report is not None:
             data[TIMESTAMP_KEY] = report.get("timestamp")
-            data[PREPROCESSOR_KEY] = self.get_preprocessor()
+            data[PREPROCESSOR_KEY] = preprocessor
             data[CHECKPOINT_ID_KEY] = report.get("number")
-        elif self._preprocessor is not None:
-            data[PREPROCESSOR_KEY] = self._preprocessor
+        elif preprocessor is not None:
+            data[PREPROCESSOR_KEY] = preprocessor
         return data
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
@@ -199,7 +200,7 @@ class Checkpoint:
         metadata.class_name = _class_name(type(self))
         if report is not None:
             metadata.report = dict(report)
-        preprocessor = self._stored_preprocessor()
+        preprocessor = self._stored_preprocessor() or self._source.read_file(CHECKPOINT_PREPROCESSOR_FILE)
         self._source.write_files(sink, move)
         if preprocessor is not None:
             with sink.open(CHECKPOINT_PREPROCESSOR_FILE) as file:
@@ -308,7 +309,7 @@ class Checkpoint:
         return stored
 
     def _stored_preprocessor(self) -> bytes | None:
-        """The preprocessor as file content; None if there is none or it is among the files already."""
+        """The preprocessor that was set, as file content; None if none was."""
         if self._preprocessor is None:
             return None
         to_state = getattr(self._preprocessor, "to_state", None)

@@ -31,7 +31,7 @@ from paceline.air.constants import (
     TIMESTAMP_KEY,
 )
 from paceline.air.errors import CheckpointError, CheckpointNotFoundError, SerializationError
-from paceline.air.packing import FileSink, TarSink, packed_entries, safe_relative, tree, unpack
+from paceline.air.packing import FileSink, TarSink, read_packed, safe_relative, tree, unpack
 
 Kind = Literal["local_path", "data_dict", "uri"]
 
@@ -173,13 +173,8 @@ class Packed(Source):
             yield cast(BinaryIO, content)
 
     def read_file(self, name: str) -> bytes | None:
-        found = None
         with self._stream() as stream:
-            for entry_name, entry, archive in packed_entries(stream):
-                if entry_name == name and entry.isfile():
-                    content = archive.extractfile(entry)
-                    found = content.read() if content else None
-        return found
+            return read_packed(stream, name)
 
     def write_files(self, sink: FileSink, move: bool = False) -> None:
         with temporary_directory() as folder, self._stream() as stream:

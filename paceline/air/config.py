@@ -81,8 +81,11 @@ class ScalingConfig:
         self._check_gpus()
 
     def _check_gpus(self) -> None:
-        asked = (self.resources_per_worker or {}).get("GPU")
-        if asked is None or is_search_space(asked) or is_search_space(self.use_gpu):
+        resources = self.resources_per_worker
+        if resources is None or is_search_space(resources) or is_search_space(self.use_gpu):
+            return
+        asked = resources.get("GPU")
+        if asked is None or is_search_space(asked):
             return
         if asked and not self.use_gpu:
             raise ConfigError(

@@ -13,14 +13,19 @@ import shutil
 import stat
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Protocol
+from typing import IO, BinaryIO, Protocol
 
-from paceline.air.constants import CHECKPOINT_MANIFEST_FILE, CHECKPOINT_METADATA_FILE
+from paceline.air.constants import CHECKPOINT_MANIFEST_FILE, CHECKPOINT_METADATA_FILE, CHECKPOINT_PREPROCESSOR_FILE
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError
 
 MAX_ENTRIES = 200_000
 """Files and directories that one packed checkpoint may hold."""
+
+
+_WRITTEN_LAST = (CHECKPOINT_PREPROCESSOR_FILE, CHECKPOINT_METADATA_FILE)
+"""Small files that the checkpoint itself writes after its content."""
 
 
 class FileSink(Protocol):
@@ -77,7 +82,7 @@ class TarSink:
 
     def add_directory(self, path: str, move: bool = False) -> None:
         for name, source in tree(Path(path)):
-            if name != CHECKPOINT_METADATA_FILE:  # written last, by whoever packs
+            if name not in _WRITTEN_LAST:
                 self.add(name, source)
 
     def add(self, name: str, source: Path) -> None:
@@ -133,7 +138,7 @@ def tree(root: Path) -> Iterator[tuple[str, Path]]:
     A link to a file inside counts as that file; other links and special files are refused. The
     manifest is left out: it describes the committed original, not a copy.
     """
-    resolved_root = root.resolve()
+    real_root = Path(os.path.realpath(root))
     for folder, directories, files in os.walk(root, onerror=_raise_unreadable):
         directories.sort()
         for name in sorted([*directories, *files]):
@@ -142,8 +147,8 @@ def tree(root: Path) -> Iterator[tuple[str, Path]]:
             if relative == Path(CHECKPOINT_MANIFEST_FILE):
                 continue
             if path.is_symlink():
-                target = path.resolve()
-                if not (target.is_file() and target.is_relative_to(resolved_root)):
+                target = Path(os.path.realpath(path))
+                if not (target.is_file() and target.is_relative_to(real_root)):
                     raise CheckpointError(
                         f"The checkpoint {root} contains the link {str(relative)!r}, which does not lead to a file "
                         "inside it. Put the file itself there."
@@ -169,37 +174,53 @@ def safe_relative(name: str) -> PurePosixPath:
     return path
 
 
-def packed_entries(stream: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo, tarfile.TarFile]]:
-    """The entries of a packed checkpoint in order, each one checked."""
-    seen: set[str] = set()
-    name = ""
-    try:
-        with tarfile.open(fileobj=stream, mode="r:") as archive:
-            for entry in archive:
-                name = str(safe_relative(entry.name))
-                if not (entry.isdir() or entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE)) or entry.issparse():
-                    raise CheckpointCorruptError(f"Packed checkpoint: {name!r} is not a regular file or directory.")
-                if name in seen:
-                    raise CheckpointCorruptError(f"Packed checkpoint: {name!r} occurs twice.")
-                seen.add(name)
-                if len(seen) > MAX_ENTRIES:
-                    raise CheckpointCorruptError(f"Packed checkpoint: more than {MAX_ENTRIES:,} entries.")
-                yield name, entry, archive
-    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
-        raise CheckpointCorruptError(f"These bytes are not a packed checkpoint, or are damaged: {error}.") from error
-    if name != CHECKPOINT_METADATA_FILE:
-        raise CheckpointCorruptError("These bytes are not a whole packed checkpoint: the end is missing.")
+def read_packed(stream: BinaryIO, name: str) -> bytes | None:
+    """One file of a packed checkpoint; all entries are checked on the way."""
+    found = None
+    with _damage_told():
+        for entry, content in _entries(stream):
+            if entry.name == name and content is not None:
+                found = content.read()
+    return found
 
 
 def unpack(stream: BinaryIO, into: Path) -> None:
     """Write a packed checkpoint's files below `into`."""
     sink = DirectorySink(into)
-    for name, entry, archive in packed_entries(stream):
-        if entry.isdir():
-            (into / name).mkdir(parents=True, exist_ok=True)
-            continue
-        content = archive.extractfile(entry)
-        assert content is not None  # it is a regular file
-        with sink.open(name) as target:
-            shutil.copyfileobj(content, target, 1 << 20)
-        (into / name).chmod((entry.mode & 0o777) | 0o600)
+    with _damage_told():
+        for entry, content in _entries(stream):
+            path = into / entry.name
+            if content is None:
+                path.mkdir(parents=True, exist_ok=True)
+                continue
+            with sink.open(entry.name) as target:
+                shutil.copyfileobj(content, target, 1 << 20)
+            path.chmod((entry.mode & 0o777) | 0o600)
+
+
+def _entries(stream: BinaryIO) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+    """The entries in order, each one checked, with a file's content."""
+    seen: set[str] = set()
+    last = ""
+    with tarfile.open(fileobj=stream, mode="r:") as archive:
+        for entry in archive:
+            entry.name = str(safe_relative(entry.name))
+            if not (entry.isdir() or entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE)) or entry.issparse():
+                raise CheckpointCorruptError(f"Packed checkpoint: {entry.name!r} is not a regular file or directory.")
+            if entry.name in seen:
+                raise CheckpointCorruptError(f"Packed checkpoint: {entry.name!r} occurs twice.")
+            seen.add(entry.name)
+            if len(seen) > MAX_ENTRIES:
+                raise CheckpointCorruptError(f"Packed checkpoint: more than {MAX_ENTRIES:,} entries.")
+            yield entry, archive.extractfile(entry)
+            last = entry.name
+    if last != CHECKPOINT_METADATA_FILE:
+        raise CheckpointCorruptError("These bytes are not a whole packed checkpoint: the end is missing.")
+
+
+@contextmanager
+def _damage_told() -> Iterator[None]:
+    try:
+        yield
+    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
+        raise CheckpointCorruptError(f"These bytes are not a packed checkpoint, or are damaged: {error}.") from error

@@ -1,0 +1,135 @@
+"""The packed form refuses what leads outside, and notices damage."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from paceline.air import packing
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.errors import CheckpointCorruptError, CheckpointError
+
+METADATA = tarfile.TarInfo(".metadata.json")
+
+
+def packed(*entries: tarfile.TarInfo) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for entry in (*entries, METADATA):
+            content = b'{"paceline": 1}' if entry is METADATA else b"x"
+            entry.size = len(content) if entry.isreg() else 0
+            archive.addfile(entry, io.BytesIO(content) if entry.isreg() else None)
+    return stream.getvalue()
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+def test_plain_files_are_accepted(tmp_path: Path) -> None:
+    Checkpoint.from_bytes(packed(entry("a/b"), entry("./c"))).to_directory(tmp_path / "to")
+    assert (tmp_path / "to" / "a" / "b").read_bytes() == b"x"
+    assert (tmp_path / "to" / "c").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [entry("../outside")],
+        [entry("a/../../outside")],
+        [entry("/tmp/outside")],
+        [entry("a\\..\\b")],
+        [entry("link", tarfile.SYMTYPE, "/etc"), entry("link/passwd")],
+        [entry("link", tarfile.LNKTYPE, "/etc/passwd")],
+        [entry("device", tarfile.CHRTYPE)],
+        [entry("pipe", tarfile.FIFOTYPE)],
+        [entry("sparse", tarfile.GNUTYPE_SPARSE)],
+        [entry("twice"), entry("twice")],
+        [entry("."), entry("x")],
+    ],
+    ids=lambda bad: bad[0].name + bad[0].type.decode(),
+)
+def test_s6_other_entries_are_refused(bad: list[tarfile.TarInfo], tmp_path: Path) -> None:
+    target = tmp_path / "to"
+    target.mkdir()
+    with pytest.raises(CheckpointCorruptError):
+        Checkpoint.from_bytes(packed(*bad))
+    with pytest.raises(CheckpointCorruptError):
+        packing.unpack(io.BytesIO(packed(*bad)), target)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["to"]
+    assert all(path.name in {"twice", "x"} for path in target.iterdir())
+
+
+def test_setuid_bits_are_dropped(tmp_path: Path) -> None:
+    info = entry("tool")
+    info.mode = 0o6755
+    Checkpoint.from_bytes(packed(info)).to_directory(tmp_path / "to")
+    assert (tmp_path / "to" / "tool").stat().st_mode & 0o7777 == 0o755
+
+
+def test_the_number_of_entries_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).touch()
+    data = Checkpoint(tmp_path).to_bytes()
+    monkeypatch.setattr(packing, "MAX_ENTRIES", 3)
+    with pytest.raises(CheckpointCorruptError, match="more than 3"):
+        Checkpoint.from_bytes(data)
+    with pytest.raises(CheckpointError, match="more than 3"):
+        Checkpoint(tmp_path).to_bytes()
+
+
+def test_every_cut_is_noticed() -> None:
+    data = Checkpoint.from_dict({"x": b"0123456789" * 200}).to_bytes()
+    content = len(data.rstrip(b"\0"))
+    for length in [0, 1, *range(256, content, 256), content - 1]:
+        with pytest.raises(CheckpointCorruptError):
+            Checkpoint.from_bytes(data[:length])
+
+
+@pytest.mark.parametrize("junk", [b"", b"junk", b"\0" * 10240, b"\x80\x05}." * 1000])
+def test_other_bytes_are_refused(junk: bytes) -> None:
+    with pytest.raises(CheckpointCorruptError):
+        Checkpoint.from_bytes(junk)
+
+
+def test_equal_checkpoints_give_equal_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+        for file in ("2", "1", "3"):
+            (tmp_path / name / "deep" / file).write_text(file)
+    assert Checkpoint(tmp_path / "a").to_bytes() == Checkpoint(tmp_path / "b").to_bytes()
+
+
+def test_names_in_any_script_and_bytes_survive(tmp_path: Path) -> None:
+    source = tmp_path / "from"
+    source.mkdir()
+    names = ["é", "实验", "with space", "x" * 200, b"\xff\xfe".decode("utf-8", "surrogateescape")]
+    for name in names:
+        (source / name).write_text("x")
+    copy = Path(Checkpoint.from_bytes(Checkpoint(source).to_bytes()).to_directory(tmp_path / "to"))
+    assert {path.name for path in copy.iterdir()} == {*names, ".metadata.json"}
+
+
+def test_a_half_written_file_is_left_out() -> None:
+    stream = io.BytesIO()
+    sink = packing.TarSink(stream)
+
+    def interrupted() -> None:
+        with sink.open("half") as file:
+            file.write(b"x")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with sink.open(".metadata.json") as file:
+        file.write(b"{}")
+    sink.close()
+    stream.seek(0)
+    assert packing.read_packed(stream, ".metadata.json") == b"{}"
+    stream.seek(0)
+    assert packing.read_packed(stream, "half") is None

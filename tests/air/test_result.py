@@ -1,0 +1,102 @@
+"""Result: what a run reached, and its rows when somebody asks."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.errors import ConfigError
+from paceline.air.result import Result
+
+
+class CountingHistory:
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def rows(self) -> list[dict[str, Any]]:
+        self.reads += 1
+        return [
+            {"loss": 2.0, "eval": {"acc": 0.5}, "training_iteration": 1, "config": {}},
+            {"loss": 1.0, "eval": {"acc": 0.75}, "training_iteration": 2, "config": {}, "late": "x"},
+        ]
+
+    def rank_rows(self) -> list[dict[str, Any]]:
+        return [{"rank": rank, "training_iteration": 1, "loss": float(rank)} for rank in range(2)]
+
+
+def kept(*metrics: dict[str, Any]) -> list[tuple[Checkpoint, dict[str, Any]]]:
+    return [(Checkpoint.from_dict({"n": n}), row) for n, row in enumerate(metrics)]
+
+
+def test_rows_are_read_when_asked_for_and_once() -> None:
+    history = CountingHistory()
+    result = Result(_history=history)
+    assert history.reads == 0
+    frame = result.metrics_dataframe
+    assert list(frame.columns) == ["loss", "eval/acc", "training_iteration", "late"]
+    assert frame["eval/acc"].tolist() == [0.5, 0.75]
+    assert frame["late"].isna().tolist() == [True, False]
+    assert result.metrics_dataframe is frame
+    assert history.reads == 1
+    assert result.rank_dataframe["rank"].tolist() == [0, 1]
+
+
+def test_without_history_the_frames_are_empty() -> None:
+    assert len(Result().metrics_dataframe) == 0
+    assert len(Result().rank_dataframe) == 0
+
+
+def test_places_and_config(tmp_path: Path) -> None:
+    result = Result(metrics={"config": {"train_loop_config": {"lr": 1}}}, log_dir=tmp_path)
+    assert result.path == str(tmp_path)
+    assert result.config == {"train_loop_config": {"lr": 1}}
+    assert Result(log_dir=tmp_path, path="s3://b/x").path == "s3://b/x"
+    assert Result().config is None
+
+
+def test_best_checkpoint() -> None:
+    result = Result(
+        best_checkpoints=kept({"loss": 3, "a": {"b": 1}}, {"loss": 1.0, "a": {"b": 1}}, {"loss": math.nan}, {"loss": 2})
+    )
+
+    def best(metric: str, mode: Any) -> Any:
+        checkpoint = result.get_best_checkpoint(metric, mode)
+        assert checkpoint is not None
+        return checkpoint.to_dict()["n"]
+
+    assert best("loss", "min") == 1
+    assert best("loss", "max") == 0
+    assert best("a/b", "max") == 1
+    assert best("a/b", "min") == 1
+    with pytest.raises(ConfigError, match="There are: a/b, loss"):
+        best("acc", "max")
+    with pytest.raises(ConfigError, match="mode"):
+        best("loss", "best")
+    assert Result().get_best_checkpoint("loss", "min") is None
+
+
+def test_repr_shows_what_matters(tmp_path: Path) -> None:
+    result = Result(
+        metrics={"loss": 0.5, "pid": 12345, "training_iteration": 7},
+        error=RuntimeError("first line\nsecond line"),
+        log_dir=tmp_path,
+        attempts=3,
+        warnings=["w"],
+    )
+    text = repr(result)
+    assert "error=RuntimeError('first line')" in text
+    assert "{'loss': 0.5, 'training_iteration': 7}" in text
+    assert "12345" not in text
+    assert "attempts=3" in text
+    assert "warnings=1" in text
+    assert repr(Result()).startswith("Result(")
+
+
+def test_a_result_can_be_pickled(tmp_path: Path) -> None:
+    result = Result(metrics={"a": 1}, checkpoint=Checkpoint(tmp_path), log_dir=tmp_path)
+    assert pickle.loads(pickle.dumps(result)) == result
