@@ -56,6 +56,8 @@ class LiveProgress(Progress):
         self._world_size = 0
         self._attempt = 1
         self._checkpoint = ""
+        self._cut_lines: set[int] = set()
+        """Ranks whose output is in the middle of a line that was cut."""
         self._started_at = time.monotonic()
 
     def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
@@ -85,6 +87,9 @@ class LiveProgress(Progress):
         self._attempt += 1
 
     def output(self, rank: int, text: str) -> None:
+        text = self._without_rest_of_cut_line(rank, text)
+        if not text:
+            return
         prefix = f"(rank {rank}) "
         shown = Text()
         for line in printable(last_overwrite(text).removesuffix("\n")).split("\n"):
@@ -92,6 +97,16 @@ class LiveProgress(Progress):
             shown.append(prefix, "cyan")
             shown.append(f"{cut}\n")
         self._console.print(shown, end="", soft_wrap=True)
+
+    def _without_rest_of_cut_line(self, rank: int, text: str) -> str:
+        """A line longer than a screen can hold comes in pieces, of which only the first is shown."""
+        if rank in self._cut_lines:
+            _, newline, text = text.partition("\n")
+            if newline:
+                self._cut_lines.discard(rank)
+        if len(text) - text.rfind("\n") > _LONGEST_LINE:
+            self._cut_lines.add(rank)
+        return text
 
     def warning(self, text: str) -> None:
         self._print(f"Warning: {printable(text)}", "yellow")

@@ -74,7 +74,7 @@ class FunctionStopper(Stopper):
         self._function = function
 
     def __call__(self, trial_id: str, result: Row) -> bool:
-        return bool(self._function(trial_id, result))
+        return bool(self._function(trial_id, dict(result)))  # its own copy: others still read the row
 
     def stop_all(self) -> bool:
         return False

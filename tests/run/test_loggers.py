@@ -83,7 +83,7 @@ def read_events(trial: Trial) -> list[Any]:
 
 def decode(data: bytes) -> list[Any]:
     def masked(part: bytes) -> int:
-        crc = reference_crc(part)
+        crc: int = reference_crc(part)
         return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
     events, position = [], 0
@@ -137,10 +137,10 @@ class TestJson:
         assert "odd" in row
 
     def test_params_holds_the_configuration_with_odd_values_as_repr(self, make: LoggerMaker, trial: Trial) -> None:
-        trial.config = {"lr": 0.1, "fn": print, "betas": (0.9, math.inf), 3: {"x"}}
+        trial.config = {"lr": 0.1, "fn": print, "betas": (0.9, math.inf), "set": {"x"}, "nested": {3: 4}}
         make(JsonLoggerCallback).log_trial_start(trial)
         params = json.loads(Path(trial.local_path, "params.json").read_text())
-        assert params == {"lr": 0.1, "fn": repr(print), "betas": [0.9, None], "3": "{'x'}"}
+        assert params == {"lr": 0.1, "fn": repr(print), "betas": [0.9, None], "set": "{'x'}", "nested": {"3": 4}}
 
     def test_a_configuration_that_contains_itself_ends(self, make: LoggerMaker, trial: Trial) -> None:
         trial.config["self"] = trial.config
@@ -189,6 +189,14 @@ class TestCSV:
         frame = pandas.read_csv(Path(trial.local_path, "progress.csv"))
         assert list(frame["training_iteration"]) == [1, 2, 3, 4, 5]
         assert not list(Path(trial.local_path).glob(".*")), "no temporary file is left"
+
+    def test_what_a_driver_killed_while_adding_columns_left_is_removed(self, make: LoggerMaker, trial: Trial) -> None:
+        Path(trial.local_path, ".progress.csv.tmp").write_text("half a tab")
+        logger = make(CSVLoggerCallback)
+        log(logger, trial, [make_row(1, loss=1)])
+        log(logger, trial, [make_row(2, loss=2, late=3)])
+        assert [row["late"] for row in read_csv(trial)] == ["", "3"]
+        assert [path.name for path in Path(trial.local_path).iterdir()] == ["progress.csv"]
 
     def test_another_driver_goes_on_with_the_same_columns(self, make: LoggerMaker, trial: Trial) -> None:
         first = make(CSVLoggerCallback)

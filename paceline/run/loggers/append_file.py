@@ -46,6 +46,8 @@ class LineFile(AppendFile):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
+        self._replacement = path.with_name(f".{path.name}.tmp")
+        self._replacement.unlink(missing_ok=True)  # a driver killed in `widen` leaves one
         self._cut_torn_line()
 
     def truncate(self, keep: int) -> int:
@@ -64,18 +66,16 @@ class LineFile(AppendFile):
     def widen(self, first_line: bytes, suffix: bytes) -> None:
         """Replace the first line and add `suffix` to all others: at once, or not at all."""
         self.flush()
-        replacement = self.path.with_name(f".{self.path.name}.tmp-{os.getpid()}")
         try:
-            replacement.unlink(missing_ok=True)
-            with self.path.open("rb") as reader, _open(replacement) as writer:
+            with self.path.open("rb") as reader, _open(self._replacement) as writer:
                 reader.readline()
                 writer.write(first_line + b"\n")
                 writer.writelines(line.rstrip(b"\n") + suffix + b"\n" for line in reader)
-            os.replace(replacement, self.path)
+            os.replace(self._replacement, self.path)
             self._file.close()
             self._file = _open(self.path)
         except OSError as error:
-            replacement.unlink(missing_ok=True)
+            self._replacement.unlink(missing_ok=True)
             raise storage_error(error, self.path, "adding columns") from error
 
     def _cut_torn_line(self) -> None:
