@@ -86,7 +86,7 @@ def test_the_number_of_entries_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_every_cut_is_noticed() -> None:
     data = Checkpoint.from_dict({"x": b"0123456789" * 200}).to_bytes()
     content = len(data.rstrip(b"\0"))
-    for length in [0, 1, *range(256, content, 256), content - 1]:
+    for length in range(content):
         with pytest.raises(CheckpointCorruptError):
             Checkpoint.from_bytes(data[:length])
 
