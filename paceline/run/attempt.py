@@ -31,7 +31,7 @@ from paceline.run.worker import TrainTask
 from paceline.storage.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from paceline.run.backend import Backend
+    from paceline.run.backend import Backend, BackendConfig
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Attempt:
         return Placement(
             run_id=self._spec.identity.experiment_id,
             workers=tuple(places),
-            preload=self._backend.preload,
+            preload=modules_to_preload(self._spec.backend_config),
             fresh=self._backend.fresh,
             threads=threads_per_worker(scaling, self.world_size),
             start_timeout_s=failure.start_timeout_s,
@@ -203,6 +203,11 @@ def threads_per_worker(scaling: ScalingConfig, world_size: int) -> int:
     if scaling.num_cpus_per_worker and scaling.num_cpus_per_worker > 1:
         return int(scaling.num_cpus_per_worker)
     return max(1, len(os.sched_getaffinity(0)) // world_size)
+
+
+def modules_to_preload(config: BackendConfig) -> tuple[str, ...]:
+    """What every worker of such a run will import: loaded once, then forked with it."""
+    return (*config.backend_cls.preload, "paceline.run.worker", "paceline.air.checkpoint", "cloudpickle")
 
 
 def pickled_task(spec: RunSpec) -> bytes:

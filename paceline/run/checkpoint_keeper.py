@@ -24,7 +24,7 @@ from paceline.storage import commit as storage_commit
 from paceline.storage.journal import Journal
 from paceline.storage.manifest import verify
 from paceline.storage.mirror import Mirror
-from paceline.storage.run_dir import RunDir
+from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 
 
 @dataclass
@@ -215,6 +215,12 @@ class CheckpointKeeper:
         self.next_number = max(numbers, default=-1) + 1
         for number in sorted(deleted_numbers(records) & set(on_disk)):
             self._discard(number)
+
+    def continue_after(self, checkpoint: Checkpoint) -> None:
+        """Number on from the checkpoint that a new run starts from; a damaged one is refused here."""
+        if checkpoint.kind == "local_path" and (Path(str(checkpoint.path)) / MANIFEST_NAME).exists():
+            verify(Path(str(checkpoint.path)))
+        self.next_number = 0 if checkpoint.number is None else checkpoint.number + 1
 
     def _remote_numbers(self) -> list[int]:
         return list(self.mirror.checkpoint_numbers()) if self.mirror is not None else []

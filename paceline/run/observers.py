@@ -91,11 +91,17 @@ class Observers:
             return False
         return bool(self._stopper(self.trial.trial_id, row) or self._stopper.stop_all())
 
+    def stopper_ends_everything(self) -> bool:
+        """Whether the run shall end even though no row arrives (a time limit)."""
+        return self._stopper is not None and self._stopper.stop_all()
+
     def catch_up(self) -> None:
         """Work off what may lag behind: logged rows in one batch, the workers' output, the display."""
         if self._new_rows:
             self._callbacks.log_rows(self.trial, self._new_rows)
             self._new_rows = []
+        else:
+            self._callbacks.flush(force=False)
         if self._follower is not None:
             for rank, text in self._follower.read():
                 self._progress.output(rank, text)

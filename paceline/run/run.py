@@ -101,8 +101,7 @@ class Run:
                 )
             keeper.load(self._files.records)
         elif self.spec.resume_from is not None:
-            number = self.spec.resume_from.number
-            keeper.next_number = 0 if number is None else number + 1
+            keeper.continue_after(self.spec.resume_from)
         return keeper
 
     def _make_trial(self) -> Trial:
@@ -194,7 +193,7 @@ class Run:
         self._flow = ReportFlow(self.spec.world_size, start.index, filler, self._journal, self._keeper, self._observers)
         self._watch = HangWatch(self.spec.world_size, self.spec.run_config.failure_config.hang_timeout_s)
         self._observers.attempt_started(filler.first())
-        if number > 0:
+        if number > 0 or self._files.records:
             self._observers.attempt_resumed(start.index, self._history)
         self.phase = Phase.RUNNING
 
@@ -270,16 +269,22 @@ class Run:
     # -- trouble --------------------------------------------------------------------------
 
     def _look_for_trouble(self, attempt: Attempt, flow: ReportFlow) -> None:
-        if self.stopped_by_signal is not None and not flow.holding and flow.stop_index is None:
-            flow.hold()
-            self._deadline = time.monotonic() + INTERRUPT_WAIT_S
-            name = signal.Signals(self.stopped_by_signal).name
-            self._observers.warn(
-                f"{name}: stopping at the next report (at most {INTERRUPT_WAIT_S:.0f} s). Once more ends it at once."
-            )
+        if not flow.holding and flow.stop_index is None:
+            if self.stopped_by_signal is not None:
+                self._stop_gracefully(flow)
+                self._observers.warn(
+                    f"{signal.Signals(self.stopped_by_signal).name}: stopping at the next report (at most "
+                    f"{INTERRUPT_WAIT_S:.0f} s). Once more ends it at once."
+                )
+            elif self._observers.stopper_ends_everything():
+                self._stop_gracefully(flow)
         if not attempt.failures:
             flow.find_mismatch()
         self._look_for_hang(attempt, flow)
+
+    def _stop_gracefully(self, flow: ReportFlow) -> None:
+        flow.hold()
+        self._deadline = time.monotonic() + INTERRUPT_WAIT_S
 
     def _look_for_hang(self, attempt: Attempt, flow: ReportFlow) -> None:
         if not self._watch.is_due():
@@ -310,7 +315,7 @@ class Run:
     # -- endings --------------------------------------------------------------------------
 
     def _end_if_over(self, attempt: Attempt, flow: ReportFlow) -> None:
-        stopping = flow.stop_index is not None or self.stopped_by_signal is not None
+        stopping = flow.stop_index is not None or flow.holding
         if flow.problem is not None:
             self._attempt_failed(attempt, [self._as_failure(flow.problem)])
         elif not attempt.running and not flow.commits_under_way:
@@ -346,7 +351,7 @@ class Run:
         if not clean:
             self._run_dir.sweep()
         self._rank_metrics.update(flow.rank_metrics)
-        self._finish("interrupted" if flow.holding else "finished")
+        self._finish("interrupted" if self.stopped_by_signal is not None else "finished")
 
     def _attempt_failed(self, attempt: Attempt, failures: list[WorkerFailure]) -> None:
         self._attempt = None

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError, RestoreError
+from paceline.engine.choose import choose_engine
+from paceline.run.attempt import modules_to_preload
 from paceline.run.backend import BackendConfig
 from paceline.run.spec import RunSpec, TrainFunction
 from paceline.train.base_trainer import BaseTrainer
@@ -63,11 +65,8 @@ class DataParallelTrainer(BaseTrainer):
 
     def _warm_up(self) -> None:
         """Let the workers' imports begin while the user's own program goes on."""
-        preload = self.backend_config.backend_cls.preload
-        if preload and not self.backend_config.backend_cls.fresh:
-            from paceline.engine.choose import choose_engine
-
-            choose_engine(self.run_config.engine).warm(preload)
+        if not self.backend_config.backend_cls.fresh:
+            choose_engine(self.run_config.engine).warm(modules_to_preload(self.backend_config))
 
     def to_run_spec(self) -> RunSpec:
         if self.scaling_config.num_workers is None:
