@@ -7,6 +7,7 @@ may pass by itself (a reset connection, a busy server) is tried again a few time
 from __future__ import annotations
 
 import errno
+import os
 import random
 import re
 import secrets
@@ -37,6 +38,7 @@ _BUSY = {
     errno.ENETUNREACH,
 }
 _BUSY_CLASSES = {
+    "ConnectionError",
     "HTTPClientError",
     "ClientConnectionError",
     "ClientPayloadError",
@@ -163,8 +165,8 @@ class FsspecFilesystem:
             path = self._path(name)
             try:
                 if self._is_local:
-                    self._fs.makedirs(self._fs._parent(path), exist_ok=True)
-                    with self._fs.open(path, "xb") as file:
+                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    with open(path, "xb") as file:
                         file.write(text.encode())
                 else:
                     self._fs.pipe_file(path, text.encode(), mode="create")

@@ -88,13 +88,13 @@ def test_verify_says_what_differs(checkpoint: Path) -> None:
         verify(checkpoint)
     (checkpoint / "extra").unlink()
     (checkpoint / "model.bin").write_bytes(b"short")
-    with pytest.raises(CheckpointCorruptError, match="'model.bin' has 5 bytes instead of the 100"):
+    with pytest.raises(CheckpointCorruptError, match=r"'model\.bin' has 5 bytes instead of the 100"):
         verify(checkpoint)
     (checkpoint / "model.bin").write_bytes(b"9876543210" * 10)
-    with pytest.raises(CheckpointCorruptError, match="content of file 'model.bin' changed"):
+    with pytest.raises(CheckpointCorruptError, match=r"content of file 'model\.bin' changed"):
         verify(checkpoint)
     (checkpoint / "model.bin").unlink()
-    with pytest.raises(CheckpointCorruptError, match="'model.bin' is missing"):
+    with pytest.raises(CheckpointCorruptError, match=r"'model\.bin' is missing"):
         verify(checkpoint)
     (checkpoint / MANIFEST_NAME).unlink()
     with pytest.raises(CheckpointNotFoundError, match="not a committed checkpoint"):

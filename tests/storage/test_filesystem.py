@@ -1,0 +1,180 @@
+"""The built-in filesystems pass the contract; errors are told apart and retried where that helps."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.air.errors import ConfigError, StorageError
+from paceline.storage import filesystem as module
+from paceline.storage.filesystem import Filesystem, FsspecFilesystem, is_transient, without_credentials
+from paceline.testing.filesystem_contract import FilesystemContract
+from tests.storage.s3_server import s3_filesystem
+
+
+class TestFile(FilesystemContract):
+    @pytest.fixture
+    def filesystem(self, tmp_path: Path) -> Filesystem:
+        return FsspecFilesystem(f"file://{tmp_path}/storage dir")
+
+
+class TestMemory(FilesystemContract):
+    @pytest.fixture
+    def filesystem(self, memory: FsspecFilesystem) -> Filesystem:
+        return memory
+
+
+class TestS3(FilesystemContract):
+    @pytest.fixture
+    def filesystem(self, s3: FsspecFilesystem) -> Filesystem:
+        return s3
+
+
+class TestPyarrow(FilesystemContract):
+    @pytest.fixture
+    def filesystem(self, tmp_path: Path) -> Filesystem:
+        import pyarrow.fs
+
+        return FsspecFilesystem(f"{tmp_path}/storage", pyarrow.fs.LocalFileSystem())
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_PAUSE_SECONDS", 0.0)
+
+
+def flaky_memory(memory: FsspecFilesystem, errors: list[Exception]) -> FsspecFilesystem:
+    """The memory filesystem, whose reads raise these errors one after the other before they work."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class Flaky(MemoryFileSystem):
+        def cat_file(self, *args: Any, **kwargs: Any) -> Any:
+            if errors:
+                raise errors.pop(0)
+            return super().cat_file(*args, **kwargs)
+
+    return FsspecFilesystem(memory.label, Flaky(skip_instance_cache=True))
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_e10_what_passes_by_itself_is_tried_again(memory: FsspecFilesystem) -> None:
+    memory.write_text("a", "x")
+    errors: list[Exception] = [ConnectionResetError(), OSError(errno.EBUSY, "503"), TimeoutError()]
+    assert flaky_memory(memory, errors).read_text("a") == "x"
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_e10_five_times_at_most(memory: FsspecFilesystem) -> None:
+    errors: list[Exception] = [OSError(errno.EBUSY, "slow down") for _ in range(9)]
+    with pytest.raises(StorageError, match=r"reading a failed: slow down \(tried 5 times\)"):
+        flaky_memory(memory, errors).read_text("a")
+    assert len(errors) == 4
+
+
+def test_e10_what_stays_is_raised_at_once(memory: FsspecFilesystem) -> None:
+    for error in (PermissionError("no"), OSError(errno.ENOSPC, "full"), ValueError("odd")):
+        errors: list[Exception] = [error, error]
+        with pytest.raises(StorageError):
+            flaky_memory(memory, errors).read_text("a")
+        assert len(errors) == 1
+
+
+def test_connection_errors_of_the_s3_client_are_transient() -> None:
+    from aiohttp import ClientPayloadError
+    from botocore.exceptions import ConnectionClosedError, EndpointConnectionError, NoCredentialsError
+
+    assert is_transient(EndpointConnectionError(endpoint_url="x"))
+    assert is_transient(ConnectionClosedError(endpoint_url="x"))
+    assert is_transient(ClientPayloadError())
+    assert not is_transient(NoCredentialsError())
+
+
+@contextmanager
+def answering(status: int, times: int) -> Iterator[tuple[str, list[str]]]:
+    """A server that answers `times` puts with a status and later ones with 200, and what it was asked."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # answers "Expect: 100-continue"
+
+        def answer(self) -> None:
+            asked.append(self.command)
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(status if len(asked) <= times else 200)
+            self.send_header("Content-Length", "0")
+            self.send_header("ETag", '"0"')
+            self.end_headers()
+
+        do_PUT = answer  # noqa: N815
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_e10_three_times_503_from_s3_is_survived() -> None:
+    with answering(503, times=3) as (endpoint, asked):
+        FsspecFilesystem("s3://bucket/x", s3_filesystem(endpoint)).write_text("a", "x")
+    assert asked == ["PUT"] * 4
+
+
+def test_e10_403_is_refused_at_once_with_advice() -> None:
+    with (
+        answering(403, times=99) as (endpoint, asked),
+        pytest.raises(StorageError, match="Check the credentials") as refused,
+    ):
+        FsspecFilesystem("s3://bucket/x", s3_filesystem(endpoint)).check()
+    assert asked == ["PUT"]
+    assert refused.value.errno == errno.EACCES
+    assert refused.value.filename == "s3://bucket/x"
+
+
+def test_e10_a_missing_bucket_is_refused_at_once(s3_endpoint: str) -> None:
+    with pytest.raises(StorageError, match="Check that the bucket or directory exists"):
+        FsspecFilesystem("s3://no-such-bucket/x", s3_filesystem(s3_endpoint)).check()
+    assert "no-such-bucket" not in s3_filesystem(s3_endpoint).ls("")
+
+
+def test_e11_unfinished_uploads_below_the_place_are_aborted(
+    s3: FsspecFilesystem, s3_bucket: str, s3_endpoint: str
+) -> None:
+    raw = s3_filesystem(s3_endpoint)
+    for key in ("results/trial/checkpoint_000000/model.bin", "results/trial-of-somebody-else/model.bin"):
+        raw.call_s3("create_multipart_upload", Bucket=s3_bucket, Key=key)
+    s3.abort_stale_uploads()
+    left = raw.call_s3("list_multipart_uploads", Bucket=s3_bucket)["Uploads"]
+    assert [upload["Key"] for upload in left] == ["results/trial-of-somebody-else/model.bin"]
+
+
+def test_unknown_and_missing_protocols_are_config_errors() -> None:
+    with pytest.raises(ConfigError, match="nonsense"):
+        FsspecFilesystem("nonsense://x")
+    with pytest.raises(ConfigError, match="needs a package"):
+        FsspecFilesystem("sftp://host/x")
+
+
+def test_s10_credentials_are_never_shown(memory: FsspecFilesystem) -> None:
+    assert without_credentials("s3://key:canary@bucket/x?token=canary") == "s3://bucket/x"
+    flaky = flaky_memory(memory, [ValueError("cannot open s3://key:canary@bucket/x with canary-2")])
+    flaky._uri, flaky.label = "s3://key:canary@bucket/x?token=canary-2", "s3://bucket/x"
+    with pytest.raises(StorageError) as failed:
+        flaky.read_text("a")
+    assert "canary" not in str(failed.value)
+    assert failed.value.__cause__ is None
+    assert failed.value.__suppress_context__

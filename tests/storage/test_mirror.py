@@ -1,0 +1,174 @@
+"""A remote checkpoint exists exactly when its manifest does; one driver at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError, RunLockedError, StorageError
+from paceline.storage.commit import Stager, commit, verify
+from paceline.storage.filesystem import FsspecFilesystem
+from paceline.storage.lock import describe_this_process
+from paceline.storage.mirror import Mirror
+from paceline.storage.run_dir import RunDir
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    run_dir = RunDir(tmp_path / "trial")
+    run_dir.create()
+    (tmp_path / "source" / "empty").mkdir(parents=True)
+    (tmp_path / "source" / "model.bin").write_bytes(os.urandom(100_000))
+    (tmp_path / "source" / "deep dir").mkdir()
+    (tmp_path / "source" / "deep dir" / "ünï").write_text("x")
+    (tmp_path / "source" / "deep dir" / "ünï").chmod(0o640)
+    for number in (0, 1):
+        with Stager(run_dir.staging(number, 0)) as stager:
+            stager.add_directory(tmp_path / "source")
+            stager.finish({"number": number})
+        commit(stager.directory, run_dir.checkpoint(number))
+    return run_dir
+
+
+@pytest.fixture(params=["memory", "s3"])
+def mirror(request: pytest.FixtureRequest, run_dir: RunDir) -> Mirror:
+    return Mirror(request.getfixturevalue(request.param), run_dir)
+
+
+def test_a_checkpoint_comes_back_as_it_was(mirror: Mirror, run_dir: RunDir, tmp_path: Path) -> None:
+    mirror.push_checkpoint(0)
+    mirror.push_checkpoint(1)
+    assert mirror.checkpoint_numbers() == [0, 1]
+    (tmp_path / "other").mkdir()
+    back = RunDir(tmp_path / "other")
+    assert mirror.pull_checkpoint(1, back.checkpoint(1)) == verify(run_dir.checkpoint(1))
+    assert verify(back.checkpoint(1)).facts == {"number": 1}
+    assert (back.checkpoint(1) / "deep dir" / "ünï").stat().st_mode & 0o777 == 0o640
+    assert (back.checkpoint(1) / "empty").is_dir()
+    assert os.listdir(back.root) == ["checkpoint_000001"]
+
+
+def test_removing_ends_it(mirror: Mirror) -> None:
+    mirror.push_checkpoint(0)
+    mirror.push_checkpoint(1)
+    mirror.remove_checkpoint(0)
+    mirror.remove_checkpoint(7)
+    assert mirror.checkpoint_numbers() == [1]
+    assert all(name.startswith("checkpoint_000001/") for name in mirror.filesystem.list())
+
+
+class Failing:
+    """A filesystem that fails from the n-th change on, as if the process had died there."""
+
+    def __init__(self, filesystem: FsspecFilesystem, changes: int) -> None:
+        self._filesystem = filesystem
+        self._changes_left = changes
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("upload", "delete", "write_text", "create_exclusive"):
+            if self._changes_left == 0:
+                raise StorageError("cut off")
+            self._changes_left -= 1
+        return getattr(self._filesystem, name)
+
+
+def test_e11_cut_off_at_any_step_an_upload_is_not_listed(memory: FsspecFilesystem, run_dir: RunDir) -> None:
+    steps = 0
+    while True:
+        try:
+            Mirror(Failing(memory, steps), run_dir).push_checkpoint(0)  # type: ignore[arg-type]
+            break
+        except StorageError:
+            assert Mirror(memory, run_dir).checkpoint_numbers() == []
+            steps += 1
+    assert steps == 4  # the old manifest, two files, the manifest
+    assert Mirror(memory, run_dir).checkpoint_numbers() == [0]
+
+
+def test_a_removal_that_is_cut_off_leaves_nothing_listed(memory: FsspecFilesystem, run_dir: RunDir) -> None:
+    Mirror(memory, run_dir).push_checkpoint(0)
+    with pytest.raises(StorageError, match="cut off"):
+        Mirror(Failing(memory, 1), run_dir).remove_checkpoint(0)  # type: ignore[arg-type]
+    assert Mirror(memory, run_dir).checkpoint_numbers() == []
+    assert memory.list() != []
+
+
+def test_a_damaged_remote_checkpoint_is_not_committed_locally(mirror: Mirror, run_dir: RunDir, tmp_path: Path) -> None:
+    mirror.push_checkpoint(0)
+    mirror.filesystem.write_text("checkpoint_000000/model.bin", "damaged")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(CheckpointCorruptError, match=r"model\.bin"):
+        mirror.pull_checkpoint(0, tmp_path / "other" / "checkpoint_000000")
+    with pytest.raises(CheckpointNotFoundError):
+        mirror.pull_checkpoint(5, tmp_path / "other" / "checkpoint_000005")
+    assert os.listdir(tmp_path / "other") == []
+
+
+def test_state_goes_up_when_it_changed_and_comes_back(mirror: Mirror, run_dir: RunDir, tmp_path: Path) -> None:
+    run_dir.journal.write_text("one")
+    run_dir.params.write_text("{}")
+    (run_dir.root / "events.out.tfevents.1.host").write_bytes(b"\0")
+    run_dir.lock.write_text("never uploaded")
+    mirror.push_state()
+    mirror.filesystem.write_text("params.json", "changed remotely")
+    run_dir.journal.write_text("one two")
+    mirror.push_state()
+    assert mirror.filesystem.list() == ["events.out.tfevents.1.host", "journal.jsonl", "params.json"]
+    mirror.pull_state(tmp_path / "other")
+    back = RunDir(tmp_path / "other")
+    assert back.journal.read_text() == "one two"
+    assert back.params.read_text() == "changed remotely"  # unchanged here, so not sent again
+    assert not back.lock.exists()
+
+
+def test_the_lock_excludes_and_is_given_back(mirror: Mirror) -> None:
+    mirror.acquire()
+    second = Mirror(mirror.filesystem, mirror.run_dir)
+    with pytest.raises(RunLockedError, match=f"pid {os.getpid()} on host .* delete .*/lock"):
+        second.acquire()
+    second.release()
+    with pytest.raises(RunLockedError):
+        second.acquire()
+    mirror.release()
+    second.acquire()
+    mirror.release()
+    assert mirror.filesystem.exists("lock")
+    second.release()
+    assert mirror.filesystem.list() == []
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_the_lock_of_a_dead_process_of_this_host_is_taken_over(mirror: Mirror) -> None:
+    for holder in ({"pid": dead_pid()}, {"pid": os.getpid(), "boot_id": "another boot"}):
+        mirror.filesystem.write_text("lock", json.dumps({**describe_this_process(), **holder}))
+        mirror.acquire()
+        assert json.loads(mirror.filesystem.read_text("lock"))["boot_id"] == describe_this_process()["boot_id"]
+        mirror.release()
+        assert mirror.filesystem.list() == []
+
+
+def test_the_lock_of_another_host_is_respected(mirror: Mirror) -> None:
+    for text in (json.dumps({**describe_this_process(), "pid": dead_pid(), "host": "elsewhere"}), "garbage", "[]"):
+        mirror.filesystem.write_text("lock", text)
+        with pytest.raises(RunLockedError, match="If that process is gone"):
+            mirror.acquire()
+        assert mirror.filesystem.read_text("lock") == text
+
+
+def test_a_stale_lock_that_another_driver_is_taking_over_is_left_to_it(mirror: Mirror) -> None:
+    stale = json.dumps({**describe_this_process(), "pid": dead_pid()})
+    mirror.filesystem.write_text("lock", stale)
+    mirror.filesystem.write_text("lock.takeover", "another driver")
+    with pytest.raises(RunLockedError):
+        mirror.acquire()
+    assert mirror.filesystem.read_text("lock") == stale
