@@ -1,4 +1,4 @@
-"""Every Python block of the README and the guides runs and prints what it says.
+"""Every Python block of the README and the guides runs and prints what it says; links and file names hold.
 
 A page is one program: its blocks run in order, in one namespace, as a script whose line
 numbers are those of the page, so that a traceback points into the page. A comment
@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [
-    page
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    if "```python" in page.read_text(encoding="utf-8")
-]
+ALL_PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [page for page in ALL_PAGES if "```python" in page.read_text(encoding="utf-8")]
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+SOURCE_FILE = re.compile(r"`([a-z_/]+\.py)`")
 PROMISE = re.compile(r"#\s*->\s*(.*\S)")
 SECONDS_PER_PAGE = 90
 
@@ -76,6 +75,16 @@ def test_page_runs(path: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, f"{path.name} failed\n{said}"
     missing = first_missing(page.promises, done.stdout)
     assert missing is None, f"{path.name} promises the line {missing!r}, which was not printed there\n{said}"
+
+
+@pytest.mark.parametrize("path", ALL_PAGES, ids=lambda path: path.stem)
+def test_links_and_file_names_resolve(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    links = [path.parent / target for target in LINK.findall(text)]
+    assert [str(target) for target in links if not target.exists()] == []
+    places = (ROOT, ROOT / "paceline")
+    named = SOURCE_FILE.findall(text)
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
 
 
 def test_a_page_keeps_its_line_numbers_and_promises() -> None:
