@@ -37,14 +37,23 @@ class TorchBackend(Backend):
         "multiprocessing.popen_fork",
         "multiprocessing.queues",
         "multiprocessing.synchronize",
+        # What every worker of ours goes through.
+        "cloudpickle",
+        "xxhash",
+        "paceline.run.worker",
+        "paceline.train.legacy_session",
+        "paceline.train.torch.data_loader",
         "paceline.train.torch.accelerator",
+        "paceline.train.torch.process_group",
     )
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         assert isinstance(backend_config, TorchConfig)
         placement = worker_group.placement
         gpus = plan_gpus(placement)
-        if backend_config.init_method == "tcp" or not self._meet_in_memory(worker_group, gpus):
+        if placement.world_size == 1:
+            _enter(worker_group, _environments(placement, gpus, _free_port()), gpus, None)
+        elif backend_config.init_method == "tcp" or not self._meet_in_memory(worker_group, gpus):
             port = worker_group.execute_single(0, process_group.listen)
             _enter(worker_group, _environments(placement, gpus, port), gpus, None)
         backend = backend_config.backend or ("nccl" if all(gpus) else "gloo")

@@ -51,7 +51,7 @@ def prepare_model(
     *,
     wrap_ddp: bool | None = None,
     ddp_kwargs: dict[str, Any] | None = None,
-) -> torch.nn.Module:
+) -> Any:
     """Put the model on this worker's device and wrap it for training together with the other workers.
 
     `parallel_strategy` is "ddp", "fsdp" or None, and `parallel_strategy_kwargs` are arguments of

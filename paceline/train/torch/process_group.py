@@ -22,7 +22,8 @@ LOOPBACK = "127.0.0.1"
 _replaced: dict[str, str | None] = {}
 """The variables that `enter` set, with their values before."""
 _store_file: int | None = None
-"""This worker's own descriptor of the memory file in which the ranks meet."""
+"""This worker's own descriptor of the memory file in which the ranks meet. It stays open for the life of the
+process: the store uses the number even when it is destroyed, and would then write into another file."""
 _listener: socket.socket | None = None
 """On rank 0: the bound socket on which it will host the store."""
 _group: Any = None
@@ -41,12 +42,12 @@ def listen() -> int:
 def enter(environment: Mapping[str, str], own_gpus: tuple[int, ...], store_path: str | None) -> bool:
     """Set this rank's variables and open the memory file; False if the file cannot be opened."""
     global _store_file
-    _close_store_file()
     for name, value in environment.items():
         _replaced.setdefault(name, os.environ.get(name))
         os.environ[name] = value
     assign_gpus(tuple(own_gpus))
     if store_path is None:
+        _store_file = None
         return True
     try:
         _store_file = os.open(store_path, os.O_RDWR | os.O_CLOEXEC)
@@ -74,8 +75,10 @@ def join(backend: str, timeout_s: float) -> None:
 
 def _store(world_size: int, timeout: timedelta) -> Store:
     global _listener
-    from torch._C._distributed_c10d import FileStore, TCPStore
+    from torch._C._distributed_c10d import FileStore, HashStore, TCPStore
 
+    if world_size == 1:
+        return HashStore()
     if _store_file is not None:
         # The store opens its path again for every operation; this one stays valid while the
         # descriptor is open, needs no name in a file system and is gone with the last worker.
@@ -102,7 +105,6 @@ def leave() -> None:
 
     if dist.is_initialized():
         dist.destroy_process_group()
-    _close_store_file()
     for name, value in _replaced.items():
         if value is None:
             os.environ.pop(name, None)
@@ -110,10 +112,3 @@ def leave() -> None:
             os.environ[name] = value
     _replaced.clear()
     assign_gpus(())
-
-
-def _close_store_file() -> None:
-    global _store_file
-    if _store_file is not None:
-        os.close(_store_file)
-        _store_file = None
