@@ -51,7 +51,7 @@ class Session:
         self._began = time.monotonic()
         self._index = setup.start_index
         self._acknowledged = setup.start_index
-        self._checkpoint = resume
+        self._resume = resume
         self._hold = False
         self._stopping = False
         self._ended = False
@@ -106,7 +106,7 @@ class Session:
                 return None
             decision = self._wait_for_decision(index)
             if checkpoint is not None and not follows:
-                self._checkpoint = self._stager.committed(checkpoint)
+                self._stager.committed(checkpoint)
             if decision.stop:
                 self._stopping = True
                 raise StopTraining(f"the run stops after report {index}")
@@ -115,10 +115,8 @@ class Session:
     def get_checkpoint(self) -> Checkpoint | None:
         """The newest committed checkpoint of this run, or the one it started from."""
         with self._lock:
-            if self._setup.async_save:
-                self._read_messages()
-                self._checkpoint = self._stager.newest_committed() or self._checkpoint
-            return self._checkpoint
+            self._read_messages()
+            return self._stager.newest_committed() or self._resume
 
     def get_dataset_shard(self, name: str | None = None) -> Any:
         """This rank's part of a dataset."""

@@ -44,6 +44,7 @@ class CheckpointStager:
         self._handed_over = 0
         self._committed = 0
         self._followed: list[tuple[int, type[Checkpoint]]] = []
+        self._newest: tuple[int, type[Checkpoint]] | Checkpoint | None = None
 
     def stage(
         self, checkpoint: Checkpoint, index: int, metrics: Mapping[str, Any], wait_for_message: Callable[[], None]
@@ -141,27 +142,37 @@ class CheckpointStager:
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def committed(self, checkpoint: Checkpoint) -> Checkpoint:
-        """The checkpoint that was just committed, as it can be read from now on."""
+    def committed(self, checkpoint: Checkpoint) -> None:
+        """The checkpoint staged last is committed."""
         from paceline.air.checkpoint import Checkpoint
 
         if self._memory_file is not None:
             descriptor, self._memory_file = self._memory_file, None
-            return Checkpoint._from_memory_file(descriptor)
-        if self._setup.checkpoints_in_memory:
-            return checkpoint
-        return type(checkpoint).from_directory(str(self._run_dir.checkpoint(self._number - 1)))
+            self._newest = Checkpoint._from_memory_file(descriptor)
+        elif self._setup.checkpoints_in_memory:
+            self._newest = checkpoint
+        else:
+            self._newest = (self._number - 1, type(checkpoint))
 
     def acknowledged(self, checkpoints: int) -> None:
         """The driver has committed that many background checkpoints of this rank."""
-        self._committed = max(self._committed, checkpoints)
+        if checkpoints > self._committed:
+            self._committed = checkpoints
+            self._newest = self._followed[checkpoints - 1]
 
     def newest_committed(self) -> Checkpoint | None:
-        """The newest background checkpoint that is committed."""
-        if not self._committed or not self._followed:
-            return None
-        number, kind = self._followed[self._committed - 1]
-        return kind.from_directory(str(self._run_dir.checkpoint(number)))
+        """The newest checkpoint that this rank knows to be committed, or a newer one.
+
+        Looked up only when it is asked for: a rank that lags behind may find that its own
+        has been deleted in favour of newer ones.
+        """
+        if not isinstance(self._newest, tuple):
+            return self._newest
+        number, kind = self._newest
+        path = self._run_dir.checkpoint(number)
+        if not path.exists():
+            _, path = self._run_dir.checkpoints()[-1]
+        return kind.from_directory(str(path))
 
     def close(self) -> None:
         """Wait until everything that was handed over is staged and announced."""
