@@ -31,6 +31,7 @@ class _Declared:
 
 _declared: _Declared | None = None
 _engines: dict[str, Engine] = {}
+_inherited: list[dict[str, Engine]] = []
 
 
 def init(engine: str | Engine | None = None, *, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
@@ -105,6 +106,7 @@ def _refuse_while_importing_main() -> None:
 
 def _forget_in_forked_child() -> None:
     """A forked child of the driver must neither use nor end its parent's workers."""
+    _inherited.append(dict(_engines))  # Kept, so that no destructor touches what is the parent's.
     _engines.clear()
 
 

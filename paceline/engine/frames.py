@@ -101,6 +101,8 @@ class FrameSocket:
             next_position = body_start + length
             if next_position > end:
                 if length > self._read_limit:
+                    if frames:
+                        break  # Those first; what follows is refused at the next read.
                     raise FrameError(f"a message of {length:,} bytes; the limit is {self._read_limit:,}")
                 if length > LARGE_BODY:
                     self._begin_large(length, tag, fd_count, memoryview(data)[body_start:])

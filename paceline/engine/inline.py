@@ -24,7 +24,6 @@ from paceline.engine.frames import FrameSocket, socket_pair
 from paceline.engine.reactor import Reactor
 from paceline.engine.worker_loop import Channel, WorkerLoop
 
-RUN_ID_VARIABLE = "PACELINE_RUN_ID"
 IDLE_WAIT_S = 0.05
 """What a worker that only waits for its next call needs to end, even without any grace."""
 INTERRUPT_WAIT_S = 1.0
@@ -136,7 +135,7 @@ class _Surroundings:
     def __init__(self, placement: Placement) -> None:
         place = placement.workers[0]
         self._cwd = place.cwd
-        self._variables = {**place.env, RUN_ID_VARIABLE: placement.run_id}
+        self._variables = {**place.env, protocol.RUN_ID_VARIABLE: placement.run_id}
         self._cwd_before = ""
         self._variables_before: dict[str, str | None] = {}
 

@@ -29,6 +29,8 @@ FAILED: Final = 20
 """A WorkerFailure: the task raised, or the worker could not be set up."""
 HEARTBEAT: Final = 21
 
+RUN_ID_VARIABLE: Final = "PACELINE_RUN_ID"
+"""Set for every worker: what it starts can be told from other runs by it."""
 WORKER_FRAME_LIMIT: Final = 64 * 1024 * 1024
 """What a worker may send in one frame; checkpoints do not travel this way."""
 

@@ -26,7 +26,7 @@ def dumps(obj: Any, what: str) -> bytes:
     except Exception as error:
         path, culprit, reason = _find_culprit(obj, what, error)
         raise SerializationError(
-            f"{path} cannot be sent to the workers: it is a {_type_name(culprit)} and {_first_line(reason)}. "
+            f"{path} ({_type_name(culprit)}) cannot be sent to the workers: {_first_line(reason)}. "
             f"Create it inside the training function, or pass what is needed to create it."
         ) from error
 

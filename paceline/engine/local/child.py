@@ -101,7 +101,7 @@ def _open_channel(request: messages.Spawn, fd: int) -> Channel:
 def _restore_signals() -> None:
     """What Python sets up for a program of its own; the warden had other plans."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGIO):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 

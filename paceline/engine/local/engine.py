@@ -32,6 +32,7 @@ class LocalEngine(Engine):
         self._num_cpus = num_cpus
         self._num_gpus = num_gpus
         self._pid = os.getpid()
+        self._closed = False
         self._reactor = Reactor()
         self._wardens: dict[WardenKey, WardenClient] = {}
         self._groups: weakref.WeakSet[LocalGroup] = weakref.WeakSet()
@@ -57,6 +58,8 @@ class LocalEngine(Engine):
     def _check(self, placement: Placement) -> None:
         if os.getpid() != self._pid:
             raise EngineError("this engine belongs to the process that was forked; choose a new one here")
+        if self._closed:
+            raise EngineError("this engine was closed; choose a new one")
         limit = max(256, 64 * usable_cpus())
         if placement.world_size > limit:
             raise ConfigError(
@@ -79,13 +82,15 @@ class LocalEngine(Engine):
         return wait_for_groups(self._reactor, groups, timeout)
 
     def close(self) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or self._closed:
             return
+        self._closed = True
         for group in list(self._groups):
             group.shutdown()
         for warden in self._wardens.values():
             warden.close()
         self._wardens.clear()
+        self._reactor.close()
 
 
 def usable_cpus() -> int:

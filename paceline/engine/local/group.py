@@ -73,7 +73,7 @@ class LocalGroup(ChannelGroup):
             member = LocalMember(place, FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
             self._locals.append(member)
             self._attach(member)
-            environment = {**os.environ, **place.env, processes.RUN_ID_VARIABLE: self.placement.run_id}
+            environment = {**os.environ, **place.env, protocol.RUN_ID_VARIABLE: self.placement.run_id}
             request = messages.Spawn(
                 group=self._number,
                 run_id=self.placement.run_id,
@@ -96,7 +96,7 @@ class LocalGroup(ChannelGroup):
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self.placement.start_timeout_s
-        while waiting := [member for member in self._locals if not member.ready]:
+        while waiting := [member for member in self._locals if not (member.ready and member.pid)]:
             if self._warden.load_error is not None:
                 raise EngineError(
                     f"importing {', '.join(self._warden.preload)} for the workers failed:\n{self._warden.load_error}"
@@ -213,7 +213,7 @@ class LocalGroup(ChannelGroup):
                     self._drain(member)
                     self._fail(member, "engine", "the worker closed its connection to the driver")
             elif heartbeat is not None and member.ready and now - member.last_seen > heartbeat:
-                stacks = self.stacks(timeout=0.5).get(member.rank, "")
+                stacks = self._stacks_of([member], timeout=0.5).get(member.rank, "")
                 self._fail(
                     member,
                     "unresponsive",
@@ -227,7 +227,10 @@ class LocalGroup(ChannelGroup):
         return {member.rank: member.pid for member in self._locals if member.pid is not None}
 
     def stacks(self, timeout: float = 1.0) -> dict[int, str]:
-        asked = [member for member in self._locals if not member.gone and member.pid and member.crash_fd is not None]
+        return self._stacks_of(self._locals, timeout)
+
+    def _stacks_of(self, members: list[LocalMember], timeout: float) -> dict[int, str]:
+        asked = [member for member in members if not member.gone and member.pid and member.crash_fd is not None]
         before = {member.rank: self._crash_size(member) for member in asked}
         for member in asked:
             assert member.pid is not None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -36,6 +38,21 @@ def die_with_parent(parent: int) -> None:
         _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def die_at_hangup(pipe_fd: int) -> None:
+    """Be killed by the kernel when the other end of the pipe closes, even in the middle of an import."""
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(pipe_fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe_fd, fcntl.F_SETFL, fcntl.fcntl(pipe_fd, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([pipe_fd], [], [], 0)[0]:  # It had happened before.
+        os._exit(1)
+
+
+def survive_hangup(pipe_fd: int) -> None:
+    """Undo die_at_hangup."""
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    os.close(pipe_fd)
 
 
 def open_pidfd(pid: int) -> int | None:

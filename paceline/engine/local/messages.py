@@ -16,7 +16,8 @@ class WardenSettings(msgspec.Struct, frozen=True):
     control_fd: int
     driver_fd: int | None
     """The driver's pidfd: a connection can be kept open by a forked child, this cannot."""
-    driver_pid: int
+    lifeline_fd: int
+    """A pipe that hangs up with the driver; watched by the kernel while the imports run."""
     preload: list[str]
 
 

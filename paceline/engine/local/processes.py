@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 
-RUN_ID_VARIABLE = "PACELINE_RUN_ID"
+from paceline.engine.protocol import RUN_ID_VARIABLE
 
 
 def children_of(pid: int) -> list[int]:
@@ -75,7 +75,7 @@ def kill_all(pids: Iterable[int]) -> None:
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):  # Gone already, or a program with rights of its own.
             continue
 
 

@@ -14,13 +14,16 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from dataclasses import dataclass, field
 
 from paceline.engine.frames import FrameSocket
 from paceline.engine.local import child, linux, messages, processes
 
-DYING_POLL_S = 0.002
+DYING_POLL_S = 0.001
+MAX_DYING_POLL_S = 0.05
+"""A process in the middle of a disk access dies late; waiting for it must not cost a core."""
 
 
 @dataclass
@@ -71,7 +74,10 @@ class Warden:
         signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
         for fd in self._own_fds():
             os.set_inheritable(fd, False)
-        self._tell(messages.Loaded(error=self._preload()))
+        linux.die_at_hangup(self._settings.lifeline_fd)
+        error = self._preload()
+        linux.survive_hangup(self._settings.lifeline_fd)  # From here on there is somebody to take along.
+        self._tell(messages.Loaded(error))
         gc.collect()
         gc.freeze()  # Or the first collection in each worker would copy most of the memory.
 
@@ -200,6 +206,7 @@ class Warden:
 
     def _kill_everything(self) -> None:
         """Kill and reap every descendant, however it hid, until there is none."""
+        pause = DYING_POLL_S
         while True:
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
@@ -207,4 +214,5 @@ class Warden:
             except ChildProcessError:
                 return
             processes.kill_all(processes.with_descendants(processes.children_of(os.getpid())))
-            select.select([self._wakeup_read], [], [], DYING_POLL_S)
+            time.sleep(pause)
+            pause = min(2 * pause, MAX_DYING_POLL_S)

@@ -42,9 +42,10 @@ class WardenClient:
     def _launch(self) -> tuple[subprocess.Popen[bytes], FrameSocket]:
         ours, theirs = socket_pair()
         driver_fd = linux.open_pidfd(os.getpid())
-        settings = messages.WardenSettings(theirs.fileno(), driver_fd, os.getpid(), list(self.preload))
+        lifeline_fd, self._lifeline_fd = os.pipe()
+        settings = messages.WardenSettings(theirs.fileno(), driver_fd, lifeline_fd, list(self.preload))
         config_fd = write_boot_config("paceline.engine.local.warden", absolute_sys_path(), messages.encode(settings))
-        passed = [fd for fd in (theirs.fileno(), driver_fd, config_fd) if fd is not None]
+        passed = [fd for fd in (theirs.fileno(), driver_fd, lifeline_fd, config_fd) if fd is not None]
         try:
             process = subprocess.Popen(
                 [sys.executable, *interpreter_flags(), boot.__file__, str(config_fd)],
@@ -58,6 +59,7 @@ class WardenClient:
         finally:
             theirs.close()
             os.close(config_fd)
+            os.close(lifeline_fd)
             if driver_fd is not None:
                 os.close(driver_fd)
         return process, FrameSocket(ours)
@@ -126,11 +128,12 @@ class WardenClient:
             self._process.kill()
             self._process.wait()
         os.close(self._diagnosis_fd)
+        os.close(self._lifeline_fd)
 
 
 def absolute_sys_path() -> list[str]:
     """The driver's import path for a process in another directory."""
-    return [os.path.abspath(entry or ".") for entry in sys.path]
+    return [os.path.abspath(entry) if os.path.exists(entry) else entry for entry in (e or "." for e in sys.path)]
 
 
 def interpreter_flags() -> list[str]:

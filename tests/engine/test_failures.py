@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from paceline.air.errors import WorkerFailure
+from paceline.engine.failures import describe_exception, describe_exit
+from paceline.engine.protocol import decode_failure, encode
+
+GIGABYTE = 2**30
+
+
+def caught(raise_it: object) -> WorkerFailure:
+    """Describe what the callable raises, and send it through the wire format."""
+    try:
+        raise_it()  # type: ignore[operator]
+    except BaseException as error:
+        failure = describe_exception(error, rank=3, time_ns=17)
+    arrived = decode_failure(encode(failure))
+    assert arrived == failure
+    return arrived
+
+
+def test_an_exception_becomes_text_and_plain_arguments() -> None:
+    def fail() -> None:
+        raise ValueError("first line\nsecond line", 2, None)
+
+    failure = caught(fail)
+    assert (failure.rank, failure.kind, failure.time_ns) == (3, "exception", 17)
+    assert failure.exception_type == "builtins.ValueError"
+    assert failure.arguments == ("first line\nsecond line", 2, None)
+    assert "in fail" in failure.traceback
+
+
+def test_the_message_is_one_line() -> None:
+    def fail() -> None:
+        raise RuntimeError("first line\nsecond line")
+
+    failure = caught(fail)
+    assert failure.message == "RuntimeError: first line"
+    assert "second line" in failure.traceback
+
+
+def test_causes_are_part_of_the_traceback() -> None:
+    def fail() -> None:
+        try:
+            raise KeyError("the root")
+        except KeyError as error:
+            raise RuntimeError("what followed") from error
+
+    assert "the root" in caught(fail).traceback
+
+
+def test_a_missing_file_keeps_its_name() -> None:
+    failure = caught(lambda: open("/no/such/file"))
+    assert failure.arguments is not None
+    assert str(FileNotFoundError(*failure.arguments)) == "[Errno 2] No such file or directory: '/no/such/file'"
+
+
+class BrokenStr(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+class BrokenArgs(Exception):
+    @property
+    def args(self) -> object:  # type: ignore[override]
+        return "not a tuple"
+
+
+@pytest.mark.parametrize("cls", [BrokenStr, BrokenArgs])
+def test_exceptions_that_misbehave_are_described_all_the_same(cls: type[Exception]) -> None:
+    def fail() -> None:
+        raise cls
+
+    failure = caught(fail)
+    assert failure.exception_type is not None
+    assert failure.exception_type.endswith(cls.__name__)
+    assert "in fail" in failure.traceback
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [object(), "x" * 1_000_000, b"y" * 1_000_000, 2**80, "lone \udcff surrogate", list(range(1_000_000))],
+    ids=["object", "text", "bytes", "integer", "surrogate", "list"],
+)
+def test_arguments_that_are_not_small_and_plain_stay_behind(argument: object) -> None:
+    def fail() -> None:
+        raise ValueError(argument)
+
+    failure = caught(fail)
+    assert failure.arguments is None
+    assert len(encode(failure)) < 400_000
+    assert "in fail" in failure.traceback
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "number"), [(3, "exit", 3), (0, "premature_exit", 0), (None, "premature_exit", 0), ("no", "exit", 1)]
+)
+def test_sys_exit(code: object, kind: str, number: int) -> None:
+    failure = caught(lambda: sys.exit(code))  # type: ignore[arg-type]
+    assert (failure.kind, failure.exit_code) == (kind, number)
+
+
+def status_of(code: str) -> int:
+    """What wait() says about an interpreter that runs this."""
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    _, status = os.waitpid(process.pid, 0)
+    process.returncode = 0
+    return status
+
+
+def exit_failure(status: int, rss: int = GIGABYTE, limit: int | None = 12 * GIGABYTE, kills: int = 0) -> WorkerFailure:
+    return describe_exit(
+        1, status, rss, memory_limit=limit, out_of_memory_kills=kills, crash_text="", log_path="x.log", time_ns=1
+    )
+
+
+def test_exit_codes_and_signals_are_told_apart() -> None:
+    failure = exit_failure(status_of("import os; os._exit(5)"))
+    assert (failure.kind, failure.exit_code, failure.signal) == ("exit", 5, None)
+    failure = exit_failure(status_of("pass"))
+    assert (failure.kind, failure.exit_code) == ("premature_exit", 0)
+    failure = exit_failure(status_of("import os; os.kill(os.getpid(), 11)"))
+    assert (failure.kind, failure.signal) == ("signal", signal.SIGSEGV)
+    assert "SIGSEGV (11)" in failure.message
+
+
+def test_a_kill_near_the_memory_limit_reads_as_out_of_memory() -> None:
+    status = status_of("import os; os.kill(os.getpid(), 9)")
+    assert exit_failure(status).kind == "signal"
+    near = exit_failure(status, rss=int(11.8 * GIGABYTE))
+    assert near.kind == "oom"
+    assert "SIGKILL (9); peak memory 11.8 GB of 12.0 GB: probably out of memory" in near.message
+    assert near.hint
+    assert exit_failure(status, kills=1).kind == "oom"
+    assert exit_failure(status, limit=None).kind == "signal"

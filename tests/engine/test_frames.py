@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from paceline.engine.frames import HEADER, MAX_FDS, Frame, FrameError, FrameSocket, socket_pair
+
+Pair = tuple[FrameSocket, FrameSocket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    first, second = (FrameSocket(sock) for sock in socket_pair())
+    yield first, second
+    first.close()
+    second.close()
+
+
+def read_all(frames: FrameSocket, count: int) -> list[Frame]:
+    found: list[Frame] = []
+    while len(found) < count:
+        assert frames.wait_readable(30)
+        found.extend(frames.read())
+    return found
+
+
+def test_many_frames_are_cut_from_one_read(pair: Pair) -> None:
+    left, right = pair
+    for number in range(100):
+        left.send(number, b"x" * number)
+    assert right.read() == [(number, b"x" * number, ()) for number in range(100)]
+    assert right.read() == []
+    assert not right.closed
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_529, 65_530, 65_531, 65_536, 65_537, 200_000, 20_000_000])
+def test_bodies_of_every_size_survive(pair: Pair, size: int) -> None:
+    left, right = pair
+    body = os.urandom(min(size, 1000)) * (size // 1000 + 1)
+    body = body[:size]
+
+    def write() -> None:
+        for tag in (1, 2, 3):
+            left.send(tag, body)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    found = read_all(right, 3)
+    writer.join()
+    assert found == [(1, body, ()), (2, body, ()), (3, body, ())]
+
+
+def test_a_frame_that_comes_in_pieces_is_put_together(pair: Pair) -> None:
+    left, right = pair
+    data = HEADER.pack(5, 7, 0) + b"hello" + HEADER.pack(0, 8, 0)
+    found: list[Frame] = []
+    for index in range(len(data)):
+        left.sock.sendall(data[index : index + 1])
+        found.extend(right.read())
+    assert found == [(7, b"hello", ()), (8, b"", ())]
+
+
+def test_descriptors_stay_with_their_frame(pair: Pair) -> None:
+    left, right = pair
+    pipes = [os.pipe() for _ in range(3)]
+    left.send(1, b"none")
+    for index, (reader, writer) in enumerate(pipes):
+        os.write(writer, b"pipe %d" % index)
+        left.send(2, b"large " * 50_000 if index == 1 else b"small", [reader]) if index != 1 else left.post(
+            2, b"body", [reader]
+        )
+    left.send(3, b"none")
+    found = read_all(right, 5)
+    assert [len(fds) for _, _, fds in found] == [0, 1, 1, 1, 0]
+    for index, frame in enumerate(found[1:4]):
+        (fd,) = frame[2]
+        assert not os.get_inheritable(fd)
+        assert os.read(fd, 100) == b"pipe %d" % index
+        os.close(fd)
+    for fds in pipes:
+        for fd in fds:
+            os.close(fd)
+
+
+def test_post_never_waits_and_flush_writes_the_rest(pair: Pair) -> None:
+    left, right = pair
+    reader, writer = os.pipe()
+    body = b"x" * 3_000_000
+    left.post(1, body)
+    left.post(2, b"with a descriptor", [reader])
+    os.close(reader)  # The frame keeps its own copy.
+    assert left.unsent
+    found: list[Frame] = []
+    while len(found) < 2:
+        found.extend(right.read())
+        left.flush()
+    assert not left.unsent
+    assert found[0] == (1, body, ())
+    os.write(writer, b"alive")
+    assert os.read(found[1][2][0], 10) == b"alive"
+    os.close(found[1][2][0])
+    os.close(writer)
+
+
+def test_threads_do_not_mix_their_frames(pair: Pair) -> None:
+    left, right = pair
+    bodies = [bytes([letter]) * 100_000 for letter in b"abcd"]
+    threads = [threading.Thread(target=left.send, args=(9, body)) for body in bodies for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    found = read_all(right, 20)
+    for thread in threads:
+        thread.join()
+    assert sorted(body for _, body, _ in found) == sorted(bodies * 5)
+
+
+def test_the_end_is_seen_after_everything_sent(pair: Pair) -> None:
+    left, right = pair
+    left.send(1, b"last")
+    left.close()
+    assert right.read() == [(1, b"last", ())]
+    assert right.read() == []
+    assert right.closed
+
+
+def test_an_oversize_frame_is_refused_on_both_sides() -> None:
+    left, right = (FrameSocket(sock, read_limit=1000, send_limit=1000) for sock in socket_pair())
+    with pytest.raises(ValueError, match="too large"):
+        left.send(1, b"x" * 1001)
+    left.sock.sendall(HEADER.pack(2, 1, 0) + b"ok" + HEADER.pack(2**32 - 1, 1, 0) + b"garbage")
+    assert right.read() == [(1, b"ok", ())]
+    left.sock.sendall(b"more")
+    with pytest.raises(FrameError, match="limit"):
+        right.read()
+    left.close()
+    right.close()
+
+
+def test_announced_descriptors_that_did_not_come_are_an_error(pair: Pair) -> None:
+    left, right = pair
+    left.sock.sendall(HEADER.pack(0, 1, 3))
+    with pytest.raises(FrameError, match="descriptors"):
+        right.read()
+    with pytest.raises(ValueError, match=str(MAX_FDS)):
+        left.send(1, b"", [0] * (MAX_FDS + 1))
