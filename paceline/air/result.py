@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
 
 
+Status = Literal["finished", "failed", "interrupted", "unfinished"]
+
+
 class History(Protocol):
     """Where a result's rows come from, when somebody asks for them."""
 
@@ -55,6 +58,8 @@ class Result:
     """What went wrong without failing the run."""
     attempts: int = 1
     """How many times the workers were started."""
+    status: Status = "finished"
+    """How it ended; "unfinished" is said of a directory whose driver was cut off or still runs."""
     _history: History | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

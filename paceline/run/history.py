@@ -110,15 +110,16 @@ def load_result(path: str | Path) -> Result:
     kept = still_kept(records, dict(run_dir.checkpoints()))
     rows = history.rows()
     ended = [record for record in records if record["kind"] == "end"]
-    failed = ending(records) == "failed"
+    status = ending(records) or "unfinished"
     return Result(
         metrics={**rows[-1], "done": bool(ended)} if rows else {},
         checkpoint=_reference(run_dir, kept[-1]) if kept else None,
-        error=TrainingFailedError(ended[-1]["message"]) if failed else None,
+        error=TrainingFailedError(ended[-1]["message"]) if status == "failed" else None,
         log_dir=run_dir.root,
         best_checkpoints=[(_reference(run_dir, each), dict(each.row)) for each in best(config, kept)],
         rank_metrics=history.last_rank_metrics(),
         attempts=1 + max((record["attempt"] for record in records if record["kind"] == "attempt"), default=-1),
+        status=status,
         _history=history,
     )
 

@@ -16,7 +16,6 @@ from rich.text import Text
 from paceline.run.progress import (
     Progress,
     duration_text,
-    ending_text,
     places,
     shown_metrics,
     workers_text,
@@ -116,7 +115,7 @@ class LiveProgress(Progress):
         elapsed = duration_text(time.monotonic() - self._started_at)
         metrics = result.metrics or {}
         ending = (
-            f"{self._name} {ending_text(result)} after {metrics.get('training_iteration', 0)} iterations, {elapsed}"
+            f"{self._name} {result.status} after {metrics.get('training_iteration', 0)} iterations, {elapsed}"
         )
         self._print(ending, "bold green" if result.error is None else "bold red")
         if table := shown_metrics(metrics):

@@ -139,15 +139,11 @@ def end_report(name: str, result: Result, run_dir: str, elapsed_s: float) -> Ite
     """The closing lines: how it ended, the last metrics, and where the files are."""
     metrics = result.metrics or {}
     iterations = metrics.get("training_iteration", 0)
-    yield f"{name} {ending_text(result)} after {iterations} iterations, {duration_text(elapsed_s)}"
+    yield f"{name} {result.status} after {iterations} iterations, {duration_text(elapsed_s)}"
     table = [*shown_metrics(metrics), *places(result, run_dir)]
     width = max(len(name) for name, _ in table)
     for label, value in table:
         yield f"  {label:<{width}}  {value}"
-
-
-def ending_text(result: Result) -> str:
-    return "finished" if result.error is None else "failed"
 
 
 def places(result: Result, run_dir: str) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ from paceline.air.errors import (
     WorkerError,
     WorkerFailure,
 )
-from paceline.air.result import Result
+from paceline.air.result import Result, Status
 from paceline.engine.base import Engine
 from paceline.run import interrupts, root_cause, trial_files
 from paceline.run.attempt import Attempt, StartPoint, pickled_task, plain_resources
@@ -389,9 +389,9 @@ class Run:
         rows = self._history.rows()
         self._observers.last_row = rows[-1] if rows else None
         self._rank_metrics = self._history.last_rank_metrics()
-        self._conclude(self._make_result(None))
+        self._conclude(self._make_result("finished", None))
 
-    def _finish(self, status: str, reason: str = "") -> None:
+    def _finish(self, status: Status, reason: str = "") -> None:
         """Write the end down and build the result."""
         error = None
         if status == "failed":
@@ -400,7 +400,7 @@ class Run:
             error.__cause__ = root_cause.cause_exception(self._failures[-1].root_cause)
             self._run_dir.error_txt.write_text(message + "\n")
         self._pass_on_warnings()
-        result = self._make_result(error)
+        result = self._make_result(status, error)
         if error is not None:
             error.result = result
         self._journal.append({"kind": "end", "status": status, "message": str(error or ""), "time": time.time()})
@@ -414,7 +414,7 @@ class Run:
         self.phase = Phase.DONE
         self.close()
 
-    def _make_result(self, error: Exception | None) -> Result:
+    def _make_result(self, status: Status, error: Exception | None) -> Result:
         observers = self._observers
         row = observers.last_row if observers.last_row is not None else observers.trial.last_result
         return Result(
@@ -426,6 +426,7 @@ class Run:
             rank_metrics=dict(sorted(self._rank_metrics.items())),
             warnings=list(observers.warnings),
             attempts=self._attempts,
+            status=status,
             _history=self._history,
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError, RestoreError, StorageError
+from paceline.air.result import Status
 from paceline.run import process_registry
 from paceline.run.spec import RunSpec, TrialIdentity
 from paceline.storage.filesystem import FsspecFilesystem
@@ -45,7 +46,7 @@ class TrialFiles:
         return 1 + max((record["attempt"] for record in self.records if record["kind"] == "attempt"), default=-1)
 
     @property
-    def ended_as(self) -> str | None:
+    def ended_as(self) -> Status | None:
         """How the last driver ended the run; None if it was cut off."""
         return ending(self.records)
 
@@ -179,7 +180,7 @@ def state_records(run_dir: RunDir) -> list[dict[str, Any]]:
     return records
 
 
-def ending(records: list[dict[str, Any]]) -> str | None:
+def ending(records: list[dict[str, Any]]) -> Status | None:
     """How a run ended according to its journal; None if its driver was cut off."""
     last = [record for record in records if record["kind"] in ("attempt", "end")]
     return last[-1]["status"] if last and last[-1]["kind"] == "end" else None

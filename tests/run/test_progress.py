@@ -35,7 +35,13 @@ def whole_run(progress: Progress, rows: int = 3, error: Exception | None = None)
     progress.attempt_failed("rank 1 was killed by SIGKILL", retry=True)
     progress.row(make_row(rows + 1, loss=0.25))
     progress.warning("look out")
-    progress.finished(Result(metrics=make_row(rows + 1, loss=0.25, eval={"acc": 0.75}), error=error))
+    progress.finished(
+        Result(
+            metrics=make_row(rows + 1, loss=0.25, eval={"acc": 0.75}),
+            error=error,
+            status="failed" if error else "finished",
+        )
+    )
     progress.close()
 
 
