@@ -38,7 +38,7 @@ class History(Protocol):
 class Result:
     """The outcome of one run; of a failed one, what it had reached."""
 
-    metrics: dict[str, Any] | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
     """The last row: the reported metrics and those that are filled in."""
     checkpoint: Checkpoint | None = None
     """The newest checkpoint."""
@@ -69,7 +69,7 @@ class Result:
     @property
     def config(self) -> dict[str, Any] | None:
         """The configuration of the run, as its metrics tell it."""
-        return (self.metrics or {}).get("config")
+        return self.metrics.get("config")
 
     @cached_property
     def metrics_dataframe(self) -> pandas.DataFrame:
@@ -106,7 +106,7 @@ class Result:
         return best
 
     def __repr__(self) -> str:
-        metrics = self.metrics or {}
+        metrics = self.metrics
         shown: dict[str, Any] = {key: value for key, value in metrics.items() if key not in AUTOFILLED_KEYS}
         if TRAINING_ITERATION in metrics:
             shown[TRAINING_ITERATION] = metrics[TRAINING_ITERATION]

@@ -113,7 +113,7 @@ class LiveProgress(Progress):
     def finished(self, result: Result) -> None:
         self.close()
         elapsed = duration_text(time.monotonic() - self._started_at)
-        metrics = result.metrics or {}
+        metrics = result.metrics
         ending = (
             f"{self._name} {result.status} after {metrics.get('training_iteration', 0)} iterations, {elapsed}"
         )

@@ -137,7 +137,7 @@ def make_progress(verbose: int, stream: TextIO | None = None) -> Progress:
 
 def end_report(name: str, result: Result, run_dir: str, elapsed_s: float) -> Iterator[str]:
     """The closing lines: how it ended, the last metrics, and where the files are."""
-    metrics = result.metrics or {}
+    metrics = result.metrics
     iterations = metrics.get("training_iteration", 0)
     yield f"{name} {result.status} after {iterations} iterations, {duration_text(elapsed_s)}"
     table = [*shown_metrics(metrics), *places(result, run_dir)]

@@ -409,7 +409,7 @@ class Run:
 
     def _conclude(self, result: Result) -> None:
         self._run_dir.processes.unlink(missing_ok=True)
-        self._observers.finished(result, (result.metrics or {}).get("training_iteration", 0))
+        self._observers.finished(result, result.metrics.get("training_iteration", 0))
         self.result = result
         self.phase = Phase.DONE
         self.close()

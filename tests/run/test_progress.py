@@ -82,7 +82,7 @@ class TestPlain:
 
     def test_a_run_without_metrics_ends(self) -> None:
         stream = io.StringIO()
-        make_progress(3, stream).finished(Result(metrics=None, log_dir=Path("/results/run")))
+        make_progress(3, stream).finished(Result(log_dir=Path("/results/run")))
         assert "after 0 iterations" in stream.getvalue()
 
     def test_own_lines_do_not_continue_a_workers_line(self) -> None:
