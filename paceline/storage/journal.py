@@ -135,6 +135,8 @@ class Journal:
             if self._closing.wait(GROUP_SYNC_SECONDS):
                 return
             self._sync_file()
+            if self._error is not None:
+                return
 
     def _sync_file(self) -> None:
         """fsync unless nothing is dirty. After a failure the file's state is unknown: never try again."""

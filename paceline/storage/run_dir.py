@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -106,12 +107,16 @@ class RunDir:
             )
 
     def sweep(self) -> list[Path]:
-        """Remove what a killed driver or worker left half-written or half-deleted. Call it with the lock held."""
+        """Remove what a killed driver or worker left half-written or half-deleted. Call it with the lock held.
+
+        Returns what was removed. Nothing ever reads a leftover, so one that resists is left to the next sweep.
+        """
         with os.scandir(self.root) as entries:
             leftovers = [self.root / entry.name for entry in entries if _LEFTOVER.fullmatch(entry.name)]
         for leftover in leftovers:
-            delete_tree(leftover)
-        return leftovers
+            with contextlib.suppress(StorageError):
+                delete_tree(leftover)
+        return [leftover for leftover in leftovers if not os.path.lexists(leftover)]
 
 
 def default_storage_root() -> Path:

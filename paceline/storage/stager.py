@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-_CHUNK = 1 << 20
+_CHUNK = 256 << 10
 _WRITEBACK_STEP = 8 << 20
 _SYNC_THREADS = 4
 _UNSYNCED_FILES = 64
