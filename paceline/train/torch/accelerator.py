@@ -51,11 +51,10 @@ class Accelerator:
             return DistributedDataParallel(model, **options)
         return fsdp.FullyShardedDataParallel(model, **{"device_id": self.device, **options})
 
-    def prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """The same optimizer; its step() undoes the scaling of the loss where there is one."""
+    def prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the optimizer's step() undo the scaling of the loss where there is one."""
         if self.scaler is not None:
             _scale_steps(optimizer, self.scaler, self._note_step)
-        return optimizer
 
     def backward(self, loss: torch.Tensor) -> None:
         """Compute the gradients of the loss."""

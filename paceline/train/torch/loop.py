@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from paceline.train.torch.accelerator import Accelerator
 
 T = TypeVar("T")
+OptimizerType = TypeVar("OptimizerType", bound="Optimizer")
 
 _current: tuple[SessionProtocol, Accelerator] | None = None
 """The accelerator in use and the session it belongs to: one process can see several sessions, one after the other."""
@@ -95,9 +96,10 @@ def prepare_data_loader(
     )
 
 
-def prepare_optimizer(optimizer: Optimizer) -> Optimizer:
+def prepare_optimizer(optimizer: OptimizerType) -> OptimizerType:
     """Make the optimizer work with mixed precision; needed with ``accelerate(amp=True)``."""
-    return _accelerator("prepare_optimizer").prepare_optimizer(optimizer)
+    _accelerator("prepare_optimizer").prepare_optimizer(optimizer)
+    return optimizer
 
 
 def backward(tensor: torch.Tensor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.air import session
 
@@ -44,7 +44,7 @@ class TorchWorkerProfiler:
         profiler.export_chrome_trace(str(path))
         self._new.append(str(path))
 
-    def get_and_clear_profile_traces(self) -> dict[str, list[str]]:
+    def get_and_clear_profile_traces(self) -> dict[str, Any]:
         """The files written since the last call, as a metric to report; empty if there are none."""
         traces, self._new = self._new, []
         return {TRACES_KEY: traces} if traces else {}

@@ -122,7 +122,8 @@ def test_a_scaled_loss_gives_the_same_step() -> None:
     results = []
     for accelerator in (Accelerator(CPU, 1), scaled_accelerator()):
         weight = torch.nn.Parameter(torch.ones(3))
-        optimizer = accelerator.prepare_optimizer(torch.optim.SGD([weight], lr=0.5))
+        optimizer = torch.optim.SGD([weight], lr=0.5)
+        accelerator.prepare_optimizer(optimizer)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
         for _ in range(3):
             optimizer.zero_grad()
@@ -138,7 +139,9 @@ def test_a_scaled_loss_gives_the_same_step() -> None:
 def test_the_scale_changes_only_after_all_optimizers_stepped() -> None:
     accelerator = scaled_accelerator()
     weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
-    optimizers = [accelerator.prepare_optimizer(torch.optim.SGD([weight], lr=0.5)) for weight in weights]
+    optimizers = [torch.optim.SGD([weight], lr=0.5) for weight in weights]
+    for optimizer in optimizers:
+        accelerator.prepare_optimizer(optimizer)
     for expected in (0.5, 0.0):
         accelerator.backward(sum(weights))  # type: ignore[arg-type]
         for optimizer in optimizers:
@@ -152,7 +155,8 @@ def test_the_scale_changes_only_after_all_optimizers_stepped() -> None:
 def test_a_step_with_infinite_gradients_is_skipped() -> None:
     accelerator = scaled_accelerator()
     weight = torch.nn.Parameter(torch.ones(1))
-    optimizer = accelerator.prepare_optimizer(torch.optim.SGD([weight], lr=0.5))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    accelerator.prepare_optimizer(optimizer)
     accelerator.backward(weight * float("inf"))
     optimizer.step()
     assert weight.item() == 1.0

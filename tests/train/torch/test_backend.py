@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from paceline.engine.base import Placement, WorkerGroup, WorkerPlace
+from paceline.train.torch import TorchConfig, process_group
+from paceline.train.torch.backend import TorchBackend
+
+
+class RecordingGroup:
+    """Notes what a backend asks of its workers; answers from a table."""
+
+    def __init__(self, gpus: Sequence[str], answers: dict[Callable[..., Any], Any] | None = None) -> None:
+        self.calls: list[tuple[Callable[..., Any], int | None, tuple[Any, ...]]] = []
+        self.answers = {process_group.enter: True, **(answers or {})}
+        self.placement = Placement(
+            run_id="test",
+            workers=tuple(
+                WorkerPlace(rank, rank, 0, "", "", {"CUDA_VISIBLE_DEVICES": ids} if ids else {})
+                for rank, ids in enumerate(gpus)
+            ),
+        )
+
+    def execute(self, fn: Callable[..., Any], *args: Any, timeout: float = 60.0) -> list[Any]:
+        self.calls.append((fn, None, args))
+        return []
+
+    def execute_single(self, rank: int, fn: Callable[..., Any], *args: Any) -> Any:
+        self.calls.append((fn, rank, args))
+        return self.answers.get(fn)
+
+    def called(self, fn: Callable[..., Any]) -> list[tuple[Any, ...]]:
+        return [args for called, _, args in self.calls if called is fn]
+
+
+def start(group: RecordingGroup, **config: Any) -> RecordingGroup:
+    TorchBackend().on_start(cast(WorkerGroup, group), TorchConfig(**config))
+    return group
+
+
+def test_workers_meet_in_a_memory_file_that_the_driver_lets_go() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    group = start(RecordingGroup(["", ""]), timeout_s=9)
+    paths = {path for _, _, path in group.called(process_group.enter)}
+    assert len(paths) == 1
+    assert paths.pop().startswith(f"/proc/{os.getpid()}/fd/")
+    assert group.called(process_group.listen) == []
+    assert group.called(process_group.join) == [("gloo", 9)]
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_rank_0_hosts_the_store_where_the_memory_file_cannot_be_opened() -> None:
+    listening: dict[Callable[..., Any], Any] = {process_group.listen: 4321}
+    for group in (
+        start(RecordingGroup(["", ""], {process_group.enter: False, **listening})),
+        start(RecordingGroup(["", ""], listening), init_method="tcp"),
+    ):
+        (environment, _, path) = group.called(process_group.enter)[-1]
+        assert path is None
+        assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == ("127.0.0.1", "4321")
+        assert len(group.called(process_group.listen)) == 1
+
+
+def test_gpus_decide_the_backend_and_the_variables() -> None:
+    group = start(RecordingGroup(["3", "1"]))
+    assert group.called(process_group.join) == [("nccl", 1800)]
+    for rank, (environment, own, _) in enumerate(group.called(process_group.enter)):
+        assert environment["CUDA_VISIBLE_DEVICES"] == "3,1"
+        assert environment["ACCELERATE_TORCH_DEVICE"] == f"cuda:{rank}"
+        assert own == (rank,)
+    assert start(RecordingGroup(["3", "1"]), backend="gloo").called(process_group.join) == [("gloo", 1800)]
+    assert start(RecordingGroup(["3", ""])).called(process_group.join) == [("gloo", 1800)]
+
+
+def test_gloo_is_bound_to_the_loopback_interface_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    (environment, _, _) = start(RecordingGroup([""])).called(process_group.enter)[0]
+    assert environment["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    (environment, _, _) = start(RecordingGroup([""])).called(process_group.enter)[0]
+    assert "GLOO_SOCKET_IFNAME" not in environment
+
+
+def test_variables_are_put_back() -> None:
+    before = dict(os.environ)
+    process_group.enter({"RANK": "3", "MASTER_PORT": "1"}, (), None)
+    assert os.environ["RANK"] == "3"
+    process_group.leave()
+    assert dict(os.environ) == before
