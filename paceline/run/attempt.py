@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,25 +27,12 @@ from paceline.run import process_registry
 from paceline.run.messages import FromWorker, SessionSetup, ToWorker, decode_from_worker, encode
 from paceline.run.root_cause import SETTLE_S
 from paceline.run.spec import RunSpec
+from paceline.run.start_point import StartPoint
 from paceline.run.worker import TrainTask
 from paceline.storage.run_dir import RunDir
 
 if TYPE_CHECKING:
     from paceline.run.backend import Backend, BackendConfig
-
-
-@dataclass(frozen=True)
-class StartPoint:
-    """Where an attempt takes up the work."""
-
-    index: int = 0
-    """Iterations that are done."""
-    time_s: float = 0.0
-    """Training time that was spent on them."""
-    checkpoint_number: int | None = None
-    path: str | None = None
-    uri: str | None = None
-    memory_file: int | None = None
 
 
 class Attempt:
@@ -213,9 +200,3 @@ def modules_to_preload(config: BackendConfig) -> tuple[str, ...]:
 def pickled_task(spec: RunSpec) -> bytes:
     """The train function ready to travel; refused here, before any worker starts, if it cannot."""
     return dumps(TrainTask(spec.train), "train_loop_per_worker")
-
-
-def plain_resources(scaling: ScalingConfig) -> dict[str, Any]:
-    """The resources of a run as data, for the session."""
-    factory = scaling.as_placement_group_factory()
-    return {"bundles": factory.bundles, "strategy": factory.strategy}

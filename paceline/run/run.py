@@ -28,17 +28,16 @@ from paceline.air.errors import (
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine
 from paceline.run import interrupts, root_cause, trial_files
-from paceline.run.attempt import Attempt, StartPoint, pickled_task, plain_resources
+from paceline.run.attempt import Attempt, pickled_task
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.failure_policy import GiveUp, decide
 from paceline.run.hang_watch import HangWatch
 from paceline.run.history import JournalHistory, filler_of
-from paceline.run.messages import SessionSetup
 from paceline.run.observers import Observers
 from paceline.run.report_flow import Problem, ReportFlow
 from paceline.run.rows import RowFiller, node_ip
 from paceline.run.spec import RunSpec
-from paceline.run.staging import memory_file
+from paceline.run.start_point import StartPoint, from_given_checkpoint, from_own_checkpoint, session_setup
 from paceline.run.trial import Trial
 
 POLL_S = 0.2
@@ -69,8 +68,8 @@ class Run:
             trial_files.reopen(spec) if spec.restore_path is not None else trial_files.create(spec, engine.name)
         )
         self._closed = False
-        self._resume_file: int | None = None
-        """The checkpoint to resume from as a memory file, if it is not a directory."""
+        self._given: StartPoint | None = None
+        """Where the user's own checkpoint lets the run start."""
         try:
             self._run_dir, self._journal = self._files.run_dir, self._files.journal
             self._history = JournalHistory(self._run_dir.journal)
@@ -185,7 +184,12 @@ class Run:
         self._attempt = attempt = Attempt(number, self.spec, self.engine, self._run_dir, start)
         began = time.monotonic()
         try:
-            attempt.start(self._task, self._session_setup(number, start))
+            attempt.start(
+                self._task,
+                session_setup(
+                    self.spec, self._observers.trial, self._keeper, start, decides=self._observers.may_stop_the_run
+                ),
+            )
         except (EngineError, WorkerError) as error:
             self._attempt_failed(attempt, [_startup_failure(error)])
             return
@@ -198,54 +202,13 @@ class Run:
         self.phase = Phase.RUNNING
 
     def _start_point(self) -> StartPoint:
-        """The newest checkpoint of this run that is sound, else the one the user gave."""
-        newest = self._keeper.newest_valid()
+        own = from_own_checkpoint(self._keeper)
         self._pass_on_warnings()
-        if newest is not None:
-            return StartPoint(
-                index=newest.iteration,
-                time_s=float(newest.row.get("time_total_s", 0.0)),
-                checkpoint_number=newest.number,
-                path=None if self._keeper.in_memory else str(self._run_dir.checkpoint(newest.number)),
-                memory_file=self._keeper.memory_file,
-            )
-        resume = self.spec.resume_from
-        if resume is None:
-            return StartPoint()
-        if resume.kind == "local_path":
-            return StartPoint(path=resume.path)
-        if resume.kind == "uri":
-            return StartPoint(uri=resume.uri)
-        if self._resume_file is None:
-            self._resume_file = memory_file(resume)
-        return StartPoint(memory_file=self._resume_file)
-
-    def _session_setup(self, number: int, start: StartPoint) -> SessionSetup:
-        config, trial = self.spec.run_config.checkpoint_config, self._observers.trial
-        return SessionSetup(
-            world_rank=0,
-            world_size=self.spec.world_size,
-            local_rank=0,
-            local_world_size=self.spec.world_size,
-            node_rank=0,
-            trial_name=str(trial),
-            trial_id=trial.trial_id,
-            trial_dir=str(self._run_dir.root),
-            experiment_name=trial.experiment_name,
-            resources=plain_resources(self.spec.scaling),
-            metadata=dict(self.spec.metadata),
-            attempt=number,
-            start_index=start.index,
-            next_number=self._keeper.next_number,
-            decides=self._observers.may_stop_the_run,
-            resume_path=start.path,
-            resume_uri=start.uri,
-            resume_in_memory=start.memory_file is not None,
-            checkpoints_in_memory=self._keeper.in_memory,
-            async_save=config.async_save,
-            keep_all_ranks=config.keep_all_ranks,
-            score_attribute=config.checkpoint_score_attribute,
-        )
+        if own is not None:
+            return own
+        if self._given is None:
+            self._given = from_given_checkpoint(self.spec.resume_from)
+        return self._given
 
     def _record_attempt(self, attempt: Attempt, warmup_s: float) -> RowFiller:
         start = attempt.start_point
@@ -440,8 +403,8 @@ class Run:
             attempt.stop()
             self._run_dir.sweep()
         self._observers.close()
-        if self._resume_file is not None:
-            os.close(self._resume_file)
+        if self._given is not None and self._given.memory_file is not None:
+            os.close(self._given.memory_file)
         self._keeper.close()
         self._files.close()
 

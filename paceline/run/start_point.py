@@ -1,0 +1,86 @@
+"""Where an attempt takes up the work, and what its sessions are told about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.run.checkpoint_keeper import CheckpointKeeper
+from paceline.run.messages import SessionSetup
+from paceline.run.spec import RunSpec
+from paceline.run.staging import memory_file
+from paceline.run.trial import Trial
+
+
+@dataclass(frozen=True)
+class StartPoint:
+    """The state of a run when an attempt starts."""
+
+    index: int = 0
+    """Iterations that are done."""
+    time_s: float = 0.0
+    """Training time that was spent on them."""
+    checkpoint_number: int | None = None
+    path: str | None = None
+    uri: str | None = None
+    memory_file: int | None = None
+
+
+def from_own_checkpoint(keeper: CheckpointKeeper) -> StartPoint | None:
+    """After the newest checkpoint of the run itself that is sound; None if there is none."""
+    newest = keeper.newest_valid()
+    if newest is None:
+        return None
+    return StartPoint(
+        index=newest.iteration,
+        time_s=float(newest.row.get("time_total_s", 0.0)),
+        checkpoint_number=newest.number,
+        path=None if keeper.in_memory else str(keeper.run_dir.checkpoint(newest.number)),
+        memory_file=keeper.memory_file,
+    )
+
+
+def from_given_checkpoint(checkpoint: Checkpoint | None) -> StartPoint:
+    """At iteration 0 with the user's checkpoint at hand, if there is one.
+
+    A checkpoint that is no directory travels in a memory file, which the caller closes.
+    """
+    if checkpoint is None:
+        return StartPoint()
+    if checkpoint.kind == "local_path":
+        return StartPoint(path=checkpoint.path)
+    if checkpoint.kind == "uri":
+        return StartPoint(uri=checkpoint.uri)
+    return StartPoint(memory_file=memory_file(checkpoint))
+
+
+def session_setup(
+    spec: RunSpec, trial: Trial, keeper: CheckpointKeeper, start: StartPoint, *, decides: bool
+) -> SessionSetup:
+    """What every rank's session is told; the attempt adds which rank it is."""
+    config = spec.run_config.checkpoint_config
+    factory = spec.scaling.as_placement_group_factory()
+    return SessionSetup(
+        world_rank=0,
+        world_size=spec.world_size,
+        local_rank=0,
+        local_world_size=spec.world_size,
+        node_rank=0,
+        trial_name=str(trial),
+        trial_id=trial.trial_id,
+        trial_dir=trial.local_path,
+        experiment_name=trial.experiment_name,
+        resources={"bundles": factory.bundles, "strategy": factory.strategy},
+        metadata=dict(spec.metadata),
+        attempt=keeper.attempt,
+        start_index=start.index,
+        next_number=keeper.next_number,
+        decides=decides,
+        resume_path=start.path,
+        resume_uri=start.uri,
+        resume_in_memory=start.memory_file is not None,
+        checkpoints_in_memory=keeper.in_memory,
+        async_save=config.async_save,
+        keep_all_ranks=config.keep_all_ranks,
+        score_attribute=config.checkpoint_score_attribute,
+    )
