@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from types import MethodType
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed.fsdp as fsdp
@@ -30,6 +31,7 @@ class Accelerator:
         if scaler is None and amp and device.type != "cpu":
             scaler = torch.amp.GradScaler(device.type)
         self.scaler = scaler
+        self._scaled: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._stepped = False
 
     def prepare_model(
@@ -53,8 +55,9 @@ class Accelerator:
 
     def prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the optimizer's step() undo the scaling of the loss where there is one."""
-        if self.scaler is not None:
+        if self.scaler is not None and optimizer not in self._scaled:
             _scale_steps(optimizer, self.scaler, self._note_step)
+            self._scaled.add(optimizer)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Compute the gradients of the loss."""

@@ -47,7 +47,7 @@ def accelerate(amp: bool = False) -> None:
 def prepare_model(
     model: torch.nn.Module,
     move_to_device: bool | torch.device = True,
-    parallel_strategy: str | None = "ddp",
+    parallel_strategy: str | bool | None = "ddp",
     parallel_strategy_kwargs: dict[str, Any] | None = None,
     *,
     wrap_ddp: bool | None = None,
@@ -60,6 +60,8 @@ def prepare_model(
     are the older names of the two.
     """
     accelerator = _accelerator("prepare_model")
+    if isinstance(parallel_strategy, bool):  # wrap_ddp had this position
+        wrap_ddp, parallel_strategy = parallel_strategy, None
     if wrap_ddp is not None:
         parallel_strategy = "ddp" if wrap_ddp else None
     if parallel_strategy_kwargs and ddp_kwargs:

@@ -48,6 +48,7 @@ def test_one_worker_gets_its_model_unwrapped(install_session: InstallSession) ->
     model = torch.nn.Linear(4, 1)
     assert train_torch.prepare_model(model) is model
     assert train_torch.prepare_model(model, wrap_ddp=True, ddp_kwargs={"bucket_cap_mb": 1}) is model
+    assert train_torch.prepare_model(model, True, True) is model
     with pytest.raises(ConfigError, match="'ddp', 'fsdp' or None"):
         train_torch.prepare_model(model, parallel_strategy="dp")
     with pytest.raises(ConfigError, match="give one of them"):
@@ -124,6 +125,7 @@ def test_a_scaled_loss_gives_the_same_step() -> None:
         weight = torch.nn.Parameter(torch.ones(3))
         optimizer = torch.optim.SGD([weight], lr=0.5)
         accelerator.prepare_optimizer(optimizer)
+        accelerator.prepare_optimizer(optimizer)  # once more does no harm
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
         for _ in range(3):
             optimizer.zero_grad()

@@ -135,6 +135,20 @@ def test_gradients_are_the_same_on_all_ranks_and_the_mean_of_theirs() -> None:
     assert [result.rank_metrics[rank]["gradient"] for rank in range(2)] == [1.5, 1.5]
 
 
+def test_older_arguments_of_prepare_model() -> None:
+    def train_func() -> None:
+        prepare = paceline.train.torch.prepare_model
+        wrapped = [
+            prepare(torch.nn.Linear(1, 1), wrap_ddp=False),
+            prepare(torch.nn.Linear(1, 1), True, False),
+            prepare(torch.nn.Linear(1, 1), True, True, {"find_unused_parameters": True}),
+            prepare(torch.nn.Linear(1, 1), ddp_kwargs={"broadcast_buffers": False}),
+        ]
+        train.report({"names": [type(model).__name__ for model in wrapped]})
+
+    assert row(fit(train_func))["names"] == ["Linear", "Linear", *["DistributedDataParallel"] * 2]
+
+
 def test_data_is_dealt_and_epochs_differ() -> None:
     def train_func() -> None:
         loader = DataLoader(TensorDataset(torch.arange(12)), batch_size=2, shuffle=True, num_workers=1)
