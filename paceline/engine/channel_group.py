@@ -15,7 +15,7 @@ import msgspec
 from paceline.air.errors import EngineError, HangError, RemoteError, WorkerDiedError, WorkerFailure
 from paceline.engine import protocol
 from paceline.engine.base import Event, Message, Placement, TaskEnded, TaskFailed, WorkerDied, WorkerGroup, WorkerPlace
-from paceline.engine.frames import FrameError, FrameSocket
+from paceline.engine.frames import FrameSocket
 from paceline.engine.reactor import MAX_WAIT_S, READ, WRITE, Reactor
 from paceline.engine.serialization import dumps
 
@@ -94,10 +94,12 @@ class ChannelGroup(WorkerGroup):
                     events.append(Message(rank, body, fds))
                 else:
                     self._on_control(member, tag, body, fds)
-        except (FrameError, msgspec.MsgspecError) as error:
+        except msgspec.MsgspecError as error:
+            member.frames.broken = str(error)
+        if member.frames.broken:
             self._detach(member)
             member.frames.close()
-            self._fail(member, "engine", f"the worker sent something unreadable: {error}")
+            self._fail(member, "engine", f"the worker sent something unreadable: {member.frames.broken}")
             return False
         if frames:
             member.last_seen = time.monotonic()
@@ -129,7 +131,7 @@ class ChannelGroup(WorkerGroup):
             member.failure = self._placed(member, protocol.decode_failure(body))
             self._events.append(TaskFailed(member.rank, member.failure))
         else:
-            raise FrameError(f"a frame with the unknown tag {tag}")
+            member.frames.broken = f"a frame with the unknown tag {tag}"
 
     def _placed(self, member: Member, failure: WorkerFailure) -> WorkerFailure:
         return dataclasses.replace(failure, rank=member.rank, log_path=member.place.log_path)
@@ -152,13 +154,14 @@ class ChannelGroup(WorkerGroup):
 
     def look(self) -> None:
         """Serve this group's timers. Time in which the driver did not look counts for nobody."""
-        now = time.monotonic()
-        gap = now - self._last_look
-        if gap > STALL_S:
-            for member in self._members:
-                member.last_seen += gap
-        self._last_look = now
-        self._look_after(now)
+        with self._reactor.lock:
+            now = time.monotonic()
+            gap = now - self._last_look
+            if gap > STALL_S:
+                for member in self._members:
+                    member.last_seen += gap
+            self._last_look = now
+            self._look_after(now)
 
     @property
     def has_events(self) -> bool:
@@ -170,17 +173,19 @@ class ChannelGroup(WorkerGroup):
             remaining = MAX_WAIT_S if deadline is None else deadline - time.monotonic()
             self._wait_once(0.0 if self._events else remaining)
             if self._events or (deadline is not None and time.monotonic() >= deadline):
-                events, self._events = self._events, []
+                with self._reactor.lock:
+                    events, self._events = self._events, []
                 return events
 
     # Frames out
 
     def _post(self, member: Member, tag: int, body: bytes, fds: Sequence[int] = ()) -> None:
-        if member.gone or member.frames.closed:
-            return
-        member.frames.post(tag, body, fds)
-        if member.frames.unsent:
-            self._reactor.watch_writable(member.frames)
+        with self._reactor.lock:
+            if member.gone or member.frames.closed:
+                return
+            member.frames.post(tag, body, fds)
+            if member.frames.unsent:
+                self._reactor.watch_writable(member.frames)
 
     def start(self, task: bytes, arguments: Sequence[bytes]) -> None:
         if len(arguments) != self.world_size:

@@ -32,10 +32,6 @@ READ_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 Frame = tuple[int, bytes, tuple[int, ...]]
 
 
-class FrameError(Exception):
-    """The other side sent something that is not a frame, or one that is too large."""
-
-
 class FrameSocket:
     """One end of a connection.
 
@@ -48,6 +44,8 @@ class FrameSocket:
         self.sock = sock
         self.closed = False
         """True once the other side has hung up and everything it sent has been read."""
+        self.broken = ""
+        """What was wrong, if the other side sent something that cannot be understood."""
         self._read_limit = read_limit
         self._send_limit = send_limit
         self._rest = b""
@@ -74,6 +72,8 @@ class FrameSocket:
 
     def read(self) -> list[Frame]:
         """The frames that are here by now; never waits. Sets `closed` at the end of the stream."""
+        if self.broken:
+            return []
         if self._large is not None:
             return self._read_large()
         try:
@@ -101,10 +101,8 @@ class FrameSocket:
             next_position = body_start + length
             if next_position > end:
                 if length > self._read_limit:
-                    if frames:
-                        break  # Those first; what follows is refused at the next read.
-                    raise FrameError(f"a message of {length:,} bytes; the limit is {self._read_limit:,}")
-                if length > LARGE_BODY:
+                    self._refuse(f"a message of {length:,} bytes; the limit is {self._read_limit:,}")
+                elif length > LARGE_BODY:
                     self._begin_large(length, tag, fd_count, memoryview(data)[body_start:])
                     position = end
                 break
@@ -144,8 +142,14 @@ class FrameSocket:
 
     def _take_fds(self, count: int) -> tuple[int, ...]:
         if count > len(self._fds):
-            raise FrameError(f"a message announced {count} descriptors but {len(self._fds)} came")
+            self._refuse(f"a message announced {count} descriptors but {len(self._fds)} came")
+            return ()
         return tuple(self._fds.popleft() for _ in range(count))
+
+    def _refuse(self, reason: str) -> None:
+        """Nothing after this can be understood: read no more."""
+        self.broken = reason
+        self.closed = True
 
     # Writing
 

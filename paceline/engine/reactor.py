@@ -19,12 +19,16 @@ Callback = Callable[[int], None]
 
 
 class Reactor:
-    """Calls back when a descriptor becomes readable or writable."""
+    """Calls back when a descriptor becomes readable or writable.
+
+    Several threads may wait at once, each for a group of its own, and serve each other's
+    events; `lock` guards everything that callbacks touch and is free during a wait.
+    """
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._callbacks: dict[int, Callback] = {}
-        self._dispatching = threading.RLock()
+        self.lock = threading.RLock()
 
     def add(self, fd: int, callback: Callback) -> None:
         self._callbacks[fd] = callback
@@ -46,7 +50,7 @@ class Reactor:
         ready = self._selector.select(min(max(timeout, 0.0), MAX_WAIT_S))
         if not ready:
             return
-        with self._dispatching:
+        with self.lock:
             for key, mask in ready:
                 # An earlier callback of this round may have removed or replaced this one.
                 callback = self._callbacks.get(key.fd)

@@ -350,7 +350,9 @@ class EngineContract:
 
     def test_a_second_group_starts_after_the_first(self, engine: Engine, tmp_path: Path) -> None:
         for _ in range(3):
-            group = engine.start_group(placement_in(tmp_path, self.max_workers, env={"PACELINE_TEST_GREETING": "hello"}))
+            group = engine.start_group(
+                placement_in(tmp_path, self.max_workers, env={"PACELINE_TEST_GREETING": "hello"})
+            )
             try:
                 answers = group.execute(os.getenv, "PACELINE_TEST_GREETING")
                 assert answers == ["hello"] * self.max_workers

@@ -56,23 +56,23 @@ def test_causes_are_part_of_the_traceback() -> None:
 
 
 def test_a_missing_file_keeps_its_name() -> None:
-    failure = caught(lambda: open("/no/such/file"))
+    failure = caught(lambda: os.stat("/no/such/file"))
     assert failure.arguments is not None
     assert str(FileNotFoundError(*failure.arguments)) == "[Errno 2] No such file or directory: '/no/such/file'"
 
 
-class BrokenStr(Exception):
+class BrokenStrError(Exception):
     def __str__(self) -> str:
         raise ZeroDivisionError
 
 
-class BrokenArgs(Exception):
+class BrokenArgsError(Exception):
     @property
     def args(self) -> object:  # type: ignore[override]
         return "not a tuple"
 
 
-@pytest.mark.parametrize("cls", [BrokenStr, BrokenArgs])
+@pytest.mark.parametrize("cls", [BrokenStrError, BrokenArgsError])
 def test_exceptions_that_misbehave_are_described_all_the_same(cls: type[Exception]) -> None:
     def fail() -> None:
         raise cls
@@ -99,7 +99,8 @@ def test_arguments_that_are_not_small_and_plain_stay_behind(argument: object) ->
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "number"), [(3, "exit", 3), (0, "premature_exit", 0), (None, "premature_exit", 0), ("no", "exit", 1)]
+    ("code", "kind", "number"),
+    [(3, "exit", 3), (0, "premature_exit", 0), (None, "premature_exit", 0), ("no", "exit", 1)],
 )
 def test_sys_exit(code: object, kind: str, number: int) -> None:
     failure = caught(lambda: sys.exit(code))  # type: ignore[arg-type]

@@ -26,6 +26,8 @@ from paceline.engine.local import boot, linux, messages
 from paceline.engine.serialization import new_main_module
 from paceline.engine.worker_loop import Channel, WorkerLoop, flush_output, start_pulse
 
+CHANNEL_LOST_EXIT = 113
+"""The driver hung up, or the channel was closed under the worker's feet."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -67,7 +69,7 @@ def main(payload: bytes) -> NoReturn:
 def serve(request: messages.Spawn, channel: Channel, crash_fd: int) -> NoReturn:
     """Say READY, serve until the driver has had enough, and end without the interpreter's own teardown."""
     try:
-        start_pulse(channel.frames, request.pulse_s, on_hangup=lambda: os._exit(1))
+        start_pulse(channel.frames, request.pulse_s, on_hangup=lambda: os._exit(CHANNEL_LOST_EXIT))
         channel.frames.send(protocol.READY, b"", [crash_fd])
         WorkerLoop(channel).run()
     except ConnectionError:

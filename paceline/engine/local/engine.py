@@ -70,13 +70,14 @@ class LocalEngine(Engine):
 
     def _warden(self, preload: tuple[str, ...]) -> WardenClient:
         key = (preload, import_time_variables(), sys.executable)
-        warden = self._wardens.get(key)
-        if warden is not None and (warden.lost or warden.load_error is not None):
-            warden.close()
-            warden = None
-        if warden is None:
-            warden = self._wardens[key] = WardenClient(preload, self._reactor)
-        return warden
+        with self._reactor.lock:
+            warden = self._wardens.get(key)
+            if warden is not None and (warden.lost or warden.load_error is not None):
+                warden.close()
+                warden = None
+            if warden is None:
+                warden = self._wardens[key] = WardenClient(preload, self._reactor)
+            return warden
 
     def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
         return wait_for_groups(self._reactor, groups, timeout)

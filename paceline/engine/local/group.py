@@ -14,12 +14,14 @@ from paceline.engine.channel_group import ChannelGroup, Member
 from paceline.engine.failures import describe_exit, signal_name
 from paceline.engine.frames import FrameSocket, socket_pair
 from paceline.engine.local import linux, messages, processes
+from paceline.engine.local.child import CHANNEL_LOST_EXIT
 from paceline.engine.local.warden_client import WardenClient, absolute_sys_path
 from paceline.engine.reactor import Reactor
 
 EXIT_STATUS_WAIT_S = 0.5
 """How long the warden may take to relay how a dead worker ended."""
 KILL_WAIT_S = 10.0
+CLOSED_HINT = "Something in the worker closed descriptors that it had not opened, as daemonizing code does."
 MAX_STACK_TEXT = 64 * 1024
 STACKS_SETTLE_S = 0.02
 
@@ -57,7 +59,8 @@ class LocalGroup(ChannelGroup):
     def launch(self) -> None:
         """Start all workers and wait until each is ready; on any failure none is left."""
         try:
-            self._spawn_all()
+            with self._reactor.lock:
+                self._spawn_all()
             self._wait_until_ready()
         except BaseException:
             self.shutdown()
@@ -126,6 +129,7 @@ class LocalGroup(ChannelGroup):
         if not self._warden.loaded:
             self._warden.ask_for_stacks()
             time.sleep(STACKS_SETTLE_S)
+            self._warden.kill()  # The next start may have more luck.
             parts.append(f"still importing {', '.join(self._warden.preload)}:\n{self._warden.diagnosis()}")
         else:
             stacks = self.stacks()
@@ -188,6 +192,9 @@ class LocalGroup(ChannelGroup):
         member.death_deadline = None
         if member.ended or member.failure is not None:
             return
+        if exited.status == CHANNEL_LOST_EXIT << 8:
+            self._fail(member, "engine", "the worker closed its connection to the driver", hint=CLOSED_HINT)
+            return
         crash = self._crash_text(member)
         if crash:
             append_to_log(member.place.log_path, crash)
@@ -211,7 +218,7 @@ class LocalGroup(ChannelGroup):
             if member.death_deadline is not None:
                 if now > member.death_deadline:
                     self._drain(member)
-                    self._fail(member, "engine", "the worker closed its connection to the driver")
+                    self._fail(member, "engine", "the worker closed its connection to the driver", hint=CLOSED_HINT)
             elif heartbeat is not None and member.ready and now - member.last_seen > heartbeat:
                 stacks = self._stacks_of([member], timeout=0.5).get(member.rank, "")
                 self._fail(
@@ -267,13 +274,14 @@ class LocalGroup(ChannelGroup):
         if grace > 0 and not self._warden.lost:
             self._let_end(grace)
         self._kill(warnings)
-        self._closed = True
-        self._warden.forget(self._number)
-        for member in self._locals:
-            self._close(member)
-            warning = self._bad_end(member, grace)
-            if warning:
-                warnings.append(warning)
+        with self._reactor.lock:
+            self._closed = True
+            self._warden.forget(self._number)
+            for member in self._locals:
+                self._close(member)
+                warning = self._bad_end(member, grace)
+                if warning:
+                    warnings.append(warning)
         return warnings
 
     def _let_end(self, grace: float) -> None:
@@ -284,8 +292,11 @@ class LocalGroup(ChannelGroup):
     def _kill(self, warnings: list[str]) -> None:
         for member in self._locals:
             member.killed_by_us = not member.gone
+        self._reactor.run_once(0.0)
         if not self._warden.lost:
             self._warden.tell(messages.KillGroup(self._number))
+            if not self._warden.loaded:
+                return  # It is still importing; when it gets to this group, the group ends at once.
             if not self._wait_for(lambda: self._gone or self._warden.lost, KILL_WAIT_S):
                 warnings.append(f"some processes of the group did not end within {KILL_WAIT_S:g} s of SIGKILL")
         if self._warden.lost:
@@ -298,7 +309,7 @@ class LocalGroup(ChannelGroup):
                 linux.send_signal(member.pid or 0, member.pidfd, 9)
         sessions = {member.pid for member in self._locals if member.pid is not None}
         deadline = time.monotonic() + KILL_WAIT_S
-        while processes.kill_remains(sessions, self.placement.run_id):
+        while processes.kill_remains(sessions, self.placement.run_id, self._warden.token):
             if time.monotonic() > deadline:
                 warnings.append(f"some processes of the group did not end within {KILL_WAIT_S:g} s of SIGKILL")
                 return

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from paceline.engine.protocol import RUN_ID_VARIABLE
+
+WARDEN_VARIABLE = "PACELINE_WARDEN"
+"""In the environment of a warden, and so of everything that is forked from it and not executed."""
 
 
 def children_of(pid: int) -> list[int]:
@@ -59,16 +62,18 @@ def session_of(pid: int) -> int | None:
 
 
 def run_id_of(pid: int) -> str | None:
-    """The run a program was started for; only programs that were exec'ed show it."""
+    """The run a program was started for. A process that was only forked shows the warden's environment."""
+    return _variables_of(pid).get(RUN_ID_VARIABLE)
+
+
+def _variables_of(pid: int) -> dict[str, str]:
+    """The environment a process was executed with."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            for entry in file.read().split(b"\0"):
-                name, _, value = entry.partition(b"=")
-                if name == RUN_ID_VARIABLE.encode():
-                    return os.fsdecode(value)
+            entries = [os.fsdecode(entry).partition("=") for entry in file.read().split(b"\0")]
     except OSError:
-        pass
-    return None
+        return {}
+    return {name: value for name, _, value in entries}
 
 
 def kill_all(pids: Iterable[int]) -> None:
@@ -79,18 +84,28 @@ def kill_all(pids: Iterable[int]) -> None:
             continue
 
 
-def kill_remains(sessions: set[int], run_id: str) -> int:
-    """Kill what dead workers left behind when no warden is there to do it; returns how many it found."""
+def kill_remains(sessions: set[int], run_id: str, warden: str) -> int:
+    """Kill what workers left behind when their warden is dead; returns how many there were.
+
+    What they started is in a worker's session, or was executed with the run's id, or was
+    only forked and then shows the environment of that warden.
+    """
 
     def belongs(pid: int) -> bool:
-        return session_of(pid) in sessions or run_id_of(pid) == run_id
+        if session_of(pid) in sessions:
+            return True
+        variables = _variables_of(pid)
+        return variables.get(RUN_ID_VARIABLE) == run_id or variables.get(WARDEN_VARIABLE) == warden
 
-    return _kill_where(belongs)
+    others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    remains = [pid for pid in others if belongs(pid) and not _is_zombie(pid)]
+    kill_all(remains)
+    return len(remains)
 
 
-def _kill_where(belongs: Callable[[int], bool]) -> int:
-    own = os.getpid()
-    victims = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != own]
-    victims = [pid for pid in victims if belongs(pid)]
-    kill_all(victims)
-    return len(victims)
+def _is_zombie(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"Z"
+    except (OSError, IndexError):
+        return True

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from paceline.engine.frames import FrameSocket, socket_pair
-from paceline.engine.local import boot, linux, messages
+from paceline.engine.local import boot, linux, messages, processes
 from paceline.engine.local.child import write_boot_config
 from paceline.engine.reactor import WRITE, Reactor
 
@@ -33,6 +33,7 @@ class WardenClient:
         self.loaded = False
         self.load_error: str | None = None
         self.lost = False
+        self.token = os.urandom(8).hex()
         self._reactor = reactor
         self._listeners: dict[int, Listener] = {}
         self._diagnosis_fd = linux.anonymous_file("paceline-warden")
@@ -52,6 +53,7 @@ class WardenClient:
                 pass_fds=passed,
                 start_new_session=True,
                 cwd="/",
+                env={**os.environ, processes.WARDEN_VARIABLE: self.token},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._diagnosis_fd,
@@ -75,7 +77,9 @@ class WardenClient:
         self._listeners.pop(group, None)
 
     def tell(self, message: messages.ToWarden, fds: Sequence[int] = ()) -> None:
-        if not self.lost:
+        with self._reactor.lock:
+            if self.lost:
+                return
             self._control.post(messages.CONTROL, messages.encode(message), fds)
             if self._control.unsent:
                 self._reactor.watch_writable(self._control)
@@ -115,9 +119,15 @@ class WardenClient:
         """Have it write where it is to its standard error."""
         linux.send_signal(self.pid, None, linux.STACKS_SIGNAL)
 
+    def kill(self) -> None:
+        """End a warden that is stuck in an import; it has no workers yet."""
+        self._process.kill()
+
     def close(self) -> None:
         """End the warden and everything below it."""
         self.tell(messages.Quit())
+        if not self.loaded:
+            self.kill()  # Nobody waits for the end of an import that nobody needs.
         if not self.lost:
             self._reactor.remove(self._control.fileno())
         self.lost = True

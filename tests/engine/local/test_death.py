@@ -1,0 +1,180 @@
+"""Workers that really die, stop or get lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from paceline.engine.base import Event, Message, Task, TaskEnded, WorkerDied, WorkerGroup
+from paceline.engine.local.engine import LocalEngine
+from paceline.testing.chaos import Process, process, wait_for
+from paceline.testing.engine_contract import bodies_of, collect, collect_to_end, placement_in, run_task
+from tests.engine.local import tasks
+from tests.engine.local.conftest import StartGroup
+
+
+def deaths(events: list[Event]) -> list[WorkerDied]:
+    return [event for event in events if isinstance(event, WorkerDied)]
+
+
+def first_death(group: WorkerGroup) -> tuple[WorkerDied, list[Event]]:
+    events = collect(group, lambda events: bool(deaths(events)))
+    return deaths(events)[0], events
+
+
+def all_said(group: WorkerGroup) -> list[Event]:
+    return collect(group, lambda events: len({event.rank for event in events}) == group.world_size)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT, signal.SIGUSR1])
+def test_a_signal_is_decoded_and_last_words_arrive(start_group: StartGroup, number: int) -> None:
+    group = start_group()
+    run_task(group, tasks.wait_then_signal, *[str(int(number)).encode()] * 2)
+    died, events = first_death(group)
+    assert (died.rank, died.failure.kind, died.failure.signal) == (1, "signal", number)
+    assert signal.Signals(number).name in died.failure.message
+    assert died.failure.log_path == group.placement.workers[1].log_path
+    assert bodies_of(events, 1) == [b"last words"]
+
+
+def test_a_crash_brings_its_python_stack(start_group: StartGroup) -> None:
+    group = start_group()
+    run_task(group, tasks.wait_then_signal, *[str(int(signal.SIGSEGV)).encode()] * 2)
+    died, _ = first_death(group)
+    assert died.failure.signal == signal.SIGSEGV
+    assert "Segmentation fault" in died.failure.traceback
+    assert "wait_then_signal" in died.failure.traceback
+    assert "Segmentation fault" in Path(died.failure.log_path or "").read_text()
+
+
+def test_killed_from_outside_while_idle(start_group: StartGroup) -> None:
+    group = start_group()
+    os.kill(group.processes()[0], signal.SIGKILL)
+    died, _ = first_death(group)
+    assert (died.rank, died.failure.signal) == (0, signal.SIGKILL)
+
+
+def family_of(events: list[Event]) -> list[Process]:
+    pids = [pid for event in events if isinstance(event, Message) for pid in json.loads(event.body)]
+    family = [process(pid) for pid in pids]
+    assert None not in family
+    return [member for member in family if member is not None]
+
+
+def test_shutdown_ends_everything_that_workers_started(start_group: StartGroup) -> None:
+    group = start_group()
+    run_task(group, tasks.start_a_family)
+    family = family_of(all_said(group))
+    assert len(family) == 8
+    group.shutdown()
+    assert [member for member in family if member.alive] == []
+
+
+def test_children_of_a_killed_worker_are_found(start_group: StartGroup) -> None:
+    group = start_group()
+    run_task(group, tasks.start_a_family)
+    family = family_of(all_said(group))
+    for pid in group.processes().values():
+        os.kill(pid, signal.SIGKILL)
+    collect_to_end(group)
+    group.shutdown()
+    assert [member for member in family if member.alive] == []
+
+
+def test_one_group_ends_without_touching_another(start_group: StartGroup) -> None:
+    first, second = start_group(run_id="first"), start_group(run_id="second")
+    run_task(first, tasks.start_a_family)
+    run_task(second, tasks.start_a_family)
+    first_family, second_family = family_of(all_said(first)), family_of(all_said(second))
+    first.shutdown()
+    assert [member for member in second_family if not member.alive] == []
+    daemons = first_family[3::4]  # Forked, never executed: only their descent could tell whose they were.
+    assert [member for member in first_family if member.alive and member not in daemons] == []
+    second.shutdown()
+    wait_for(lambda: not any(member.alive for member in first_family + second_family), "the daemons' end")
+
+
+@pytest.mark.parametrize(
+    ("task", "stack"), [(tasks.hold_the_interpreter, "hold_the_interpreter"), (tasks.stop_itself, "")]
+)
+def test_a_worker_without_a_sign_of_life_is_unresponsive(start_group: StartGroup, task: Task, stack: str) -> None:
+    group = start_group(heartbeat_timeout_s=1.0)
+    run_task(group, task)
+    died, _ = first_death(group)
+    assert (died.rank, died.failure.kind) == (1, "unresponsive")
+    assert stack in died.failure.traceback
+    group.reply(0, b"go on")
+    collect(group, lambda events: TaskEnded(0) in events)
+
+
+def test_a_busy_worker_is_not_called_unresponsive(start_group: StartGroup) -> None:
+    def compute(channel: tasks.WorkerChannel, argument: bytes) -> None:
+        import time
+
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            sum(range(1000))
+
+    group = start_group(heartbeat_timeout_s=0.5)
+    run_task(group, compute)
+    assert deaths(collect_to_end(group)) == []
+
+
+def test_a_driver_that_does_not_look_blames_nobody(start_group: StartGroup) -> None:
+    group = start_group(heartbeat_timeout_s=0.5)
+    run_task(group, tasks.say_and_wait)
+    all_said(group)
+    os.kill(group.processes()[1], signal.SIGSTOP)
+    try:
+        # The driver is away for longer than the limit; the stopped worker has its full time after that.
+        group._last_look -= 100  # type: ignore[attr-defined]
+        assert group.poll(0.1) == []
+    finally:
+        os.kill(group.processes()[1], signal.SIGCONT)
+
+
+def test_a_worker_that_closes_its_channel_is_lost(start_group: StartGroup) -> None:
+    group = start_group(heartbeat_timeout_s=1.0)
+    run_task(group, tasks.close_the_channel)
+    died, _ = first_death(group)
+    assert died.failure.kind == "engine"
+    assert "closed its connection" in died.failure.message
+
+
+def test_garbage_from_a_worker_ends_only_that_worker(start_group: StartGroup) -> None:
+    group = start_group()
+    run_task(group, tasks.send_garbage)
+    events = collect(group, lambda events: len(deaths(events)) == 2)
+    assert bodies_of(events, 0) == [b"good"]
+    assert {died.failure.kind for died in deaths(events)} == {"engine"}
+
+
+def test_losing_the_warden_is_an_engine_failure_and_leaves_nothing(tmp_path: Path) -> None:
+    engine = LocalEngine()
+    group = engine.start_group(placement_in(tmp_path, 2))
+    run_task(group, tasks.start_a_family)
+    family = family_of(all_said(group))
+    (warden,) = engine._wardens.values()
+    os.kill(warden.pid, signal.SIGKILL)
+    events = collect(group, lambda events: len(deaths(events)) == 2)
+    assert {died.failure.kind for died in deaths(events)} == {"engine"}
+    group.shutdown()
+    assert [member for member in family if member.alive] == []
+    again = engine.start_group(placement_in(tmp_path, 2))
+    assert again.execute(lambda: "back") == ["back", "back"]
+    engine.close()
+
+
+def test_a_terminated_warden_takes_everything_along(tmp_path: Path) -> None:
+    engine = LocalEngine()
+    group = engine.start_group(placement_in(tmp_path, 2))
+    run_task(group, tasks.start_a_family)
+    family = family_of(all_said(group))
+    (warden,) = engine._wardens.values()
+    os.kill(warden.pid, signal.SIGTERM)
+    wait_for(lambda: not any(member.alive for member in family), "the end of the family")
+    engine.close()
