@@ -6,6 +6,7 @@ Arguments: sync or async, and how many times.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -23,12 +24,14 @@ def train_and_save(config: dict[str, Any]) -> None:
     source = workload.write_checkpoint(here / "source")
     figures: dict[str, list[float]] = {"copied": [], "blocked": []}
     for step in range(config["repeats"]):
+        os.sync()
         figures["copied"].append(workload.copy_and_sync(source, here / "copy"))
         given = source
         if config["async"]:
             given = (here / "copy").rename(here / f"given-{step}")
         else:
             shutil.rmtree(here / "copy")
+        os.sync()  # neither side pays for what the other left to be written or deleted
         started = time.perf_counter()
         train.report({"step": step}, checkpoint=Checkpoint.from_directory(given))
         figures["blocked"].append(time.perf_counter() - started)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -18,6 +19,7 @@ def train_and_save(config: dict[str, Any]) -> None:
     blocked = []
     source = workload.write_checkpoint(workload.place() / "source")
     for step in range(config["repeats"]):
+        os.sync()
         started = time.perf_counter()
         train.report({"step": step}, checkpoint=train.Checkpoint.from_directory(str(source)))
         blocked.append(time.perf_counter() - started)
