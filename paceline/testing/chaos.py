@@ -24,7 +24,7 @@ from paceline.air.faults import FAULT_VARIABLE
 
 Found = TypeVar("Found")
 
-GUARD_S = 60.0
+GUARD_S = 30.0
 """How long to wait for something that ought to happen at once."""
 
 
@@ -133,23 +133,30 @@ def process(pid: int) -> Process | None:
     return Process(pid, int(status[19])) if status else None
 
 
+def children(pid: int) -> list[Process]:
+    """The live processes whose parent is `pid`."""
+    return [each for each, parent in _process_table() if parent == pid]
+
+
 def descendants(pid: int) -> list[Process]:
     """Every live process below `pid`, by descent."""
-    parents = {}
-    found = {}
+    table = _process_table()
+    found: list[Process] = []
+    parents = {pid}
+    while parents:
+        below = [each for each, parent in table if parent in parents]
+        found += below
+        parents = {each.pid for each in below}
+    return found
+
+
+def _process_table() -> list[tuple[Process, int]]:
+    """Every live process with its parent's id."""
+    table = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (status := _status(int(entry))) and status[0] not in "ZX":
-            parents[int(entry)] = int(status[1])
-            found[int(entry)] = Process(int(entry), int(status[19]))
-
-    def is_below(child: int) -> bool:
-        while child in parents:
-            child = parents[child]
-            if child == pid:
-                return True
-        return False
-
-    return [found[child] for child in found if is_below(child)]
+            table.append((Process(int(entry), int(status[19])), int(status[1])))
+    return table
 
 
 def _status(pid: int) -> list[str]:
@@ -158,6 +165,12 @@ def _status(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
+
+
+def _python_path() -> str:
+    """Where a driver finds this very paceline, installed or not."""
+    here = str(Path(__file__).parents[2])
+    return os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
 
 
 class Driver:
@@ -180,7 +193,7 @@ class Driver:
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                env={**os.environ, **(env or {})},
+                env={**os.environ, "PYTHONPATH": _python_path(), **(env or {})},
                 cwd=cwd,
                 start_new_session=True,
             )

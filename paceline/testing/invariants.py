@@ -25,7 +25,7 @@ from typing import Any
 
 from paceline.air.errors import TrainingFailedError
 from paceline.air.result import Result
-from paceline.testing.chaos import Process, descendants, wait_for
+from paceline.testing.chaos import Process, children, descendants, wait_for
 
 SECONDS_TO_GO = 1.0
 """How long the processes of a run may still be seen after its end."""
@@ -105,9 +105,8 @@ def registered_processes(trial_dir: Path) -> list[Process]:
 
 def worker_descendants() -> list[Process]:
     """What lives below this process's wardens, which themselves live as long as the driver."""
-    below = descendants(os.getpid())
-    wardens = [one for one in below if "engine/local/boot.py" in one.command]
-    return [child for warden in wardens for child in descendants(warden.pid)]
+    wardens = [child for child in children(os.getpid()) if "engine/local/boot.py" in child.command]
+    return [worker for warden in wardens for worker in descendants(warden.pid)]
 
 
 def listening_sockets(pid: int) -> list[str]:

@@ -108,8 +108,7 @@ def test_killed_driver(tmp_path: Path, undisturbed: Result) -> None:
             classifier(Path({str(tmp_path / "storage")!r}), marks={str(marks.directory)!r}, wait_at=4).fit()
         """)
     )
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
-    with Driver([str(script)], output=tmp_path / "driver.txt", env=environment) as driver:
+    with Driver([str(script)], output=tmp_path / "driver.txt") as driver:
         marks.wait("waiting", 2)
         driver.kill()
         (trial_dir,) = [path.parent for path in (tmp_path / "storage").glob("*/*/journal.jsonl")]
@@ -143,7 +142,6 @@ def test_interpreter_exit_right_after_fit_is_quick_and_quiet(tmp_path: Path) -> 
         "from tests.e2e.test_recovery import classifier\n"
         f"print(classifier(Path({str(tmp_path / 'storage')!r}), epochs=1).fit().metrics['epoch'])\n"
     )
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
-    with Driver(["-W", "error", str(script)], output=tmp_path / "driver.txt", env=environment) as driver:
+    with Driver(["-W", "error", str(script)], output=tmp_path / "driver.txt") as driver:
         assert driver.wait() == 0
         assert driver.text() == "1\n"

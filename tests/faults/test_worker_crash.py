@@ -17,7 +17,6 @@ from paceline.testing.invariants import check_run, committed_checkpoints
 from paceline.testing.scripts import Action, make_trainer, saved_iteration
 from tests.faults.laboratory import Laboratory
 
-
 LOCKSTEP = {"keep_all_ranks": True}
 """A checkpoint of all ranks is a barrier: without it rank 0 may be far ahead of the rank that dies."""
 
