@@ -257,19 +257,19 @@ class EngineContract:
 
     def test_an_exception_that_cannot_be_shown_still_arrives(self, group: WorkerGroup) -> None:
         def task(channel: WorkerChannel, argument: bytes) -> None:
-            class Unspeakable(Exception):
+            class UnspeakableError(Exception):
                 def __str__(self) -> str:
                     raise RuntimeError("no words")
 
                 def __reduce__(self) -> Any:
                     raise RuntimeError("no pickle")
 
-            raise Unspeakable
+            raise UnspeakableError
 
         run_task(group, task)
         failure = _failure_of(collect_to_end(group))
         assert failure.exception_type is not None
-        assert failure.exception_type.endswith("Unspeakable")
+        assert failure.exception_type.endswith("UnspeakableError")
         assert "in task" in failure.traceback
 
     def test_an_exception_that_holds_much_data_stays_small(self, group: WorkerGroup) -> None:

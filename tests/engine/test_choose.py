@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from paceline.air.errors import ConfigError, EngineError
+from paceline.engine import choose
+from paceline.engine.inline import InlineEngine
+
+
+@pytest.fixture(autouse=True)
+def nothing_declared() -> Iterator[None]:
+    choose.shutdown()
+    yield
+    choose.shutdown()
+
+
+def test_the_default_is_local_and_shared() -> None:
+    engine = choose.choose_engine()
+    assert engine.name == "local"
+    assert choose.choose_engine("local") is engine
+
+
+def test_what_is_nearer_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_ENGINE", "inline")
+    assert choose.choose_engine().name == "inline"
+    choose.init(engine="local")
+    assert choose.choose_engine().name == "local"
+    assert choose.choose_engine("inline").name == "inline"
+    own = InlineEngine()
+    assert choose.choose_engine(own) is own
+
+
+def test_init_declares_a_pool() -> None:
+    assert not choose.is_initialized()
+    choose.init(num_cpus=7, num_gpus=2)
+    assert choose.is_initialized()
+    assert choose.choose_engine().resources() == {"CPU": 7, "GPU": 2}
+    with pytest.raises(EngineError, match="already"):
+        choose.init()
+    choose.shutdown()
+    assert not choose.is_initialized()
+    assert choose.choose_engine().resources()["CPU"] >= 1
+
+
+@pytest.mark.parametrize("name", ["ray", "spark", ""])
+def test_an_engine_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="local"):
+        choose.choose_engine(name)
+    with pytest.raises(ConfigError, match="local"):
+        choose.init(engine=name)
+    assert not choose.is_initialized()
+
+
+def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_ENGINE", "lokal")
+    with pytest.raises(ConfigError, match="PACELINE_ENGINE"):
+        choose.choose_engine()
+
+
+@pytest.mark.parametrize("settings", [{"num_cpus": -1}, {"num_gpus": "two"}, {"num_cpus": True}])
+def test_impossible_pools_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        choose.init(**settings)  # type: ignore[arg-type]
