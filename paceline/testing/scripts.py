@@ -68,12 +68,15 @@ class Plan:
         return replace(self, restore=str(trial_dir), actions=())
 
     def save(self, path: Path) -> Path:
-        path.write_text(json.dumps(asdict(self)))
+        """Write it for a driver, whose locale may spell the same path in other characters."""
+        values = {**asdict(self), "storage": os.fsencode(self.storage).decode("latin-1")}
+        path.write_text(json.dumps(values))
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         values = json.loads(Path(path).read_text())
+        values["storage"] = os.fsdecode(values["storage"].encode("latin-1"))
         values["actions"] = tuple(Action(**action) for action in values["actions"])
         return cls(**values)
 

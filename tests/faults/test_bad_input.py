@@ -124,7 +124,7 @@ class Holder:
     [
         (lambda: {"a": {"b": threading.Lock()}}, r"\['a'\]\['b'\]"),
         (lambda: {"a": Holder(threading.Lock())}, r"\['a'\]\.held"),
-        (lambda: {"files": [open(os.devnull)]}, r"\['files'\]\[0\]"),  # noqa: SIM115
+        (lambda: {"files": [open(os.devnull, "w")]}, r"\['files'\]\[0\]"),  # noqa: SIM115
         (lambda: {"s": socket.socket()}, r"\['s'\]"),
         (lambda: {"g": (number for number in range(3))}, r"\['g'\]"),
     ],
@@ -520,6 +520,7 @@ def test_f13_programs_without_a_main_guard(lab: Laboratory, way: str) -> None:
     done = subprocess.run(
         [sys.executable, *arguments, str(lab.storage)],
         input=source if way == "stdin" else "",
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         timeout=60,

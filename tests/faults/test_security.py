@@ -7,7 +7,6 @@ import os
 import pickle
 import shutil
 import signal
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -170,12 +169,13 @@ def test_s11_a_careless_umask_opens_nothing(lab: Laboratory) -> None:
     finally:
         os.umask(before)
     root = Path(result.path)
-    for path in [lab.storage, root.parent, root, *root.rglob("*")]:
-        mode = stat.S_IMODE(path.lstat().st_mode)
-        relative = path.relative_to(lab.storage)
-        if path.is_dir() and relative.parts[2:3] and relative.parts[2].startswith("checkpoint_"):
-            continue  # keeps the modes that the user gave it; its parent is closed
-        assert not mode & 0o077 if path.is_dir() else not mode & 0o022, f"{relative} has mode {mode:o}"
+    checkpoints = set(root.glob("checkpoint_*/**"))  # these keep the modes that the user gave them
+    open_to_others = {
+        str(path.relative_to(lab.storage)): f"{path.stat().st_mode:o}"
+        for path in [lab.storage, root.parent, root, *root.rglob("*")]
+        if path not in checkpoints and path.stat().st_mode & (0o077 if path.is_dir() else 0o022)
+    }
+    assert open_to_others == {}
 
 
 def test_s11_a_link_in_place_of_the_trial_directory_is_refused(tmp_path: Path) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,44 +81,17 @@ def test_e4_read_only_storage_is_refused_before_a_worker_starts(lab: Laboratory)
     assert list(lab.storage.iterdir()) == []
 
 
-@pytest.fixture
-def open_lab() -> Iterator[Laboratory]:
-    """A laboratory that other users may enter; pytest's own directories are closed to them."""
-    root = Path(tempfile.mkdtemp(prefix="fault-lab-"))
-    try:
-        root.chmod(0o755)
-        lab = Laboratory(root)
-        lab.marks.directory.chmod(0o777)
-        yield lab
-    finally:
-        shutil.rmtree(root)
-
-
-def test_e4_forbidden_storage_is_refused_before_a_worker_starts(open_lab: Laboratory) -> None:
-    lab = open_lab
+def test_e4_forbidden_storage_is_refused_before_a_worker_starts(lab: Laboratory) -> None:
     lab.storage.mkdir()
     lab.storage.chmod(0o555)
-    prefix: tuple[str, ...] = ()
-    if os.geteuid() == 0:  # to whom mode bits mean nothing
-        prefix = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-        tried = subprocess.run([*prefix, "ls", str(Path(__file__).parents[2])], capture_output=True, check=False)
-        if tried.returncode:
-            pytest.skip("another user cannot read this checkout")
-    path = lab.plan().save(lab.root / "plan.json")
-    path.chmod(0o644)
-    environment = {"HOME": str(lab.root), "PYTHONDONTWRITEBYTECODE": "1"}
-    with Driver(
-        ["-m", "paceline.testing.scripts", str(path)],
-        output=lab.root / "driver.txt",
-        env=environment,
-        prefix=prefix,
-        cwd=Path(__file__).parents[2],
-    ) as driver:
+    # To root mode bits mean nothing, unless it gives up the capabilities that say so.
+    as_root = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+    with lab.drive(lab.plan(), prefix=as_root if os.geteuid() == 0 else ()) as driver:
         assert driver.wait() == 1
         text = driver.text()
     assert "StorageError" in text
     assert str(lab.storage) in text
-    assert f"uid {65534 if prefix else os.geteuid()}" in text
+    assert f"uid {os.geteuid()}" in text
     assert lab.marks.read("started") == []
 
 
@@ -161,10 +132,8 @@ def test_e6_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(lab: Labo
     DAMAGES[damage](newest / file)
     result = lab.succeed(plan)
     assert lab.marks.read("started", rank=0)[-1]["after"] == 3
-    set_aside = newest.with_name(f"{newest.name}.corrupt")
-    if (file, damage) != ("MANIFEST.json", "missing"):  # without one it was never a checkpoint
-        assert set_aside.is_dir()
-        assert any(newest.name in warning for warning in result.warnings)
+    assert newest.with_name(f"{newest.name}.corrupt").is_dir()
+    assert any(newest.name in warning for warning in result.warnings)
 
 
 def test_e6_without_a_valid_checkpoint_the_damaged_ones_are_named(lab: Laboratory) -> None:
