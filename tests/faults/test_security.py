@@ -169,7 +169,9 @@ def test_s11_a_careless_umask_opens_nothing(lab: Laboratory) -> None:
     finally:
         os.umask(before)
     root = Path(result.path)
-    checkpoints = set(root.glob("checkpoint_*/**"))  # these keep the modes that the user gave them
+    checkpoints = {
+        path for kept in root.glob("checkpoint_*") for path in kept.rglob("*")
+    }  # these keep the modes that the user gave them
     open_to_others = {
         str(path.relative_to(lab.storage)): f"{path.stat().st_mode:o}"
         for path in [lab.storage, root.parent, root, *root.rglob("*")]

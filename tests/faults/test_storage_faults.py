@@ -1,4 +1,4 @@
-"""Storage that is full, forbidden or damaged, and death while old checkpoints are removed (E1, E4, E6, E8)."""
+"""Storage that is full, forbidden or damaged, and death while old checkpoints are removed (E1, E4, E6, E8, E15)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.air import Result
+from paceline.air import Checkpoint, CheckpointConfig, Result, session
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, PacelineError
 from paceline.storage.manifest import verify
 from paceline.testing.chaos import Driver
@@ -212,3 +212,21 @@ def test_e8_killed_at_random_while_old_checkpoints_are_removed(lab: Laboratory, 
     last = Plan(**{**vars(plan.continued(lab.trial_dir)), "iterations": done + 2})
     result = make_trainer(last).fit()
     check_run(result.path, result=result, iterations=done + 2)
+
+
+def test_e15_ranks_that_save_different_files_under_one_name_are_refused(lab: Laboratory) -> None:
+    def loop() -> None:
+        for name in ("its own", "shared"):
+            place = Path.cwd() / name
+            place.mkdir()
+            file = f"part_{session.get_world_rank()}" if name == "its own" else "weights.bin"
+            (place / file).write_text(str(session.get_world_rank()))
+            session.report({"name": name}, checkpoint=Checkpoint.from_directory(str(place)))
+
+    error = lab.failure_of(loop, checkpoint_config=CheckpointConfig(keep_all_ranks=True))
+    assert error.root_cause is not None
+    assert error.root_cause.kind == "storage"
+    assert "weights.bin" in str(error)
+    assert error.result is not None
+    assert error.result.checkpoint is not None
+    assert {path.name for path in Path(error.result.checkpoint.path).glob("part_*")} == {"part_0", "part_1"}
