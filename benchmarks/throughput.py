@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from benchmarks.harness import OURS, PEERS, TORCHRUN, Bench, MeasureError, Outcome, alternate
 from benchmarks.table import Row, Target
 
-STEPS = "300"
+WINDOWS = "15"
 
 
 def ddp(bench: Bench) -> Iterator[Row]:
@@ -21,8 +21,8 @@ def ddp(bench: Bench) -> Iterator[Row]:
     alone = {"OMP_NUM_THREADS": "1"}
     values = alternate(
         bench.repeats(7, 3),
-        ours=lambda: one_thread(bench.run(OURS / "throughput.py", STEPS, env=alone)),
-        torchrun=lambda: one_thread(bench.run(PEERS / "torchrun_throughput.py", STEPS, launcher=TORCHRUN, env=alone)),
+        ours=lambda: one_thread(bench.run(OURS / "throughput.py", WINDOWS, env=alone)),
+        torchrun=lambda: one_thread(bench.run(PEERS / "torchrun_throughput.py", WINDOWS, launcher=TORCHRUN, env=alone)),
     )
     spread = (max(values["torchrun"]) - min(values["torchrun"])) / max(values["torchrun"])
     yield Row(

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import statistics
 import subprocess
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 LAYERS = (784, 1024, 1024, 128, 10)
 """2.0 million parameters."""
 BATCH = 64
+STEPS_PER_WINDOW = 30
 
 
 def place() -> Path:
@@ -59,8 +61,11 @@ def few_steps(model: nn.Module) -> float:
     return float(loss)
 
 
-def samples_per_second(model: nn.Module, steps: int) -> float:
-    """Throughput over all ranks of a wrapped MLP, timed inside the loop after a warm-up."""
+def samples_per_second(model: nn.Module, windows: int) -> float:
+    """Throughput over all ranks of a wrapped MLP, timed inside the loop after a warm-up.
+
+    The median of windows of 30 steps: a moment in which the machine does something else does not count.
+    """
     import torch
     import torch.distributed as dist
 
@@ -69,16 +74,17 @@ def samples_per_second(model: nn.Module, steps: int) -> float:
     inputs = torch.randn(BATCH, LAYERS[0])
     labels = torch.randint(LAYERS[-1], (BATCH,))
     lossf = torch.nn.CrossEntropyLoss()
-    started = 0.0
-    for step in range(-20, steps):
-        if step == 0:
-            dist.barrier()
-            started = time.perf_counter()
-        optimizer.zero_grad()
-        lossf(model(inputs), labels).backward()
-        optimizer.step()
-    dist.barrier()
-    return steps * BATCH * dist.get_world_size() / (time.perf_counter() - started)
+    seconds = []
+    for _ in range(windows + 1):
+        dist.barrier()
+        started = time.perf_counter()
+        for _ in range(STEPS_PER_WINDOW):
+            optimizer.zero_grad()
+            lossf(model(inputs), labels).backward()
+            optimizer.step()
+        dist.barrier()
+        seconds.append(time.perf_counter() - started)
+    return STEPS_PER_WINDOW * BATCH * dist.get_world_size() / statistics.median(seconds[1:])
 
 
 def kill_one_rank_once(rank: int, round_number: int, first_line: float) -> None:

@@ -1,4 +1,4 @@
-"""DDP throughput under paceline. Argument: steps."""
+"""DDP throughput under paceline. Argument: windows of steps."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def train_mlp(config: dict[str, Any]) -> None:
     from paceline import train
     from paceline.train.torch import prepare_model
 
-    rate = workload.samples_per_second(prepare_model(workload.mlp()), config["steps"])
+    rate = workload.samples_per_second(prepare_model(workload.mlp()), config["windows"])
     train.report({"rate": rate, "threads": torch.get_num_threads()})
 
 
-def main(steps: int) -> None:
+def main(windows: int) -> None:
     result = TorchTrainer(
-        train_mlp, train_loop_config={"steps": steps}, scaling_config=ScalingConfig(num_workers=2)
+        train_mlp, train_loop_config={"windows": windows}, scaling_config=ScalingConfig(num_workers=2)
     ).fit()
     assert result.metrics is not None
     workload.write_out({"rate": result.metrics["rate"], "threads": result.metrics["threads"]})

@@ -1,4 +1,4 @@
-"""DDP throughput under torchrun. Argument: steps."""
+"""DDP throughput under torchrun. Argument: windows of steps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks import workload
 
 
-def main(steps: int) -> None:
+def main(windows: int) -> None:
     dist.init_process_group("gloo")
-    rate = workload.samples_per_second(DistributedDataParallel(workload.mlp()), steps)
+    rate = workload.samples_per_second(DistributedDataParallel(workload.mlp()), windows)
     if dist.get_rank() == 0:
         workload.write_out({"rate": rate, "threads": torch.get_num_threads()})
     dist.destroy_process_group()
