@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from paceline.air.errors import EngineError, HangError, RemoteError, WorkerDiedError, WorkerFailure
+from paceline.air.errors import EngineError, FailureKind, HangError, RemoteError, WorkerDiedError, WorkerFailure
 from paceline.engine import protocol
 from paceline.engine.base import Event, Message, Placement, TaskEnded, TaskFailed, WorkerDied, WorkerGroup, WorkerPlace
-from paceline.engine.frames import FrameSocket
+from paceline.engine.frames import FrameSocket, close_all
 from paceline.engine.reactor import MAX_WAIT_S, READ, WRITE, Reactor
 from paceline.engine.serialization import dumps
 
@@ -111,9 +111,11 @@ class ChannelGroup(WorkerGroup):
             pass
 
     def _on_control(self, member: Member, tag: int, body: bytes, fds: tuple[int, ...]) -> None:
-        if tag == protocol.HEARTBEAT or member.failure:
+        if tag == protocol.HEARTBEAT:
             return
-        if tag == protocol.READY:
+        if member.failure is not None:
+            close_all(fds)
+        elif tag == protocol.READY:
             self._on_ready(member, fds)
         elif tag == protocol.RETURNED:
             returned = protocol.decode_returned(body)
@@ -136,7 +138,7 @@ class ChannelGroup(WorkerGroup):
     def _placed(self, member: Member, failure: WorkerFailure) -> WorkerFailure:
         return dataclasses.replace(failure, rank=member.rank, log_path=member.place.log_path)
 
-    def _fail(self, member: Member, kind: Any, message: str, **details: Any) -> None:
+    def _fail(self, member: Member, kind: FailureKind, message: str, **details: Any) -> None:
         details.setdefault("time_ns", time.monotonic_ns())
         self._died(member, WorkerFailure(member.rank, kind, message, log_path=member.place.log_path, **details))
 

@@ -15,7 +15,7 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 HEADER = struct.Struct("<IBB")
 HEADER_SIZE = HEADER.size
@@ -61,11 +61,11 @@ class FrameSocket:
 
     def close(self) -> None:
         self.closed = True
-        while self._fds:
-            os.close(self._fds.popleft())
-        while self._unsent:
-            for fd in self._unsent.popleft()[1]:
-                os.close(fd)
+        close_all(self._fds)
+        self._fds.clear()
+        for _, fds in self._unsent:
+            close_all(fds)
+        self._unsent.clear()
         self.sock.close()
 
     # Reading
@@ -199,8 +199,7 @@ class FrameSocket:
                 return
             except OSError:
                 sent = len(data)  # The other side is gone; reading says so, nobody waits for this.
-            for fd in fds:
-                os.close(fd)
+            close_all(fds)
             if sent < len(data):
                 self._unsent[0] = (data[sent:], ())
             else:
@@ -223,6 +222,11 @@ class FrameSocket:
         poller = select.poll()
         poller.register(self.sock, select.POLLIN)
         return bool(poller.poll(None if timeout is None else max(0.0, timeout) * 1000))
+
+
+def close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:

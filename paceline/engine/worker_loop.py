@@ -19,7 +19,7 @@ from paceline.air.errors import WorkerFailure
 from paceline.engine import protocol
 from paceline.engine.base import Task
 from paceline.engine.failures import describe_exception
-from paceline.engine.frames import Frame, FrameSocket
+from paceline.engine.frames import Frame, FrameSocket, close_all
 from paceline.engine.serialization import loads
 
 UNPICKLE_HINT = (
@@ -54,6 +54,7 @@ class Channel:
         if tag != protocol.MESSAGE:
             self.exit_requested = True
             raise ExitRequestedError("the driver asked this worker to end")
+        close_all(self._fds)  # Nobody took those of the message before.
         self._fds = list(fds)
         return body
 
@@ -89,7 +90,7 @@ class WorkerLoop:
         while not self.channel.exit_requested:
             frame = self.channel.next_frame()
             assert frame is not None  # It waited without a limit.
-            tag, body, _ = frame
+            tag, body, fds = frame
             if tag == protocol.CALL:
                 self._answer(protocol.decode_call(body))
             elif tag == protocol.TASK:
@@ -98,6 +99,8 @@ class WorkerLoop:
                 self._run_task(body)
             elif tag == protocol.EXIT:
                 return
+            else:
+                close_all(fds)  # A message for a task that is over.
 
     def _answer(self, call: protocol.Call) -> None:
         try:

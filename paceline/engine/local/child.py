@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import faulthandler
 import fcntl
-import json
 import os
-import random
 import signal
 import socket
 import sys
 import threading
 import time
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from paceline.air import faults
 from paceline.engine import protocol
 from paceline.engine.failures import describe_exception
 from paceline.engine.frames import FrameSocket
-from paceline.engine.local import boot, linux, messages
+from paceline.engine.local import linux, messages
+from paceline.engine.local.start_interpreter import boot_command, write_boot_config
 from paceline.engine.serialization import new_main_module
 from paceline.engine.worker_loop import Channel, WorkerLoop, flush_output, start_pulse
 
 CHANNEL_LOST_EXIT = 113
 """The driver hung up, or the channel was closed under the worker's feet."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+_thread_pools: Any = None
 
 
 def become_worker(request: messages.Spawn, channel_fd: int, warden_pid: int, warden_fds: list[int]) -> NoReturn:
@@ -132,32 +133,36 @@ def _replace_interpreter(request: messages.Spawn, channel_fd: int) -> NoReturn:
     # Until the new interpreter handles it, the signal for stacks must not kill.
     signal.signal(linux.STACKS_SIGNAL, signal.SIG_IGN)
     payload = str(channel_fd).encode() + b"\n" + messages.encode(request)
-    config_fd = write_boot_config(__name__, request.surroundings.sys_path, payload)
+    sys_path = [os.fsdecode(entry) for entry in request.surroundings.sys_path]
+    config_fd = write_boot_config(__name__, sys_path, payload)
     os.set_inheritable(channel_fd, True)
     os.set_inheritable(config_fd, True)
-    os.execve(sys.executable, [sys.executable, boot.__file__, str(config_fd)], os.environ)
-
-
-def write_boot_config(module: str, sys_path: list[str], payload: bytes) -> int:
-    """The file boot.py reads, as a descriptor."""
-    head = {"module": module, "sys_path": sys_path, "stacks_signal": linux.STACKS_SIGNAL}
-    fd = linux.anonymous_file("paceline-boot")
-    with open(os.dup(fd), "wb") as file:
-        file.write(json.dumps(head).encode() + b"\n" + payload)
-    return fd
+    os.execve(sys.executable, boot_command(config_fd), os.environ)
 
 
 def _prepare_interpreter(request: messages.Spawn) -> int:
     """What lives inside the interpreter; returns the descriptor of the crash file."""
     faults.role["rank"] = str(request.rank)
-    sys.path[:] = request.surroundings.sys_path
+    around = request.surroundings
+    sys.path[:] = [os.fsdecode(entry) for entry in around.sys_path]
+    sys.argv[:] = [os.fsdecode(argument) for argument in around.argv]
+    sys.modules["__main__"] = new_main_module(None if around.main_file is None else os.fsdecode(around.main_file))
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
-    sys.argv[:] = [request.main_file or "paceline-worker"]
-    sys.modules["__main__"] = new_main_module(request.main_file)
     _limit_threads(request)
     _reseed()
     return _open_crash_file()
+
+
+def find_thread_pools() -> None:
+    """Look for the thread pools of loaded libraries: once in the warden, because it takes milliseconds."""
+    global _thread_pools
+    if "numpy" in sys.modules:
+        try:
+            import threadpoolctl
+        except ImportError:
+            return
+        _thread_pools = threadpoolctl.ThreadpoolController()
 
 
 def _limit_threads(request: messages.Spawn) -> None:
@@ -167,19 +172,14 @@ def _limit_threads(request: messages.Spawn) -> None:
         return
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(request.threads)
-    elif "numpy" in sys.modules:
-        try:
-            import threadpoolctl
-        except ImportError:
-            return
-        threadpoolctl.threadpool_limits(request.threads)
+    if _thread_pools is not None:
+        _thread_pools.limit(limits=request.threads)
 
 
 def _reseed() -> None:
-    """Forked copies of one generator would all give the same numbers."""
-    random.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    """Forked copies of one generator would all give the same numbers; Python's own sees to itself."""
+    if "numpy.random" in sys.modules:  # If a worker imports it itself, it is seeded then.
+        sys.modules["numpy.random"].seed()
 
 
 def _open_crash_file() -> int:

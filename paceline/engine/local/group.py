@@ -18,7 +18,7 @@ from paceline.engine.local.child import CHANNEL_LOST_EXIT
 from paceline.engine.local.warden_client import WardenClient, absolute_sys_path
 from paceline.engine.reactor import Reactor
 
-EXIT_STATUS_WAIT_S = 0.5
+EXIT_STATUS_WAIT_S = 1.0
 """How long the warden may take to relay how a dead worker ended."""
 KILL_WAIT_S = 10.0
 CLOSED_HINT = "Something in the worker closed descriptors that it had not opened, as daemonizing code does."
@@ -35,6 +35,7 @@ class LocalMember(Member):
         self.pidfd: int | None = None
         self.crash_fd: int | None = None
         self.exit_status: int | None = None
+        self.process_ended = False
         self.death_deadline: float | None = None
         """Set when the process or its channel is gone and its exit status is still to come."""
         self.killed_by_us = False
@@ -67,7 +68,8 @@ class LocalGroup(ChannelGroup):
             raise
 
     def _spawn_all(self) -> None:
-        sys_path = absolute_sys_path()
+        sys_path = [os.fsencode(entry) for entry in absolute_sys_path()]
+        argv = [os.fsencode(argument) for argument in sys.argv]
         umask = linux.current_umask()
         main_file = script_file()
         heartbeat = self.placement.heartbeat_timeout_s
@@ -84,13 +86,14 @@ class LocalGroup(ChannelGroup):
                 world_size=self.world_size,
                 fresh=self.placement.fresh or not linux.IS_LINUX,
                 threads=self.placement.threads,
-                main_file=main_file,
                 pulse_s=None if heartbeat is None else heartbeat / 5,
                 surroundings=messages.Surroundings(
                     environment=[(os.fsencode(name), os.fsencode(value)) for name, value in environment.items()],
                     cwd=os.fsencode(os.path.abspath(place.cwd)),
                     log_path=os.fsencode(os.path.abspath(place.log_path)),
                     sys_path=sys_path,
+                    argv=argv,
+                    main_file=main_file,
                     umask=umask,
                 ),
             )
@@ -123,8 +126,8 @@ class LocalGroup(ChannelGroup):
     def _late_start_text(self, waiting: list[LocalMember]) -> str:
         ranks = ", ".join(str(member.rank) for member in waiting)
         parts = [
-            f"rank(s) {ranks} of {self.world_size} did not get ready within {self.placement.start_timeout_s:g} s "
-            f"(ScalingConfig/RunConfig start timeout). Where they were:"
+            f"rank(s) {ranks} of {self.world_size} did not get ready within "
+            f"{self.placement.start_timeout_s:g} s. Where they were:"
         ]
         if not self._warden.loaded:
             self._warden.ask_for_stacks()
@@ -175,6 +178,7 @@ class LocalGroup(ChannelGroup):
         """The process is gone. The warden tells how; that may take a moment."""
         assert member.pidfd is not None
         self._reactor.remove(member.pidfd)
+        member.process_ended = True
         self._expect_exit_status(member)
 
     def _on_hangup(self, member: Member) -> None:
@@ -217,8 +221,7 @@ class LocalGroup(ChannelGroup):
                 continue
             if member.death_deadline is not None:
                 if now > member.death_deadline:
-                    self._drain(member)
-                    self._fail(member, "engine", "the worker closed its connection to the driver", hint=CLOSED_HINT)
+                    self._give_up(member)
             elif heartbeat is not None and member.ready and now - member.last_seen > heartbeat:
                 stacks = self._stacks_of([member], timeout=0.5).get(member.rank, "")
                 self._fail(
@@ -227,6 +230,14 @@ class LocalGroup(ChannelGroup):
                     f"no sign of life for {heartbeat:g} s: the process is stopped, or something holds the interpreter",
                     traceback=stacks,
                 )
+
+    def _give_up(self, member: LocalMember) -> None:
+        """The worker is lost and nobody told how it ended."""
+        self._drain(member)
+        if member.process_ended:
+            self._fail(member, "engine", "the process ended; how is not known")
+        else:
+            self._fail(member, "engine", "the worker closed its connection to the driver", hint=CLOSED_HINT)
 
     # Looking at workers
 
@@ -349,10 +360,10 @@ class LocalGroup(ChannelGroup):
         return None
 
 
-def script_file() -> str | None:
+def script_file() -> bytes | None:
     """The user's script, if there is one: a file that helpers of a worker can be told about."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
-    return os.path.abspath(file) if isinstance(file, str) and os.path.exists(file) else None
+    return os.fsencode(os.path.abspath(file)) if isinstance(file, str) and os.path.exists(file) else None
 
 
 def tail_of(path: str, size: int = 4096) -> str:

@@ -97,28 +97,53 @@ def current_umask() -> int:
 
 
 def memory_limit() -> int | None:
-    """Bytes this machine or its control group lets processes have."""
-    limits = [_number_in(path) for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")]
-    limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    known = [limit for limit in limits if limit]
-    return min(known) if known else None
+    """Bytes this machine or a control group lets our processes have."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for folder in _memory_groups():
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            try:
+                limits.append(int(_read(f"{folder}/{name}")))
+            except (OSError, ValueError):  # Not there, or "max".
+                continue
+    return min(limits)
 
 
 def out_of_memory_kills() -> int:
-    """How many processes the kernel has killed for memory so far, as far as can be seen from here."""
-    total = 0
-    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat"):
-        try:
-            with open(path, "rb") as file:
-                total += sum(int(line.split()[1]) for line in file if line.startswith(b"oom_kill "))
-        except (OSError, ValueError, IndexError):
-            continue
-    return total
+    """How many processes the kernel has killed for memory: in our control group, else on the machine."""
+    for path in (f"{folder}/{name}" for folder in _memory_groups() for name in ("memory.events", "memory.oom_control")):
+        count = _oom_kills_in(path)
+        if count is not None:
+            return count
+    return _oom_kills_in("/proc/vmstat") or 0
 
 
-def _number_in(path: str) -> int | None:
+def _oom_kills_in(path: str) -> int | None:
     try:
-        with open(path, "rb") as file:
-            return int(file.read())
+        counts = [int(line.split()[1]) for line in _read(path).splitlines() if line.startswith("oom_kill ")]
     except (OSError, ValueError):
         return None
+    return counts[0] if counts else None
+
+
+@cache
+def _memory_groups() -> tuple[str, ...]:
+    """The folders of our control group and of those above it, nearest first."""
+    folders: list[str] = []
+    try:
+        entries = [line.split(":", 2) for line in _read("/proc/self/cgroup").splitlines()]
+    except OSError:
+        return ()
+    for _, controllers, path in entries:
+        if controllers == "" or "memory" in controllers.split(","):
+            root = "/sys/fs/cgroup" if controllers == "" else "/sys/fs/cgroup/memory"
+            while True:
+                folders.append(root + path.rstrip("/"))
+                if path in ("/", ""):
+                    break
+                path = os.path.dirname(path)
+    return tuple(folders)
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()

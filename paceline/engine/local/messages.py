@@ -27,7 +27,10 @@ class Surroundings(msgspec.Struct, frozen=True):
     environment: list[tuple[bytes, bytes]]
     cwd: bytes
     log_path: bytes
-    sys_path: list[str]
+    sys_path: list[bytes]
+    argv: list[bytes]
+    main_file: bytes | None
+    """The user's script, if there is one."""
     umask: int
 
 
@@ -40,7 +43,6 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
     world_size: int
     fresh: bool
     threads: int | None
-    main_file: str | None
     pulse_s: float | None
     surroundings: Surroundings
 

@@ -44,14 +44,21 @@ def with_descendants(pids: Iterable[int]) -> list[int]:
 def _parents() -> dict[int, int]:
     """Parent of every process, from the process table: for kernels that do not list children."""
     parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
-            except (OSError, ValueError, IndexError):
-                continue
+    for pid in _all_processes():
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                parents[pid] = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
     return parents
+
+
+def _all_processes() -> list[int]:
+    """Every process id; none where the system has no /proc."""
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
 
 
 def session_of(pid: int) -> int | None:
@@ -97,7 +104,7 @@ def kill_remains(sessions: set[int], run_id: str, warden: str) -> int:
         variables = _variables_of(pid)
         return variables.get(RUN_ID_VARIABLE) == run_id or variables.get(WARDEN_VARIABLE) == warden
 
-    others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    others = [pid for pid in _all_processes() if pid != os.getpid()]
     remains = [pid for pid in others if belongs(pid) and not _is_zombie(pid)]
     kill_all(remains)
     return len(remains)

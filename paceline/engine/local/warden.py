@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 import traceback
+import weakref
 from dataclasses import dataclass, field
 
 from paceline.engine.frames import FrameSocket
@@ -50,7 +51,8 @@ class Warden:
         self._settings = settings
         self._control = FrameSocket(socket.socket(fileno=settings.control_fd))
         self._groups: dict[int, Group] = {}
-        self._wakeup_read, self._wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._wakeup_read, self._wakeup_write = os.pipe()
+        os.set_blocking(self._wakeup_write, False)
         self._quit = False
 
     def run(self) -> None:
@@ -78,6 +80,8 @@ class Warden:
         error = self._preload()
         linux.survive_hangup(self._settings.lifeline_fd)  # From here on there is somebody to take along.
         self._tell(messages.Loaded(error))
+        child.find_thread_pools()
+        self._forget_exit_work()
         gc.collect()
         gc.freeze()  # Or the first collection in each worker would copy most of the memory.
 
@@ -86,15 +90,26 @@ class Warden:
 
     def _preload(self) -> str | None:
         """Import what workers will need. A module that is not installed is left to the worker to miss."""
-        for name in self._settings.preload:
-            try:
-                importlib.import_module(name)
-            except ModuleNotFoundError as error:
-                if not (name + ".").startswith(f"{error.name}."):
-                    return traceback.format_exc()
-            except BaseException:
-                return traceback.format_exc()
+        for name in ("cloudpickle", *self._settings.preload):
+            error = self._import(name)
+            if error is not None:
+                return error
         return None
+
+    def _import(self, name: str) -> str | None:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not (name + ".").startswith(f"{error.name}."):
+                return traceback.format_exc()
+        except BaseException:
+            return traceback.format_exc()
+        return None
+
+    def _forget_exit_work(self) -> None:
+        """Libraries undo their registrations at exit; in a worker, which just ends, that is time lost."""
+        for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+            finalizer.atexit = False
 
     def _own_fds(self) -> list[int]:
         fds = [self._control.fileno(), self._wakeup_read, self._wakeup_write]
@@ -192,12 +207,15 @@ class Warden:
 
     def _everything_of(self, group: Group) -> list[int]:
         """The group's workers, what is below them, and orphans that came from them."""
-        workers = {pid for other in self._groups.values() for pid in other.alive}
+        workers = self._workers()
         orphans = [pid for pid in processes.children_of(os.getpid()) if pid not in workers]
         roots = [*group.alive, *(pid for pid in orphans if self._came_from(pid, group))]
         members = processes.with_descendants(roots)
         group.claimed.update(members)
         return members
+
+    def _workers(self) -> set[int]:
+        return {pid for group in self._groups.values() for pid in group.alive}
 
     def _came_from(self, orphan: int, group: Group) -> bool:
         if len(self._groups) == 1 or orphan in group.claimed or processes.session_of(orphan) in group.sessions:
@@ -213,6 +231,6 @@ class Warden:
                     pass
             except ChildProcessError:
                 return
-            processes.kill_all(processes.with_descendants(processes.children_of(os.getpid())))
+            processes.kill_all(processes.with_descendants([*self._workers(), *processes.children_of(os.getpid())]))
             time.sleep(pause)
             pause = min(2 * pause, MAX_DYING_POLL_S)

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from paceline.engine.frames import FrameSocket, socket_pair
-from paceline.engine.local import boot, linux, messages, processes
-from paceline.engine.local.child import write_boot_config
+from paceline.engine.frames import FrameSocket, close_all, socket_pair
+from paceline.engine.local import linux, messages, processes
+from paceline.engine.local.start_interpreter import boot_command, write_boot_config
 from paceline.engine.reactor import WRITE, Reactor
 
 END_TIMEOUT_S = 5.0
@@ -49,7 +49,7 @@ class WardenClient:
         passed = [fd for fd in (theirs.fileno(), driver_fd, lifeline_fd, config_fd) if fd is not None]
         try:
             process = subprocess.Popen(
-                [sys.executable, *interpreter_flags(), boot.__file__, str(config_fd)],
+                boot_command(config_fd),
                 pass_fds=passed,
                 start_new_session=True,
                 cwd="/",
@@ -98,8 +98,7 @@ class WardenClient:
             if listener is not None:
                 listener.on_warden_message(message, fds)
             else:
-                for fd in fds:
-                    os.close(fd)
+                close_all(fds)
         if self._control.closed:
             self._lose()
 
@@ -142,10 +141,6 @@ class WardenClient:
 
 
 def absolute_sys_path() -> list[str]:
-    """The driver's import path for a process in another directory."""
-    return [os.path.abspath(entry) if os.path.exists(entry) else entry for entry in (e or "." for e in sys.path)]
-
-
-def interpreter_flags() -> list[str]:
-    """Options such as -O, -W and -X of this interpreter, for another one."""
-    return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined,no-any-return]
+    """The driver's import path, for a process in another directory."""
+    entries = [entry or "." for entry in sys.path]
+    return [os.path.abspath(entry) if os.path.exists(entry) else entry for entry in entries]
