@@ -162,23 +162,28 @@ def test_a9_the_raising_rank_is_blamed_not_its_peers_in_a_collective(lab: Labora
 
 @pytest.mark.parametrize("repeats", [5, pytest.param(200, marks=[pytest.mark.faults, pytest.mark.timeout(600)])])
 def test_a10_the_first_of_two_errors_is_the_cause(lab: Laboratory, repeats: int) -> None:
+    """Ranks 1 and 2 raise 5 ms apart; each error carries the moment, because a busy machine may swap them."""
+
     def loop(config: dict[str, Any]) -> None:
         rank = session.get_world_rank()
-        if rank == 0:
-            Marks(config["marks"]).pass_gate("never")
-        # Both ranks wake from the same clock, 5 ms apart; this is the fault, not synchronisation.
         marks = Marks(config["marks"])
+        if rank == 0:
+            marks.pass_gate("never")
         marks.say(f"ready {config['turn']}", rank=rank)
-        at = max(mark["time"] for mark in marks.wait(f"ready {config['turn']}", 2)) + 50_000_000
+        at = max(mark["time"] for mark in marks.wait(f"ready {config['turn']}", 2)) + 30_000_000
         while time.monotonic_ns() < at + (rank - 1) * 5_000_000:
             time.sleep(0.0002)
-        raise (ValueError if rank == 1 else KeyError)(f"rank {rank} fails")
+        raise (ValueError if rank == 1 else KeyError)(time.monotonic_ns())
 
+    as_planned = 0
     for turn in range(repeats):
         error = lab.failure_of(loop, workers=3, config={"turn": turn})
-        assert error.root_cause is not None
-        assert error.root_cause.rank == 1, f"turn {turn}: {error.root_cause}"
-        assert {failure.rank for failure in error.collateral} <= {0, 2}
+        root = error.root_cause
+        assert root is not None
+        raised_at = {each.rank: each.arguments for each in (root, *error.collateral) if each.kind == "exception"}
+        assert root.rank == min(raised_at, key=lambda rank: raised_at[rank] or ()), f"turn {turn}: {raised_at}"
+        as_planned += root.rank == 1
+    assert as_planned > repeats // 2
 
 
 def test_a11_crash_at_exit_after_the_result_is_only_a_warning(lab: Laboratory) -> None:
