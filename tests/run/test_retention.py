@@ -1,0 +1,86 @@
+"""Which checkpoints are best, and which of a journal are still there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from paceline.air import CheckpointConfig
+from paceline.run.retention import KeptCheckpoint, best, lacks_score, ranked, still_kept
+
+NAN, INF = math.nan, math.inf
+
+
+def kept(scores: list[Any], own: Mapping[int, float] | None = None) -> list[KeptCheckpoint]:
+    """Checkpoints whose rows have these losses (absent where None) and whose dicts have `own`."""
+    return [
+        KeptCheckpoint(number, number + 1, (own or {}).get(number), {} if score is None else {"loss": score})
+        for number, score in enumerate(scores)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("order", "scores", "own", "expected"),
+    [
+        ("max", [1, 3, 2], {}, [0, 2, 1]),
+        ("min", [1, 3, 2], {}, [1, 2, 0]),
+        # what is no score ranks worst, whichever way scores go
+        ("max", [1, NAN, None, -INF], {}, [1, 2, 3, 0]),
+        ("min", [1, NAN, None, INF], {}, [1, 2, 3, 0]),
+        ("max", [True, 0.5], {}, [0, 1]),
+        ("min", ["text", 7], {}, [0, 1]),
+        # equal rows: the checkpoint's own dict decides, then the newer one wins
+        ("min", [2, 2, 2, 2], {0: 2, 1: 4, 2: 1, 3: 3}, [1, 3, 0, 2]),
+        ("max", [2, 2, 2], {}, [0, 1, 2]),
+        ("min", [2, 2, 2], {}, [0, 1, 2]),
+        # no row has it: the dict's value stands in
+        ("max", [None, None, 5], {0: 9, 1: 1}, [1, 2, 0]),
+    ],
+)
+def test_ranking(order: Literal["max", "min"], scores: list[Any], own: dict[int, float], expected: list[int]) -> None:
+    config = CheckpointConfig(checkpoint_score_attribute="loss", checkpoint_score_order=order)
+    assert [each.number for each in ranked(config, kept(scores, own))] == expected
+
+
+def test_without_a_score_the_newest_is_best() -> None:
+    assert [each.number for each in ranked(CheckpointConfig(), kept([3, 1, 2]))] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("keep", "expected"), [(None, [1, 2, 0]), (2, [2, 0]), (1, [0]), (9, [1, 2, 0])])
+def test_best_ones(keep: int | None, expected: list[int]) -> None:
+    config = CheckpointConfig(num_to_keep=keep, checkpoint_score_attribute="loss", checkpoint_score_order="min")
+    assert [each.number for each in best(config, kept([1, 3, 2]))] == expected
+
+
+def test_nested_score() -> None:
+    config = CheckpointConfig(checkpoint_score_attribute="eval/loss")
+    rows: list[dict[str, Any]] = [{"eval": {"loss": 2}}, {"eval/loss": 3}, {"eval": 5}]
+    checkpoints = [KeptCheckpoint(number, number + 1, None, row) for number, row in enumerate(rows)]
+    assert [each.number for each in ranked(config, checkpoints)] == [2, 0, 1]
+
+
+def test_lacking_a_score() -> None:
+    config = CheckpointConfig(checkpoint_score_attribute="loss")
+    with_row, with_own, without = kept([1, None, None], {1: 4.0})
+    assert [lacks_score(config, each) for each in (with_row, with_own, without)] == [False, False, True]
+    assert not lacks_score(CheckpointConfig(), without)
+
+
+def checkpoint_record(number: int) -> dict[str, Any]:
+    return {"kind": "checkpoint", "number": number, "iteration": number + 1, "score": None, "row": {"n": number}}
+
+
+def test_what_a_journal_lists_and_storage_still_has() -> None:
+    records = [*(checkpoint_record(number) for number in range(4)), {"kind": "delete", "number": 1}]
+    present: dict[int, Path | None] = {0: None, 1: None, 3: None}
+    found = still_kept(records, present)
+    assert [(each.number, each.iteration, each.row) for each in found] == [(0, 1, {"n": 0}), (3, 4, {"n": 3})]
+
+
+def test_a_directory_that_no_record_names_and_that_says_nothing_itself_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "MANIFEST.json").write_text("not a manifest")
+    assert still_kept([], {5: tmp_path, 6: None}) == []

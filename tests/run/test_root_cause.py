@@ -1,0 +1,150 @@
+"""Which failure came first, the exception it becomes, and the screen the user reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline.air.errors import (
+    AttemptFailure,
+    FailureKind,
+    HangError,
+    RemoteError,
+    ReportMismatchError,
+    StorageError,
+    WorkerDiedError,
+    WorkerFailure,
+)
+from paceline.run.root_cause import attempt_failure, cause_exception, describe
+
+
+class OwnError(Exception):
+    """An exception class of the user's."""
+
+
+class DemandingError(Exception):
+    """One that cannot be built from what it stores."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+class FarewellError(BaseException):
+    """Not an Exception: raising it from fit() would go past the user's handlers."""
+
+
+def failure(rank: int, message: str = "it broke", time_ns: int = 0, kind: FailureKind = "exception") -> WorkerFailure:
+    return WorkerFailure(rank=rank, kind=kind, message=message, time_ns=time_ns)
+
+
+@pytest.mark.parametrize(
+    ("failures", "cause"),
+    [
+        ([failure(0, time_ns=20), failure(1, time_ns=10)], 1),
+        ([failure(1, time_ns=10), failure(0, time_ns=10)], 0),
+        # an echo of a peer's death ranks last, even if it was stamped first
+        ([failure(0, "Connection reset by peer", 5), failure(1, "out of data", 10)], 1),
+        ([failure(0, "[gloo/transport/tcp/pair.cc] read", 5), failure(1, "", 10, "signal")], 1),
+        # all of them echoes: then the first of them
+        ([failure(0, "Broken pipe", 9), failure(1, "Connection refused", 8)], 1),
+        # an unknown time comes after every known one
+        ([failure(0, time_ns=0, kind="exit"), failure(1, time_ns=10)], 1),
+        # a death is never an echo, whatever its text says
+        ([failure(0, "killed: connection reset", 5, "signal"), failure(1, "out of data", 10)], 0),
+    ],
+)
+def test_the_root_cause(failures: list[WorkerFailure], cause: int) -> None:
+    found = attempt_failure(3, failures)
+    assert (found.attempt, found.root_cause.rank, found.root_cause.attempt) == (3, cause, 3)
+    assert not found.root_cause.collateral
+    assert [other.rank for other in found.collateral] == [each.rank for each in failures if each.rank != cause]
+    assert all(other.collateral for other in found.collateral)
+
+
+def raised(exception_type: str, *arguments: object) -> WorkerFailure:
+    return WorkerFailure(0, "exception", "as text", exception_type=exception_type, arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        (raised("builtins.ValueError", "bad", 3), ValueError("bad", 3)),
+        (raised("ValueError", "bad"), ValueError("bad")),
+        (raised(f"{__name__}.OwnError", "mine"), OwnError("mine")),
+    ],
+)
+def test_the_users_exception_is_built_again(what: WorkerFailure, expected: Exception) -> None:
+    rebuilt = cause_exception(what)
+    assert type(rebuilt) is type(expected)
+    assert isinstance(rebuilt, Exception)
+    assert rebuilt.args == expected.args
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        raised("module_that_is_not_loaded.OwnError", "x"),
+        raised(f"{__name__}.NoSuchError", "x"),
+        raised(f"{__name__}.DemandingError", "1 and 2"),
+        raised(f"{__name__}.FarewellError", "x"),
+        raised("builtins.print", "x"),
+        raised("builtins.SystemExit", "x"),
+        WorkerFailure(0, "exception", "as text", exception_type="builtins.ValueError", arguments=None),
+    ],
+)
+def test_otherwise_a_stand_in_carries_the_text(what: WorkerFailure) -> None:
+    stand_in = cause_exception(what)
+    assert type(stand_in) is RemoteError
+    assert str(stand_in) == "as text"
+    assert stand_in.failure is what
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("hang", HangError),
+        ("unresponsive", HangError),
+        ("report_mismatch", ReportMismatchError),
+        ("storage", StorageError),
+        ("exit", WorkerDiedError),
+        ("premature_exit", WorkerDiedError),
+        ("signal", WorkerDiedError),
+        ("oom", WorkerDiedError),
+        ("startup", WorkerDiedError),
+        ("engine", WorkerDiedError),
+    ],
+)
+def test_other_kinds_have_classes_of_their_own(kind: FailureKind, expected: type[Exception]) -> None:
+    assert type(cause_exception(failure(1, kind=kind))) is expected
+
+
+def full(**facts: Any) -> WorkerFailure:
+    return WorkerFailure(**{"rank": 1, "kind": "exception", "message": "ValueError: bad", "log_path": "l.log", **facts})
+
+
+def test_one_screen() -> None:
+    traceback = "\n".join(f"line {number}" for number in range(100))
+    last = AttemptFailure(
+        2,
+        full(traceback=traceback, hint="check the data"),
+        tuple(failure(rank, "Connection reset\nby peer") for rank in range(2, 12)),
+    )
+    earlier = [AttemptFailure(number, failure(0, f"reason {number}")) for number in range(2)]
+    text = describe([*earlier, last], "all 2 retries are used up")
+    assert text.startswith("Training failed: rank 1: ValueError: bad\n(attempt 3; all 2 retries are used up)")
+    assert "line 99" in text
+    assert "line 79" not in text  # only the end of a long traceback
+    assert "Hint: check the data" in text
+    assert "rank 2: Connection reset\n" in text
+    assert "and 4 more" in text
+    assert "attempt 1: rank 0: reason 0" in text
+    assert "attempt 2: rank 0: reason 1" in text
+    assert text.endswith("Full output of rank 1: l.log")
+    assert len(text.splitlines()) < 45
+
+
+def test_a_single_failure_has_no_history() -> None:
+    text = describe([AttemptFailure(0, full())], "max_failures is 0")
+    assert "attempt" not in text
+    assert "As a consequence" not in text
