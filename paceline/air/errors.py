@@ -22,7 +22,7 @@ PacelineError
 
 Outside the tree, because `except Exception` must not swallow them:
 StopTraining (BaseException)             raised by report() in a worker that shall stop
-TrainingInterrupted (KeyboardInterrupt)  fit() was interrupted; carries .result
+KeyboardInterrupt                        fit() was interrupted; carries .result (see `interruption`)
 """
 
 from __future__ import annotations
@@ -190,9 +190,12 @@ class StopTraining(BaseException):
     """Raised by report() in a worker when the run shall stop; `finally` blocks run."""
 
 
-class TrainingInterrupted(KeyboardInterrupt):
-    """fit() was interrupted from the keyboard; `.result` is what was reached."""
+def interruption(message: str, result: Result | None) -> KeyboardInterrupt:
+    """What fit() raises after Ctrl-C: a KeyboardInterrupt whose `.result` is what was reached.
 
-    def __init__(self, message: str, result: Result | None = None) -> None:
-        super().__init__(message)
-        self.result = result
+    Not a subclass: only for KeyboardInterrupt itself does the interpreter exit as
+    interrupted programs do (130 in a shell).
+    """
+    raised = KeyboardInterrupt(message)
+    raised.result = result  # type: ignore[attr-defined]
+    return raised

@@ -28,7 +28,7 @@ class Alignment:
         self.last_index = [start_index] * world_size
         """The highest index each rank has reported."""
         self.highest_free = start_index
-        """The highest index that some rank reported without waiting for an answer."""
+        """The highest index that some rank has passed: reported without waiting, or was told to go on from."""
         self.waiting: dict[int, int] = {}
         """Rank to the index it waits on."""
         self.finished: dict[int, int] = {}
@@ -43,9 +43,11 @@ class Alignment:
         elif report.index > self.highest_free:
             self.highest_free = report.index
 
-    def answered(self, rank: int) -> None:
-        """The rank got its answer and goes on."""
-        self.waiting.pop(rank, None)
+    def answered(self, rank: int, stop: bool) -> None:
+        """The rank got its answer."""
+        index = self.waiting.pop(rank)
+        if not stop:
+            self.highest_free = max(self.highest_free, index)
 
     def finish(self, rank: int, reports: int) -> None:
         """The rank's train function returned."""
@@ -92,6 +94,20 @@ class Alignment:
         if len(reports) < self.world_size:
             return None
         return self._gathering.pop(report.index)
+
+    def left_out(self) -> tuple[int, str] | None:
+        """(rank, why) of a rank that others gather with in vain: it has passed their report, or finished."""
+        for index, reports in self._gathering.items():
+            for rank in range(self.world_size):
+                if rank not in reports and (self.last_index[rank] >= index or rank in self.finished):
+                    others = ", ".join(map(str, sorted(reports)))
+                    asked = next(iter(reports.values())).reduce
+                    what = f"reduce={asked}" if asked else "a checkpoint of all ranks (keep_all_ranks)"
+                    return rank, (
+                        f"rank {rank} did not take part in report {index}, for which rank(s) {others} gave {what}. "
+                        "Every rank must give it at the same report."
+                    )
+        return None
 
 
 def reduce_metrics(reports: Mapping[int, Report]) -> dict[str, float]:

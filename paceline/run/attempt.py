@@ -139,9 +139,9 @@ class Attempt:
             else:
                 self._note_failure(event.failure)
 
-    def reply(self, rank: int, message: ToWorker) -> None:
+    def reply(self, rank: int, message: ToWorker, descriptors: tuple[int, ...] = ()) -> None:
         assert self._group is not None
-        self._group.reply(rank, encode(message))
+        self._group.reply(rank, encode(message), descriptors)
 
     def stacks(self) -> dict[int, str]:
         """Every live rank's Python stacks."""
@@ -178,8 +178,15 @@ class Attempt:
 
     def stop(self, grace: float = 0.0) -> list[str]:
         """End every worker and everything it started."""
-        group, self._group = self._group, None
-        return group.shutdown(grace) if group is not None else []
+        if self._group is None:
+            return []
+        try:
+            return self._group.shutdown(grace)
+        except BaseException:  # interrupted while workers were given time to end
+            self._group.shutdown(0.0)
+            raise
+        finally:
+            self._group = None
 
 
 def threads_per_worker(scaling: ScalingConfig, world_size: int) -> int:

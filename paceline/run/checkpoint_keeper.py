@@ -9,7 +9,7 @@ set or the new one.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,13 +135,19 @@ class CheckpointKeeper:
 
     # -- retention ------------------------------------------------------------------------
 
-    def retire(self) -> None:
-        """Delete what is no longer among the kept ones; the newest and the best always stay."""
+    def retire(self, reached: Sequence[int] = ()) -> None:
+        """Delete what is no longer among the kept ones; the newest and the best always stay.
+
+        `reached` is the last report of each rank at work: what a slow rank sees as the newest
+        checkpoint, and may be reading, stays until it has reported a newer one.
+        """
         for path in self._undeleted[:]:
             self._delete(path)
-        if not self.config.num_to_keep:
+        if not self.config.num_to_keep or not self.committed:
             return
         numbers = {kept.number for kept in best(self.config, self.committed)} | {self.committed[-1].number}
+        for index in set(reached):
+            numbers.update([kept.number for kept in self.committed if kept.iteration <= index][-1:])
         gone = [kept for kept in self.committed if kept.number not in numbers]
         self.committed = [kept for kept in self.committed if kept.number in numbers]
         for kept in gone:

@@ -33,27 +33,31 @@ class JournalHistory:
         return iter(self.rows()[start:])
 
     def last_rank_metrics(self) -> dict[int, dict[str, Any]]:
-        """Each rank's newest metrics."""
-        return {rank: records[-1]["metrics"] for rank, records in sorted(self._by_rank().items()) if records}
+        """The newest metrics of each rank of the last attempt."""
+        by_rank, world_size = self._by_rank()
+        return {rank: by_rank[rank][-1]["metrics"] for rank in range(world_size) if by_rank.get(rank)}
 
     def rank_rows(self) -> list[dict[str, Any]]:
         """Every rank's own metrics, one row per rank and report."""
         rows = [
             (record["index"], rank, {"training_iteration": record["index"], "rank": rank, **record["metrics"]})
-            for rank, records in self._by_rank().items()
+            for rank, records in self._by_rank()[0].items()
             for record in records
         ]
         return [row for _, _, row in sorted(rows, key=lambda each: each[:2])]
 
-    def _by_rank(self) -> dict[int, list[dict[str, Any]]]:
+    def _by_rank(self) -> tuple[dict[int, list[dict[str, Any]]], int]:
+        """(the surviving row records of each rank, how many ranks the last attempt had)"""
         surviving: dict[int, list[dict[str, Any]]] = {}
+        world_size = 0
         for record in read(self._path):
             if record["kind"] == "attempt":
+                world_size = record["world_size"]
                 for rows in surviving.values():
                     _cut(rows, record["start_index"])
             elif record["kind"] == "row":
                 surviving.setdefault(record["rank"], []).append(record)
-        return surviving
+        return surviving, world_size
 
 
 def _surviving_rows(path: Path) -> list[dict[str, Any]]:

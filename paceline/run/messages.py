@@ -59,7 +59,7 @@ class Acknowledged(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     index: int
     checkpoints: int = 0
-    """How many background checkpoints of this rank have been committed."""
+    """How many background checkpoints have been committed in this attempt."""
 
 
 class Decision(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -76,7 +76,14 @@ class ReportFlow:
         self._decided = start_index
         self._outbox: list[tuple[int, ToWorker]] = []
         self._commits: deque[_PendingCommit] = deque()
+        self._undecided_rows: dict[int, dict[str, Any]] = {}
+        """Rows that are in the journal but not concluded: their checkpoints are being stored."""
         self._rows_awaiting_checkpoint: dict[int, dict[str, Any]] = {}
+        self._ready: dict[int, dict[int, StagedCheckpoint]] = {}
+        """Background checkpoints by index and rank, until those of all ranks are there."""
+        newest = keeper.newest
+        self._memory_sent = dict.fromkeys(range(world_size), newest.number if newest else None)
+        """Which of the checkpoints that are in memory only each rank has."""
         self._background_commits = 0
         self._acknowledged = [start_index] * world_size
         self._committed_since_answers = False
@@ -90,7 +97,7 @@ class ReportFlow:
         if isinstance(message, Report):
             self._on_report(rank, message, descriptors)
         elif isinstance(message, CheckpointReady):
-            self._on_checkpoint_ready(message)
+            self._on_checkpoint_ready(rank, message)
         else:
             self.alignment.finish(rank, message.reports)
 
@@ -99,7 +106,10 @@ class ReportFlow:
         self.rank_metrics[rank] = report.metrics
         if rank != 0:
             self._journal_row(rank, report)
-        if report.reduce or (report.checkpoint is not None and self._keeper.config.keep_all_ranks):
+        keeps_all = self._keeper.config.keep_all_ranks
+        if keeps_all and report.checkpoint_follows:
+            self.alignment.gather(rank, report)  # nobody waits for it here; a rank that brings none is noticed
+        if report.reduce or (keeps_all and report.checkpoint is not None):
             reports = self.alignment.gather(rank, report)
             if reports is not None:
                 self._decide(reports[0], reports, descriptors)
@@ -123,23 +133,31 @@ class ReportFlow:
         if report.checkpoint is None:
             self._conclude(report.index, row, reduced, None)
             return
+        self._undecided_rows[report.index] = row
         parts = {rank: each.checkpoint for rank, each in gathered.items() if rank and each.checkpoint}
         commit = self._commit(report.checkpoint, parts, report.index, row, descriptors)
         if commit is not None:
             conclude = functools.partial(self._conclude, report.index, row, reduced, commit)
             self._commits.append(_PendingCommit(commit, conclude))
 
-    def _on_checkpoint_ready(self, message: CheckpointReady) -> None:
+    def _on_checkpoint_ready(self, rank: int, message: CheckpointReady) -> None:
         """A checkpoint that was written in the background arrived; its row has long been concluded."""
+        ready = self._ready.setdefault(message.index, {})
+        ready[rank] = message.checkpoint
+        if self._keeper.config.keep_all_ranks and len(ready) < self.alignment.world_size:
+            return
+        parts = self._ready.pop(message.index)
+        staged = parts.pop(0)
         row = self._rows_awaiting_checkpoint.pop(message.index)
-        commit = self._commit(message.checkpoint, {}, message.index, row, ())
+        commit = self._commit(staged, parts, message.index, row, ())
         if commit is None:
             return
 
         def conclude() -> None:
             self._background_commits += 1
             self._announce(message.index, commit)
-            self._acknowledge(0)
+            for each in range(self.alignment.world_size):
+                self._acknowledge(each)
 
         self._commits.append(_PendingCommit(commit, conclude))
 
@@ -193,6 +211,7 @@ class ReportFlow:
     def _conclude(
         self, index: int, row: dict[str, Any], reduced: dict[str, float] | None, commit: Commit | None
     ) -> None:
+        self._undecided_rows.pop(index, None)
         self._observers.row(index, row)
         if commit is not None:
             self._announce(index, commit)
@@ -210,10 +229,19 @@ class ReportFlow:
 
     def find_mismatch(self) -> None:
         """Note it as the problem if ranks have reported unequally often."""
-        mismatch = self.alignment.mismatch() if self.problem is None and self.stop_index is None else None
+        if self.problem is not None or self.stop_index is not None:
+            return
+        mismatch, left_out = self.alignment.mismatch(), self.alignment.left_out()
         if mismatch is not None:
             counts = self.alignment.counts()
             self.problem = Problem("report_mismatch", counts.index(min(counts)), mismatch)
+        elif left_out is not None:
+            self.problem = Problem("report_mismatch", *left_out)
+
+    def abandon(self) -> None:
+        """The attempt failed. Rows whose checkpoints were not stored are in the journal: they are shown too."""
+        for index, row in sorted(self._undecided_rows.items()):
+            self._observers.row(index, row)
 
     # -- answers out ----------------------------------------------------------------------
 
@@ -222,25 +250,35 @@ class ReportFlow:
         self.holding = True
         self._outbox += [(rank, Hold()) for rank in range(self.alignment.world_size)]
 
-    def answers(self) -> list[tuple[int, ToWorker]]:
-        """What to send now. Rows reach the journal's file before anybody is told that they arrived."""
+    def answers(self) -> list[tuple[int, ToWorker, tuple[int, ...]]]:
+        """What to send now, with descriptors. Rows reach the journal's file before anybody is told that they did."""
         self._answer_waiting()
         for rank, last in enumerate(self.alignment.last_index):
             if last - self._acknowledged[rank] >= _ACKNOWLEDGE_EVERY:
                 self._acknowledge(rank)
         self._journal.flush()
         outbox, self._outbox = self._outbox, []
-        return outbox
+        return [(rank, message, self._attached(rank, message)) for rank, message in outbox]
+
+    def _attached(self, rank: int, message: ToWorker) -> tuple[int, ...]:
+        """The newest checkpoint, where it is in memory only and the rank does not have it yet."""
+        newest, memory_file = self._keeper.newest, self._keeper.memory_file
+        if rank == 0 or newest is None or memory_file is None or not isinstance(message, Decision):
+            return ()
+        if self._memory_sent[rank] == newest.number:
+            return ()
+        self._memory_sent[rank] = newest.number
+        return (memory_file,)
 
     def after_answers(self) -> None:
         """What can wait until the ranks have gone on: deleting old checkpoints."""
         if self._committed_since_answers:
             self._committed_since_answers = False
-            self._keeper.retire()
+            self._keeper.retire(self.alignment.last_index)
 
     def _acknowledge(self, rank: int) -> None:
         self._acknowledged[rank] = self.alignment.last_index[rank]
-        self._outbox.append((rank, Acknowledged(self._acknowledged[rank], 0 if rank else self._background_commits)))
+        self._outbox.append((rank, Acknowledged(self._acknowledged[rank], self._background_commits)))
 
     def _answer_waiting(self, reduced: dict[str, float] | None = None) -> None:
         """Answer every rank that waits on an index that is decided."""
@@ -255,4 +293,4 @@ class ReportFlow:
                 self.stop_index = index
             stop = self.stop_index is not None and index >= self.stop_index
             self._outbox.append((rank, Decision(index, stop, reduced if index == self._decided else None)))
-            alignment.answered(rank)
+            alignment.answered(rank, stop)

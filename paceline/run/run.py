@@ -21,9 +21,9 @@ from paceline.air.errors import (
     RestoreError,
     StartupTimeoutError,
     TrainingFailedError,
-    TrainingInterrupted,
     WorkerError,
     WorkerFailure,
+    interruption,
 )
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine
@@ -93,7 +93,7 @@ class Run:
         config = self.spec.run_config.checkpoint_config
         keeper = CheckpointKeeper(config, self._run_dir, self._journal, self._files.mirror)
         if self._files.records:
-            if keeper.in_memory and self._files.ended_as is None:
+            if keeper.in_memory and self._files.ended_as != "finished":
                 raise RestoreError(
                     "This run kept its checkpoints in memory only (num_to_keep=0); they went with its driver. "
                     "Start it anew, and give num_to_keep another value to be able to restore."
@@ -142,8 +142,8 @@ class Run:
         answers = flow.answers()
         if answers:
             faults.fault_point("before_ack")
-            for rank, answer in answers:
-                attempt.reply(rank, answer)
+            for rank, answer, descriptors in answers:
+                attempt.reply(rank, answer, descriptors)
         flow.after_answers()
         self._pass_on_warnings()
         self._observers.catch_up()
@@ -280,14 +280,14 @@ class Run:
     def _end_if_over(self, attempt: Attempt, flow: ReportFlow) -> None:
         stopping = flow.stop_index is not None or flow.holding
         if flow.problem is not None:
-            self._attempt_failed(attempt, [self._as_failure(flow.problem)])
+            self._attempt_failed(attempt, [self._as_failure(flow.problem)], flow)
         elif not attempt.running and not flow.commits_under_way:
             if attempt.failures and not stopping:
-                self._attempt_failed(attempt, attempt.failures)
+                self._attempt_failed(attempt, attempt.failures, flow)
             else:
                 self._attempt_succeeded(attempt, flow)
         elif attempt.failed and not stopping:
-            self._attempt_failed(attempt, attempt.failures)
+            self._attempt_failed(attempt, attempt.failures, flow)
         elif time.monotonic() >= self._deadline:
             self._observers.warn("Workers did not end within their grace period and were killed.")
             self._attempt_succeeded(attempt, flow)
@@ -303,9 +303,9 @@ class Run:
         )
 
     def _attempt_succeeded(self, attempt: Attempt, flow: ReportFlow) -> None:
-        self._attempt = None
         clean = not attempt.running and not attempt.failures
         warnings = attempt.finish() if clean else attempt.stop()
+        self._attempt = None
         warnings += [f"rank {each.rank} failed while stopping: {each.message}" for each in attempt.failures]
         if flow.alignment.only_rank_zero_reported:
             warnings.append("Only rank 0 called report(); its rows are the result.")
@@ -313,12 +313,17 @@ class Run:
             self._observers.warn(warning)
         if not clean:
             self._run_dir.sweep()
-        self._rank_metrics.update(flow.rank_metrics)
+        self._keeper.retire()
+        self._rank_metrics = flow.rank_metrics
         self._finish("interrupted" if self.stopped_by_signal is not None else "finished")
 
-    def _attempt_failed(self, attempt: Attempt, failures: list[WorkerFailure]) -> None:
+    def _attempt_failed(self, attempt: Attempt, failures: list[WorkerFailure], flow: ReportFlow | None = None) -> None:
         self._attempt = None
+        self._rank_metrics = flow.rank_metrics if flow is not None else {}
+        if flow is not None:
+            flow.abandon()
         attempt.stop()
+        self._keeper.retire()
         self._run_dir.sweep()
         failure = root_cause.attempt_failure(attempt.number, failures)
         cause = failure.root_cause
@@ -349,10 +354,14 @@ class Run:
 
     def _already_finished(self) -> None:
         """A restored run that has nothing left to do: its result is what it was."""
+        self._read_back()
+        self._conclude(self._make_result("finished", None))
+
+    def _read_back(self) -> None:
+        """The last row and metrics that survive, for an attempt that reported nothing itself."""
         rows = self._history.rows()
         self._observers.last_row = rows[-1] if rows else None
         self._rank_metrics = self._history.last_rank_metrics()
-        self._conclude(self._make_result("finished", None))
 
     def _finish(self, status: Status, reason: str = "") -> None:
         """Write the end down and build the result."""
@@ -363,6 +372,8 @@ class Run:
             error.__cause__ = root_cause.cause_exception(self._failures[-1].root_cause)
             self._run_dir.error_txt.write_text(message + "\n")
         self._pass_on_warnings()
+        if 0 not in self._rank_metrics:
+            self._read_back()
         result = self._make_result(status, error)
         if error is not None:
             error.result = result
@@ -398,9 +409,9 @@ class Run:
         if self._closed:
             return
         self._closed = True
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None:
-            attempt.stop()
+        if self._attempt is not None:
+            self._attempt.stop()
+            self._attempt = None
             self._run_dir.sweep()
         self._observers.close()
         if self._given is not None and self._given.memory_file is not None:
@@ -431,13 +442,13 @@ def drive(run: Run, raise_on_error: bool = True) -> Result:
             while not run.done:
                 run.step()
     except KeyboardInterrupt:
-        raise TrainingInterrupted("training was interrupted", run.result) from None
+        raise interruption("training was interrupted", run.result) from None
     finally:
         run.close()
     result = run.result
     assert result is not None
     if run.stopped_by_signal == signal.SIGINT:
-        raise TrainingInterrupted(f"training was interrupted; what was reached is in {result.path}", result)
+        raise interruption(f"training was interrupted; what was reached is in {result.path}", result)
     if run.stopped_by_signal is not None:
         raise SystemExit(128 + run.stopped_by_signal)
     if result.error is not None and raise_on_error:

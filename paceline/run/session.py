@@ -198,6 +198,8 @@ class Session:
             return None
         message = decode_to_worker(body)
         if isinstance(message, Decision):
+            for descriptor in self._channel.take_fds():
+                self._stager.received(descriptor)
             return message
         if isinstance(message, Acknowledged):
             self._acknowledged = max(self._acknowledged, message.index)

@@ -43,7 +43,6 @@ class CheckpointStager:
         self._background: _BackgroundWriter | None = None
         self._handed_over = 0
         self._committed = 0
-        self._followed: list[tuple[int, type[Checkpoint]]] = []
         self._newest: tuple[int, type[Checkpoint]] | Checkpoint | None = None
 
     def stage(
@@ -52,7 +51,7 @@ class CheckpointStager:
         """Capture the checkpoint of report `index`. Ranks whose files are not kept only count along."""
         number, self._number = self._number, self._number + 1
         if not self._stages:
-            return None, self._setup.async_save, ()
+            return None, self._setup.async_save and not self._setup.checkpoints_in_memory, ()
         if self._setup.checkpoints_in_memory:
             return self._stage_in_memory(checkpoint, number, index)
         if self._setup.async_save:
@@ -121,7 +120,6 @@ class CheckpointStager:
             self._channel.send(encode(CheckpointReady(index=index, checkpoint=staged)))
 
         self._handed_over += 1
-        self._followed.append((number, type(checkpoint)))
         self._background.submit(finish)
         return None, True, ()
 
@@ -144,21 +142,25 @@ class CheckpointStager:
 
     def committed(self, checkpoint: Checkpoint) -> None:
         """The checkpoint staged last is committed."""
-        from paceline.air.checkpoint import Checkpoint
-
         if self._memory_file is not None:
             descriptor, self._memory_file = self._memory_file, None
-            self._newest = Checkpoint._from_memory_file(descriptor)
-        elif self._setup.checkpoints_in_memory:
-            self._newest = checkpoint
-        else:
+            self.received(descriptor)
+        elif not self._setup.checkpoints_in_memory:
             self._newest = (self._number - 1, type(checkpoint))
 
+    def received(self, memory_file: int) -> None:
+        """The run's newest checkpoint is in this memory file: rank 0's own, or what the driver sent of it."""
+        from paceline.air.checkpoint import Checkpoint
+
+        self._newest = Checkpoint._from_memory_file(memory_file)
+
     def acknowledged(self, checkpoints: int) -> None:
-        """The driver has committed that many background checkpoints of this rank."""
+        """The driver has committed that many background checkpoints; ranks that stage none hear of them too."""
+        from paceline.air.checkpoint import Checkpoint
+
         if checkpoints > self._committed:
             self._committed = checkpoints
-            self._newest = self._followed[checkpoints - 1]
+            self._newest = (self._setup.next_number + checkpoints - 1, Checkpoint)
 
     def newest_committed(self) -> Checkpoint | None:
         """The newest checkpoint that this rank knows to be committed, or a newer one.
@@ -171,7 +173,10 @@ class CheckpointStager:
         number, kind = self._newest
         path = self._run_dir.checkpoint(number)
         if not path.exists():
-            _, path = self._run_dir.checkpoints()[-1]
+            present = self._run_dir.checkpoints()
+            if not present:  # this rank reported one, rank 0 did not: there is none
+                return None
+            _, path = present[-1]
         return kind.from_directory(str(path))
 
     def close(self) -> None:

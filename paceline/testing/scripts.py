@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig, session
-from paceline.air.errors import StopTraining, TrainingFailedError, TrainingInterrupted
+from paceline.air.errors import StopTraining, TrainingFailedError
 from paceline.testing.chaos import Marks
 from paceline.testing.invariants import worker_descendants
 from paceline.train import BackendConfig, DataParallelTrainer
@@ -250,7 +250,7 @@ def main(plan_path: str) -> None:
     except KeyboardInterrupt as interruption:
         # In a notebook the driver lives on: the workers must be gone while it is still here.
         assert not worker_descendants()
-        reached = interruption.result if isinstance(interruption, TrainingInterrupted) else None
+        reached = getattr(interruption, "result", None)
         marks.say("outcome", outcome="interrupted", **(describe(reached) if reached else {}))
         raise
     except TrainingFailedError as error:
