@@ -50,16 +50,16 @@ class BaseTrainer:
     ) -> None:
         self.scaling_config = _checked(scaling_config, ScalingConfig, "scaling_config") or ScalingConfig()
         self.run_config = _checked(run_config, RunConfig, "run_config") or RunConfig()
+        if datasets is not None and not isinstance(datasets, Mapping):
+            raise ConfigError(f"datasets must be a dict of name to dataset, not {type(datasets).__name__}.")
         self.datasets = dict(datasets or {})
         self.preprocessor = preprocessor
         self.resume_from_checkpoint = _as_checkpoint(resume_from_checkpoint)
         self.metadata = dict(metadata or {})
         self._restore_path: str | None = None
-        self._check_arguments(datasets)
+        self._check_arguments()
 
-    def _check_arguments(self, datasets: object) -> None:
-        if datasets is not None and not isinstance(datasets, Mapping):
-            raise ConfigError(f"datasets must be a dict of name to dataset, not {type(datasets).__name__}.")
+    def _check_arguments(self) -> None:
         if self.datasets or self.preprocessor is not None:
             raise ConfigError(
                 "datasets= and preprocessor= need paceline.data, which this version does not have yet. Load the data "
