@@ -67,7 +67,7 @@ def test_everyone_waits_counts_only_ranks_that_still_take_part() -> None:
     alignment.received(1, report(2, waits=True))
     alignment.received(2, report(1, waits=True))
     assert not alignment.everyone_waits_at(2)
-    alignment.answered(2)
+    alignment.answered(2, stop=False)
     alignment.finish(2, 1)
     assert alignment.everyone_waits_at(2)  # rank 3 never reported, rank 2 has finished
     assert not alignment.everyone_waits_at(1)
