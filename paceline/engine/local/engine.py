@@ -60,6 +60,8 @@ class LocalEngine(Engine):
             raise EngineError("this engine belongs to the process that was forked; choose a new one here")
         if self._closed:
             raise EngineError("this engine was closed; choose a new one")
+        if [place.rank for place in placement.workers] != list(range(placement.world_size)):
+            raise ValueError("the workers of a placement must be in the order of their ranks, from 0 on")
         limit = max(256, 64 * usable_cpus())
         if placement.world_size > limit:
             raise ConfigError(

@@ -15,6 +15,7 @@ from paceline.engine.failures import describe_exit, signal_name
 from paceline.engine.frames import FrameSocket, socket_pair
 from paceline.engine.local import linux, messages, processes
 from paceline.engine.local.child import CHANNEL_LOST_EXIT
+from paceline.engine.local.crash_file import SETTLE_S, CrashFile, append_to_log, tail_of, wait_until_written
 from paceline.engine.local.warden_client import WardenClient, absolute_sys_path
 from paceline.engine.reactor import Reactor
 
@@ -22,8 +23,6 @@ EXIT_STATUS_WAIT_S = 1.0
 """How long the warden may take to relay how a dead worker ended."""
 KILL_WAIT_S = 10.0
 CLOSED_HINT = "Something in the worker closed descriptors that it had not opened, as daemonizing code does."
-MAX_STACK_TEXT = 64 * 1024
-STACKS_SETTLE_S = 0.02
 
 
 class LocalMember(Member):
@@ -33,7 +32,7 @@ class LocalMember(Member):
         super().__init__(place, frames)
         self.pid: int | None = None
         self.pidfd: int | None = None
-        self.crash_fd: int | None = None
+        self.crash_file: CrashFile | None = None
         self.exit_status: int | None = None
         self.process_ended = False
         self.death_deadline: float | None = None
@@ -131,13 +130,16 @@ class LocalGroup(ChannelGroup):
         ]
         if not self._warden.loaded:
             self._warden.ask_for_stacks()
-            time.sleep(STACKS_SETTLE_S)
+            time.sleep(SETTLE_S)
             self._warden.kill()  # The next start may have more luck.
             parts.append(f"still importing {', '.join(self._warden.preload)}:\n{self._warden.diagnosis()}")
         else:
-            stacks = self.stacks()
+            for member in waiting:  # They have no crash file yet: their stacks go to the log.
+                if member.pid is not None:
+                    linux.send_signal(member.pid, member.pidfd, linux.STACKS_SIGNAL)
+            time.sleep(SETTLE_S)
             for member in waiting:
-                text = stacks.get(member.rank) or tail_of(member.place.log_path)
+                text = tail_of(member.place.log_path)
                 parts.append(f"rank {member.rank}:\n{text or '(no stack and no output)'}")
         return "\n".join(parts)
 
@@ -172,7 +174,7 @@ class LocalGroup(ChannelGroup):
 
     def _on_ready(self, member: Member, fds: tuple[int, ...]) -> None:
         super()._on_ready(member, fds)
-        self._locals[member.rank].crash_fd = fds[0] if fds else None
+        self._locals[member.rank].crash_file = CrashFile(fds[0]) if fds else None
 
     def _on_process_end(self, member: LocalMember) -> None:
         """The process is gone. The warden tells how; that may take a moment."""
@@ -189,7 +191,6 @@ class LocalGroup(ChannelGroup):
             member.death_deadline = time.monotonic() + EXIT_STATUS_WAIT_S
 
     def _on_exit_status(self, member: LocalMember, exited: messages.Exited) -> None:
-        now = time.monotonic_ns()
         self._drain(member)
         member.gone = True
         member.exit_status = exited.status
@@ -199,7 +200,7 @@ class LocalGroup(ChannelGroup):
         if exited.status == CHANNEL_LOST_EXIT << 8:
             self._fail(member, "engine", "the worker closed its connection to the driver", hint=CLOSED_HINT)
             return
-        crash = self._crash_text(member)
+        crash = member.crash_file.read() if member.crash_file is not None else ""
         if crash:
             append_to_log(member.place.log_path, crash)
         failure = describe_exit(
@@ -210,7 +211,7 @@ class LocalGroup(ChannelGroup):
             out_of_memory_kills=linux.out_of_memory_kills() - self._memory_kills_before,
             crash_text=crash,
             log_path=member.place.log_path,
-            time_ns=now,
+            time_ns=exited.time_ns,
         )
         self._died(member, failure)
 
@@ -248,33 +249,14 @@ class LocalGroup(ChannelGroup):
         return self._stacks_of(self._locals, timeout)
 
     def _stacks_of(self, members: list[LocalMember], timeout: float) -> dict[int, str]:
-        asked = [member for member in members if not member.gone and member.pid and member.crash_fd is not None]
-        before = {member.rank: self._crash_size(member) for member in asked}
-        for member in asked:
-            assert member.pid is not None
-            linux.send_signal(member.pid, member.pidfd, linux.STACKS_SIGNAL)
-        deadline = time.monotonic() + timeout
-        sizes = before
-        while True:
-            # Written in many small pieces: complete once something is there and has stopped growing.
-            time.sleep(STACKS_SETTLE_S)
-            now = {member.rank: self._crash_size(member) for member in asked}
-            if (now == sizes and all(now[rank] > before[rank] for rank in now)) or time.monotonic() > deadline:
-                break
-            sizes = now
-        texts = {member.rank: self._crash_text(member, before[member.rank]) for member in asked}
+        asked = {member.rank: member.crash_file for member in members if not member.gone and member.crash_file}
+        for rank, file in asked.items():
+            file.read()  # Whatever was written before is not the answer.
+            member = self._locals[rank]
+            linux.send_signal(member.pid or 0, member.pidfd, linux.STACKS_SIGNAL)
+        wait_until_written(list(asked.values()), timeout)
+        texts = {rank: file.read() for rank, file in asked.items()}
         return {rank: text for rank, text in texts.items() if text}
-
-    def _crash_size(self, member: LocalMember) -> int:
-        return 0 if member.crash_fd is None else os.fstat(member.crash_fd).st_size
-
-    def _crash_text(self, member: LocalMember, start: int | None = None) -> str:
-        """What the worker's fault handler wrote: from `start`, or the last part."""
-        if member.crash_fd is None:
-            return ""
-        size = self._crash_size(member)
-        begin = max(0, size - MAX_STACK_TEXT) if start is None else start
-        return os.pread(member.crash_fd, MAX_STACK_TEXT, begin).decode(errors="replace").strip()
 
     # End
 
@@ -343,9 +325,9 @@ class LocalGroup(ChannelGroup):
             self._reactor.remove(member.pidfd)
             os.close(member.pidfd)
             member.pidfd = None
-        if member.crash_fd is not None:
-            os.close(member.crash_fd)
-            member.crash_fd = None
+        if member.crash_file is not None:
+            member.crash_file.close()
+            member.crash_file = None
 
     def _bad_end(self, member: LocalMember, grace: float) -> str | None:
         """A warning for a worker whose task was over but whose process did not end well."""
@@ -364,20 +346,3 @@ def script_file() -> bytes | None:
     """The user's script, if there is one: a file that helpers of a worker can be told about."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return os.fsencode(os.path.abspath(file)) if isinstance(file, str) and os.path.exists(file) else None
-
-
-def tail_of(path: str, size: int = 4096) -> str:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            return file.read().decode(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def append_to_log(path: str, text: str) -> None:
-    try:
-        with open(path, "a") as file:
-            file.write(text + "\n")
-    except OSError:
-        return

@@ -87,6 +87,8 @@ class Exited(msgspec.Struct, frozen=True, tag=True):
     rank: int
     status: int
     max_rss: int
+    time_ns: int
+    """Taken when it was reaped: failures are put in order by such moments."""
 
 
 class GroupGone(msgspec.Struct, frozen=True, tag=True):

@@ -183,11 +183,12 @@ class Warden:
                 return
             if pid == 0:
                 return
+            now = time.monotonic_ns()
             for number, group in self._groups.items():
                 rank = group.alive.pop(pid, None)
                 if rank is not None:
                     scale = 1 if sys.platform == "darwin" else 1024
-                    self._tell(messages.Exited(number, rank, status, usage.ru_maxrss * scale))
+                    self._tell(messages.Exited(number, rank, status, usage.ru_maxrss * scale, now))
 
     # Ends
 

@@ -178,3 +178,13 @@ def test_a_terminated_warden_takes_everything_along(tmp_path: Path) -> None:
     os.kill(warden.pid, signal.SIGTERM)
     wait_for(lambda: not any(member.alive for member in family), "the end of the family")
     engine.close()
+
+
+def test_stacks_asked_for_earlier_are_not_taken_for_last_words(start_group: StartGroup) -> None:
+    group = start_group()
+    run_task(group, tasks.say_and_wait)
+    all_said(group)
+    assert "say_and_wait" in group.stacks(timeout=30)[1]
+    os.kill(group.processes()[1], signal.SIGKILL)
+    died, _ = first_death(group)
+    assert died.failure.traceback == ""

@@ -193,6 +193,15 @@ def test_a_start_that_takes_too_long_shows_where_it_hangs(tmp_path: Path) -> Non
     assert descendants(os.getpid()) == [] or all("endless" not in found.command for found in descendants(os.getpid()))
 
 
+def test_a_worker_that_hangs_on_its_way_is_named(engine: LocalEngine, tmp_path: Path) -> None:
+    """A pipe that nobody reads stands in for its log: opening it does not return."""
+    (tmp_path / "logs").mkdir()
+    os.mkfifo(tmp_path / "logs" / "rank_1.log")
+    with pytest.raises(StartupTimeoutError, match=r"rank\(s\) 1 of 2") as caught:
+        engine.start_group(placement_in(tmp_path, 2, start_timeout_s=1.0))
+    assert "rank 1:" in str(caught.value)
+
+
 def test_a_fresh_start_that_hangs_names_the_rank(tmp_path: Path) -> None:
     """The interpreter never gets to its first line: its site directory waits."""
     hook = tmp_path / "hook"
