@@ -81,6 +81,11 @@ def test_the_highest_index_that_nobody_waited_on() -> None:
     alignment.received(1, report(5))
     alignment.received(0, report(7, waits=True))
     assert alignment.highest_free == 6
+    alignment.answered(0, stop=False)
+    assert alignment.highest_free == 7
+    alignment.received(1, report(8, waits=True))
+    alignment.answered(1, stop=True)
+    assert alignment.highest_free == 7
 
 
 def test_reports_of_an_index_are_gathered_until_the_last_rank_has_reported_it() -> None:
@@ -91,6 +96,24 @@ def test_reports_of_an_index_are_gathered_until_the_last_rank_has_reported_it() 
     gathered = alignment.gather(1, report(1))
     assert gathered is not None
     assert sorted(gathered) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("way", ["passes it", "finishes"])
+def test_a_rank_that_others_gather_with_in_vain_is_named(way: str) -> None:
+    alignment = Alignment(3, 0)
+    for rank in (0, 2):
+        alignment.received(rank, report(1, waits=True, reduce={"x": "sum"}))
+        alignment.gather(rank, report(1, reduce={"x": "sum"}))
+    assert alignment.left_out() is None  # rank 1 may still come
+    if way == "passes it":
+        alignment.received(1, report(1))
+    else:
+        alignment.finish(1, 0)
+    found = alignment.left_out()
+    assert found is not None
+    rank, why = found
+    assert rank == 1
+    assert "rank 1 did not take part in report 1, for which rank(s) 0, 2 gave reduce={'x': 'sum'}" in why
 
 
 @pytest.mark.parametrize(("how", "value"), [("mean", 2.5), ("sum", 10), ("min", 1), ("max", 4)])

@@ -36,9 +36,9 @@ def train_four(config: dict[str, Any]) -> None:
     newest = session.get_checkpoint()
     rank = session.get_world_rank()
     for step in range(newest.to_dict()["step"] + 1 if newest else 0, 4):
-        if step == config.get("fail_at") and rank == config.get("fail_on", 1):
-            if config.get("once") is None or Marks(config["once"]).claim("failure"):
-                raise OutOfDataError(7)
+        fails_here = step == config.get("fail_at") and rank == config.get("fail_on", 1)
+        if fails_here and (config.get("once") is None or Marks(config["once"]).claim("failure")):
+            raise OutOfDataError(7)
         metrics = {"step": step, "loss": [2.0, 1.0, 3.0, 0.5][step], "nested": {"rank": rank}}
         session.report(metrics, checkpoint=Checkpoint.from_dict({"step": step}) if step % 2 == 0 else None)
         if config.get("together"):
@@ -154,7 +154,7 @@ def test_a_local_class_comes_as_text() -> None:
 def test_an_exception_with_a_cause_of_its_own_is_told_whole() -> None:
     def loop() -> None:
         try:
-            {}["missing"]
+            dict[str, int]()["missing"]
         except KeyError as error:
             raise ValueError("no such column") from error
 
