@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import Any
 
 from benchmarks import workload
@@ -28,7 +27,6 @@ def main(kind: str, strays: bool, workers: int) -> None:
     trainer = trainer_class(
         train_idle, train_loop_config={"strays": strays}, scaling_config=ScalingConfig(num_workers=workers)
     )
-    workload.write_out({"fit_called": time.monotonic()})
     trainer.fit()
 
 
