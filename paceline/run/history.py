@@ -70,7 +70,7 @@ def _surviving_rows(path: Path) -> list[dict[str, Any]]:
         elif record["kind"] == "attempt":
             del rows[record["start_index"] :]
             identity = TrialIdentity(header["trial_id"], header["experiment_id"], header["experiment_tag"])
-            filler = filler_of(identity, header["settings"]["config"] or {}, record)
+            filler = filler_of(identity, record.get("config", header["settings"]["config"]) or {}, record)
         elif record["kind"] == "row" and record["rank"] == 0 and filler is not None:
             metrics = record.get("reduced") or record["metrics"]
             rows.append(filler.fill(record["index"], metrics, record["stamp"], record["elapsed"]))

@@ -17,12 +17,12 @@ from paceline.storage.lock import boot_id
 
 
 def start_time(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None if there is no such process."""
+    """When the process started, in clock ticks since boot; None if there is none, or only its exit status."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return int(stat.rpartition(")")[2].split()[19])
+    return None if state in "ZX" else int(fields[18])
 
 
 def record(path: Path, attempt: int, processes: Mapping[int, int]) -> None:

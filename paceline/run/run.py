@@ -225,6 +225,8 @@ class Run:
             "node_ip": node_ip(),
             "pid": attempt.pids.get(0, os.getpid()),
         }
+        if self._files.records:  # a restored run may have been given another config
+            record["config"] = trial_files.as_json(self.spec.config)
         self._journal.append(record)
         self._journal.sync()
         return filler_of(self._files.identity, self.spec.config, record)

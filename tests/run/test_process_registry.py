@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -56,6 +57,16 @@ def test_processes_that_are_gone_are_no_survivors(tmp_path: Path) -> None:
     process.wait()
     assert process_registry.survivors(path) == []
     assert process_registry.start_time(process.pid) is None
+
+
+def test_a_process_that_nobody_has_waited_for_is_no_survivor(tmp_path: Path) -> None:
+    path = tmp_path / "processes.jsonl"
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process_registry.record(path, 0, {0: process.pid})
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is still in the process table
+    assert process_registry.end_survivors(path) == []
+    process.communicate()
 
 
 def test_attempts_are_added_and_a_torn_last_line_is_passed_over(
