@@ -82,6 +82,19 @@ def test_c4_worker_that_never_reports_again_is_killed(lab: Laboratory) -> None:
     continue_run(lab, plan)
 
 
+def test_c4_worker_that_dies_while_the_run_stops_is_not_waited_for(lab: Laboratory) -> None:
+    plan = lab.plan(Action("block", 4, 1), iterations=FOREVER, verbose=1)
+    with lab.drive(plan) as driver:
+        (mark,) = lab.marks.wait("action", do="block")
+        driver.family()
+        driver.send(signal.SIGINT)
+        wait_for(lambda: "SIGINT" in driver.text(), "the driver to say that it stops")
+        os.kill(mark["pid"], signal.SIGKILL)
+        assert driver.wait(15) in INTERRUPTED  # and not after the half minute that a live rank would have
+        check_run(lab.trial_dir, processes=driver.known())
+    continue_run(lab, plan)
+
+
 def test_c5_second_interrupt_does_not_wait(lab: Laboratory) -> None:
     plan = lab.plan(Action("block", 4, 1), iterations=FOREVER, failures={"stop_grace_s": 600.0}, verbose=1)
     with lab.drive(plan) as driver:
