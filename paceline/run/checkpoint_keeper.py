@@ -20,6 +20,7 @@ from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointCorruptError, StorageError
 from paceline.run.messages import StagedCheckpoint
 from paceline.run.retention import KeptCheckpoint, best, deleted_numbers, lacks_score, still_kept
+from paceline.run.trial_files import as_json
 from paceline.storage import commit as storage_commit
 from paceline.storage.journal import Journal
 from paceline.storage.manifest import verify
@@ -91,7 +92,8 @@ class CheckpointKeeper:
                 "attempt": self.attempt,
                 "score": kept.score,
                 "size": kept.size,
-                "row": dict(kept.row),
+                # A config may hold anything (functions, arrays): the journal takes what is plain data.
+                "row": {**kept.row, "config": as_json(kept.row.get("config"))},
             },
             finite=False,
         )
