@@ -127,6 +127,21 @@ def test_the_function_takes_a_config_or_nothing(number_of_parameters: int) -> No
     assert given == {"lr": 0.1}
 
 
+def test_a_config_may_hold_what_is_no_plain_data() -> None:
+    def loop(config: dict[str, Any]) -> None:
+        for step in range(2):
+            value = config["function"](step)
+            session.report({"value": value}, checkpoint=Checkpoint.from_dict({"value": value}))
+
+    result = quick_trainer(loop, config={"function": lambda step: step + 0.5, "kind": Path}).fit()
+    check_run(result.path, result=result, iterations=2)
+    assert result.metrics["value"] == 1.5
+    assert result.config is not None
+    assert result.config["train_loop_config"]["kind"] is Path
+    read = train.Result.from_path(result.path)
+    assert [row["value"] for _, row in read.best_checkpoints] == [0.5, 1.5]
+
+
 def test_without_a_config_there_is_an_empty_one() -> None:
     def loop(config: dict[str, Any]) -> None:
         session.report({"keys": len(config)})
