@@ -38,6 +38,8 @@ class Member:
         self.gone = False
         """The process is known to be dead."""
         self.last_seen = time.monotonic()
+        self.load_deadline: float | None = None
+        """When the task must have been loaded; None once it has."""
 
 
 class ChannelGroup(WorkerGroup):
@@ -115,6 +117,8 @@ class ChannelGroup(WorkerGroup):
             return
         if member.failure is not None:
             close_all(fds)
+        elif tag == protocol.LOADED:
+            member.load_deadline = None
         elif tag == protocol.READY:
             self._on_ready(member, fds)
         elif tag == protocol.RETURNED:
@@ -130,6 +134,7 @@ class ChannelGroup(WorkerGroup):
             self._events.append(TaskEnded(member.rank))
         elif tag == protocol.FAILED:
             member.ended = True
+            member.load_deadline = None
             member.failure = self._placed(member, protocol.decode_failure(body))
             self._events.append(TaskFailed(member.rank, member.failure))
         else:
@@ -162,8 +167,28 @@ class ChannelGroup(WorkerGroup):
             if gap > STALL_S:
                 for member in self._members:
                     member.last_seen += gap
+                    if member.load_deadline is not None:
+                        member.load_deadline += gap
             self._last_look = now
             self._look_after(now)
+            self._look_for_late_loading(now)
+
+    def _look_for_late_loading(self, now: float) -> None:
+        """Loading a task imports the user's modules: that belongs to the start, which is limited."""
+        late = [member for member in self._members if member.load_deadline is not None and now > member.load_deadline]
+        late = [member for member in late if member.failure is None and not member.gone]
+        if not late:
+            return
+        stacks = self.stacks()
+        for member in late:
+            member.load_deadline = None
+            self._fail(
+                member,
+                "startup",
+                f"the function was not loaded within start_timeout_s={self.placement.start_timeout_s:g} s",
+                traceback=stacks.get(member.rank, ""),
+                hint="Look at what its modules do at import, or raise FailureConfig(start_timeout_s=...).",
+            )
 
     @property
     def has_events(self) -> bool:
@@ -194,6 +219,7 @@ class ChannelGroup(WorkerGroup):
             raise ValueError(f"{self.world_size} workers need as many arguments, not {len(arguments)}")
         for member, argument in zip(self._members, arguments, strict=True):
             member.ended = False
+            member.load_deadline = time.monotonic() + self.placement.start_timeout_s
             self._post(member, protocol.TASK, task)
             self._post(member, protocol.RUN, argument)
 

@@ -57,7 +57,8 @@ def _code_of(error: SystemExit) -> int:
 def _message_of(error: BaseException) -> str:
     size = _size_of_arguments(error)
     if size > MAX_TEXT:
-        return f"(the message is left out: the exception's arguments hold {size:,} bytes)"
+        texts = [value for value in error.args if isinstance(value, str) and len(value) <= MAX_MESSAGE]
+        return " ".join([*map(_safe_text, texts), f"(the exception's arguments hold {size:,} bytes, not shown)"])
     return _safe_text(error)
 
 

@@ -28,6 +28,8 @@ ENDED: Final = 19
 FAILED: Final = 20
 """A WorkerFailure: the task raised, or the worker could not be set up."""
 HEARTBEAT: Final = 21
+LOADED: Final = 22
+"""The task is unpickled; the user's own code runs from here on."""
 
 RUN_ID_VARIABLE: Final = "PACELINE_RUN_ID"
 """Set for every worker: what it starts can be told from other runs by it."""

@@ -127,6 +127,7 @@ class WorkerLoop:
         except BaseException as error:
             now = time.monotonic_ns()
             return describe_exception(error, self.channel.rank, now, kind="startup", hint=UNPICKLE_HINT)
+        self.channel.frames.send(protocol.LOADED, b"")
         try:
             task(self.channel, argument)
         except BaseException as error:

@@ -29,6 +29,7 @@ from paceline.run.root_cause import SETTLE_S
 from paceline.run.spec import RunSpec
 from paceline.run.start_point import StartPoint
 from paceline.run.worker import TrainTask
+from paceline.storage.files import make_private_dirs
 from paceline.storage.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Attempt:
         places = []
         for rank in range(self.world_size):
             directory = self._run_dir.rank_dir(rank)
-            directory.mkdir(exist_ok=True)
+            make_private_dirs(directory)
             places.append(
                 WorkerPlace(
                     rank=rank,

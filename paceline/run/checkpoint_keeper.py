@@ -19,7 +19,7 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointCorruptError, StorageError
 from paceline.run.messages import StagedCheckpoint
-from paceline.run.retention import KeptCheckpoint, best, deleted_numbers, lacks_score, still_kept
+from paceline.run.retention import KeptCheckpoint, best, deleted_numbers, lacks_score, listed_numbers, still_kept
 from paceline.run.trial_files import as_json
 from paceline.storage import commit as storage_commit
 from paceline.storage.journal import Journal
@@ -62,6 +62,7 @@ class CheckpointKeeper:
     """Descriptor of the newest checkpoint when checkpoints are not to be written to disk."""
     _undeleted: list[Path] = field(default_factory=list)
     _uploads: ThreadPoolExecutor | None = None
+    _damaged: list[str] = field(default_factory=list)
     _warned_of_score: bool = False
 
     @property
@@ -78,9 +79,10 @@ class CheckpointKeeper:
         self, staged: StagedCheckpoint, parts: Mapping[int, StagedCheckpoint], iteration: int, row: Mapping[str, Any]
     ) -> Commit:
         """Make rank 0's staged checkpoint, with the other ranks' parts, a committed one."""
-        staging = Path(staged.path)
+        staging = Path(os.fsdecode(staged.path))
         if parts:
-            storage_commit.merge_staged(staging, {rank: Path(part.path) for rank, part in parts.items()})
+            storage_commit.merge_staged(staging, {rank: Path(os.fsdecode(part.path)) for rank, part in parts.items()})
+        self.journal.sync()  # the rows up to this checkpoint must be there whenever it is
         storage_commit.commit(staging, self.run_dir.checkpoint(staged.number))
         kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size)
         self._take(kept)
@@ -160,8 +162,11 @@ class CheckpointKeeper:
             self._discard(kept.number)
 
     def _discard(self, number: int) -> None:
+        path = self.run_dir.checkpoint(number)
+        if self.mirror is not None and not path.exists():
+            return
         try:
-            trash = storage_commit.to_trash(self.run_dir.checkpoint(number))
+            trash = storage_commit.to_trash(path)
         except (StorageError, FileNotFoundError) as error:
             self._warn_once(f"checkpoint {number} could not be deleted: {error}")
         else:
@@ -185,7 +190,10 @@ class CheckpointKeeper:
         if self.in_memory:
             assert self.memory_file is not None
             return Checkpoint._from_memory_file(os.dup(self.memory_file))
-        return Checkpoint.from_directory(str(self.run_dir.checkpoint(kept.number)))
+        path = self.run_dir.checkpoint(kept.number)
+        if self.mirror is not None and not path.exists():  # of an earlier driver elsewhere: fetched when it is used
+            return Checkpoint.from_uri(f"{self.mirror.filesystem.label}/{path.name}")
+        return Checkpoint.from_directory(str(path))
 
     def newest_checkpoint(self) -> Checkpoint | None:
         return self.reference(self.newest) if self.newest is not None else None
@@ -207,11 +215,21 @@ class CheckpointKeeper:
                 return newest
             except (CheckpointCorruptError, FileNotFoundError) as error:
                 self.committed.pop()
-                place = storage_commit.quarantine(path) if path.exists() else path
-                self.warnings.append(f"{path.name} is damaged and was set aside as {place.name}: {error}")
-                self.journal.append({"kind": "delete", "number": newest.number, "reason": "damaged"})
-                self.journal.sync()
+                self._set_aside(newest.number, str(error))
+        if self._damaged and self.newest is None:
+            raise CheckpointCorruptError(
+                f"none of the run's checkpoints is sound: {', '.join(self._damaged)}. They were set aside under these "
+                f"names in {self.run_dir.root}. Start a new run, from resume_from_checkpoint=... if you have a copy."
+            )
         return self.newest
+
+    def _set_aside(self, number: int, reason: str) -> None:
+        path = self.run_dir.checkpoint(number)
+        place = storage_commit.quarantine(path) if path.exists() else path
+        self._damaged.append(place.name)
+        self.warnings.append(f"{path.name} is damaged and was set aside as {place.name}: {reason}")
+        self.journal.append({"kind": "delete", "number": number, "reason": "damaged"})
+        self.journal.sync()
 
     def load(self, records: list[dict[str, Any]]) -> None:
         """Take over the checkpoints of an earlier driver and finish the deletions it had begun."""
@@ -223,6 +241,9 @@ class CheckpointKeeper:
         self.next_number = max(numbers, default=-1) + 1
         for number in sorted(deleted_numbers(records) & set(on_disk)):
             self._discard(number)
+        for number in sorted(listed_numbers(records) - set(present)):
+            if self.run_dir.checkpoint(number).exists():
+                self._set_aside(number, "its manifest is gone")
 
     def continue_after(self, checkpoint: Checkpoint) -> None:
         """Number on from the checkpoint that a new run starts from; a damaged one is refused here."""

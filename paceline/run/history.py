@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,10 @@ from paceline.air.result import Result
 from paceline.run.retention import KeptCheckpoint, best, still_kept
 from paceline.run.rows import RowFiller
 from paceline.run.spec import TrialIdentity
-from paceline.run.trial_files import ending, find_trials, state_records
+from paceline.run.trial_files import ending, find_remote_trials, find_trials, state_records
+from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import read
+from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import RunDir, resolve_storage
 
 
@@ -97,12 +102,55 @@ def filler_of(identity: TrialIdentity, config: Mapping[str, Any], attempt: Mappi
 
 
 def load_result(path: str | Path) -> Result:
-    """The Result of a finished, failed or interrupted run, from its directory."""
+    """The Result of a finished, failed or interrupted run, from its directory or from remote storage."""
     resolved = resolve_storage(path)
-    trials = find_trials(resolved) if isinstance(resolved, Path) else []
+    if isinstance(resolved, str):
+        return _load_remote(resolved)
+    trials = find_trials(resolved)
     if not trials:
-        raise RestoreError(f"{path} holds no run of paceline: there is no journal.jsonl in it or one level below.")
+        raise _no_run(path)
     run_dir = trials[0]
+
+    def reference(kept: KeptCheckpoint) -> Checkpoint:
+        return Checkpoint.from_directory(str(run_dir.checkpoint(kept.number)))
+
+    return _result_of(run_dir, str(run_dir.root), dict(run_dir.checkpoints()), reference)
+
+
+def _load_remote(uri: str) -> Result:
+    """The journal is fetched; checkpoints stay where they are until they are used."""
+    trials = find_remote_trials(uri)
+    if not trials:
+        raise _no_run(uri)
+    trial_uri, _ = trials[0]
+    folder = tempfile.mkdtemp(prefix="paceline-result-")
+    mirror = Mirror(FsspecFilesystem(trial_uri), RunDir(Path(folder)))
+    try:
+        mirror.pull_state(Path(folder))
+        present: dict[int, Path | None] = dict.fromkeys(mirror.checkpoint_numbers())
+        result = _result_of(
+            mirror.run_dir,
+            trial_uri,
+            present,
+            lambda kept: Checkpoint.from_uri(f"{trial_uri}/{mirror.run_dir.checkpoint(kept.number).name}"),
+        )
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    weakref.finalize(result._history, shutil.rmtree, folder, ignore_errors=True)
+    return result
+
+
+def _no_run(path: str | Path) -> RestoreError:
+    return RestoreError(f"{path} holds no run of paceline: there is no journal.jsonl in it or one level below.")
+
+
+def _result_of(
+    run_dir: RunDir,
+    path: str,
+    present: Mapping[int, Path | None],
+    reference: Callable[[KeptCheckpoint], Checkpoint],
+) -> Result:
     history = JournalHistory(run_dir.journal)
     records = state_records(run_dir)
     settings = records[0]["settings"]
@@ -111,22 +159,19 @@ def load_result(path: str | Path) -> Result:
         checkpoint_score_attribute=settings["checkpoint_score_attribute"],
         checkpoint_score_order=settings["checkpoint_score_order"],
     )
-    kept = still_kept(records, dict(run_dir.checkpoints()))
+    kept = still_kept(records, present)
     rows = history.rows()
     ended = [record for record in records if record["kind"] == "end"]
     status = ending(records) or "unfinished"
     return Result(
         metrics={**rows[-1], "done": bool(ended)} if rows else {},
-        checkpoint=_reference(run_dir, kept[-1]) if kept else None,
+        checkpoint=reference(kept[-1]) if kept else None,
         error=TrainingFailedError(ended[-1]["message"]) if status == "failed" else None,
         log_dir=run_dir.root,
-        best_checkpoints=[(_reference(run_dir, each), dict(each.row)) for each in best(config, kept)],
+        path=path,
+        best_checkpoints=[(reference(each), dict(each.row)) for each in best(config, kept)],
         rank_metrics=history.last_rank_metrics(),
         attempts=1 + max((record["attempt"] for record in records if record["kind"] == "attempt"), default=-1),
         status=status,
         _history=history,
     )
-
-
-def _reference(run_dir: RunDir, kept: KeptCheckpoint) -> Checkpoint:
-    return Checkpoint.from_directory(str(run_dir.checkpoint(kept.number)))

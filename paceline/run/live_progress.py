@@ -114,9 +114,7 @@ class LiveProgress(Progress):
         self.close()
         elapsed = duration_text(time.monotonic() - self._started_at)
         metrics = result.metrics
-        ending = (
-            f"{self._name} {result.status} after {metrics.get('training_iteration', 0)} iterations, {elapsed}"
-        )
+        ending = f"{self._name} {result.status} after {metrics.get('training_iteration', 0)} iterations, {elapsed}"
         self._print(ending, "bold green" if result.error is None else "bold red")
         if table := shown_metrics(metrics):
             self._console.print(_table(table))

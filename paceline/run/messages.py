@@ -10,8 +10,9 @@ import msgspec
 class StagedCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint that rank's process has written, hashed and synced, ready to be renamed."""
 
-    path: str
-    """The staging directory; empty when the content travels in a memory file instead."""
+    path: bytes
+    """The staging directory; empty when the content travels in a memory file instead. Paths travel as
+    bytes: not every file name is text."""
     number: int
     size: int
     score: float | None = None
@@ -87,7 +88,7 @@ class SessionSetup(msgspec.Struct, frozen=True):
     node_rank: int
     trial_name: str
     trial_id: str
-    trial_dir: str
+    trial_dir: bytes
     experiment_name: str
     resources: dict[str, Any]
     metadata: dict[str, Any]
@@ -98,7 +99,7 @@ class SessionSetup(msgspec.Struct, frozen=True):
     """The number of the next checkpoint."""
     decides: bool
     """Somebody may stop the run at any report, so that every report waits for its answer."""
-    resume_path: str | None = None
+    resume_path: bytes | None = None
     """The checkpoint to continue from: a local directory ..."""
     resume_uri: str | None = None
     """... or somewhere else ..."""

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
+from paceline.storage.files import PRIVATE_FILE_MODE
 from paceline.storage.lock import boot_id
 
 
@@ -32,7 +33,8 @@ def record(path: Path, attempt: int, processes: Mapping[int, int]) -> None:
         json.dumps({"rank": rank, "attempt": attempt, "pid": pid, "start": start_time(pid), "boot": boot})
         for rank, pid in processes.items()
     ]
-    with open(path, "a") as file:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE_MODE)
+    with os.fdopen(descriptor, "a") as file:
         file.write("".join(line + "\n" for line in lines))
 
 

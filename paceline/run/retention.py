@@ -67,6 +67,12 @@ def deleted_numbers(records: Sequence[Mapping[str, Any]]) -> set[int]:
     return {record["number"] for record in records if record["kind"] == "delete"}
 
 
+def listed_numbers(records: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Checkpoints that the journal says are there."""
+    committed = {record["number"] for record in records if record["kind"] == "checkpoint"}
+    return committed - deleted_numbers(records)
+
+
 def still_kept(records: Sequence[Mapping[str, Any]], present: Mapping[int, Path | None]) -> list[KeptCheckpoint]:
     """What a journal lists and storage still has, oldest first.
 

@@ -90,7 +90,7 @@ def describe(failures: Sequence[AttemptFailure], reason: str) -> str:
     if len(failures) > 1 or reason not in ("", "max_failures is 0"):
         lines.append(f"(attempt {last.attempt + 1}; {reason})")
     if cause.traceback:
-        lines += ["", *_last_lines(cause.traceback, 20)]
+        lines += ["", *_excerpt(cause.traceback, 20)]
     if cause.hint:
         lines += ["", f"Hint: {cause.hint}"]
     if last.collateral:
@@ -115,6 +115,11 @@ def _first_line(text: str) -> str:
     return line if len(line) <= 160 else line[:157] + "..."
 
 
-def _last_lines(text: str, count: int) -> list[str]:
+def _excerpt(text: str, count: int) -> list[str]:
+    """The part next to the failure: the end of a traceback, the beginning of a stack dump."""
     lines = text.rstrip().splitlines()
-    return lines if len(lines) <= count else ["  ...", *lines[-count:]]
+    if len(lines) <= count:
+        return lines
+    if "most recent call first" in text:
+        return [*lines[:count], "  ..."]
+    return ["  ...", *lines[-count:]]

@@ -39,6 +39,8 @@ from paceline.run.rows import RowFiller, node_ip
 from paceline.run.spec import RunSpec
 from paceline.run.start_point import StartPoint, from_given_checkpoint, from_own_checkpoint, session_setup
 from paceline.run.trial import Trial
+from paceline.storage.files import write_durably
+from paceline.storage.manifest import read_manifest
 
 POLL_S = 0.2
 """How long a step waits for news; deaths and reports end the wait at once."""
@@ -99,9 +101,30 @@ class Run:
                     "Start it anew, and give num_to_keep another value to be able to restore."
                 )
             keeper.load(self._files.records)
+            self._restore_lost_row(keeper)
         elif self.spec.resume_from is not None:
             keeper.continue_after(self.spec.resume_from)
         return keeper
+
+    def _restore_lost_row(self, keeper: CheckpointKeeper) -> None:
+        """The journal's tail may be torn, and the newest checkpoint's row with it: its manifest has it too."""
+        newest = keeper.newest
+        if newest is None or newest.iteration <= self._files.last_row:
+            return
+        facts = read_manifest(self._run_dir.checkpoint(newest.number)).facts
+        self._journal.append(
+            {
+                "kind": "row",
+                "attempt": facts["attempt"],
+                "index": facts["iteration"],
+                "rank": 0,
+                "stamp": facts["created"],
+                "elapsed": facts["elapsed"],
+                "metrics": facts["metrics"],
+            },
+            finite=False,
+        )
+        self._journal.sync()
 
     def _make_trial(self) -> Trial:
         identity = self._files.identity
@@ -227,7 +250,7 @@ class Run:
         }
         if self._files.records:  # a restored run may have been given another config
             record["config"] = trial_files.as_json(self.spec.config)
-        self._journal.append(record)
+        self._journal.append(record, finite=False)
         self._journal.sync()
         return filler_of(self._files.identity, self.spec.config, record)
 
@@ -340,7 +363,8 @@ class Run:
                 "cause": cause.kind,
                 "message": cause.message,
                 "traceback": cause.traceback,
-            }
+            },
+            finite=False,
         )
         self._journal.sync()
         decision = decide(self.spec.run_config.failure_config, self._failures, self._without_progress)
@@ -372,14 +396,15 @@ class Run:
             message = root_cause.describe(self._failures, reason)
             error = TrainingFailedError(message, failures=tuple(self._failures))
             error.__cause__ = root_cause.cause_exception(self._failures[-1].root_cause)
-            self._run_dir.error_txt.write_text(message + "\n")
+            write_durably(self._run_dir.error_txt, message.encode("utf-8", "backslashreplace") + b"\n")
         self._pass_on_warnings()
         if 0 not in self._rank_metrics:
             self._read_back()
         result = self._make_result(status, error)
         if error is not None:
             error.result = result
-        self._journal.append({"kind": "end", "status": status, "message": str(error or ""), "time": time.time()})
+        end = {"kind": "end", "status": status, "message": str(error or ""), "time": time.time()}
+        self._journal.append(end, finite=False)
         self._journal.sync()
         self._conclude(result)
 
@@ -398,6 +423,7 @@ class Run:
             checkpoint=self._keeper.newest_checkpoint(),
             error=error,
             log_dir=self._run_dir.root,
+            path=self._files.mirror.filesystem.label if self._files.mirror is not None else "",
             best_checkpoints=self._keeper.best_checkpoints(),
             rank_metrics=dict(sorted(self._rank_metrics.items())),
             warnings=list(observers.warnings),

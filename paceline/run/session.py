@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -40,7 +41,7 @@ class Session:
         self.node_rank = setup.node_rank
         self.trial_name = setup.trial_name
         self.trial_id = setup.trial_id
-        self.trial_dir = setup.trial_dir
+        self.trial_dir = os.fsdecode(setup.trial_dir)
         self.experiment_name = setup.experiment_name
         self.trial_resources = setup.resources
         self.metadata = setup.metadata

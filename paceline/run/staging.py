@@ -36,7 +36,8 @@ class CheckpointStager:
     def __init__(self, setup: SessionSetup, channel: WorkerChannel) -> None:
         self._setup = setup
         self._channel = channel
-        self._run_dir = RunDir(Path(setup.trial_dir))
+        self._run_dir = RunDir(Path(os.fsdecode(setup.trial_dir)))
+        self._began = time.monotonic()
         self._number = setup.next_number
         self._stages = setup.world_rank == 0 or setup.keep_all_ranks
         self._memory_file: int | None = None
@@ -78,9 +79,10 @@ class CheckpointStager:
                 "score": score,
                 "metrics": dict(metrics),
                 "created": time.time(),
+                "elapsed": time.monotonic() - self._began,
             }
         )
-        return StagedCheckpoint(path=str(stager.directory), number=number, size=manifest.size, score=score)
+        return StagedCheckpoint(path=os.fsencode(stager.directory), number=number, size=manifest.size, score=score)
 
     def _score_in(self, checkpoint: Checkpoint) -> float | None:
         key = self._setup.score_attribute
@@ -91,7 +93,7 @@ class CheckpointStager:
         descriptor = memory_file(checkpoint, _report_facts(number, index))
         self._memory_file = os.dup(descriptor)
         size = os.fstat(descriptor).st_size
-        staged = StagedCheckpoint(path="", number=number, size=size, score=self._score_in(checkpoint))
+        staged = StagedCheckpoint(path=b"", number=number, size=size, score=self._score_in(checkpoint))
         return staged, False, (descriptor,)
 
     def _stage_in_background(

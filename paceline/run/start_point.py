@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from paceline.air.checkpoint import Checkpoint
@@ -68,7 +69,7 @@ def session_setup(
         node_rank=0,
         trial_name=str(trial),
         trial_id=trial.trial_id,
-        trial_dir=trial.local_path,
+        trial_dir=os.fsencode(trial.local_path),
         experiment_name=trial.experiment_name,
         resources={"bundles": factory.bundles, "strategy": factory.strategy},
         metadata=dict(spec.metadata),
@@ -76,7 +77,7 @@ def session_setup(
         start_index=start.index,
         next_number=keeper.next_number,
         decides=decides,
-        resume_path=start.path,
+        resume_path=None if start.path is None else os.fsencode(start.path),
         resume_uri=start.uri,
         resume_in_memory=start.memory_file is not None,
         checkpoints_in_memory=keeper.in_memory,

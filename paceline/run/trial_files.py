@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ class TrialFiles:
     mirror: Mirror | None = None
     records: list[dict[str, Any]] = field(default_factory=list)
     """What the journal already said, rows left out; empty for a new trial."""
+    last_row: int = 0
+    """The index of the last of rank 0's rows that survives in the journal."""
     notes: list[str] = field(default_factory=list)
     """What the user should know."""
 
@@ -110,9 +113,11 @@ def reopen(spec: RunSpec) -> TrialFiles:
         run_dir = RunDir(path)
     records = state_records(run_dir)
     header = records[0]
+    last_row = last_row_index(run_dir)
     identity = TrialIdentity(header["trial_id"], header["experiment_id"], header["experiment_tag"])
     files = _open(run_dir, header["experiment_name"], identity, mirror)
     files.records = records
+    files.last_row = last_row
     ended = process_registry.end_survivors(run_dir.processes)
     if ended:
         files.notes.append(f"Ended {len(ended)} worker process(es) that the last driver had left behind.")
@@ -169,6 +174,20 @@ def find_trials(path: Path) -> list[RunDir]:
     return sorted(found, key=lambda run_dir: run_dir.journal.stat().st_mtime, reverse=True)
 
 
+def find_remote_trials(uri: str) -> list[tuple[str, list[dict[str, Any]]]]:
+    """(URI, state records) of the trials at or one level below a URI, the one last worked at first."""
+    store = FsspecFilesystem(uri)
+    found = []
+    for name in store.list():
+        *folders, file = name.split("/")
+        if file == "journal.jsonl" and len(folders) <= 1:
+            with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
+                run_dir = RunDir(Path(folder))
+                store.download(name, run_dir.journal)
+                found.append(("/".join([uri, *folders]), state_records(run_dir)))
+    return sorted(found, key=lambda each: max(record.get("time", 0.0) for record in each[1]), reverse=True)
+
+
 def state_records(run_dir: RunDir) -> list[dict[str, Any]]:
     """The journal without its rows; the first record describes the run."""
     try:
@@ -178,6 +197,17 @@ def state_records(run_dir: RunDir) -> list[dict[str, Any]]:
     if not records or records[0].get("kind") != "run":
         raise RestoreError(f"{run_dir.journal} does not begin with a run's description; it cannot be continued.")
     return records
+
+
+def last_row_index(run_dir: RunDir) -> int:
+    """How far rank 0's surviving rows go."""
+    last = 0
+    for record in read(run_dir.journal):
+        if record["kind"] == "attempt":
+            last = min(last, record["start_index"])
+        elif record["kind"] == "row" and record["rank"] == 0:
+            last = record["index"]
+    return last
 
 
 def ending(records: list[dict[str, Any]]) -> Status | None:

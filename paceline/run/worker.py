@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ def _resume_checkpoint(setup: SessionSetup, channel: WorkerChannel) -> Checkpoin
     from paceline.air.checkpoint import Checkpoint
 
     if setup.resume_path is not None:
-        return Checkpoint.from_directory(setup.resume_path)
+        return Checkpoint.from_directory(os.fsdecode(setup.resume_path))
     if setup.resume_uri is not None:
         return Checkpoint.from_uri(setup.resume_uri)
     if setup.resume_in_memory:

@@ -12,7 +12,7 @@ from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, Scal
 from paceline.air.errors import ConfigError, RestoreError, TrainingFailedError
 from paceline.engine.choose import choose_engine
 from paceline.run.spec import RunSpec, TrialIdentity
-from paceline.run.trial_files import find_trials, state_records
+from paceline.run.trial_files import find_remote_trials, find_trials, state_records
 from paceline.storage.run_dir import resolve_storage
 
 if TYPE_CHECKING:
@@ -204,31 +204,14 @@ def _trials_at(path: str | os.PathLike[str]) -> list[tuple[str, dict[str, Any], 
     """(trial directory, saved settings, header) of the runs at a place, newest first."""
     resolved = resolve_storage(path)
     if isinstance(resolved, str):
-        return _remote_trials_at(resolved)
+        return [(uri, records[0]["settings"], records[0]) for uri, records in find_remote_trials(resolved)]
     found = []
     for run_dir in find_trials(resolved):
-        header = state_records(run_dir)[0]
+        try:
+            header = state_records(run_dir)[0]
+        except RestoreError:  # its driver died before it had written down what it was about to run
+            continue
         found.append((str(run_dir.root), header["settings"], header))
-    return found
-
-
-def _remote_trials_at(uri: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    import tempfile
-    from pathlib import Path
-
-    from paceline.storage.filesystem import FsspecFilesystem
-    from paceline.storage.run_dir import RunDir
-
-    found = []
-    filesystem = FsspecFilesystem(uri)
-    for name in filesystem.list():
-        parts = name.split("/")
-        if parts[-1] == "journal.jsonl" and len(parts) <= 2:
-            with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
-                run_dir = RunDir(Path(folder))
-                filesystem.download(name, run_dir.journal)
-                header = state_records(run_dir)[0]
-            found.append(("/".join([uri, *parts[:-1]]), header["settings"], header))
     return found
 
 
