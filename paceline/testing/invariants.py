@@ -20,6 +20,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -181,13 +182,14 @@ def check_rows(trial_dir: Path, result: Result | None, iterations: int | None) -
         return
     frame = result.metrics_dataframe
     survivors = [] if frame is None or frame.empty else [int(value) for value in frame["training_iteration"]]
-    assert survivors == list(range(1, len(survivors) + 1)), f"the rows are not 1..N: {survivors}"
+    jumps = [(one, after) for one, after in pairwise([0, *survivors]) if after != one + 1]
+    assert not jumps, f"the rows are not 1..{len(survivors)}, they go {', '.join(f'{a} -> {b}' for a, b in jumps)}"
     if iterations is not None:
         assert len(survivors) == iterations, f"{len(survivors)} rows survive instead of {iterations}"
     if frame is not None and "iteration" in frame:
         assert [int(value) for value in frame["iteration"]] == survivors, "rows and their content are out of step"
     logged = result_file_iterations(trial_dir)
-    assert logged == survivors, f"result.json has {logged}, the dataframe {survivors}"
+    assert logged == survivors, f"result.json has {len(logged)} rows, the dataframe {len(survivors)}"
 
 
 def result_file_iterations(trial_dir: Path) -> list[int]:
