@@ -164,7 +164,7 @@ def _result_of(
     ended = [record for record in records if record["kind"] == "end"]
     status = ending(records) or "unfinished"
     return Result(
-        metrics={**rows[-1], "done": bool(ended)} if rows else {},
+        metrics={**rows[-1], "done": status != "unfinished"} if rows else {},
         checkpoint=reference(kept[-1]) if kept else None,
         error=TrainingFailedError(ended[-1]["message"]) if status == "failed" else None,
         log_dir=run_dir.root,
