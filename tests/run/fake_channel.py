@@ -63,7 +63,7 @@ def session_setup(trial_dir: Path, **facts: Any) -> SessionSetup:
         "node_rank": 0,
         "trial_name": "Trainer_4913f_00000",
         "trial_id": "4913f_00000",
-        "trial_dir": str(trial_dir),
+        "trial_dir": os.fsencode(trial_dir),
         "experiment_name": "experiment",
         "resources": {"bundles": [{"CPU": 1}], "strategy": "PACK"},
         "metadata": {},

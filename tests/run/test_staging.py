@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from paceline.air import Checkpoint
-from paceline.run.messages import CheckpointReady
+from paceline.run.messages import CheckpointReady, StagedCheckpoint
 from paceline.run.staging import CheckpointStager, memory_file
 from paceline.storage.commit import commit
 from paceline.storage.manifest import verify
@@ -23,6 +24,10 @@ def channel() -> Iterator[FakeChannel]:
     line = FakeChannel()
     yield line
     line.close()
+
+
+def where(staged: StagedCheckpoint) -> Path:
+    return Path(os.fsdecode(staged.path))
 
 
 def never() -> None:
@@ -43,11 +48,11 @@ def test_in_the_foreground_the_content_is_safe_when_it_returns(tmp_path: Path, c
     staged, follows, descriptors = stager.stage(checkpoint, 8, {"loss": 1}, never)
     assert staged is not None
     assert (staged.number, follows, descriptors) == (3, False, ())
-    assert Path(staged.path).name.startswith(".checkpoint_000003.tmp-2-")
+    assert where(staged).name.startswith(".checkpoint_000003.tmp-2-")
     assert (tmp_path / "mine" / "model.txt").exists()  # the user's own directory stays
     (tmp_path / "mine" / "model.txt").write_text("something else")
-    manifest = verify(Path(staged.path))
-    assert (Path(staged.path) / "model.txt").read_text() == "weights"
+    manifest = verify(where(staged))
+    assert (where(staged) / "model.txt").read_text() == "weights"
     facts = {key: manifest.facts[key] for key in ("number", "iteration", "attempt", "metrics")}
     assert facts == {"number": 3, "iteration": 8, "attempt": 2, "metrics": {"loss": 1}}
 
@@ -79,7 +84,7 @@ def commit_number(trial: Path, number: int, scratch: Path) -> None:
     stager = CheckpointStager(session_setup(trial, next_number=number), FakeChannel())
     staged, _, _ = stager.stage(a_directory(scratch), number + 1, {}, never)
     assert staged is not None
-    commit(Path(staged.path), RunDir(trial).checkpoint(number))
+    commit(where(staged), RunDir(trial).checkpoint(number))
 
 
 def test_a_rank_that_lags_behind_finds_the_newest(tmp_path: Path, channel: FakeChannel) -> None:
@@ -104,8 +109,8 @@ def test_in_the_background_a_directory_is_taken_over(tmp_path: Path, channel: Fa
     (ready,) = channel.sent
     assert isinstance(ready, CheckpointReady)
     assert (ready.index, ready.checkpoint.number) == (1, 0)
-    verify(Path(ready.checkpoint.path))
-    assert [path.name for path in trial.iterdir()] == [Path(ready.checkpoint.path).name]
+    verify(where(ready.checkpoint))
+    assert [path.name for path in trial.iterdir()] == [where(ready.checkpoint).name]
 
 
 def test_in_the_background_a_dict_is_captured_before_it_returns(tmp_path: Path, channel: FakeChannel) -> None:
@@ -116,7 +121,7 @@ def test_in_the_background_a_dict_is_captured_before_it_returns(tmp_path: Path, 
     stager.close()
     (ready,) = channel.sent
     assert isinstance(ready, CheckpointReady)
-    assert Checkpoint.from_directory(ready.checkpoint.path).to_dict()["weights"] == [1, 2, 3]
+    assert Checkpoint.from_directory(where(ready.checkpoint)).to_dict()["weights"] == [1, 2, 3]
 
 
 def test_background_checkpoints_keep_their_order_and_only_two_are_in_flight(
@@ -130,7 +135,7 @@ def test_background_checkpoints_keep_their_order_and_only_two_are_in_flight(
         assert channel.arrived.acquire(timeout=60)
         message = channel.sent[len(committed)]
         assert isinstance(message, CheckpointReady)
-        commit(Path(message.checkpoint.path), RunDir(tmp_path).checkpoint(message.checkpoint.number))
+        commit(where(message.checkpoint), RunDir(tmp_path).checkpoint(message.checkpoint.number))
         committed.append(message.checkpoint.number)
         stager.acknowledged(len(committed))
 
@@ -170,7 +175,7 @@ def test_into_memory_nothing_is_written_to_disk(tmp_path: Path, channel: FakeCha
     checkpoint = Checkpoint.from_dict({"n": 1})
     staged, follows, descriptors = stager.stage(checkpoint, 3, {}, never)
     assert staged is not None
-    assert (staged.path, staged.number, follows, len(descriptors)) == ("", 5, False, 1)
+    assert (staged.path, staged.number, follows, len(descriptors)) == (b"", 5, False, 1)
     stager.sent(descriptors)
     stager.committed(checkpoint)
     newest = stager.newest_committed()

@@ -1,0 +1,264 @@
+"""Results on remote storage: the same run, mirrored, retained, restored from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, session
+from paceline.air.errors import ConfigError, RestoreError, RunLockedError, StorageError
+from paceline.run.callbacks import Callback
+from paceline.testing.chaos import Driver, Marks
+from paceline.testing.invariants import check_checkpoints, check_clean, check_rows, listening_sockets
+from paceline.train import DataParallelTrainer
+from tests.storage.s3_server import s3_filesystem, s3_server
+from tests.train.counting import count
+from tests.train.quick import quick_trainer
+
+pytest.importorskip("s3fs")
+pytest.importorskip("moto")
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    with s3_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of this test's own, reachable by the environment alone: by the driver and by its workers."""
+    import s3fs
+
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_endpoint,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    name = f"bucket-{uuid.uuid4().hex}"
+    s3_filesystem(s3_endpoint).call_s3("create_bucket", Bucket=name)
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield name
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def listing(s3_endpoint: str, bucket: str) -> Any:
+    """What is in the bucket, as names below the trial's directory."""
+
+    def look() -> list[str]:
+        found = s3_filesystem(s3_endpoint).find(bucket)
+        return sorted("/".join(name.split("/")[4:]) for name in found)
+
+    return look
+
+
+def check(result: Result, iterations: int) -> None:
+    """The invariants of a run, but for those of the process: the S3 server of these tests lives in it."""
+    assert result.log_dir is not None
+    check_checkpoints(result.log_dir, result)
+    check_rows(result.log_dir, result, iterations)
+    check_clean(result.log_dir, result)
+
+
+def local_twin(results_dir: Path) -> Path:
+    (journal,) = results_dir.glob("*/*/journal.jsonl")
+    return journal.parent
+
+
+def test_a_run_is_mirrored_as_it_goes(bucket: str, listing: Any, results_dir: Path) -> None:
+    seen: list[list[str]] = []
+
+    class Looking(Callback):
+        def on_checkpoint(self, iteration: int, trials: Any, trial: Any, checkpoint: Any, **info: Any) -> None:
+            seen.append([name for name in listing() if name.endswith("MANIFEST.json")])
+
+    result = quick_trainer(
+        count, config={"steps": 4}, name="experiment", storage_path=f"s3://{bucket}/results", callbacks=[Looking()]
+    ).fit()
+    check(result, iterations=4)
+    assert seen == [
+        ["checkpoint_000000/MANIFEST.json"],
+        ["checkpoint_000000/MANIFEST.json", "checkpoint_000001/MANIFEST.json"],
+    ]
+    names = listing()
+    assert {"journal.jsonl", "result.json", "progress.csv", "params.json"} <= set(names)
+    assert "lock" not in names  # given back
+    assert result.checkpoint is not None
+    assert result.checkpoint.to_dict()["step"] == 4
+    assert local_twin(results_dir) == result.log_dir
+
+
+def test_retention_removes_remote_ones_too(bucket: str, listing: Any) -> None:
+    result = quick_trainer(
+        count,
+        config={"steps": 8},
+        storage_path=f"s3://{bucket}/results",
+        checkpoint_config=CheckpointConfig(num_to_keep=1),
+    ).fit()
+    assert result.warnings == []
+    check(result, iterations=8)
+    assert {name.split("/")[0] for name in listing() if name.startswith("checkpoint_")} == {"checkpoint_000003"}
+
+
+def test_a_retry_goes_on_from_the_newest(bucket: str, tmp_path: Path) -> None:
+    def flaky(config: dict[str, Any]) -> None:
+        newest = session.get_checkpoint()
+        if newest is not None and Marks(config["marks"]).claim("failure"):
+            raise AssertionError("a first attempt has no checkpoint")
+        count({"steps": 4 if newest is None else config["steps"]})
+        if newest is None:
+            Marks(config["marks"]).claim("failure")
+            raise ValueError("once")
+
+    result = quick_trainer(
+        flaky,
+        config={"steps": 6, "marks": str(tmp_path / "marks")},
+        storage_path=f"s3://{bucket}/results",
+        failure_config=FailureConfig(max_failures=1),
+    ).fit()
+    assert result.metrics_dataframe["step"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert result.attempts == 2
+
+
+def test_restored_from_the_uri_on_another_machine(bucket: str, tmp_path: Path, results_dir: Path) -> None:
+    """The driver is killed, and nothing of the local directory is left."""
+    storage, marks = f"s3://{bucket}/results", Marks(tmp_path / "marks")
+    settings = {"steps": 8, "wait_at": 6, "marks": str(marks.directory)}
+    arguments = ["-m", "tests.train.counting", storage, json.dumps(settings), "{}"]
+    with Driver(arguments, output=tmp_path / "driver.txt", cwd=PROJECT) as driver:
+        marks.wait("waiting", 2)
+        driver.kill()
+    trial = local_twin(results_dir)
+    uri = f"{storage}/experiment/{trial.name}"
+    shutil.rmtree(results_dir)
+    assert DataParallelTrainer.can_restore(uri)
+    assert DataParallelTrainer.can_restore(f"{storage}/experiment")
+    assert not DataParallelTrainer.can_restore(f"{storage}/other")
+    trainer = DataParallelTrainer.restore(
+        f"{storage}/experiment", train_loop_per_worker=count, train_loop_config={"steps": 8}
+    )
+    result = trainer.fit()
+    check(result, iterations=8)
+    assert result.metrics_dataframe["step"].tolist() == list(range(1, 9))
+    assert result.metrics_dataframe["iterations_since_restore"].tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
+    assert [checkpoint.number for checkpoint, _ in result.best_checkpoints] == [0, 1, 2, 3]
+    assert [checkpoint.to_dict()["step"] for checkpoint, _ in result.best_checkpoints] == [2, 4, 6, 8]
+    assert result.path == uri
+
+
+def test_a_result_can_be_read_from_the_uri(bucket: str, results_dir: Path) -> None:
+    result = quick_trainer(count, config={"steps": 4}, name="experiment", storage_path=f"s3://{bucket}/results").fit()
+    again = quick_trainer(count, config={"steps": 2}, name="experiment", storage_path=f"s3://{bucket}/results").fit()
+    shutil.rmtree(results_dir)
+    assert result.path == f"s3://{bucket}/results/experiment/{Path(str(result.log_dir)).name}"
+    read = Result.from_path(result.path)
+    assert (read.path, read.metrics, read.rank_metrics) == (result.path, result.metrics, result.rank_metrics)
+    assert read.status == "finished"
+    assert read.metrics_dataframe["step"].tolist() == [1, 2, 3, 4]
+    assert [(checkpoint.uri, row["step"]) for checkpoint, row in read.best_checkpoints] == [
+        (f"{result.path}/checkpoint_000000", 2),
+        (f"{result.path}/checkpoint_000001", 4),
+    ]
+    assert read.checkpoint is not None
+    assert read.checkpoint.to_dict()["step"] == 4
+    assert Result.from_path(f"s3://{bucket}/results/experiment").path == again.path  # the newest of the experiment
+    with pytest.raises(RestoreError, match="holds no run"):
+        Result.from_path(f"s3://{bucket}/elsewhere")
+
+
+def test_a_checkpoint_on_remote_storage_can_be_resumed_from(bucket: str) -> None:
+    first = quick_trainer(count, config={"steps": 2}).fit()
+    assert first.checkpoint is not None
+    uri = first.checkpoint.to_uri(f"s3://{bucket}/kept")
+    for resume in (uri, Checkpoint.from_uri(uri)):
+        result = quick_trainer(count, config={"steps": 4}, resume=resume).fit()
+        assert result.metrics_dataframe["step"].tolist() == [3, 4]
+        assert result.checkpoint is not None
+        assert result.checkpoint.number == 1
+
+
+def test_a_second_driver_is_refused(bucket: str, results_dir: Path, tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    class Restoring(Callback):
+        def on_checkpoint(self, iteration: int, trials: Any, trial: Any, checkpoint: Any, **info: Any) -> None:
+            path = f"s3://{bucket}/results/experiment/{Path(trial.local_path).name}"
+            with pytest.MonkeyPatch.context() as elsewhere:
+                # Another machine: nothing of the first driver's directory is there.
+                elsewhere.setenv("PACELINE_RESULTS_DIR", str(tmp_path / "elsewhere"))
+                second = DataParallelTrainer.restore(path, train_loop_per_worker=count)
+                with pytest.raises(RunLockedError) as caught:
+                    second.fit()
+            refused.append(str(caught.value))
+
+    quick_trainer(
+        count, config={"steps": 2}, name="experiment", storage_path=f"s3://{bucket}/results", callbacks=[Restoring()]
+    ).fit()
+    assert len(refused) == 1
+
+
+def test_a_bucket_that_does_not_exist_is_refused_before_a_worker_starts(bucket: str, results_dir: Path) -> None:
+    with pytest.raises(StorageError, match="bucket"):
+        quick_trainer(count, config={"steps": 1}, storage_path=f"s3://no-{bucket}/results").fit()
+    assert list(results_dir.glob("*/*/journal.jsonl")) == []
+
+
+def test_a_protocol_that_there_is_not(results_dir: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        quick_trainer(count, config={"steps": 1}, storage_path="nowhere://bucket/results").fit()
+    with pytest.raises((ConfigError, RestoreError)):
+        DataParallelTrainer.restore("nowhere://bucket/results/experiment", train_loop_per_worker=count)
+
+
+def test_file_uris_are_directories(tmp_path: Path) -> None:
+    result = quick_trainer(count, config={"steps": 2}, storage_path=f"file://{tmp_path}/with%20space").fit()
+    check(result, iterations=2)
+    assert Path(result.path).parents[1] == tmp_path / "with space"
+    assert Result.from_path(f"file://{result.path.replace(' ', '%20')}").metrics == result.metrics
+
+
+# -- memory:// ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def memory_uri() -> Iterator[str]:
+    import fsspec
+
+    name = uuid.uuid4().hex
+    yield f"memory://{name}"
+    store = fsspec.filesystem("memory")
+    if store.exists(name):
+        store.rm(name, recursive=True)
+
+
+def test_memory_lives_in_the_driver_and_so_does_the_inline_worker(memory_uri: str) -> None:
+    import fsspec
+
+    result = quick_trainer(count, workers=1, config={"steps": 4}, engine="inline", storage_path=memory_uri).fit()
+    assert result.metrics["step"] == 4
+    names = fsspec.filesystem("memory").find(memory_uri.removeprefix("memory://"))
+    assert len([name for name in names if name.endswith("MANIFEST.json")]) == 2
+
+
+def test_memory_is_refused_where_workers_are_processes(memory_uri: str, results_dir: Path) -> None:
+    with pytest.raises(ConfigError, match="inline"):
+        quick_trainer(count, config={"steps": 1}, storage_path=memory_uri).fit()
+    assert not results_dir.exists()
+
+
+def test_nothing_of_ours_listens(bucket: str, s3_endpoint: str) -> None:
+    quick_trainer(count, config={"steps": 2}, storage_path=f"s3://{bucket}/results").fit()
+    port = f":{int(s3_endpoint.rpartition(':')[2]):04X}"
+    assert [socket for socket in listening_sockets(os.getpid()) if not socket.endswith(port)] == []
