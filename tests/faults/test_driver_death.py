@@ -11,6 +11,7 @@ import pytest
 
 from paceline.air import Result
 from paceline.air.errors import RunLockedError
+from paceline.storage.lock import RunLock
 from paceline.testing.chaos import Driver
 from paceline.testing.invariants import check_run, journal_records
 from paceline.testing.scripts import Action, make_trainer
@@ -149,6 +150,26 @@ def test_c8_second_driver_on_one_trial_is_refused(lab: Laboratory) -> None:
     check_run(lab.trial_dir)
     assert lab.outcome()["outcome"] == "finished"
     assert len(lab.marks.read("started")) == 2, "the second driver started workers"
+
+
+def test_c8_what_the_other_driver_wrote_before_it_let_go_is_seen(
+    lab: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other driver finishes the run between the first look at it and the lock."""
+    plan = lab.plan(*waiting(lab, 4))
+    with lab.drive(plan) as driver:
+        lab.marks.wait("action", 2, do="wait")
+        acquire = RunLock.acquire
+
+        def acquire_late(lock: RunLock) -> None:
+            lab.marks.open_gate("worker")
+            assert driver.wait() == 0
+            acquire(lock)
+
+        monkeypatch.setattr(RunLock, "acquire", acquire_late)
+        result = lab.succeed(plan.continued(lab.trial_dir), attempts=1)
+    assert len(result.best_checkpoints) == plan.iterations
+    assert len(lab.marks.read("started")) == 2, "a finished run was run again"
 
 
 def test_c8_lock_of_a_dead_driver_is_taken_over(lab: Laboratory) -> None:

@@ -9,7 +9,7 @@ import pytest
 from paceline.air.errors import RestoreError
 from paceline.testing.chaos import fault
 from paceline.testing.invariants import check_run, committed_checkpoints
-from paceline.testing.scripts import make_trainer, read_state
+from paceline.testing.scripts import Action, make_trainer, read_state
 from paceline.train import DataParallelTrainer
 from tests.faults.laboratory import Laboratory
 
@@ -80,3 +80,10 @@ def test_a5_driver_dies_before_the_run_is_written_down(lab: Laboratory) -> None:
     assert not DataParallelTrainer.can_restore(str(lab.trial_dir))
     with pytest.raises(RestoreError):
         make_trainer(plan.continued(lab.trial_dir)).fit()
+
+    stillborn = lab.trial_dir
+    error = lab.fail(lab.plan(Action("raise", 3, 0, "enough")), {"kind": "exception"})
+    assert error.result is not None
+    result = make_trainer(plan.continued(stillborn.parent)).fit()
+    assert result.path == error.result.path, "the run beside it cannot be found any more"
+    check_run(result.path, result=result, iterations=plan.iterations, attempts=2)
