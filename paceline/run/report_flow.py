@@ -9,6 +9,7 @@ sent, after the journal's rows have reached their file.
 from __future__ import annotations
 
 import functools
+import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ class ReportFlow:
         self._ready: dict[int, dict[int, StagedCheckpoint]] = {}
         """Background checkpoints by index and rank, until those of all ranks are there."""
         newest = keeper.newest
+        self._memory_files: dict[int, int] = {}
+        """By index, what rank 0 sent of a checkpoint that is in memory only."""
         self._memory_sent = dict.fromkeys(range(world_size), newest.number if newest else None)
         """Which of the checkpoints that are in memory only each rank has."""
         self._background_commits = 0
@@ -93,6 +96,8 @@ class ReportFlow:
     def received(self, rank: int, message: FromWorker, descriptors: tuple[int, ...]) -> None:
         """Take in one message of a rank."""
         if self.problem is not None:
+            for descriptor in descriptors:
+                os.close(descriptor)
             return
         if isinstance(message, Report):
             self._on_report(rank, message, descriptors)
@@ -106,17 +111,20 @@ class ReportFlow:
         self.rank_metrics[rank] = report.metrics
         if rank != 0:
             self._journal_row(rank, report)
+        if descriptors:
+            self._memory_files[report.index] = descriptors[0]
         keeps_all = self._keeper.config.keep_all_ranks
-        if keeps_all and report.checkpoint_follows:
-            self.alignment.gather(rank, report)  # nobody waits for it here; a rank that brings none is noticed
         if report.reduce or (keeps_all and report.checkpoint is not None):
             reports = self.alignment.gather(rank, report)
             if reports is not None:
-                self._decide(reports[0], reports, descriptors)
-        elif rank == 0:
-            self._decide(report, {}, descriptors)
+                self._decide(reports[0], reports)
+            return
+        if keeps_all and report.checkpoint_follows:
+            self.alignment.gather(rank, report)  # nobody waits for it here; a rank that brings none is noticed
+        if rank == 0:
+            self._decide(report, {})
 
-    def _decide(self, report: Report, gathered: Mapping[int, Report], descriptors: tuple[int, ...]) -> None:
+    def _decide(self, report: Report, gathered: Mapping[int, Report]) -> None:
         """Rank 0's row of an index is complete: write it down, commit its checkpoint, then conclude."""
         metrics, reduced = report.metrics, None
         if report.reduce:
@@ -135,7 +143,7 @@ class ReportFlow:
             return
         self._undecided_rows[report.index] = row
         parts = {rank: each.checkpoint for rank, each in gathered.items() if rank and each.checkpoint}
-        commit = self._commit(report.checkpoint, parts, report.index, row, descriptors)
+        commit = self._commit(report.checkpoint, parts, report.index, row)
         if commit is not None:
             conclude = functools.partial(self._conclude, report.index, row, reduced, commit)
             self._commits.append(_PendingCommit(commit, conclude))
@@ -149,7 +157,7 @@ class ReportFlow:
         parts = self._ready.pop(message.index)
         staged = parts.pop(0)
         row = self._rows_awaiting_checkpoint.pop(message.index)
-        commit = self._commit(staged, parts, message.index, row, ())
+        commit = self._commit(staged, parts, message.index, row)
         if commit is None:
             return
 
@@ -167,11 +175,10 @@ class ReportFlow:
         parts: Mapping[int, StagedCheckpoint],
         index: int,
         row: dict[str, Any],
-        descriptors: tuple[int, ...],
     ) -> Commit | None:
         try:
             if self._keeper.in_memory:
-                return self._keeper.commit_in_memory(staged, descriptors[0], index, row)
+                return self._keeper.commit_in_memory(staged, self._memory_files.pop(index), index, row)
             return self._keeper.commit(staged, parts, index, row)
         except (StorageError, CheckpointError) as error:
             self._fail("storage", str(error))
@@ -242,6 +249,9 @@ class ReportFlow:
         """The attempt failed. Rows whose checkpoints were not stored are in the journal: they are shown too."""
         for index, row in sorted(self._undecided_rows.items()):
             self._observers.row(index, row)
+        for descriptor in self._memory_files.values():
+            os.close(descriptor)
+        self._memory_files.clear()
 
     # -- answers out ----------------------------------------------------------------------
 

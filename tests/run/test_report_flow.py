@@ -1,0 +1,261 @@
+"""From the ranks' messages to rows, commits and answers, with a real journal and no workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.air import Checkpoint, CheckpointConfig, RunConfig
+from paceline.run.callbacks import Callback
+from paceline.run.checkpoint_keeper import CheckpointKeeper
+from paceline.run.history import filler_of
+from paceline.run.messages import Acknowledged, CheckpointReady, Decision, Finished, Hold, Report, StagedCheckpoint
+from paceline.run.observers import Observers
+from paceline.run.report_flow import ReportFlow
+from paceline.run.spec import TrialIdentity
+from paceline.run.staging import CheckpointStager, memory_file
+from paceline.run.trial import Trial
+from paceline.storage.journal import Journal, read
+from paceline.storage.run_dir import RunDir
+from tests.run.fake_channel import FakeChannel, session_setup
+
+ATTEMPT = {
+    "hostname": "host", "node_ip": "10.0.0.1", "pid": 1, "start_index": 0, "start_time_s": 0.0, "warmup_time": 0.0,
+}  # fmt: skip
+
+
+class Bench:
+    """The driver's half of report() on a bench: messages in by hand, answers out to look at."""
+
+    def __init__(self, directory: Path, world_size: int = 2, checkpoints: Any = None, **run_config: Any) -> None:
+        self.run_dir = RunDir(directory)
+        self.run_dir.create()
+        self.journal = Journal(self.run_dir.journal)
+        self.config = CheckpointConfig(**(checkpoints or {}))
+        self.keeper = CheckpointKeeper(self.config, self.run_dir, self.journal)
+        trial = Trial("4913f_00000", "Trainer", str(directory), "4913f")
+        self.observers = Observers(RunConfig(verbose=0, **run_config), trial, self.run_dir, world_size)
+        self.observers.started([], continues=False)
+        filler = filler_of(TrialIdentity("4913f_00000", "4913f"), {}, ATTEMPT)
+        self.flow = ReportFlow(world_size, 0, filler, self.journal, self.keeper, self.observers)
+
+    def report(self, rank: int, index: int, fds: tuple[int, ...] = (), **facts: Any) -> None:
+        metrics = facts.pop("metrics", {"n": index})
+        self.flow.received(rank, Report(index, metrics, stamp=0.0, elapsed=float(index), **facts), fds)
+
+    def staged(self, number: int, rank: int = 0, **data: Any) -> StagedCheckpoint:
+        """What a worker has on disk when it reports a checkpoint."""
+        setup = session_setup(self.run_dir.root, next_number=number, world_rank=rank, keep_all_ranks=True)
+        stager = CheckpointStager(setup, FakeChannel())
+        path = Checkpoint.from_dict(data or {"number": number}).to_directory(self.run_dir.root / f"scratch-{rank}")
+        staged, _, _ = stager.stage(Checkpoint.from_directory(path), number + 1, {}, lambda: None)
+        for file in Path(path).iterdir():
+            file.unlink()
+        Path(path).rmdir()
+        assert staged is not None
+        return staged
+
+    def answers(self) -> list[tuple[int, Any]]:
+        self.flow.conclude_commits()
+        self.flow.find_mismatch()
+        return [(rank, message) for rank, message, _ in self.flow.answers()]
+
+    def problem(self) -> str:
+        return self.flow.problem.message if self.flow.problem else ""
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [record for record in read(self.journal.path) if record["kind"] == "row"]
+
+    def close(self) -> None:
+        self.observers.close()
+        self.keeper.close()
+        self.journal.close()
+
+
+@pytest.fixture
+def benches(tmp_path: Path) -> Iterator[Any]:
+    made: list[Bench] = []
+
+    def make(**settings: Any) -> Bench:
+        made.append(Bench(tmp_path / f"trial{len(made)}", **settings))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+def test_rows_that_nobody_waits_for_get_no_answer(benches: Any) -> None:
+    bench = benches()
+    for index in (1, 2):
+        bench.report(0, index)
+        bench.report(1, index)
+    assert bench.answers() == []
+    assert [(row["index"], row["rank"]) for row in bench.rows()] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_rows_are_in_the_file_before_anybody_is_told(benches: Any) -> None:
+    bench = benches()
+    for index in range(1, 251):
+        bench.report(0, index)
+    assert bench.answers() == [(0, Acknowledged(250))]
+    assert len(bench.rows()) == 250
+
+
+def test_the_decision_needs_rank_zero_alone(benches: Any) -> None:
+    bench = benches(stop={"n": 3})
+    bench.report(1, 1, waits=True)
+    assert bench.answers() == []  # rank 0 has not said what its row is
+    bench.report(0, 1, waits=True)
+    assert sorted(bench.answers()) == [(0, Decision(1)), (1, Decision(1))]
+    bench.report(0, 2, waits=True)
+    assert bench.answers() == [(0, Decision(2))]  # without waiting for rank 1
+    bench.report(0, 3, waits=True)
+    assert bench.answers() == [(0, Decision(3, stop=True))]
+    for index, stop in ((2, False), (3, True)):
+        bench.report(1, index, waits=True)
+        assert bench.answers() == [(1, Decision(index, stop=stop))]
+    assert bench.flow.stop_index == 3
+
+
+def test_a_hold_stops_everybody_at_the_first_report_that_nobody_has_passed(benches: Any) -> None:
+    bench = benches(world_size=3)
+    for rank, last in enumerate((4, 2, 3)):
+        for index in range(1, last + 1):
+            bench.report(rank, index)
+    bench.flow.hold()
+    assert bench.answers() == [(rank, Hold()) for rank in range(3)]
+    bench.report(0, 5, waits=True)
+    assert bench.answers() == []
+    for index in (3, 4):
+        bench.report(1, index, waits=True)
+        assert bench.answers() == [(1, Decision(index))]  # rank 0 has passed it already
+    bench.report(1, 5, waits=True)
+    bench.report(2, 4, waits=True)
+    assert bench.answers() == [(2, Decision(4))]
+    bench.report(2, 5, waits=True)
+    assert sorted(bench.answers()) == [(rank, Decision(5, stop=True)) for rank in range(3)]
+
+
+def test_reduced_values_go_to_every_rank_at_once(benches: Any) -> None:
+    bench = benches()
+    asked: dict[str, Any] = {"waits": True, "reduce": {"x": "mean"}}
+    bench.report(0, 1, metrics={"x": 1, "y": 7}, **asked)
+    assert bench.answers() == []
+    bench.report(1, 1, metrics={"x": 4}, **asked)
+    assert sorted(bench.answers(), key=lambda each: each[0]) == [
+        (rank, Decision(1, reduced={"x": 2.5})) for rank in (0, 1)
+    ]
+    assert bench.observers.last_row is not None
+    assert (bench.observers.last_row["x"], bench.observers.last_row["y"]) == (2.5, 7)
+    assert bench.flow.rank_metrics == {0: {"x": 1, "y": 7}, 1: {"x": 4}}
+
+
+def test_ranks_that_ask_for_different_reductions(benches: Any) -> None:
+    bench = benches()
+    bench.report(0, 1, metrics={"x": 1}, waits=True, reduce={"x": "mean"})
+    bench.report(1, 1, metrics={"x": 1}, waits=True, reduce={"x": "sum"})
+    assert bench.flow.problem is not None
+    assert "differs between ranks" in bench.flow.problem.message
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_finishes_early_is_the_problem(benches: Any, rank: int) -> None:
+    bench = benches()
+    for index in (1, 2):
+        bench.report(1 - rank, index)
+    bench.report(rank, 1)
+    bench.answers()
+    assert bench.problem() == ""
+    bench.flow.received(rank, Finished(1), ())
+    bench.answers()
+    assert "unequally often" in bench.problem()
+    assert bench.flow.problem is not None
+    assert (bench.flow.problem.kind, bench.flow.problem.rank) == ("report_mismatch", rank)
+    bench.report(1 - rank, 3)  # what arrives after that counts for nothing
+    assert bench.flow.alignment.last_index[1 - rank] == 2
+
+
+def test_a_checkpoint_is_committed_before_its_report_is_answered(benches: Any) -> None:
+    seen: list[Any] = []
+
+    class Watching(Callback):
+        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+            seen.append(iteration)
+
+        def on_checkpoint(self, iteration: int, trials: Any, trial: Any, checkpoint: Any, **info: Any) -> None:
+            seen.append(checkpoint.number)
+
+    bench = benches(callbacks=[Watching()])
+    bench.report(0, 1, waits=True, checkpoint=bench.staged(0))
+    assert bench.answers() == [(0, Decision(1))]
+    assert seen == [1, 0]
+    assert [number for number, _ in bench.run_dir.checkpoints()] == [0]
+    kinds = [record["kind"] for record in read(bench.journal.path)]
+    assert kinds == ["row", "checkpoint"]
+
+
+def test_a_checkpoint_that_cannot_be_committed_is_the_problem_and_its_row_is_shown(benches: Any) -> None:
+    bench = benches()
+    staged = bench.staged(0)
+    bench.run_dir.checkpoint(0).mkdir()
+    (bench.run_dir.checkpoint(0) / "in the way").touch()
+    bench.report(0, 1, waits=True, checkpoint=staged)
+    assert bench.answers() == []
+    assert bench.flow.problem is not None
+    assert bench.flow.problem.kind == "storage"
+    bench.flow.abandon()
+    assert bench.observers.last_row is not None
+    assert bench.observers.last_row["n"] == 1
+
+
+def test_background_checkpoints_are_committed_when_they_are_ready(benches: Any) -> None:
+    bench = benches()
+    for index in (1, 2):
+        bench.report(0, index, checkpoint_follows=True)
+    assert bench.answers() == []
+    bench.flow.received(0, CheckpointReady(1, bench.staged(0)), ())
+    assert bench.answers() == [(rank, Acknowledged([2, 0][rank], checkpoints=1)) for rank in (0, 1)]
+    assert [(kept.number, kept.iteration, kept.row["n"]) for kept in bench.keeper.committed] == [(0, 1, 1)]
+
+
+@pytest.mark.parametrize("reduce", [None, {"n": "max"}])
+def test_background_checkpoints_of_all_ranks_are_merged(benches: Any, reduce: dict[str, str] | None) -> None:
+    bench = benches(checkpoints={"async_save": True, "keep_all_ranks": True})
+    for rank in (0, 1):
+        bench.report(rank, 1, checkpoint_follows=True, reduce=reduce, waits=reduce is not None)
+    for rank in (1, 0):
+        assert bench.keeper.committed == []
+        bench.flow.received(rank, CheckpointReady(1, bench.staged(0, rank, same="content")), ())
+        bench.answers()
+    assert bench.problem() == ""
+    assert [kept.number for kept in bench.keeper.committed] == [0]
+    bench.report(0, 2, checkpoint_follows=True)
+    bench.report(1, 2)
+    bench.answers()
+    assert "rank 1 did not take part in report 2" in bench.problem()
+
+
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("reduce", [None, {"n": "max"}])
+def test_a_checkpoint_in_memory_reaches_the_other_ranks_once(
+    benches: Any, reduce: dict[str, str] | None, last: int
+) -> None:
+    bench = benches(checkpoints={"num_to_keep": 0})
+    for index in (1, 2):
+        files = {0: (memory_file(Checkpoint.from_dict({"n": index})),), 1: ()}
+        staged = {0: StagedCheckpoint(b"", index - 1, 10), 1: None}
+        for rank in (1 - last, last):
+            bench.report(rank, index, files[rank], checkpoint=staged[rank], waits=True, reduce=reduce)
+        bench.flow.conclude_commits()
+        attached = {rank: descriptors for rank, _, descriptors in bench.flow.answers()}
+        assert attached == {0: (), 1: (bench.keeper.memory_file,)}
+        found = Checkpoint._from_memory_file(os.dup(attached[1][0]))
+        assert found.to_dict()["n"] == index
+    bench.report(0, 3, waits=True)
+    bench.report(1, 3, waits=True)
+    assert [descriptors for _, _, descriptors in bench.flow.answers()] == [(), ()]
