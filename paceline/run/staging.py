@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.run.messages import CheckpointReady, SessionSetup, StagedCheckpoint, encode
-from paceline.storage.run_dir import RunDir
+from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 from paceline.storage.stager import Stager
 
 if TYPE_CHECKING:
@@ -126,13 +126,18 @@ class CheckpointStager:
         return None, True, ()
 
     def _take_over(self, checkpoint: Checkpoint, number: int) -> Checkpoint | None:
-        """The user's directory under a name of ours, by one rename; None if that cannot be done."""
-        kind = checkpoint.kind
-        if kind != "local_path":
+        """The user's directory under a name of ours, by one rename; None if that cannot or must not be done.
+
+        A checkpoint that a run has committed, or that this one started from, is somebody's: it is copied.
+        """
+        if checkpoint.kind != "local_path":
+            return None
+        source = Path(str(checkpoint.path))
+        if (source / MANIFEST_NAME).exists() or os.fsencode(source) == self._setup.resume_path:
             return None
         path = self._run_dir.staging(number, self._setup.attempt)
         try:
-            os.rename(str(checkpoint.path), path)
+            os.rename(source, path)
         except OSError:  # another file system: it is copied instead
             return None
         return type(checkpoint).from_directory(str(path))
