@@ -95,14 +95,14 @@ class Run:
         config = self.spec.run_config.checkpoint_config
         keeper = CheckpointKeeper(config, self._run_dir, self._journal, self._files.mirror)
         if self._files.records:
-            if keeper.in_memory and self._files.ended_as != "finished":
+            if self._files.kept_in_memory and self._files.ended_as != "finished":
                 raise RestoreError(
                     "This run kept its checkpoints in memory only (num_to_keep=0); they went with its driver. "
                     "Start it anew, and give num_to_keep another value to be able to restore."
                 )
             keeper.load(self._files.records)
             self._restore_lost_row(keeper)
-        elif self.spec.resume_from is not None:
+        if keeper.next_number == 0 and self.spec.resume_from is not None:
             keeper.continue_after(self.spec.resume_from)
         return keeper
 

@@ -53,12 +53,23 @@ class TrialFiles:
         """How the last driver ended the run; None if it was cut off."""
         return ending(self.records)
 
+    @property
+    def kept_in_memory(self) -> bool:
+        """True if an earlier driver wrote no checkpoint to disk because it was told so."""
+        return self.records[0]["settings"]["num_to_keep"] == 0 and not has_checkpoints(self.records)
+
     def close(self) -> None:
-        self.journal.close()
-        if self.mirror is not None:
-            self.mirror.push_state()
-            self.mirror.release()
-        self.lock.release()
+        """Give everything back. The locks go even if the storage has gone: the next driver may find it again."""
+        try:
+            self.journal.close()
+            if self.mirror is not None:
+                self.mirror.push_state()
+        finally:
+            try:
+                if self.mirror is not None:
+                    self.mirror.release()
+            finally:
+                self.lock.release()
 
 
 def create(spec: RunSpec, engine_name: str) -> TrialFiles:
@@ -216,11 +227,18 @@ def ending(records: list[dict[str, Any]]) -> Status | None:
     return last[-1]["status"] if last and last[-1]["kind"] == "end" else None
 
 
+def has_checkpoints(records: list[dict[str, Any]]) -> bool:
+    """Whether the run ever committed a checkpoint of its own."""
+    return any(record["kind"] == "checkpoint" for record in records)
+
+
 def saved_settings(spec: RunSpec) -> dict[str, Any]:
     """What restore() can take over by itself: plain values only, never code."""
     scaling, config = spec.scaling, spec.run_config
     return {
         "config": as_json(spec.config),
+        "resumed": spec.resume_from is not None,
+        "resume_from": spec.resume_from.path if spec.resume_from is not None else None,
         "num_workers": spec.world_size,
         "use_gpu": scaling.use_gpu,
         "resources_per_worker": as_json(scaling.resources_per_worker),

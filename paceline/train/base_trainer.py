@@ -12,7 +12,7 @@ from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, Scal
 from paceline.air.errors import ConfigError, RestoreError, TrainingFailedError
 from paceline.engine.choose import choose_engine
 from paceline.run.spec import RunSpec, TrialIdentity
-from paceline.run.trial_files import find_remote_trials, find_trials, state_records
+from paceline.run.trial_files import ending, find_remote_trials, find_trials, has_checkpoints, state_records
 from paceline.storage.run_dir import resolve_storage
 
 if TYPE_CHECKING:
@@ -159,6 +159,13 @@ class BaseTrainer:
     ) -> dict[str, Any]:
         """The constructor's arguments: those given now, else those of the earlier run."""
         given = {name: value for name, value in arguments.items() if value is not None}
+        if settings["resumed"] and "resume_from_checkpoint" not in given:
+            if settings["resume_from"] is None:
+                raise RestoreError(
+                    "The run began from a checkpoint that was in memory only and has none of its own yet: pass "
+                    "resume_from_checkpoint= to restore() again."
+                )
+            given["resume_from_checkpoint"] = settings["resume_from"]
         given.setdefault(
             "scaling_config",
             ScalingConfig(
@@ -204,15 +211,22 @@ def _trials_at(path: str | os.PathLike[str]) -> list[tuple[str, dict[str, Any], 
     """(trial directory, saved settings, header) of the runs at a place, newest first."""
     resolved = resolve_storage(path)
     if isinstance(resolved, str):
-        return [(uri, records[0]["settings"], records[0]) for uri, records in find_remote_trials(resolved)]
+        return [(uri, _settings(records), records[0]) for uri, records in find_remote_trials(resolved)]
     found = []
     for run_dir in find_trials(resolved):
         try:
-            header = state_records(run_dir)[0]
+            records = state_records(run_dir)
         except RestoreError:  # its driver died before it had written down what it was about to run
             continue
-        found.append((str(run_dir.root), header["settings"], header))
+        found.append((str(run_dir.root), _settings(records), records[0]))
     return found
+
+
+def _settings(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """The settings a run was started with. Where it began from matters only until it has a checkpoint of its own."""
+    settings = dict(records[0]["settings"])
+    settings["resumed"] = settings["resumed"] and not has_checkpoints(records) and ending(records) != "finished"
+    return settings
 
 
 def _checked(value: Any, kind: type, name: str) -> Any:
