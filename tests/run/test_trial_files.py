@@ -75,6 +75,25 @@ def test_only_one_driver_at_a_time(results_dir: Path) -> None:
     again.close()
 
 
+def test_the_lock_is_given_back_even_if_the_storage_has_gone(results_dir: Path) -> None:
+    class GoneMirror:
+        released = False
+
+        def push_state(self) -> None:
+            raise StorageError(5, "the storage has gone")
+
+        def release(self) -> None:
+            self.released = True
+
+    files = trial_files.create(spec(name="experiment"), "local")
+    mirror: Any = GoneMirror()
+    files.mirror = mirror
+    with pytest.raises(StorageError, match="has gone"):
+        files.close()
+    assert mirror.released
+    trial_files.reopen(spec(restore=str(files.run_dir.root))).close()
+
+
 @pytest.mark.parametrize(
     ("kinds", "ended"),
     [

@@ -289,6 +289,31 @@ def test_a_checkpoint_of_another_rank_is_not_the_runs() -> None:
     assert result.checkpoint is None
 
 
+@pytest.mark.parametrize("async_save", [False, True])
+def test_a_committed_checkpoint_may_be_reported_again(async_save: bool, tmp_path: Path) -> None:
+    """Its directory is never taken away, also where directories are taken over."""
+
+    def loop() -> None:
+        given = session.get_checkpoint()
+        for _ in range(3):
+            session.report({}, checkpoint=given)
+        session.report({"barrier": 1}, reduce={"barrier": "sum"})
+        newest = session.get_checkpoint()
+        assert newest is not None
+        session.report({}, checkpoint=newest)
+
+    earlier = quick_trainer(
+        lambda: session.report({}, checkpoint=Checkpoint.from_dict({"kept": "content"})), workers=1
+    ).fit()
+    plain = Checkpoint.from_dict({"kept": "content"}).to_directory(tmp_path / "plain")
+    for resume in (earlier.checkpoint, plain):
+        result = quick_trainer(loop, resume=resume, checkpoint_config=CheckpointConfig(async_save=async_save)).fit()
+        check_run(result.path, result=result, iterations=5)
+        assert [checkpoint.to_dict()["kept"] for checkpoint, _ in result.best_checkpoints] == ["content"] * 4
+    check_run(earlier.path, result=earlier, iterations=1)
+    assert Checkpoint.from_directory(plain).to_dict()["kept"] == "content"
+
+
 def save_own_files(config: dict[str, Any]) -> None:
     """Each rank saves a file of its own, and one whose content is the same or not."""
     rank = session.get_world_rank()

@@ -188,6 +188,42 @@ def test_callbacks_hear_of_the_restore_and_of_the_new_rows_only(killed: Path) ->
     assert_one_history(result, 8)
 
 
+@pytest.mark.parametrize("form", ["path", "dict", "dict given again"])
+def test_a_run_that_began_from_another_ones_checkpoint_begins_there_again(tmp_path: Path, form: str) -> None:
+    """It failed before it had a checkpoint of its own."""
+
+    def fails(config: dict[str, Any]) -> None:
+        raise ValueError("at once")
+
+    given = quick_trainer(count, config={"steps": 4}).fit().checkpoint
+    assert given is not None
+    resume = given if form == "path" else Checkpoint.from_dict(given.to_dict())
+    failed = quick_trainer(fails, config={"steps": 6}, resume=resume).fit(raise_on_error=False)
+    if form == "dict":
+        with pytest.raises(RestoreError, match="resume_from_checkpoint= to restore"):
+            restored(failed.path)
+        return
+    again = {"resume_from_checkpoint": resume} if form == "dict given again" else {}
+    result = restored(failed.path, train_loop_config={"steps": 6}, **again).fit()
+    check_run(result.path, result=result, iterations=2)
+    assert result.metrics_dataframe["step"].tolist() == [5, 6]
+    assert result.checkpoint is not None
+    assert result.checkpoint.number == (2 if form == "path" else 0)
+
+
+def test_a_run_with_checkpoints_of_its_own_does_not_need_the_first_one_any_more(tmp_path: Path) -> None:
+    path = Checkpoint.from_dict({"step": 4}).to_directory(tmp_path / "first")
+
+    def fails_later(config: dict[str, Any]) -> None:
+        count({"steps": 6})
+        raise ValueError("later")
+
+    failed = quick_trainer(fails_later, config={}, resume=path).fit(raise_on_error=False)
+    shutil.rmtree(path)
+    result = restored(failed.path).fit()
+    assert result.metrics_dataframe["step"].tolist() == [5, 6, 7, 8]
+
+
 # -- checkpoints in memory ----------------------------------------------------------------
 
 
@@ -195,8 +231,8 @@ def test_checkpoints_in_memory_went_with_their_driver(tmp_path: Path) -> None:
     trial = the_trial(kill_a_run(tmp_path, num_to_keep=0))
     with pytest.raises(RestoreError, match="num_to_keep=0"):
         restored(trial).fit()
-    with pytest.raises(RestoreError, match="num_to_keep=0"):  # and the trial is not locked by the refusal
-        restored(trial).fit()
+    with pytest.raises(RestoreError, match="num_to_keep=0"):  # other rules bring nothing back, and nothing is locked
+        restored(trial, run_config=RunConfig(verbose=0)).fit()
 
 
 def test_checkpoints_in_memory_of_a_failed_run_are_gone_too() -> None:
