@@ -14,22 +14,20 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from paceline.air import faults
 from paceline.engine import protocol
 from paceline.engine.failures import describe_exception
 from paceline.engine.frames import FrameSocket
-from paceline.engine.local import linux, messages
+from paceline.engine.local import linux, messages, thread_pools
 from paceline.engine.local.start_interpreter import boot_command, write_boot_config
+from paceline.engine.local.thread_pools import limit_torch, wanted_threads
 from paceline.engine.serialization import new_main_module
 from paceline.engine.worker_loop import Channel, WorkerLoop, flush_output, start_pulse
 
 CHANNEL_LOST_EXIT = 113
 """The driver hung up, or the channel was closed under the worker's feet."""
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-
-_thread_pools: Any = None
 
 
 def become_worker(request: messages.Spawn, channel_fd: int, warden_pid: int, warden_fds: list[int]) -> NoReturn:
@@ -122,7 +120,7 @@ def _enter_surroundings(request: messages.Spawn) -> None:
     os.environ.clear()
     os.environb.update(around.environment)
     if request.threads is not None:
-        for name in THREAD_VARIABLES:
+        for name in thread_pools.VARIABLES:
             os.environ.setdefault(name, str(request.threads))
     os.makedirs(around.cwd, exist_ok=True)
     os.chdir(around.cwd)
@@ -149,31 +147,9 @@ def _prepare_interpreter(request: messages.Spawn) -> int:
     sys.modules["__main__"] = new_main_module(None if around.main_file is None else os.fsdecode(around.main_file))
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
-    _limit_threads(request)
+    limit_torch(wanted_threads(request.threads, around.environment))
     _reseed()
     return _open_crash_file()
-
-
-def find_thread_pools() -> None:
-    """Look for the thread pools of loaded libraries: once in the warden, because it takes milliseconds."""
-    global _thread_pools
-    if "numpy" in sys.modules:
-        try:
-            import threadpoolctl
-        except ImportError:
-            return
-        _thread_pools = threadpoolctl.ThreadpoolController()
-
-
-def _limit_threads(request: messages.Spawn) -> None:
-    """The variables have no effect on a library that is loaded already."""
-    given = dict(request.surroundings.environment)
-    if request.threads is None or b"OMP_NUM_THREADS" in given:
-        return
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(request.threads)
-    if _thread_pools is not None:
-        _thread_pools.limit(limits=request.threads)
 
 
 def _reseed() -> None:

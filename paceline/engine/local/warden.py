@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from paceline.engine.frames import FrameSocket
 from paceline.engine.local import child, linux, messages, processes
+from paceline.engine.local.thread_pools import ThreadPools, wanted_threads
 
 DYING_POLL_S = 0.001
 MAX_DYING_POLL_S = 0.05
@@ -81,7 +82,7 @@ class Warden:
         error = self._preload()
         linux.survive_hangup(self._settings.lifeline_fd)  # From here on there is somebody to take along.
         self._tell(messages.Loaded(error))
-        child.find_thread_pools()
+        self._thread_pools = ThreadPools()
         self._forget_exit_work()
         gc.enable()
         gc.freeze()  # Or the first collection in each worker would copy most of the memory.
@@ -158,6 +159,7 @@ class Warden:
 
     def _spawn(self, request: messages.Spawn, channel_fd: int) -> None:
         warden_pid = os.getpid()
+        self._thread_pools.set(wanted_threads(request.threads, request.surroundings.environment))
         try:
             pid = os.fork()
         except OSError as error:

@@ -272,3 +272,10 @@ def test_two_threads_run_their_own_groups_at_the_same_time(engine: LocalEngine, 
     for thread in threads:
         thread.join()
     assert problems == []
+
+
+def test_limiting_threads_starts_none(start_group: StartGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenBLAS, told its number of threads in a forked process, would start threads that spin."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    group = start_group(1, preload=("numpy",), threads=1)
+    assert group.execute(lambda: len(os.listdir("/proc/self/task"))) == [2], "the main thread and the pulse"
