@@ -122,17 +122,20 @@ def reopen(spec: RunSpec) -> TrialFiles:
             mirror.pull_state(run_dir.root)
     else:
         run_dir = RunDir(path)
-    records = state_records(run_dir)
-    header = records[0]
-    last_row = last_row_index(run_dir)
+    header = state_records(run_dir)[0]
     identity = TrialIdentity(header["trial_id"], header["experiment_id"], header["experiment_tag"])
     files = _open(run_dir, header["experiment_name"], identity, mirror)
-    files.records = records
-    files.last_row = last_row
-    ended = process_registry.end_survivors(run_dir.processes)
-    if ended:
-        files.notes.append(f"Ended {len(ended)} worker process(es) that the last driver had left behind.")
-    run_dir.sweep()
+    try:
+        # Read under the lock: the last driver may have written until it let go.
+        files.records = state_records(run_dir)
+        files.last_row = last_row_index(run_dir)
+        ended = process_registry.end_survivors(run_dir.processes)
+        if ended:
+            files.notes.append(f"Ended {len(ended)} worker process(es) that the last driver had left behind.")
+        run_dir.sweep()
+    except BaseException:
+        files.close()
+        raise
     return files
 
 
