@@ -19,6 +19,7 @@ from paceline.run.spec import TrialIdentity
 from paceline.run.trial_files import ending, find_remote_trials, find_trials, state_records
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import read
+from paceline.storage.manifest import read_manifest
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import RunDir, resolve_storage
 
@@ -99,6 +100,25 @@ def filler_of(identity: TrialIdentity, config: Mapping[str, Any], attempt: Mappi
         start_time_s=attempt["start_time_s"],
         warmup_time=attempt["warmup_time"],
     )
+
+
+def lost_row(run_dir: RunDir, newest: KeptCheckpoint | None, last_row: int) -> dict[str, Any] | None:
+    """The record of the newest checkpoint's row, if the journal lost it.
+
+    A torn tail may have taken it along; the checkpoint's own manifest tells it too.
+    """
+    if newest is None or newest.iteration <= last_row:
+        return None
+    facts = read_manifest(run_dir.checkpoint(newest.number)).facts
+    return {
+        "kind": "row",
+        "attempt": facts["attempt"],
+        "index": facts["iteration"],
+        "rank": 0,
+        "stamp": facts["created"],
+        "elapsed": facts["elapsed"],
+        "metrics": facts["metrics"],
+    }
 
 
 def load_result(path: str | Path) -> Result:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import builtins
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.air.errors import (
     AttemptFailure,
+    EngineError,
     HangError,
     RemoteError,
     ReportMismatchError,
+    StartupTimeoutError,
     StorageError,
     WorkerDiedError,
+    WorkerError,
     WorkerFailure,
 )
 
@@ -52,6 +56,15 @@ def _looks_collateral(failure: WorkerFailure) -> bool:
         return False
     text = failure.message.lower()
     return any(phrase in text for phrase in _COLLATERAL_PHRASES)
+
+
+def startup_failure(error: EngineError | WorkerError) -> WorkerFailure:
+    """Why an attempt did not come up, as a failure that is not tried again."""
+    failure = error.failure if isinstance(error, WorkerError) else None
+    if failure is not None:
+        return replace(failure, kind="startup")
+    hint = "raise FailureConfig(start_timeout_s=...)" if isinstance(error, StartupTimeoutError) else ""
+    return WorkerFailure(rank=0, kind="startup", message=str(error), time_ns=time.monotonic_ns(), hint=hint)
 
 
 def cause_exception(failure: WorkerFailure) -> BaseException:

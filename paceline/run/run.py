@@ -9,9 +9,7 @@ from __future__ import annotations
 import enum
 import os
 import signal
-import socket
 import time
-from dataclasses import replace
 from typing import Any
 
 from paceline.air import faults
@@ -19,7 +17,6 @@ from paceline.air.errors import (
     AttemptFailure,
     EngineError,
     RestoreError,
-    StartupTimeoutError,
     TrainingFailedError,
     WorkerError,
     WorkerFailure,
@@ -32,15 +29,20 @@ from paceline.run.attempt import Attempt, pickled_task
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.failure_policy import GiveUp, decide
 from paceline.run.hang_watch import HangWatch
-from paceline.run.history import JournalHistory, filler_of
+from paceline.run.history import JournalHistory, filler_of, lost_row
 from paceline.run.observers import Observers
 from paceline.run.report_flow import Problem, ReportFlow
-from paceline.run.rows import RowFiller, node_ip
+from paceline.run.rows import RowFiller
 from paceline.run.spec import RunSpec
-from paceline.run.start_point import StartPoint, from_given_checkpoint, from_own_checkpoint, session_setup
+from paceline.run.start_point import (
+    StartPoint,
+    attempt_record,
+    from_given_checkpoint,
+    from_own_checkpoint,
+    session_setup,
+)
 from paceline.run.trial import Trial
 from paceline.storage.files import write_durably
-from paceline.storage.manifest import read_manifest
 
 POLL_S = 0.2
 """How long a step waits for news; deaths and reports end the wait at once."""
@@ -101,30 +103,13 @@ class Run:
                     "Start it anew, and give num_to_keep another value to be able to restore."
                 )
             keeper.load(self._files.records)
-            self._restore_lost_row(keeper)
+            lost = lost_row(self._run_dir, keeper.newest, self._files.last_row)
+            if lost is not None:
+                self._journal.append(lost, finite=False)
+                self._journal.sync()
         if keeper.next_number == 0 and self.spec.resume_from is not None:
             keeper.continue_after(self.spec.resume_from)
         return keeper
-
-    def _restore_lost_row(self, keeper: CheckpointKeeper) -> None:
-        """The journal's tail may be torn, and the newest checkpoint's row with it: its manifest has it too."""
-        newest = keeper.newest
-        if newest is None or newest.iteration <= self._files.last_row:
-            return
-        facts = read_manifest(self._run_dir.checkpoint(newest.number)).facts
-        self._journal.append(
-            {
-                "kind": "row",
-                "attempt": facts["attempt"],
-                "index": facts["iteration"],
-                "rank": 0,
-                "stamp": facts["created"],
-                "elapsed": facts["elapsed"],
-                "metrics": facts["metrics"],
-            },
-            finite=False,
-        )
-        self._journal.sync()
 
     def _make_trial(self) -> Trial:
         identity = self._files.identity
@@ -214,7 +199,7 @@ class Run:
                 ),
             )
         except (EngineError, WorkerError) as error:
-            self._attempt_failed(attempt, [_startup_failure(error)])
+            self._attempt_failed(attempt, [root_cause.startup_failure(error)])
             return
         filler = self._record_attempt(attempt, time.monotonic() - began)
         self._flow = ReportFlow(self.spec.world_size, start.index, filler, self._journal, self._keeper, self._observers)
@@ -234,20 +219,7 @@ class Run:
         return self._given
 
     def _record_attempt(self, attempt: Attempt, warmup_s: float) -> RowFiller:
-        start = attempt.start_point
-        record = {
-            "kind": "attempt",
-            "attempt": attempt.number,
-            "start_index": start.index,
-            "start_time_s": start.time_s,
-            "checkpoint": start.checkpoint_number,
-            "world_size": self.spec.world_size,
-            "time": time.time(),
-            "warmup_time": warmup_s,
-            "hostname": socket.gethostname(),
-            "node_ip": node_ip(),
-            "pid": attempt.pids.get(0, os.getpid()),
-        }
+        record = attempt_record(attempt.start_point, attempt.number, self.spec.world_size, attempt.pids, warmup_s)
         if self._files.records:  # a restored run may have been given another config
             record["config"] = trial_files.as_json(self.spec.config)
         self._journal.append(record, finite=False)
@@ -452,15 +424,6 @@ class Run:
             warnings, self._keeper.warnings = self._keeper.warnings, []
             for warning in warnings:
                 self._observers.warn(warning)
-
-
-def _startup_failure(error: EngineError | WorkerError) -> WorkerFailure:
-    """Why an attempt did not come up, as a failure that is not tried again."""
-    failure = error.failure if isinstance(error, WorkerError) else None
-    if failure is not None:
-        return replace(failure, kind="startup")
-    hint = "raise FailureConfig(start_timeout_s=...)" if isinstance(error, StartupTimeoutError) else ""
-    return WorkerFailure(rank=0, kind="startup", message=str(error), time_ns=time.monotonic_ns(), hint=hint)
 
 
 def drive(run: Run, raise_on_error: bool = True) -> Result:

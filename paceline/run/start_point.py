@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.messages import SessionSetup
+from paceline.run.rows import node_ip
 from paceline.run.spec import RunSpec
 from paceline.run.staging import memory_file
 from paceline.run.trial import Trial
@@ -53,6 +58,25 @@ def from_given_checkpoint(checkpoint: Checkpoint | None) -> StartPoint:
     if checkpoint.kind == "uri":
         return StartPoint(uri=checkpoint.uri)
     return StartPoint(memory_file=memory_file(checkpoint))
+
+
+def attempt_record(
+    start: StartPoint, number: int, world_size: int, pids: Mapping[int, int], warmup_s: float
+) -> dict[str, Any]:
+    """What the journal says about an attempt; its rows are completed from it."""
+    return {
+        "kind": "attempt",
+        "attempt": number,
+        "start_index": start.index,
+        "start_time_s": start.time_s,
+        "checkpoint": start.checkpoint_number,
+        "world_size": world_size,
+        "time": time.time(),
+        "warmup_time": warmup_s,
+        "hostname": socket.gethostname(),
+        "node_ip": node_ip(),
+        "pid": pids.get(0, os.getpid()),
+    }
 
 
 def session_setup(
