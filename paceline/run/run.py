@@ -285,6 +285,8 @@ class Run:
                 self._attempt_succeeded(attempt, flow)
         elif attempt.failed and not stopping:
             self._attempt_failed(attempt, attempt.failures, flow)
+        elif attempt.failed and flow.stop_index is None:
+            self._attempt_succeeded(attempt, flow)  # the report at which all ranks would stop never comes
         elif time.monotonic() >= self._deadline:
             self._observers.warn("Workers did not end within their grace period and were killed.")
             self._attempt_succeeded(attempt, flow)
