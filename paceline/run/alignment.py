@@ -29,6 +29,7 @@ class Alignment:
         """The highest index each rank has reported."""
         self.highest_free = start_index
         """The highest index that some rank has passed: reported without waiting, or was told to go on from."""
+        self._with_checkpoint = [0] * world_size
         self.waiting: dict[int, int] = {}
         """Rank to the index it waits on."""
         self.finished: dict[int, int] = {}
@@ -38,6 +39,7 @@ class Alignment:
     def received(self, rank: int, report: Report) -> None:
         """Note a report; reports of one rank come in order."""
         self.last_index[rank] = report.index
+        self._with_checkpoint[rank] += report.with_checkpoint
         if report.waits:
             self.waiting[rank] = report.index
         elif report.index > self.highest_free:
@@ -61,6 +63,11 @@ class Alignment:
     def only_rank_zero_reported(self) -> bool:
         counts = self.counts()
         return counts[0] > 0 and not any(counts[1:]) and self.world_size > 1
+
+    @property
+    def lost_checkpoints(self) -> bool:
+        """True if some rank reported checkpoints and rank 0 never did."""
+        return not self._with_checkpoint[0] and any(self._with_checkpoint)
 
     def mismatch(self) -> str | None:
         """Why the ranks can no longer agree, as soon as a finished rank proves it."""

@@ -107,6 +107,9 @@ class LiveProgress(Progress):
             self._cut_lines.add(rank)
         return text
 
+    def note(self, text: str) -> None:
+        self._print(printable(text), "bold")
+
     def warning(self, text: str) -> None:
         self._print(f"Warning: {printable(text)}", "yellow")
 

@@ -36,6 +36,8 @@ class Report(msgspec.Struct, frozen=True, tag=True, array_like=True):
     checkpoint_follows: bool = False
     """The checkpoint of this index is being written in the background (CheckpointReady)."""
     reduce: dict[str, str] | None = None
+    with_checkpoint: bool = False
+    """The call had a checkpoint, whether or not this rank's files are kept."""
 
 
 class CheckpointReady(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -61,8 +61,10 @@ class Observers:
         if self.last_row is None:
             self.trial.last_result = first_row
 
-    def attempt_resumed(self, index: int, history: JournalHistory) -> None:
+    def attempt_resumed(self, index: int, checkpoint: int | None, history: JournalHistory) -> None:
         """Workers take up the work after `index`: rows beyond it are superseded."""
+        source = "without a checkpoint" if checkpoint is None else f"from checkpoint_{checkpoint:06d}"
+        self._progress.note(f"{self.trial} goes on after iteration {index}, {source}")
         self._callbacks.rewind(self.trial, index, history.rows_from)
         self._callbacks.on_trial_restore(index, self.trial)
 

@@ -45,6 +45,9 @@ class Progress:
     def output(self, rank: int, text: str) -> None:
         """A worker wrote something, as `LogFollower` delivers it."""
 
+    def note(self, text: str) -> None:
+        """Something that happened."""
+
     def warning(self, text: str) -> None:
         """Something the user should know."""
 
@@ -108,6 +111,9 @@ class PlainProgress(Progress):
     def output(self, rank: int, text: str) -> None:
         if self._detailed:
             self._writer.write(self._prefixer.lines(rank, last_overwrite(text)))
+
+    def note(self, text: str) -> None:
+        self._line(text)
 
     def warning(self, text: str) -> None:
         self._line(f"Warning: {text}")

@@ -6,6 +6,7 @@ was heard), then `_begin` and the endings. What happens to a report is in report
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import signal
@@ -206,7 +207,7 @@ class Run:
         self._watch = HangWatch(self.spec.world_size, self.spec.run_config.failure_config.hang_timeout_s)
         self._observers.attempt_started(filler.first())
         if number > 0 or self._files.records:
-            self._observers.attempt_resumed(start.index, self._history)
+            self._observers.attempt_resumed(start.index, start.checkpoint_number, self._history)
         self.phase = Phase.RUNNING
 
     def _start_point(self) -> StartPoint:
@@ -308,6 +309,11 @@ class Run:
         warnings += [f"rank {each.rank} failed while stopping: {each.message}" for each in attempt.failures]
         if flow.alignment.only_rank_zero_reported:
             warnings.append("Only rank 0 called report(); its rows are the result.")
+        if flow.alignment.lost_checkpoints:
+            warnings.append(
+                "Checkpoints were reported by other ranks but not by rank 0: only rank 0's are kept "
+                "(CheckpointConfig(keep_all_ranks=True) keeps every rank's files)."
+            )
         for warning in warnings:
             self._observers.warn(warning)
         if not clean:
@@ -317,11 +323,11 @@ class Run:
         self._finish("interrupted" if self.stopped_by_signal is not None else "finished")
 
     def _attempt_failed(self, attempt: Attempt, failures: list[WorkerFailure], flow: ReportFlow | None = None) -> None:
-        self._attempt = None
         self._rank_metrics = flow.rank_metrics if flow is not None else {}
         if flow is not None:
             flow.abandon()
         attempt.stop()
+        self._attempt = None
         self._keeper.retire()
         self._run_dir.sweep()
         failure = root_cause.attempt_failure(attempt.number, failures)
@@ -345,7 +351,7 @@ class Run:
         gives_up = isinstance(decision, GiveUp) or self.stopped_by_signal is not None
         self._observers.attempt_failed(f"rank {cause.rank}: {cause.message}", retry=not gives_up)
         if isinstance(decision, GiveUp):
-            self._finish("failed", reason=decision.reason)
+            self._finish("failed", self._final_error(decision.reason))
         elif gives_up:
             self._finish("interrupted")
         else:
@@ -363,20 +369,33 @@ class Run:
         self._observers.last_row = rows[-1] if rows else None
         self._rank_metrics = self._history.last_rank_metrics()
 
-    def _finish(self, status: Status, reason: str = "") -> None:
+    def _final_error(self, reason: str) -> TrainingFailedError:
+        error = TrainingFailedError(root_cause.describe(self._failures, reason), failures=tuple(self._failures))
+        error.__cause__ = root_cause.cause_exception(self._failures[-1].root_cause)
+        return error
+
+    def break_off(self, status: Status, error: Exception | None = None) -> None:
+        """The driver itself was interrupted, or something in it failed: end the workers, keep what was reached.
+
+        Whatever goes wrong here is a consequence, and the first error is the one to tell.
+        """
+        if self.result is None:
+            with contextlib.suppress(Exception):
+                self._end_attempt()
+                self._finish(status, error)
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def _finish(self, status: Status, error: Exception | None = None) -> None:
         """Write the end down and build the result."""
-        error = None
-        if status == "failed":
-            message = root_cause.describe(self._failures, reason)
-            error = TrainingFailedError(message, failures=tuple(self._failures))
-            error.__cause__ = root_cause.cause_exception(self._failures[-1].root_cause)
-            write_durably(self._run_dir.error_txt, message.encode("utf-8", "backslashreplace") + b"\n")
         self._pass_on_warnings()
         if 0 not in self._rank_metrics:
             self._read_back()
         result = self._make_result(status, error)
         if error is not None:
-            error.result = result
+            vars(error)["result"] = result
+            text = str(error) if isinstance(error, TrainingFailedError) else f"{type(error).__name__}: {error}"
+            write_durably(self._run_dir.error_txt, text.encode("utf-8", "backslashreplace") + b"\n")
         end = {"kind": "end", "status": status, "message": str(error or ""), "time": time.time()}
         self._journal.append(end, finite=False)
         self._journal.sync()
@@ -384,8 +403,8 @@ class Run:
 
     def _conclude(self, result: Result) -> None:
         self._run_dir.processes.unlink(missing_ok=True)
-        self._observers.finished(result, result.metrics.get("training_iteration", 0))
         self.result = result
+        self._observers.finished(result, result.metrics.get("training_iteration", 0))
         self.phase = Phase.DONE
         self.close()
 
@@ -411,15 +430,19 @@ class Run:
         if self._closed:
             return
         self._closed = True
+        with contextlib.ExitStack() as stack:  # in this order from below, each whatever becomes of the others
+            stack.callback(self._files.close)
+            stack.callback(self._keeper.close)
+            if self._given is not None and self._given.memory_file is not None:
+                stack.callback(os.close, self._given.memory_file)
+            stack.callback(self._observers.close)
+            stack.callback(self._end_attempt)
+
+    def _end_attempt(self) -> None:
         if self._attempt is not None:
             self._attempt.stop()
             self._attempt = None
             self._run_dir.sweep()
-        self._observers.close()
-        if self._given is not None and self._given.memory_file is not None:
-            os.close(self._given.memory_file)
-        self._keeper.close()
-        self._files.close()
 
     def _pass_on_warnings(self) -> None:
         if self._keeper.warnings:
@@ -435,7 +458,13 @@ def drive(run: Run, raise_on_error: bool = True) -> Result:
             while not run.done:
                 run.step()
     except KeyboardInterrupt:
-        raise interruption("training was interrupted", run.result) from None
+        run.break_off("interrupted")
+        reached = f"; what was reached is in {run.result.path}" if run.result is not None else ""
+        raise interruption(f"training was interrupted{reached}", run.result) from None
+    except Exception as error:  # of a callback, a stopper, the storage: not of a worker
+        run.break_off("failed", error)
+        if raise_on_error or run.result is None or run.result.error is None:
+            raise
     finally:
         run.close()
     result = run.result

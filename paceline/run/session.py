@@ -96,6 +96,7 @@ class Session:
                         checkpoint=staged,
                         checkpoint_follows=follows,
                         reduce=dict(reduce) if reduce else None,
+                        with_checkpoint=checkpoint is not None,
                     )
                 ),
                 fds,

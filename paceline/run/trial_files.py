@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,7 @@ def reopen(spec: RunSpec) -> TrialFiles:
         # Read under the lock: the last driver may have written until it let go.
         files.records = state_records(run_dir)
         files.last_row = last_row_index(run_dir)
+        files.notes += _what_was_not_given_again(header["settings"], spec.run_config)
         ended = process_registry.end_survivors(run_dir.processes)
         if ended:
             files.notes.append(f"Ended {len(ended)} worker process(es) that the last driver had left behind.")
@@ -137,6 +139,18 @@ def reopen(spec: RunSpec) -> TrialFiles:
         files.close()
         raise
     return files
+
+
+def _what_was_not_given_again(settings: Mapping[str, Any], config: RunConfig) -> list[str]:
+    """Code is never stored: say what the run had and this continuation of it has not."""
+    missing = []
+    if settings["had_callbacks"] and not config.callbacks:
+        missing.append("callbacks")
+    if settings["had_stop"] and config.stop is None:
+        missing.append("a stop criterion")
+    if not missing:
+        return []
+    return [f"The run had {' and '.join(missing)}, which restore() cannot bring back: pass run_config=RunConfig(...)."]
 
 
 def _open(run_dir: RunDir, name: str, identity: TrialIdentity, mirror: Mirror | None) -> TrialFiles:
@@ -251,6 +265,7 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
         "async_save": config.checkpoint_config.async_save,
         "keep_all_ranks": config.checkpoint_config.keep_all_ranks,
         "max_failures": config.failure_config.max_failures,
+        "stop": as_json(config.stop) if isinstance(config.stop, Mapping) else None,
         "had_callbacks": bool(config.callbacks),
         "had_stop": config.stop is not None,
     }

@@ -186,6 +186,7 @@ class BaseTrainer:
                     keep_all_ranks=settings["keep_all_ranks"],
                 ),
                 failure_config=FailureConfig(max_failures=settings["max_failures"]),
+                stop=settings["stop"],
             ),
         )
         return given
