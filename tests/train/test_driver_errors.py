@@ -1,0 +1,124 @@
+"""What goes wrong in the driver itself, not in a worker: the run still ends in order, with its result at hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.air import Checkpoint, Result, session
+from paceline.air.errors import PacelineError
+from paceline.run.callbacks import Callback
+from paceline.testing.invariants import check_run
+from paceline.train import DataParallelTrainer
+from tests.train.quick import quick_trainer
+
+
+def count(config: dict[str, Any]) -> None:
+    for step in range(config["steps"]):
+        session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+
+
+class BreaksAtTheThirdRow(Callback):
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: Any, **info: Any) -> None:
+        if iteration == 3:
+            raise LookupError("the tracker is away")
+
+
+class BreaksAtTheEnd(Callback):
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        raise LookupError("the tracker is away")
+
+
+def test_a_broken_callback_ends_the_run_and_leaves_its_result() -> None:
+    trainer = quick_trainer(count, config={"steps": 1000}, callbacks=[BreaksAtTheThirdRow()])
+    with pytest.raises(LookupError, match="the tracker is away") as caught:
+        trainer.fit()
+    result: Result = caught.value.result  # type: ignore[attr-defined]
+    assert result.error is caught.value
+    assert result.checkpoint is not None
+    assert result.log_dir is not None
+    check_run(result.log_dir)
+    assert "the tracker is away" in (result.log_dir / "error.txt").read_text()
+    assert Result.from_path(result.path).status == "failed"
+
+
+def test_without_raising_the_result_carries_the_callbacks_error() -> None:
+    trainer = quick_trainer(count, config={"steps": 1000}, callbacks=[BreaksAtTheThirdRow()])
+    result = trainer.fit(raise_on_error=False)
+    assert isinstance(result.error, LookupError)
+
+
+def test_an_error_after_the_end_does_not_undo_it() -> None:
+    with pytest.raises(LookupError, match="the tracker is away"):
+        quick_trainer(count, config={"steps": 2}, name="ended", callbacks=[BreaksAtTheEnd()]).fit()
+    (trial,) = Path(os.environ["PACELINE_RESULTS_DIR"], "ended").iterdir()
+    assert Result.from_path(trial).status == "finished"
+
+
+def test_results_deleted_during_the_run_are_named() -> None:
+    class Deletes(Callback):
+        def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: Any, **info: Any) -> None:
+            if iteration == 2:
+                shutil.rmtree(trial.local_path)
+
+    with pytest.raises((PacelineError, FileNotFoundError)):
+        quick_trainer(count, config={"steps": 1000}, callbacks=[Deletes()]).fit()
+
+
+def test_a_second_interrupt_carries_what_was_reached() -> None:
+    class InterruptsTwice(Callback):
+        def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: Any, **info: Any) -> None:
+            if iteration == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        quick_trainer(count, config={"steps": 1000}, callbacks=[InterruptsTwice()]).fit()
+    result: Result = caught.value.result  # type: ignore[attr-defined]
+    assert result.status == "interrupted"
+    assert result.metrics["step"] >= 1
+    assert result.path in str(caught.value)
+    assert DataParallelTrainer.can_restore(result.path)
+    assert result.log_dir is not None
+    check_run(result.log_dir)
+
+
+def fail_once(config: dict[str, Any]) -> None:
+    newest = session.get_checkpoint()
+    start = newest.to_dict()["step"] + 1 if newest else 0
+    for step in range(start, 100):
+        if step == 2 and start == 0:
+            raise RuntimeError("not yet")
+        session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+
+
+def test_restore_brings_a_plain_stop_criterion_back() -> None:
+    stopped = {"training_iteration": 5}
+    failed = quick_trainer(fail_once, config={}, stop=stopped).fit(raise_on_error=False)
+    result = DataParallelTrainer.restore(failed.path, train_loop_per_worker=fail_once).fit()
+    assert result.metrics["training_iteration"] == 5
+
+
+def test_restore_says_which_code_it_cannot_bring_back(capfd: pytest.CaptureFixture[str]) -> None:
+    failed = quick_trainer(fail_once, config={}, stop=lambda _, row: row["step"] >= 4, callbacks=[Callback()]).fit(
+        raise_on_error=False
+    )
+    DataParallelTrainer.restore(failed.path, train_loop_per_worker=fail_once).fit()
+    shown = capfd.readouterr().out
+    assert "The run had callbacks and a stop criterion" in shown
+    assert "goes on after iteration 2, from checkpoint_000001" in shown
+
+
+def test_a_checkpoint_of_another_rank_alone_is_not_dropped_silently() -> None:
+    def loop() -> None:
+        one = Checkpoint.from_dict({"rank": 1}) if session.get_world_rank() == 1 else None
+        session.report({}, checkpoint=one)
+
+    result = quick_trainer(loop).fit()
+    assert result.checkpoint is None
+    assert any("only rank 0's are kept" in warning for warning in result.warnings)
