@@ -9,16 +9,20 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from pathlib import Path
-from types import TracebackType
+from collections.abc import Iterator
 
 from paceline.air.errors import FailureKind, WorkerFailure
 
 MAX_TEXT = 128 * 1024
 MAX_MESSAGE = 2000
 MAX_ARGUMENTS = 16 * 1024
-_PACKAGE = Path(__file__).resolve().parents[1]
-_OWN_FOLDERS = (str(_PACKAGE / "engine") + os.sep, str(_PACKAGE / "run") + os.sep)
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TESTING = os.path.join(_PACKAGE, "testing") + os.sep
+
+
+def is_own_file(path: str) -> bool:
+    """True for code of this package. The loops of its testing kit stand for a user's."""
+    return path.startswith(_PACKAGE) and not path.startswith(_TESTING)
 
 
 def describe_exception(
@@ -30,7 +34,8 @@ def describe_exception(
     if isinstance(error, SystemExit) and kind == "exception":
         exit_code = _code_of(error)
         kind = "exit" if exit_code else "premature_exit"
-        message = f"the function called sys.exit({_safe_text(error.code)})"
+        code = repr(error.code) if isinstance(error.code, str) else _safe_text(error.code)
+        message = _shorten(f"the function called sys.exit({_encodable(code)})", MAX_MESSAGE)
     else:
         text = _message_of(error).strip()
         first_line = text.splitlines()[0] if text else ""
@@ -43,9 +48,34 @@ def describe_exception(
         exception_type=f"{cls.__module__}.{cls.__qualname__}",
         traceback=_traceback_of(error),
         exit_code=exit_code,
-        hint=hint,
+        hint=hint or _hint_for(error),
         arguments=_plain_arguments(error),
     )
+
+
+def _hint_for(error: BaseException) -> str:
+    """Advice where the message alone would send the user looking in the wrong place."""
+    if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, (str, bytes)):
+        return ""
+    if os.path.isabs(error.filename) or _raised_in(error) == "subprocess":  # That one looks for a program.
+        return ""
+    try:
+        here = f" (this one in {os.getcwd()})"
+    except OSError:  # The directory was removed.
+        here = ""
+    return _encodable(
+        f"The path is relative, and each worker runs in a directory of its own{here}. Use an absolute path."
+    )
+
+
+def _raised_in(error: BaseException) -> str:
+    """The name of the module whose code raised it."""
+    name = ""
+    trace = error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_globals.get("__name__", "")
+        trace = trace.tb_next
+    return name
 
 
 def _code_of(error: SystemExit) -> int:
@@ -76,25 +106,42 @@ def _size_of_arguments(error: BaseException) -> int:
 
 
 def _traceback_of(error: BaseException) -> str:
-    """The traceback as Python prints it, beginning at the user's own frames."""
+    """The traceback as Python prints it, from the user's first frame to the user's last."""
     try:
-        user_part = error.with_traceback(_skip_own_frames(error.__traceback__))
         if _size_of_arguments(error) > MAX_TEXT:
-            lines = ["Traceback (most recent call last):\n", *traceback.format_tb(user_part.__traceback__)]
+            stack = traceback.extract_tb(error.__traceback__)
+            _cut_own_ends(stack)
+            lines = ["Traceback (most recent call last):\n", *stack.format()]
             lines.append(f"{type(error).__qualname__}: {_message_of(error)}\n")
         else:
-            lines = traceback.format_exception(user_part)
+            told = traceback.TracebackException.from_exception(error, compact=True)
+            for part in _chain(told):
+                _cut_own_ends(part.stack)
+            lines = list(told.format())
         return _encodable(_shorten("".join(lines), MAX_TEXT))
     except Exception as problem:
         return f"(the traceback of {type(error).__qualname__} cannot be shown: {type(problem).__name__})"
 
 
-def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Leave out the frames of ours above the user's first one; all stay if there are only ours."""
-    frame = trace
-    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_OWN_FOLDERS):
-        frame = frame.tb_next
-    return frame if frame is not None else trace
+def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """The exception, what it came from, and the members of groups."""
+    waiting = [told]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting += [other for other in (part.__cause__, part.__context__) if other is not None]
+        waiting += part.exceptions or []
+
+
+def _cut_own_ends(stack: traceback.StackSummary) -> None:
+    """Leave out the frames of ours above the user's first and below the user's last.
+
+    Where a check of ours raises, the line to look at is the user's call. All frames stay if
+    there are only ours.
+    """
+    users = [position for position, frame in enumerate(stack) if not is_own_file(frame.filename)]
+    if users:
+        stack[:] = stack[users[0] : users[-1] + 1]
 
 
 def _plain_arguments(error: BaseException) -> tuple[object, ...] | None:
@@ -164,6 +211,8 @@ def describe_exit(
             limit = f" of {_gigabytes(memory_limit)}" if memory_limit else ""
             message += f"; peak memory {_gigabytes(max_rss)}{limit}: probably out of memory"
             hint = "Use a smaller batch or fewer workers, or give the machine or container more memory."
+        elif number == signal.SIGKILL:
+            hint = "This is often the system's out-of-memory killer; see dmesg."
     else:
         exit_code = os.waitstatus_to_exitcode(status)
         if exit_code == 0:

@@ -7,6 +7,7 @@ loaded machine) is not held against the workers.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 
 WARN_AFTER_S = 60.0
 _DRIVER_STALL_S = 5.0
@@ -53,3 +54,9 @@ class HangWatch:
             if warn:
                 self._next_warning = now + WARN_AFTER_S
         return warn, hung
+
+
+def stacks_text(stacks: Mapping[int, str], first: Sequence[int]) -> str:
+    """Every rank's stack under its name, those of `first` before the others: they are what is looked for."""
+    order = [rank for rank in first if rank in stacks] + [rank for rank in sorted(stacks) if rank not in first]
+    return "\n".join(f"-- rank {rank} --\n{stacks[rank]}" for rank in order)

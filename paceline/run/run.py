@@ -29,7 +29,7 @@ from paceline.run import interrupts, root_cause, trial_files
 from paceline.run.attempt import Attempt, pickled_task
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.failure_policy import GiveUp, decide
-from paceline.run.hang_watch import HangWatch
+from paceline.run.hang_watch import HangWatch, stacks_text
 from paceline.run.history import JournalHistory, filler_of, lost_row
 from paceline.run.observers import Observers
 from paceline.run.report_flow import Problem, ReportFlow
@@ -257,7 +257,7 @@ class Run:
         if not warn and not hung:
             return
         ranks = ", ".join(map(str, hung or warn))
-        stacks = "\n".join(f"-- rank {rank} --\n{text}" for rank, text in sorted(attempt.stacks().items()))
+        stacks = stacks_text(attempt.stacks(), first=hung or warn)
         if hung:
             timeout = self.spec.run_config.failure_config.hang_timeout_s
             flow.problem = Problem(

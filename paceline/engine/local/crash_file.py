@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
+import threading
 import time
 from collections.abc import Sequence
 
+from paceline.engine.failures import is_own_file
 from paceline.engine.frames import close_all
 
 MAX_TEXT = 64 * 1024
 SETTLE_S = 0.02
+_FRAME = re.compile(r'  File "(.*)", line (?:\d+|\?\?\?) in ')
+_THREAD = re.compile(r"(Current thread|Thread) 0x.*\(most recent call first\):$")
 
 
 class CrashFile:
@@ -44,6 +49,35 @@ def wait_until_written(files: Sequence[CrashFile], timeout: float) -> None:
         if now == sizes and all(now):
             return
         sizes = now
+
+
+def user_stacks(dump: str) -> str:
+    """A dump without what says nothing about the user's code: the frames of ours that called it, other
+    threads of ours, the list of extension modules. The current thread comes first, whosever it is.
+    """
+    head: list[str] = []
+    threads: list[list[str]] = []
+    for line in dump.splitlines():
+        if _THREAD.match(line):
+            threads.append([line])
+        elif line.strip() and not line.startswith("Extension modules:"):
+            (threads[-1] if threads else head).append(line)
+    current = [_without_callers(thread) or thread for thread in threads if thread[0].startswith("Current")]
+    others = [_without_callers(thread) for thread in threads if not thread[0].startswith("Current")]
+    if not current and not any(others):
+        return dump
+    return "\n\n".join("\n".join(block) for block in [head, *current, *others] if block)
+
+
+def _without_callers(thread: list[str]) -> list[str]:
+    """The thread down to the user's outermost frame; empty if it has none."""
+    last = max((number for number, line in enumerate(thread) if _is_users(line)), default=None)
+    return [] if last is None else thread[: last + 1]
+
+
+def _is_users(line: str) -> bool:
+    frame = _FRAME.match(line)
+    return frame is not None and frame[1] != threading.__file__ and not is_own_file(frame[1])
 
 
 def tail_of(path: str, size: int = 4096) -> str:

@@ -15,7 +15,14 @@ from paceline.engine.failures import describe_exit, signal_name
 from paceline.engine.frames import FrameSocket, socket_pair
 from paceline.engine.local import linux, messages, processes
 from paceline.engine.local.child import CHANNEL_LOST_EXIT
-from paceline.engine.local.crash_file import SETTLE_S, CrashFile, append_to_log, tail_of, wait_until_written
+from paceline.engine.local.crash_file import (
+    SETTLE_S,
+    CrashFile,
+    append_to_log,
+    tail_of,
+    user_stacks,
+    wait_until_written,
+)
 from paceline.engine.local.warden_client import WardenClient, absolute_sys_path
 from paceline.engine.reactor import Reactor
 
@@ -209,7 +216,7 @@ class LocalGroup(ChannelGroup):
             exited.max_rss,
             memory_limit=linux.memory_limit(),
             out_of_memory_kills=linux.out_of_memory_kills() - self._memory_kills_before,
-            crash_text=crash,
+            crash_text=user_stacks(crash),
             log_path=member.place.log_path,
             time_ns=exited.time_ns,
         )
@@ -255,7 +262,7 @@ class LocalGroup(ChannelGroup):
             member = self._locals[rank]
             linux.send_signal(member.pid or 0, member.pidfd, linux.STACKS_SIGNAL)
         wait_until_written(list(asked.values()), timeout)
-        texts = {rank: file.read() for rank, file in asked.items()}
+        texts = {rank: user_stacks(file.read()) for rank, file in asked.items()}
         return {rank: text for rank, text in texts.items() if text}
 
     # End
