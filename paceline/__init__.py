@@ -21,7 +21,8 @@ __version__ = "0.1.0"
 
 __all__ = ["air", "init", "is_initialized", "shutdown", "train", "tune"]
 
-_PACKAGES = ("air", "cli", "data", "engine", "run", "serve", "storage", "testing", "train", "tune")
+_PACKAGES = ("air", "engine", "run", "storage", "testing", "train", "tune")
+_NOT_YET = ("cli", "data", "serve")
 _ENGINE_FUNCTIONS = ("init", "is_initialized", "shutdown")
 
 
@@ -33,12 +34,11 @@ def __getattr__(name: str) -> Any:
         globals()[name] = value
         return value
     if name in _PACKAGES:
-        module_name = f"paceline.{name}"
-        try:
-            return importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name != module_name:
-                raise
+        return importlib.import_module(f"paceline.{name}")
+    if name in _NOT_YET:
+        raise AttributeError(
+            f"paceline.{name} is not in this version; what there is: paceline.air, paceline.train, paceline.tune."
+        )
     raise AttributeError(f"module 'paceline' has no attribute {name!r}")
 
 

@@ -145,6 +145,23 @@ def test_what_is_not_there_fails_as_an_import_does(line: str) -> None:
         exec(line)
 
 
+@pytest.mark.parametrize("name", ["Tuner", "TuneConfig", "ResultGrid"])
+def test_importing_a_class_that_is_to_come_says_so(name: str) -> None:
+    with pytest.raises(ImportError, match=rf"paceline\.tune\.{name} is not in this version; what there is: Callback"):
+        exec(f"from paceline.tune import {name}")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["paceline.data", "paceline.serve", "paceline.train.tensorflow", "paceline.tune.search", "paceline.tune.run"],
+)
+def test_an_attribute_that_is_to_come_says_so(path: str) -> None:
+    package, _, name = path.rpartition(".")
+    with pytest.raises(AttributeError, match=rf"{path} is not in this version; what there is: "):
+        getattr(importlib.import_module(package), name)
+    assert name not in dir(importlib.import_module(package))
+
+
 def test_layers_are_respected() -> None:
     linter = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)

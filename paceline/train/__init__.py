@@ -69,6 +69,18 @@ _SUBMODULES = (
     "torch",
     "trainer",
 )
+_NOT_YET = (
+    "batch_predictor",
+    "horovod",
+    "huggingface",
+    "lightgbm",
+    "lightning",
+    "predictor",
+    "rl",
+    "sklearn",
+    "tensorflow",
+    "xgboost",
+)
 
 __all__ = [*_PLACES, "TRAIN_DATASET_KEY"]
 
@@ -78,6 +90,11 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_PLACES[name]), name)
     elif name in _SUBMODULES:
         value = importlib.import_module(f"{__name__}.{name}")
+    elif name in _NOT_YET:
+        raise AttributeError(
+            f"{__name__}.{name} is not in this version; what there is: paceline.train.torch, and DataParallelTrainer "
+            "for any other framework."
+        )
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

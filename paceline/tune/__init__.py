@@ -17,6 +17,24 @@ _HOMES = {
     "SyncConfig": "paceline.air.config",
 }
 _MODULES = ("callback", "logger", "stopper")
+_CLASSES_NOT_YET = ("ResultGrid", "TuneConfig", "Tuner")
+_OTHERS_NOT_YET = (
+    "choice",
+    "grid_search",
+    "loguniform",
+    "quniform",
+    "randint",
+    "report",
+    "result_grid",
+    "run",
+    "sample_from",
+    "schedulers",
+    "search",
+    "tuner",
+    "uniform",
+    "with_parameters",
+    "with_resources",
+)
 
 __all__ = ["Callback", "PlacementGroupFactory", "Stopper", "SyncConfig"]
 
@@ -30,6 +48,16 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _MODULES:
         return importlib.import_module(f"paceline.tune.{name}")
+    absent = (
+        f"paceline.tune.{name} is not in this version; what there is: {', '.join(_HOMES)} and the modules "
+        f"{', '.join(_MODULES)}. To train with one configuration use a trainer of paceline.train."
+    )
+    if name in _CLASSES_NOT_YET:
+        # Of an AttributeError, `from paceline.tune import Tuner` would drop the text.
+        raise ImportError(absent, name=__name__)
+    if name in _OTHERS_NOT_YET:
+        # No ImportError: pickle looks in every module for functions without one, such as torch.randint.
+        raise AttributeError(absent)
     raise AttributeError(f"module 'paceline.tune' has no attribute {name!r}")
 
 
