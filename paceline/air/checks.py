@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
+import sys
+import warnings
 from collections.abc import Sequence
+from dataclasses import fields
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.air.errors import ConfigError
+
+T = TypeVar("T")
 
 _PLAIN = (str, bytes, int, float, list, tuple, set, frozenset, type(None))
 
@@ -55,3 +61,36 @@ def check_seconds(value: Any, name: str, *, none_means: str = "", zero_allowed: 
     if not is_number(value) or value < 0 or (value == 0 and not zero_allowed):
         otherwise = f" None means: {none_means}." if none_means else ""
         raise ConfigError(f"{name} is {value!r}: give a number of seconds above 0.{otherwise}")
+
+
+def names_a_near_miss(config: type[T]) -> type[T]:
+    """Decorates a dataclass: a misspelt keyword is answered with the name that was probably meant."""
+    checked_init = config.__init__
+    known = [item.name for item in fields(config)]  # type: ignore[arg-type]
+
+    @functools.wraps(checked_init)
+    def init(self: T, *args: Any, **settings: Any) -> None:
+        for name in settings:
+            if name not in known:
+                raise TypeError(f"{config.__name__} has no setting {name!r}{_near_miss(name, known)}")
+        checked_init(self, *args, **settings)
+
+    config.__init__ = init  # type: ignore[method-assign, assignment]
+    return config
+
+
+def _near_miss(name: str, known: Sequence[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f": did you mean {near[0]}?"
+    return f"; there are: {', '.join(each for each in known if not each.startswith('_'))}."
+
+
+def warn_at_users_line(message: str) -> None:
+    """A warning that points at the line outside of this package that led to it."""
+    level, frame = 2, sys._getframe(1)
+    while str(frame.f_globals.get("__name__", "")).startswith("paceline.") and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)

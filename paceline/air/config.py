@@ -13,7 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
-from paceline.air.checks import check_bool, check_choice, check_seconds, is_number, is_search_space, whole_number
+from paceline.air.checks import (
+    check_bool,
+    check_choice,
+    check_seconds,
+    is_number,
+    is_search_space,
+    names_a_near_miss,
+    whole_number,
+)
 from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError
 from paceline.air.names import safe_name
@@ -31,7 +39,7 @@ __all__ = [
     "most_workers",
 ]
 
-ENGINES = ("local", "inline", "ray")
+ENGINES = ("local", "inline")
 
 T = TypeVar("T")
 
@@ -41,6 +49,7 @@ def most_workers() -> int:
     return max(256, 64 * (os.cpu_count() or 1))
 
 
+@names_a_near_miss
 @dataclass(eq=False)
 class ScalingConfig:
     """How many workers, and what each of them gets.
@@ -63,7 +72,7 @@ class ScalingConfig:
 
     def __post_init__(self) -> None:
         if self.num_workers is not None and not is_search_space(self.num_workers):
-            self.num_workers = whole_number(self.num_workers, "num_workers", least=1, advice="1: a single worker.")
+            self.num_workers = whole_number(self.num_workers, "num_workers", least=1)
             if self.num_workers > most_workers():
                 raise ConfigError(
                     f"num_workers is {self.num_workers}, more than the {most_workers()} this machine could be asked "
@@ -175,6 +184,7 @@ def _check_unless_sampled(resources: Any, what: str) -> None:
     checked_resources(resources, what)
 
 
+@names_a_near_miss
 @dataclass
 class FailureConfig:
     """What happens when a worker fails or goes quiet."""
@@ -215,6 +225,7 @@ class FailureConfig:
             )
 
 
+@names_a_near_miss
 @dataclass
 class CheckpointConfig:
     """Which checkpoints are kept, and how they are written."""
@@ -262,6 +273,7 @@ class CheckpointConfig:
             )
 
 
+@names_a_near_miss
 @dataclass
 class RunConfig:
     """Where a run's results go, when it stops, and who watches it."""
@@ -288,7 +300,7 @@ class RunConfig:
     local_dir: str | None = None
     """Old name of storage_path; read that one."""
     engine: Any = None
-    """Where workers live: "local", "inline", "ray" or an Engine; None chooses."""
+    """Where workers live: "local", "inline" or an Engine; None chooses."""
 
     def __post_init__(self) -> None:
         if self.name is not None:

@@ -9,8 +9,9 @@ import atexit
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
@@ -18,6 +19,28 @@ if TYPE_CHECKING:
 
 ENGINE_VARIABLE = "PACELINE_ENGINE"
 NAMES = ("local", "inline")
+_CLUSTER_SETTINGS = frozenset(
+    [
+        "address",
+        "configure_logging",
+        "dashboard_host",
+        "dashboard_port",
+        "include_dashboard",
+        "job_config",
+        "labels",
+        "local_mode",
+        "log_to_driver",
+        "logging_config",
+        "logging_format",
+        "logging_level",
+        "namespace",
+        "object_store_memory",
+        "resources",
+        "runtime_env",
+        "storage",
+    ]
+)
+"""Keywords of ray.init() that mean nothing without a cluster: ported scripts have them."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +57,24 @@ _engines: dict[str, Engine] = {}
 _inherited: list[dict[str, Engine]] = []
 
 
-def init(engine: str | Engine | None = None, *, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
-    """Declare the default engine and the pool of CPUs and GPUs. Optional: a run works without."""
+def init(
+    engine: str | Engine | None = None,
+    *,
+    num_cpus: float | None = None,
+    num_gpus: float | None = None,
+    ignore_reinit_error: bool = False,
+    **cluster_settings: Any,
+) -> None:
+    """Declare the default engine and the pool of CPUs and GPUs. Optional: a run works without.
+
+    With `ignore_reinit_error` a second call changes nothing. Settings of a cluster, as ray.init()
+    takes them, are ignored with a warning.
+    """
     global _declared
+    _warn_of_cluster_settings(cluster_settings)
     if _declared is not None:
+        if ignore_reinit_error:
+            return
         raise EngineError("paceline.init() was already called; call paceline.shutdown() first")
     for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
@@ -46,6 +83,21 @@ def init(engine: str | Engine | None = None, *, num_cpus: float | None = None, n
         _check_name(engine, "init(engine=...)")
     shutdown()  # Engines that were made before take the new numbers.
     _declared = _Declared(engine, num_cpus, num_gpus)
+
+
+def _warn_of_cluster_settings(settings: dict[str, Any]) -> None:
+    """A script that was ported keeps working; a misspelt name is an error as everywhere."""
+    for name in settings:
+        if name not in _CLUSTER_SETTINGS and not name.startswith("_"):
+            raise TypeError(
+                f"paceline.init() got an unexpected keyword argument {name!r}; it takes engine, num_cpus, num_gpus "
+                "and ignore_reinit_error."
+            )
+    if settings:
+        warn_at_users_line(
+            f"paceline.init() ignores {', '.join(sorted(settings))}: there is no cluster, workers are processes on "
+            "this machine with this program's environment."
+        )
 
 
 def is_initialized() -> bool:

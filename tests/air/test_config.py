@@ -309,3 +309,29 @@ def test_custom_syncers_are_refused_with_the_replacement() -> None:
         SyncConfig(syncer=object())
     with pytest.raises(ConfigError, match="sync_period"):
         SyncConfig(sync_period=-1)
+
+
+@pytest.mark.parametrize(
+    ("config", "misspelt", "meant"),
+    [
+        (ScalingConfig, "num_worker", "num_workers"),
+        (RunConfig, "nam", "name"),
+        (FailureConfig, "max_failure", "max_failures"),
+        (CheckpointConfig, "num_keep", "num_to_keep"),
+    ],
+)
+def test_a_misspelt_setting_is_answered_with_the_right_one(config: Any, misspelt: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=f"no setting '{misspelt}': did you mean {meant}\\?"):
+        config(**{misspelt: 2})
+
+
+def test_a_setting_like_no_other_is_answered_with_the_list() -> None:
+    with pytest.raises(TypeError, match=r"no setting 'xyzzy'; there are: max_failures, .*progress\.$"):
+        FailureConfig(xyzzy=1)  # type: ignore[call-arg]
+
+
+def test_refusals_name_only_what_works() -> None:
+    with pytest.raises(ConfigError, match=r"engine is 'lokal': use one of 'local', 'inline'\.$"):
+        RunConfig(engine="lokal")
+    with pytest.raises(ConfigError, match=r"num_workers is '2': give a whole number of 1 or more\.$"):
+        ScalingConfig(num_workers="2")  # type: ignore[arg-type]

@@ -63,3 +63,22 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_impossible_pools_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         choose.init(**settings)  # type: ignore[arg-type]
+
+
+def test_settings_of_a_cluster_are_ignored_with_one_warning() -> None:
+    with pytest.warns(UserWarning, match="ignores address, include_dashboard, runtime_env") as caught:
+        choose.init(address="auto", runtime_env={}, include_dashboard=False, num_cpus=3)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert choose.choose_engine().resources()["CPU"] == 3
+
+
+def test_a_second_init_may_be_ignored() -> None:
+    choose.init(num_cpus=3, ignore_reinit_error=True)
+    choose.init(num_cpus=5, ignore_reinit_error=True)
+    assert choose.choose_engine().resources()["CPU"] == 3
+
+
+def test_a_misspelt_keyword_of_init_is_refused() -> None:
+    with pytest.raises(TypeError, match="num_cpu'"):
+        choose.init(num_cpu=2)
+    assert not choose.is_initialized()
