@@ -101,7 +101,8 @@ class Result:
                 if best is None or score >= best_score:
                     best, best_score = checkpoint, score
         if best is None:
-            known = sorted({key for _, metrics in self.best_checkpoints for key in flattened(metrics)})
+            keys = {key for _, metrics in self.best_checkpoints for key in flattened(metrics)}
+            known = sorted(keys, key=lambda key: (key.split("/")[0] in AUTOFILLED_KEYS, key))  # the user's own first
             raise ConfigError(f"No kept checkpoint has a number for {metric!r}. There are: {', '.join(known)}.")
         return best
 

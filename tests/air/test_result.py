@@ -77,6 +77,9 @@ def test_best_checkpoint() -> None:
         best("acc", "max")
     with pytest.raises(ConfigError, match="mode"):
         best("loss", "best")
+    filled_in = Result(best_checkpoints=[(Checkpoint.from_dict({}), {"date": "today", "loss": 1.0})])
+    with pytest.raises(ConfigError, match="There are: loss, date"):
+        filled_in.get_best_checkpoint("acc", "max")
     assert Result().get_best_checkpoint("loss", "min") is None
 
 
