@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-from paceline.air.errors import ConfigError, RestoreError, TrainingFailedError
+from paceline.air.errors import CheckpointNotFoundError, ConfigError, RestoreError, TrainingFailedError
 from paceline.engine.choose import choose_engine
 from paceline.run.spec import RunSpec, TrialIdentity
 from paceline.run.trial_files import ending, find_remote_trials, find_trials, has_checkpoints, state_records
+from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.run_dir import resolve_storage
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class BaseTrainer:
         from paceline.run.run import Run, drive
 
         spec = self.to_run_spec()
+        _check_is_there(spec.resume_from)
         engine = choose_engine(spec.run_config.engine)
         return drive(Run(spec, engine), raise_on_error)
 
@@ -234,6 +236,14 @@ def _checked(value: Any, kind: type, name: str) -> Any:
     if value is not None and not isinstance(value, kind):
         raise ConfigError(f"{name} must be a {kind.__name__}, not {type(value).__name__}: {value!r}.")
     return value
+
+
+def _check_is_there(checkpoint: Checkpoint | None) -> None:
+    """A mistyped URI is refused before workers start; of a directory the checkpoint itself made sure."""
+    if checkpoint is not None and checkpoint.kind == "uri" and checkpoint.uri is not None:
+        store = FsspecFilesystem(checkpoint.uri, checkpoint.filesystem)
+        if not store.list():
+            raise CheckpointNotFoundError(f"resume_from_checkpoint: there is no checkpoint at {store.label}.")
 
 
 def _as_checkpoint(value: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.engine.choose import choose_engine
@@ -61,6 +62,11 @@ class DataParallelTrainer(BaseTrainer):
         self.backend_config = backend_config or BackendConfig()
         self.dataset_config = dataset_config
         self._takes_config = _takes_config(train_loop_per_worker)
+        if train_loop_config and not self._takes_config:
+            warn_at_users_line(
+                f"train_loop_config is given, but {getattr(train_loop_per_worker, '__name__', 'the train function')}() "
+                "takes no argument and will not see it. Write it as a function of one argument, the config."
+            )
         self._warm_up()
 
     def _warm_up(self) -> None:
@@ -100,7 +106,10 @@ class DataParallelTrainer(BaseTrainer):
 def _takes_config(function: object) -> bool:
     """Whether to pass the config; refuses a function that no worker could call."""
     if not callable(function):
-        raise ConfigError(f"train_loop_per_worker must be a function, not {type(function).__name__}.")
+        raise ConfigError(
+            f"train_loop_per_worker must be a function, not {type(function).__name__}. Pass the function itself, "
+            "without calling it: train_func, not train_func()."
+        )
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature

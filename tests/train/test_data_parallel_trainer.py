@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,21 +109,33 @@ def test_files_with_relative_names_do_not_clash() -> None:
     assert [Path(result.path, f"rank_{rank}", "notes.txt").read_text() for rank in (0, 1)] == ["0", "1"]
 
 
-@pytest.mark.parametrize("number_of_parameters", [0, 1])
-def test_the_function_takes_a_config_or_nothing(number_of_parameters: int) -> None:
-    def without() -> None:
-        session.report({"got": None})
-
-    def with_config(config: dict[str, Any]) -> None:
-        config["changed"] = True  # a copy of its own
+def test_the_function_gets_a_copy_of_the_config() -> None:
+    def loop(config: dict[str, Any]) -> None:
+        config["changed"] = True
         session.report({"got": config["lr"]})
 
     given = {"lr": 0.1}
-    loops: list[Callable[..., None]] = [without, with_config]
-    result = quick_trainer(loops[number_of_parameters], config=given).fit()
-    assert result.metrics["got"] == [None, 0.1][number_of_parameters]
+    result = quick_trainer(loop, config=given).fit()
+    assert result.metrics["got"] == 0.1
     assert result.metrics["config"] == result.config == {"train_loop_config": {"lr": 0.1}}
     assert given == {"lr": 0.1}
+
+
+def test_a_config_that_the_function_does_not_take_is_warned_about() -> None:
+    def loop() -> None:
+        session.report({"got": None})
+
+    with pytest.warns(UserWarning, match=r"loop\(\) takes no argument") as caught:
+        trainer = DataParallelTrainer(
+            loop,
+            train_loop_config={"lr": 0.1},
+            scaling_config=ScalingConfig(num_workers=1),
+            run_config=train.RunConfig(verbose=0),
+        )
+    assert [warning.filename for warning in caught] == [__file__]
+    result = trainer.fit()
+    assert result.metrics["got"] is None
+    assert result.config == {"train_loop_config": {"lr": 0.1}}
 
 
 def test_a_config_may_hold_what_is_no_plain_data() -> None:
@@ -317,7 +328,7 @@ def test_a_committed_checkpoint_may_be_reported_again(async_save: bool, tmp_path
 def save_own_files(config: dict[str, Any]) -> None:
     """Each rank saves a file of its own, and one whose content is the same or not."""
     rank = session.get_world_rank()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=os.getcwd()) as directory:  # in the trial: a killed worker removes nothing
         Path(directory, f"part_{rank}.txt").write_text(str(rank))
         Path(directory, "common.txt").write_text("same" if config["agree"] else str(rank))
         session.report({}, checkpoint=Checkpoint.from_directory(directory))
@@ -428,6 +439,7 @@ def keyword_only(*, lr: float) -> None:
         ({"train_loop_per_worker": two_arguments}, "two_arguments"),
         ({"train_loop_per_worker": keyword_only}, "no argument or one"),
         ({"train_loop_per_worker": 7}, "must be a function, not int"),
+        ({"train_loop_per_worker": None}, "without calling it"),
         ({"train_loop_config": [1]}, "train_loop_config must be a dict"),
         ({"backend_config": "torch"}, "backend_config must be a BackendConfig"),
         ({"scaling_config": {"num_workers": 2}}, "scaling_config must be a ScalingConfig"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, session
-from paceline.air.errors import ConfigError, RestoreError, RunLockedError, StorageError
+from paceline.air.errors import CheckpointNotFoundError, ConfigError, RestoreError, RunLockedError, StorageError
 from paceline.run.callbacks import Callback
 from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_checkpoints, check_clean, check_rows, listening_sockets
@@ -220,6 +220,12 @@ def test_a_protocol_that_there_is_not(results_dir: Path) -> None:
         quick_trainer(count, config={"steps": 1}, storage_path="nowhere://bucket/results").fit()
     with pytest.raises((ConfigError, RestoreError)):
         DataParallelTrainer.restore("nowhere://bucket/results/experiment", train_loop_per_worker=count)
+
+
+def test_a_checkpoint_that_is_not_at_its_uri_is_refused_before_anything_starts(bucket: str, results_dir: Path) -> None:
+    with pytest.raises(CheckpointNotFoundError, match=f"no checkpoint at s3://{bucket}/nowhere"):
+        quick_trainer(count, config={"steps": 1}, resume=f"s3://{bucket}/nowhere").fit()
+    assert not results_dir.exists() or not list(results_dir.iterdir())
 
 
 def test_file_uris_are_directories(tmp_path: Path) -> None:
