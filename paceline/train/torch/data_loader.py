@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 from torch.utils.data.sampler import RandomSampler
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
 from paceline.train.torch.devices import move_to
 from paceline.train.torch.prefetch import prefetch_to_gpu
@@ -32,11 +33,22 @@ def prepare(
     source = loader
     if world_size > 1:
         source = _copy_with(loader, worker_init_fn=SeededWorkerInit(loader.worker_init_fn, rank))
-        if add_dist_sampler and not isinstance(loader.dataset, IterableDataset) and not _is_distributed(loader):
+        if add_dist_sampler and isinstance(loader.dataset, IterableDataset):
+            _warn_that_all_read_all(loader.dataset, rank)
+        elif add_dist_sampler and not _is_distributed(loader):
             source = _copy_with(source, **_dealt_samplers(loader, rank, world_size))
     if device is None or device.type == "cpu":
         return source
     return DeviceDataLoader(source, device, auto_transfer)
+
+
+def _warn_that_all_read_all(dataset: IterableDataset[Any], rank: int) -> None:
+    if rank == 0:  # once per run
+        warn_at_users_line(
+            f"prepare_data_loader() cannot deal {type(dataset).__name__} over the workers, because it is an "
+            "IterableDataset: every rank reads all of it. Let its __iter__ give each rank its part (get_world_rank(), "
+            "get_world_size() of paceline.train.get_context()) and pass add_dist_sampler=False."
+        )
 
 
 def _copy_with(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:

@@ -66,6 +66,8 @@ def prepare_model(
         parallel_strategy = "ddp" if wrap_ddp else None
     if parallel_strategy_kwargs and ddp_kwargs:
         raise ConfigError("prepare_model() got parallel_strategy_kwargs and ddp_kwargs: give one of them.")
+    if parallel_strategy is not None:
+        _need_process_group("prepare_model")
     options = dict(parallel_strategy_kwargs or ddp_kwargs or {})
     return accelerator.prepare_model(model, _target(move_to_device, accelerator), parallel_strategy, options)
 
@@ -88,6 +90,8 @@ def prepare_data_loader(
 
     accelerator = _accelerator("prepare_data_loader")
     active = _session("prepare_data_loader")
+    if add_dist_sampler:
+        _need_process_group("prepare_data_loader")
     return implementation.prepare(
         data_loader,
         active.world_rank,
@@ -142,6 +146,22 @@ def _session(function: str) -> SessionProtocol:
             "you pass to TorchTrainer."
         )
     return active
+
+
+def _need_process_group(function: str) -> None:
+    """Peers that are not connected would each train a model of their own, and nobody would notice."""
+    world_size = _session(function).world_size
+    if world_size > 1 and not _are_connected():
+        raise SessionMisuseError(
+            f"paceline.train.torch.{function}(): the {world_size} workers are not connected, there is no process group "
+            "of torch.distributed. Use TorchTrainer, which makes one; a DataParallelTrainer does not."
+        )
+
+
+def _are_connected() -> bool:
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_initialized()
 
 
 def _accelerator(function: str) -> Accelerator:

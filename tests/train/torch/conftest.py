@@ -8,6 +8,7 @@ import pytest
 import torch._dynamo  # noqa: F401  (sets variables when it is imported, which no test shall be blamed for)
 
 from paceline.air import session
+from paceline.train.torch import loop
 
 
 class InstallSession(Protocol):
@@ -15,8 +16,9 @@ class InstallSession(Protocol):
 
 
 @pytest.fixture
-def install_session() -> Iterator[InstallSession]:
-    """Make this process look like a worker of the given rank, without any peer."""
+def install_session(monkeypatch: pytest.MonkeyPatch) -> Iterator[InstallSession]:
+    """Make this process look like a worker of the given rank, connected to peers that are not there."""
+    monkeypatch.setattr(loop, "_are_connected", lambda: True)
 
     def install(world_rank: int = 0, world_size: int = 1) -> Any:
         fake: Any = SimpleNamespace(world_rank=world_rank, world_size=world_size)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.air.errors import ConfigError, SessionMisuseError
 from paceline.train import torch as train_torch
+from paceline.train.torch import loop
 from paceline.train.torch.accelerator import Accelerator
 from tests.train.torch.conftest import InstallSession
 
@@ -53,6 +55,23 @@ def test_one_worker_gets_its_model_unwrapped(install_session: InstallSession) ->
         train_torch.prepare_model(model, parallel_strategy="dp")
     with pytest.raises(ConfigError, match="give one of them"):
         train_torch.prepare_model(model, parallel_strategy_kwargs={"a": 1}, ddp_kwargs={"b": 1})
+
+
+def test_workers_that_are_not_connected_are_sent_to_the_torch_trainer(
+    install_session: InstallSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_are_connected", lambda: False)
+    loader = DataLoader(TensorDataset(torch.arange(4)))
+    install_session(0, 2)
+    with pytest.raises(SessionMisuseError, match=r"prepare_model.*Use TorchTrainer"):
+        train_torch.prepare_model(torch.nn.Linear(1, 1))
+    with pytest.raises(SessionMisuseError, match=r"prepare_data_loader.*Use TorchTrainer"):
+        train_torch.prepare_data_loader(loader)
+    train_torch.prepare_model(torch.nn.Linear(1, 1), parallel_strategy=None)
+    train_torch.prepare_data_loader(loader, add_dist_sampler=False)
+    install_session()
+    train_torch.prepare_model(torch.nn.Linear(1, 1))
+    train_torch.prepare_data_loader(loader)
 
 
 def test_a_model_moves_where_it_is_told(install_session: InstallSession) -> None:

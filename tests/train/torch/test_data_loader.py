@@ -129,6 +129,11 @@ def test_what_is_already_distributed_and_iterable_datasets_are_left_alone(instal
     batches = BatchSampler(sampler, 2, False)
     assert prepare_data_loader(DataLoader(rows_dataset(), batch_sampler=batches)).batch_sampler is batches
     assert [int(row) for row in prepare_data_loader(DataLoader(Stream()))] == [0, 1, 2]
+    install_session(0, 2)
+    with pytest.warns(UserWarning, match="every rank reads all of it") as caught:
+        prepare_data_loader(DataLoader(Stream()))
+    assert caught[0].filename == __file__
+    prepare_data_loader(DataLoader(Stream()), add_dist_sampler=False)
     plain = prepare_data_loader(DataLoader(rows_dataset()), add_dist_sampler=False)
     assert isinstance(plain.sampler, SequentialSampler)
 
