@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from paceline.air.errors import WorkerFailure
+from paceline.air.errors import MetricError, WorkerFailure
+from paceline.air.metrics import plain_metrics
 from paceline.engine.failures import describe_exception, describe_exit
 from paceline.engine.protocol import decode_failure, encode
 
@@ -53,6 +54,45 @@ def test_causes_are_part_of_the_traceback() -> None:
             raise RuntimeError("what followed") from error
 
     assert "the root" in caught(fail).traceback
+
+
+def report_a_set() -> None:
+    plain_metrics({"loss": {1, 2}})
+
+
+def test_the_traceback_ends_at_the_users_line_where_a_check_of_ours_raises() -> None:
+    failure = caught(report_a_set)
+    assert failure.exception_type == f"{MetricError.__module__}.MetricError"
+    assert 'plain_metrics({"loss": {1, 2}})' in failure.traceback
+    assert "metrics.py" not in failure.traceback
+    assert failure.traceback.splitlines()[-1].startswith("paceline.air.errors.MetricError: ")
+
+
+def test_chained_exceptions_and_groups_lose_our_frames_too() -> None:
+    def fail() -> None:
+        try:
+            report_a_set()
+        except MetricError as error:
+            raise ExceptionGroup("several", [error]) from error
+
+    text = caught(fail).traceback
+    assert text.count('plain_metrics({"loss": {1, 2}})') == 2
+    assert "metrics.py" not in text
+
+
+def test_a_traceback_of_our_frames_alone_stays_whole() -> None:
+    with pytest.raises(MetricError) as caught_error:
+        report_a_set()
+    ours = caught_error.tb.tb_next.tb_next  # type: ignore[union-attr]
+    failure = describe_exception(caught_error.value.with_traceback(ours), rank=0, time_ns=1)
+    assert "metrics.py" in failure.traceback
+
+
+def test_a_missing_file_with_a_relative_path_gets_a_hint() -> None:
+    assert os.getcwd() in caught(lambda: os.stat("no_such_file")).hint
+    assert "absolute path" in caught(lambda: os.stat(b"no_such_file")).hint
+    assert not caught(lambda: os.stat("/no/such/file")).hint
+    assert not caught(lambda: subprocess.run(["no_such_program"], check=False)).hint
 
 
 def test_a_missing_file_keeps_its_name() -> None:
@@ -105,6 +145,7 @@ def test_arguments_that_are_not_small_and_plain_stay_behind(argument: object) ->
 def test_sys_exit(code: object, kind: str, number: int) -> None:
     failure = caught(lambda: sys.exit(code))  # type: ignore[arg-type]
     assert (failure.kind, failure.exit_code) == (kind, number)
+    assert failure.message == f"the function called sys.exit({code!r})"
 
 
 def status_of(code: str) -> int:
@@ -133,7 +174,9 @@ def test_exit_codes_and_signals_are_told_apart() -> None:
 
 def test_a_kill_near_the_memory_limit_reads_as_out_of_memory() -> None:
     status = status_of("import os; os.kill(os.getpid(), 9)")
-    assert exit_failure(status).kind == "signal"
+    unexplained = exit_failure(status)
+    assert unexplained.kind == "signal"
+    assert "out-of-memory killer; see dmesg" in unexplained.hint
     near = exit_failure(status, rss=int(11.8 * GIGABYTE))
     assert near.kind == "oom"
     assert "SIGKILL (9); peak memory 11.8 GB of 12.0 GB: probably out of memory" in near.message
