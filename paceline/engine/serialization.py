@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.machinery
 import io
+import os
 import pickle
 import sys
 import types
@@ -19,16 +22,39 @@ MAIN_MARK = "__paceline_worker__"
 
 def dumps(obj: Any, what: str) -> bytes:
     """Pickle `obj` by value where needed; `what` is how the user knows it, e.g. ``train_loop_config``."""
-    import cloudpickle
-
     try:
-        return bytes(cloudpickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL))
+        return _pickled(obj)
     except Exception as error:
         path, culprit, reason = _find_culprit(obj, what, error)
         raise SerializationError(
             f"{path} ({_type_name(culprit)}) cannot be sent to the workers: {_first_line(reason)}. "
             f"Create it inside the training function, or pass what is needed to create it."
-        ) from error
+        ) from None  # The pickler's own traceback says nothing that the reason does not say.
+
+
+def _pickled(obj: Any) -> bytes:
+    buffer = io.BytesIO()
+    _pickler_class()(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(obj)
+    return buffer.getvalue()
+
+
+@functools.cache
+def _pickler_class() -> Any:
+    """cloudpickle's pickler, except that it sends no open file: it would read all of a file that is open
+    for reading and send the content."""
+    import cloudpickle
+
+    usual = cloudpickle.Pickler.dispatch_table[io.TextIOWrapper]
+
+    def reduce_file(file: io.TextIOWrapper) -> Any:
+        if file is sys.stdout or file is sys.stderr:
+            return usual(file)  # By name: the worker's own.
+        raise pickle.PicklingError("an open file belongs to the process that opened it")
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({io.TextIOWrapper: reduce_file})
+
+    return Pickler
 
 
 def loads(data: bytes) -> Any:
@@ -80,10 +106,22 @@ class _MainAdopter(pickle.Unpickler):
     def _with_main_globals(self, make_function: Any) -> Any:
         def make(code: Any, base_globals: dict[str, Any], *rest: Any) -> Any:
             if base_globals.get("__name__") == "__main__":
+                self._adopt_package(base_globals.get("__package__"))
                 base_globals = self._globals
             return make_function(code, base_globals, *rest)
 
         return make
+
+    def _adopt_package(self, package: str | None) -> None:
+        """The script was run by ``python -m package.script``: its relative imports need the package, and
+        spawned helpers the module's full name."""
+        if not package or self._globals.get("__package__"):
+            return
+        self._globals["__package__"] = package
+        file = self._globals.get("__file__")
+        if file is not None:
+            script = os.path.splitext(os.path.basename(file))[0]
+            self._globals["__spec__"] = importlib.machinery.ModuleSpec(f"{package}.{script}", None, origin=file)
 
     def _remembering_classes(self, make_class: Any) -> Any:
         def make(*arguments: Any) -> Any:
@@ -113,10 +151,8 @@ def _find_culprit(obj: Any, what: str, error: Exception) -> tuple[str, Any, Exce
 
 
 def _why_not(part: Any) -> Exception | None:
-    import cloudpickle
-
     try:
-        cloudpickle.dumps(part)
+        _pickled(part)
     except Exception as error:
         return error
     return None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import paceline
 from paceline.air.errors import SerializationError
 from paceline.engine.serialization import dumps, loads
 
@@ -61,8 +63,14 @@ def test_a_lock_deep_in_a_dict_is_named_by_its_path() -> None:
 def test_a_generator_and_an_open_file(tmp_path: Path) -> None:
     with pytest.raises(SerializationError, match=r"config\['rows'\].*generator"):
         dumps({"rows": (row for row in [1])}, "config")
-    with open(tmp_path / "file", "w") as file, pytest.raises(SerializationError, match=r"config\['log'\]"):
-        dumps({"log": file}, "config")
+    for mode in ("w", "r", "rb"):  # For reading too: its content would travel unnoticed.
+        with open(tmp_path / "file", mode) as file, pytest.raises(SerializationError, match=r"config\['log'\] \(_io"):
+            dumps({"log": file}, "config")
+
+
+def test_the_standard_streams_travel_by_name() -> None:
+    code = "import sys; from paceline.engine.serialization import *; assert loads(dumps(sys.stderr, 'x')) is sys.stderr"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_closure_variable_is_named() -> None:
@@ -103,10 +111,11 @@ def test_a_structure_that_contains_itself_does_not_loop() -> None:
         dumps(circle, "config")
 
 
-def test_the_advice_and_the_cause_are_there() -> None:
+def test_the_advice_is_there_and_no_traceback_of_the_pickler() -> None:
     with pytest.raises(SerializationError, match="inside the training function") as caught:
         dumps(threading.Lock(), "train_func")
-    assert isinstance(caught.value.__cause__, TypeError)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
 
 
 SCRIPT_SIDE = """
@@ -145,6 +154,37 @@ def test_a_workers_main_module_holds_what_came_from_the_script() -> None:
     data = subprocess.run([sys.executable, "-c", SCRIPT_SIDE], capture_output=True, check=True).stdout
     worker = subprocess.run([sys.executable, "-c", WORKER_SIDE], input=data, capture_output=True, check=False)
     assert worker.stdout == b"fine\n", worker.stderr.decode()
+
+
+PACKAGE_MAIN = """
+import sys
+from paceline.air import RunConfig, ScalingConfig
+from paceline.train import DataParallelTrainer, report
+
+def train():
+    from . import util
+    import __main__
+    report({"answer": util.ANSWER, "name": __main__.__spec__.name})
+
+if __name__ == "__main__":
+    result = DataParallelTrainer(
+        train, scaling_config=ScalingConfig(num_workers=1), run_config=RunConfig(storage_path=sys.argv[1], verbose=0)
+    ).fit()
+    print(result.metrics["answer"], result.metrics["name"])
+"""
+
+
+@pytest.mark.parametrize(("file", "module"), [("main", "package.main"), ("__main__", "package")])
+def test_relative_imports_work_in_a_script_that_is_run_as_a_module(tmp_path: Path, file: str, module: str) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "util.py").write_text("ANSWER = 42")
+    (package / f"{file}.py").write_text(PACKAGE_MAIN)
+    command = [sys.executable, "-m", module, str(tmp_path / "results")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(paceline.__file__).parents[1])}
+    script = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert script.stdout.decode().split() == ["42", f"package.{file}"], script.stderr.decode()
 
 
 def test_loading_in_the_driver_leaves_its_main_module_alone() -> None:
