@@ -25,6 +25,10 @@ SETTLE_S = 0.15
 """How long the other ranks' failures are collected after the first: peers of a dead rank
 fail within milliseconds, and what they say is not the cause."""
 
+_TRACEBACK_BEGINS = "Traceback (most recent call last):"
+_FIRST_LINES = 7
+"""Of a long traceback: its heading and two or three frames, which are the user's own."""
+
 _COLLATERAL_PHRASES = (
     "connection reset",
     "connection closed by peer",
@@ -106,11 +110,7 @@ def describe(failures: Sequence[AttemptFailure], reason: str) -> str:
         lines += ["", *_excerpt(cause.traceback, 20)]
     if cause.hint:
         lines += ["", f"Hint: {cause.hint}"]
-    if last.collateral:
-        lines += ["", "As a consequence:"]
-        lines += [f"  rank {failure.rank}: {_first_line(failure.message)}" for failure in last.collateral[:6]]
-        if len(last.collateral) > 6:
-            lines.append(f"  and {len(last.collateral) - 6} more")
+    lines += _other_ranks(last)
     if len(failures) > 1:
         lines += ["", "Earlier attempts:"]
         lines += [
@@ -123,16 +123,42 @@ def describe(failures: Sequence[AttemptFailure], reason: str) -> str:
     return "\n".join(lines)
 
 
+def _other_ranks(failed: AttemptFailure) -> list[str]:
+    """Who failed in the same way, and what else followed."""
+    cause = failed.root_cause
+    same = [failure for failure in failed.collateral if _is_same(failure, cause)]
+    others = [failure for failure in failed.collateral if not _is_same(failure, cause)]
+    lines: list[str] = []
+    if same:
+        ranks = ", ".join(str(failure.rank) for failure in sorted(same, key=lambda failure: failure.rank)[:16])
+        more = f" and {len(same) - 16} more" if len(same) > 16 else ""
+        lines += ["", f"The same on rank{'s' if len(same) > 1 else ''} {ranks}{more}"]
+    if others:
+        lines += ["", "As a consequence:"]
+        lines += [f"  rank {failure.rank}: {_first_line(failure.message)}" for failure in others[:6]]
+        if len(others) > 6:
+            lines.append(f"  and {len(others) - 6} more")
+    return lines
+
+
+def _is_same(failure: WorkerFailure, cause: WorkerFailure) -> bool:
+    return (failure.kind, failure.exception_type, failure.message) == (cause.kind, cause.exception_type, cause.message)
+
+
 def _first_line(text: str) -> str:
     line = text.splitlines()[0] if text else ""
     return line if len(line) <= 160 else line[:157] + "..."
 
 
 def _excerpt(text: str, count: int) -> list[str]:
-    """The part next to the failure: the end of a traceback, the beginning of a stack dump."""
+    """The part next to the failure: of a traceback the user's first frames and the end, of a stack dump
+    the beginning."""
     lines = text.rstrip().splitlines()
     if len(lines) <= count:
         return lines
     if "most recent call first" in text:
         return [*lines[:count], "  ..."]
-    return ["  ...", *lines[-count:]]
+    begin = max((number for number, line in enumerate(lines) if line == _TRACEBACK_BEGINS), default=0)
+    if len(lines) - begin <= count:  # The last of a chain fits.
+        return ["  ...", *lines[-count:]]
+    return [*lines[begin : begin + _FIRST_LINES], "  ...", *lines[_FIRST_LINES - count :]]

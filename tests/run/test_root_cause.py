@@ -144,6 +144,24 @@ def test_one_screen() -> None:
     assert len(text.splitlines()) < 45
 
 
+def test_ranks_that_failed_alike_are_told_together() -> None:
+    alike = [full(rank=rank) for rank in (3, 2)]
+    text = describe([AttemptFailure(0, full(), (*alike, failure(0, "Connection reset")))], "")
+    assert "\nThe same on ranks 2, 3\n" in text
+    assert "As a consequence:\n  rank 0: Connection reset\n" in text
+    assert "As a consequence" not in describe([AttemptFailure(0, full(), (full(rank=2),))], "")
+
+
+def test_the_users_frames_are_shown_above_a_deep_end_in_a_library() -> None:
+    users = ["Traceback (most recent call last):", '  File "train.py", line 3, in loop', "    model(batch)"]
+    library = [f'  File "library.py", line {number}, in deeper' for number in range(50)]
+    chained = ["ValueError: the first", "", "During handling of it another exception occurred:", ""]
+    text = describe([AttemptFailure(0, full(traceback="\n".join([*chained, *users, *library, "KeyError: 1"])))], "")
+    assert "model(batch)" in text
+    assert "KeyError: 1" in text
+    assert "the first" not in text
+
+
 def test_a_single_failure_has_no_history() -> None:
     text = describe([AttemptFailure(0, full())], "max_failures is 0")
     assert "attempt" not in text
