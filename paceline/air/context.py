@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from paceline.air.resources import PlacementGroupFactory
 
 
+CALLED_AS = "train.get_context()"
+
+
 class TrainContext:
     """What this worker is and which run it belongs to; outside a run, the defaults."""
 

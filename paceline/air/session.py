@@ -8,11 +8,13 @@ tried out by hand.
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paceline.air.errors import SessionMisuseError
+from paceline.air.errors import MetricError, SessionMisuseError
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
@@ -64,6 +66,10 @@ class SessionProtocol(Protocol):
     def get_dataset_shard(self, name: str | None = None) -> Any: ...
 
 
+_SPELLING = "CALLED_AS"
+CALLED_AS = "session"
+"""How users spell what a module's functions belong to; each module that hands over to this one has its own."""
+
 _session: SessionProtocol | None = None
 _owner_pid = 0
 _warned: set[str] = set()
@@ -81,15 +87,27 @@ def current() -> SessionProtocol | None:
     return _session
 
 
-def _found(function: str, default: object) -> SessionProtocol | None:
-    if _session is None and function not in _warned:
-        _warned.add(function)
-        warnings.warn(
-            f"session.{function}() was called outside a training run and returns {default!r}. "
-            "It has its meaning in the function that a Trainer runs.",
-            stacklevel=3,
-        )
+def _found(default: object) -> SessionProtocol | None:
+    if _session is None:
+        _warn_outside_a_run(default)
     return _session
+
+
+def _warn_outside_a_run(default: object) -> None:
+    """Once for each function, named as the user called it, at the user's line."""
+    called, level = "", 3  # 1 is this function, 2 is _found
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("paceline."):
+        if _SPELLING in frame.f_globals:
+            called = f"{frame.f_globals[_SPELLING]}.{frame.f_code.co_name}()"
+        frame, level = frame.f_back, level + 1
+    if called not in _warned:
+        _warned.add(called)
+        warnings.warn(
+            f"{called} was called outside a training run and returns {default!r}. "
+            "It has its meaning in the function that a Trainer runs.",
+            stacklevel=level,
+        )
 
 
 def report(
@@ -102,7 +120,7 @@ def report(
     `reduce` names metrics to be combined over all ranks ("mean", "sum", "min", "max"): the call
     then waits for every rank and returns the combined values.
     """
-    session = _found("report", None)
+    session = _found(None)
     if session is None:
         return None
     if os.getpid() != _owner_pid:
@@ -110,69 +128,71 @@ def report(
             f"report() was called in process {os.getpid()}, a child of the worker process {_owner_pid}. "
             "Only the worker itself can report: send the values to it, for example by returning them."
         )
+    if reduce is not None and not isinstance(reduce, Mapping):
+        raise MetricError(f"report(reduce={reduce!r}): reduce takes a dict such as {{'loss': 'mean'}}.")
     return session.report(metrics, checkpoint, reduce)
 
 
 def get_checkpoint() -> Checkpoint | None:
     """The newest checkpoint of this run, else the one to resume from, else None."""
-    session = _found("get_checkpoint", None)
+    session = _found(None)
     return session.get_checkpoint() if session else None
 
 
 def get_dataset_shard(dataset_name: str | None = None) -> Any:
     """This worker's part of a dataset; the name may be left out where there is only one."""
-    session = _found("get_dataset_shard", None)
+    session = _found(None)
     return session.get_dataset_shard(dataset_name) if session else None
 
 
 def get_world_size() -> int:
     """How many workers there are; 1 outside a run."""
-    session = _found("get_world_size", 1)
+    session = _found(1)
     return session.world_size if session else 1
 
 
 def get_world_rank() -> int:
     """This worker's number among all; 0 outside a run."""
-    session = _found("get_world_rank", 0)
+    session = _found(0)
     return session.world_rank if session else 0
 
 
 def get_local_rank() -> int:
     """This worker's number on its machine; 0 outside a run."""
-    session = _found("get_local_rank", 0)
+    session = _found(0)
     return session.local_rank if session else 0
 
 
 def get_local_world_size() -> int:
     """How many workers there are on this machine; 0 outside a run."""
-    session = _found("get_local_world_size", 0)
+    session = _found(0)
     return session.local_world_size if session else 0
 
 
 def get_node_rank() -> int:
     """This machine's number among those of the run; 0 outside a run."""
-    session = _found("get_node_rank", 0)
+    session = _found(0)
     return session.node_rank if session else 0
 
 
 def get_trial_name() -> str | None:
-    session = _found("get_trial_name", None)
+    session = _found(None)
     return session.trial_name if session else None
 
 
 def get_trial_id() -> str | None:
-    session = _found("get_trial_id", None)
+    session = _found(None)
     return session.trial_id if session else None
 
 
 def get_trial_dir() -> str | None:
     """The directory that holds this run's results."""
-    session = _found("get_trial_dir", None)
+    session = _found(None)
     return session.trial_dir if session else None
 
 
 def get_experiment_name() -> str | None:
-    session = _found("get_experiment_name", None)
+    session = _found(None)
     return session.experiment_name if session else None
 
 
@@ -180,11 +200,11 @@ def get_trial_resources() -> PlacementGroupFactory | None:
     """What this run asked for, as bundles."""
     from paceline.air.resources import PlacementGroupFactory
 
-    session = _found("get_trial_resources", None)
+    session = _found(None)
     return PlacementGroupFactory(**session.trial_resources) if session else None
 
 
 def get_metadata() -> dict[str, Any] | None:
     """The metadata that was given to the Trainer."""
-    session = _found("get_metadata", None)
+    session = _found(None)
     return session.metadata if session else None

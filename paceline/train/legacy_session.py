@@ -12,6 +12,8 @@ from paceline.air import session
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import MetricError
 
+CALLED_AS = "train"
+
 
 def report(
     metrics: dict[str, Any] | None = None,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from paceline.air import session
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.context import get_context
-from paceline.air.errors import SessionMisuseError
+from paceline.air.errors import MetricError, SessionMisuseError
 from paceline.air.resources import PlacementGroupFactory
+from paceline.train import legacy_session
 
 DEFAULTS: dict[str, Any] = {
     "get_checkpoint": None,
@@ -81,6 +83,28 @@ def test_outside_a_run_each_function_warns_once_and_gives_its_default(name: str)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert function() == DEFAULTS[name]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: legacy_session.report(loss=1), "train.report()"),
+        (lambda: legacy_session.save_checkpoint(epoch=1), "train.save_checkpoint()"),
+        (lambda: legacy_session.world_rank(), "train.world_rank()"),
+        (lambda: get_context().get_world_size(), "train.get_context().get_world_size()"),
+        (lambda: session.report({}), "session.report()"),
+    ],
+)
+def test_the_warning_names_the_function_as_it_was_called(call: Callable[[], object], name: str) -> None:
+    with pytest.warns(UserWarning, match=f"^{re.escape(name)} was called outside") as caught:
+        call()
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_reduce_must_be_a_dict(installed: RecordingSession) -> None:
+    with pytest.raises(MetricError, match=r"reduce takes a dict such as \{'loss': 'mean'\}"):
+        session.report({"loss": 1.0}, reduce="mean")  # type: ignore[arg-type]
+    assert not installed.calls
 
 
 def test_f12_report_outside_a_run_does_nothing() -> None:
