@@ -1,10 +1,7 @@
-"""What users get wrong, seen from the outside: through fit() and report() in real workers (F1-F14)."""
+"""Settings, names, places and programs that users get wrong, refused or understood (F1-F4, F9-F11, F13)."""
 
 from __future__ import annotations
 
-import datetime
-import decimal
-import enum
 import math
 import os
 import socket
@@ -23,14 +20,11 @@ from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig,
 from paceline.air.errors import (
     CheckpointError,
     ConfigError,
-    MetricError,
     PacelineError,
     SerializationError,
-    TrainingFailedError,
 )
 from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_run, committed_checkpoints
-from paceline.testing.scripts import Action
 from paceline.train import DataParallelTrainer
 from tests.faults.laboratory import Laboratory
 
@@ -157,185 +151,6 @@ def test_f4_function_that_cannot_travel_names_the_variable(lab: Laboratory) -> N
         lab.trainer(loop).fit()
 
 
-BAD_METRICS: dict[str, tuple[Callable[[], Any], str]] = {
-    "not a dict": (lambda: [1, 2], "dict"),
-    "a number": (lambda: 3.0, "dict"),
-    "integer key": (lambda: {1: 2}, "1"),
-    "object": (lambda: {"loss": object()}, "loss"),
-    "nested object": (lambda: {"a": {"b": object()}}, "a/b"),
-    "a million keys": (lambda: {f"k{number}": number for number in range(1_000_000)}, "key"),
-    "100 MB": (lambda: {"text": "x" * 100_000_000}, "1"),
-    "array": (lambda: {"loss": __import__("numpy").zeros(3)}, "loss"),
-    "set": (lambda: {"loss": {1, 2}}, "loss"),
-    "function": (lambda: {"loss": len}, "loss"),
-}
-
-
-@pytest.mark.parametrize("kind", BAD_METRICS)
-def test_f5_f7_metrics_that_are_refused_at_the_users_line(lab: Laboratory, kind: str) -> None:
-    make, named = BAD_METRICS[kind]
-
-    def loop(config: dict[str, Any]) -> None:
-        if session.get_world_rank() == 0:
-            offending_line(config)
-        Marks(config["marks"]).pass_gate("never")
-
-    def offending_line(config: dict[str, Any]) -> None:
-        session.report(config["make"]())
-
-    error = lab.failure_of(loop, config={"make": make})
-    cause = error.root_cause
-    assert cause is not None
-    assert (cause.rank, cause.kind) == (0, "exception")
-    assert isinstance(error.__cause__, MetricError)
-    assert named in str(error.__cause__)
-    assert "offending_line" in cause.traceback
-
-
-class Colour(enum.Enum):
-    RED = "red"
-
-
-def test_f6_values_that_are_converted(lab: Laboratory) -> None:
-    def loop(config: dict[str, Any]) -> None:
-        import numpy as np
-
-        metrics = {
-            "float32": np.float32(0.5),
-            "int64": np.int64(7),
-            "bool_": np.bool_(True),
-            "zero_d": np.array(2.5),
-            "one_element": np.array([4]),
-            **config["values"],
-        }
-        try:
-            import torch
-
-            metrics |= {
-                "tensor": torch.tensor(1.5),
-                "bfloat16": torch.tensor(0.5, dtype=torch.bfloat16),
-                "integer_tensor": torch.tensor([3]),
-            }
-        except ImportError:
-            metrics |= {"tensor": 1.5, "bfloat16": 0.5, "integer_tensor": 3}
-        session.report(metrics)
-
-    values = {
-        "decimal": decimal.Decimal("0.25"),
-        "date": datetime.date(2024, 5, 6),
-        "moment": datetime.datetime(2024, 5, 6, 7, 8, 9),
-        "path": Path("/a/b"),
-        "colour": Colour.RED,
-        "true": True,
-        "none": None,
-        "nan": NAN,
-        "infinite": -INF,
-        "tuple": (1, 2.5, "three"),
-        "deep": {"er": {"est": 1}},
-        "big": 2**62,
-        "text": "äöü ∑ \u0000 \n end",
-    }
-    expected = {
-        "float32": 0.5,
-        "int64": 7,
-        "bool_": True,
-        "zero_d": 2.5,
-        "one_element": 4,
-        "tensor": 1.5,
-        "bfloat16": 0.5,
-        "integer_tensor": 3,
-        "decimal": 0.25,
-        "date": "2024-05-06",
-        "moment": "2024-05-06T07:08:09",
-        "path": "/a/b",
-        "colour": "red",
-        "true": True,
-        "none": None,
-        "infinite": -INF,
-        "tuple": [1, 2.5, "three"],
-        "deep": {"er": {"est": 1}},
-        "big": 2**62,
-        "text": "äöü ∑ \u0000 \n end",
-    }
-    result = lab.trainer(loop, workers=1, config={"values": values}).fit()
-    check_run(result.path, result=result, iterations=1)
-    assert result.metrics is not None
-    found = {key: result.metrics[key] for key in expected}
-    assert found == expected
-    assert {key: type(value) for key, value in found.items()} == {key: type(value) for key, value in expected.items()}
-    assert math.isnan(result.metrics["nan"])
-    frame = result.metrics_dataframe
-    assert frame["deep/er/est"].tolist() == [1]
-    assert frame["infinite"].tolist() == [-INF]
-
-
-def _save_missing(place: Path) -> Path:
-    return place / "nowhere"
-
-
-def _save_file(place: Path) -> Path:
-    (place / "file").write_text("not a directory")
-    return place / "file"
-
-
-def _save_dangling_link(place: Path) -> Path:
-    (place / "d").mkdir()
-    (place / "d" / "link").symlink_to(place / "nowhere")
-    return place / "d"
-
-
-def _save_pipe(place: Path) -> Path:
-    (place / "d").mkdir()
-    os.mkfifo(place / "d" / "pipe")
-    return place / "d"
-
-
-def _save_trial_dir(place: Path) -> Path:
-    return Path(str(session.get_trial_dir()))
-
-
-@pytest.mark.parametrize("make", [_save_missing, _save_file, _save_dangling_link, _save_pipe, _save_trial_dir])
-def test_f8_directories_that_cannot_be_a_checkpoint(lab: Laboratory, make: Callable[[Path], Path]) -> None:
-    def loop(config: dict[str, Any]) -> None:
-        session.report({"iteration": 1}, checkpoint=Checkpoint.from_dict({"iteration": 1}))
-        place = Path.cwd() / "place"
-        place.mkdir()
-        session.report({"iteration": 2}, checkpoint=Checkpoint.from_directory(str(make(place))))
-
-    error = lab.failure_of(loop, workers=1)
-    assert isinstance(error.__cause__, CheckpointError)
-    assert error.result is not None
-    assert error.result.checkpoint is not None
-    assert error.result.checkpoint.to_dict()["iteration"] == 1
-
-
-def test_f8_content_is_captured_before_report_returns(lab: Laboratory) -> None:
-    """One directory again and again, inside the run's own directory; removed at the end; empty in between."""
-
-    def loop() -> None:
-        import shutil
-
-        place = Path.cwd() / "mine"
-        for iteration in range(1, 6):
-            place.mkdir(exist_ok=True)
-            if iteration != 4:
-                (place / "value").write_text(str(iteration))
-            session.report({"iteration": iteration}, checkpoint=Checkpoint.from_directory(str(place)))
-            (place / "value").write_text("overwritten")
-            if iteration == 3:
-                shutil.rmtree(place)
-        shutil.rmtree(place)
-
-    result = lab.trainer(loop, workers=1).fit()
-    check_run(result.path, result=result, iterations=5)
-    content = []
-    for checkpoint, _ in result.best_checkpoints:
-        with checkpoint.as_directory() as directory:
-            file = Path(directory) / "value"
-            content.append(file.read_text() if file.exists() else None)
-    assert content == ["1", "2", "3", None, "5"]
-
-
 def _corrupt(directory: Path) -> None:
     (directory / "nested" / "weights.bin").write_bytes(b"something else")
 
@@ -419,68 +234,6 @@ def test_f11_awkward_storage_paths(lab: Laboratory, kind: str) -> None:
     assert len(committed_checkpoints(lab.trial_dir)) == 2
 
 
-def test_f12_report_outside_a_session() -> None:
-    with pytest.warns(UserWarning, match="report"):
-        session.report({"iteration": 1})
-
-
-def test_f12_report_from_a_thread(lab: Laboratory) -> None:
-    def loop() -> None:
-        import threading
-
-        for iteration in (1, 2):
-            thread = threading.Thread(target=session.report, args=({"iteration": iteration},))
-            thread.start()
-            thread.join()
-
-    result = lab.trainer(loop).fit()
-    check_run(result.path, result=result, iterations=2)
-
-
-def test_f12_report_from_a_child_process(lab: Laboratory) -> None:
-    """A forked child (as a DataLoader has) is told its pid; the run itself goes on."""
-
-    def loop(config: dict[str, Any]) -> None:
-        session.report({"iteration": 1})
-        child = os.fork()
-        if child == 0:
-            try:
-                session.report({"iteration": 99})
-            except Exception as error:
-                Marks(config["marks"]).say("refused", error=type(error).__name__, text=str(error), pid=os.getpid())
-            os._exit(0)
-        os.waitpid(child, 0)
-        session.report({"iteration": 2})
-
-    result = lab.trainer(loop, workers=1).fit()
-    check_run(result.path, result=result, iterations=2)
-    (refusal,) = lab.marks.read("refused")
-    assert refusal["error"] == "SessionMisuseError"
-    assert str(refusal["pid"]) in refusal["text"]
-
-
-def test_f12_report_after_the_function_returned(lab: Laboratory) -> None:
-    def loop(config: dict[str, Any]) -> None:
-        import atexit
-        import threading
-
-        marks = Marks(config["marks"])
-
-        def late() -> None:
-            try:
-                session.report({"iteration": 99})
-            except Exception as error:
-                marks.say("refused", error=type(error).__name__)
-
-        session.report({"iteration": 1})
-        # Exit handlers run when everything has been delivered: nothing can be later.
-        atexit.register(lambda: (thread := threading.Thread(target=late), thread.start(), thread.join()))
-
-    result = lab.trainer(loop, workers=1).fit()
-    check_run(result.path, result=result, iterations=1)
-    assert [mark["error"] for mark in lab.marks.read("refused")] == ["SessionMisuseError"]
-
-
 UNGUARDED = """
     import sys
     from dataclasses import dataclass
@@ -549,40 +302,3 @@ def test_f13_local_function_and_class(lab: Laboratory) -> None:
     result = lab.trainer(lambda: session.report({"weight": Model().weight})).fit()
     assert result.metrics is not None
     assert result.metrics["weight"] == 7
-
-
-def test_f14_empty_report(lab: Laboratory) -> None:
-    result = lab.trainer(lambda: session.report({})).fit()
-    check_run(result.path, result=result, iterations=1)
-
-
-def test_f14_rank_zero_is_the_row_and_the_others_are_kept_beside_it(lab: Laboratory) -> None:
-    def loop() -> None:
-        rank = session.get_world_rank()
-        for iteration in (1, 2):
-            session.report(
-                {"iteration": iteration, "rank": rank, f"only_{rank}": rank * 10},
-                checkpoint=Checkpoint.from_dict({"rank": rank}),
-            )
-
-    result = lab.trainer(loop).fit()
-    check_run(result.path, result=result, iterations=2)
-    assert result.metrics is not None
-    assert result.metrics["rank"] == 0
-    assert "only_1" not in result.metrics
-    assert result.checkpoint is not None
-    assert result.checkpoint.to_dict()["rank"] == 0
-    assert {rank: metrics["rank"] for rank, metrics in result.rank_metrics.items()} == {0: 0, 1: 1}
-    frame = result.rank_dataframe
-    assert len(frame) == 4
-
-
-def test_f_failing_input_is_no_reason_to_retry_what_is_deterministic(lab: Laboratory) -> None:
-    """A user's error does count as a failure: it is retried as often as was asked for, no more."""
-    error = lab.fail(
-        lab.plan(Action("raise", 2, 0, "same again", times=9), failures={"max_failures": 1}),
-        {"rank": 0, "kind": "exception"},
-        attempts=2,
-    )
-    assert isinstance(error.__cause__, ValueError)
-    assert isinstance(error, TrainingFailedError)
