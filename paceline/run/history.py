@@ -68,18 +68,21 @@ class JournalHistory:
 
 def _surviving_rows(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
+    indices: list[int] = []
     filler: RowFiller | None = None
     header: dict[str, Any] = {}
     for record in read(path):
         if record["kind"] == "run":
             header = record
         elif record["kind"] == "attempt":
-            del rows[record["start_index"] :]
+            surviving = bisect.bisect_right(indices, record["start_index"])
+            del rows[surviving:], indices[surviving:]
             identity = TrialIdentity(header["trial_id"], header["experiment_id"], header["experiment_tag"])
             filler = filler_of(identity, record.get("config", header["settings"]["config"]) or {}, record)
         elif record["kind"] == "row" and record["rank"] == 0 and filler is not None:
             metrics = record.get("reduced") or record["metrics"]
             rows.append(filler.fill(record["index"], metrics, record["stamp"], record["elapsed"]))
+            indices.append(record["index"])
     return rows
 
 
