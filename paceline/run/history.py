@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import shutil
 import tempfile
 import weakref
