@@ -8,6 +8,8 @@ flushed, and a power cut once they are synced; a thread syncs what was flushed e
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import threading
@@ -29,16 +31,29 @@ _encode_finite = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
+class _Tail:
+    """What is still to be written, and the offset in the file where it belongs."""
+
+    __slots__ = ("lines", "offset", "size")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.lines: list[bytes] = []
+        self.size = 0
+
+
 class Journal:
-    """Appends records to a journal file; the torn tail of an earlier life is cut off at opening."""
+    """Appends records to a journal file; the torn tail of an earlier life is cut off at opening.
+
+    It belongs to the process that opened it: in a forked child every method does nothing.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._buffer: list[bytes] = []
-        self._buffered = 0
+        self._pid = os.getpid()
         self._error: StorageError | None = None
         self._lock = threading.Lock()
-        """Guards the buffer and the file's end."""
+        """Guards the tail and the file's end."""
         self._sync_lock = threading.Lock()
         """One fsync at a time: the system reports a lost write to one caller only; the others must see its verdict."""
         self._dirty = threading.Event()
@@ -50,11 +65,11 @@ class Journal:
         except OSError as error:
             raise storage_error(error, path, "opening the journal") from error
         try:
-            self._end = _end_of_whole_records(path)
-            self.dropped_bytes = os.fstat(self._descriptor).st_size - self._end
+            self._tail = _Tail(_end_of_whole_records(path))
+            self.dropped_bytes = os.fstat(self._descriptor).st_size - self._tail.offset
             """The length of the torn tail that was found and cut off."""
             if self.dropped_bytes:
-                os.ftruncate(self._descriptor, self._end)
+                os.ftruncate(self._descriptor, self._tail.offset)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -65,25 +80,31 @@ class Journal:
 
     def append_raw(self, body: bytes) -> None:
         """Add a record that is JSON already."""
+        if os.getpid() != self._pid:
+            return
         line = b"%08x %d %b\n" % (crc32(body), len(body), body)
         with self._lock:
             if self._error is not None:
                 raise self._error
-            self._buffer.append(line)
-            self._buffered += len(line)
-            if self._buffered >= _BUFFER_LIMIT:
-                self._write_buffer()
+            self._tail.lines.append(line)
+            self._tail.size += len(line)
+            if self._tail.size >= _BUFFER_LIMIT:
+                self._write_tail()
 
     def flush(self) -> None:
         """Hand everything to the system: it survives the death of this process."""
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             if self._error is not None:
                 raise self._error
-            if self._buffer:
-                self._write_buffer()
+            if self._tail.lines:
+                self._write_tail()
 
     def sync(self) -> None:
         """Put everything on disk before returning."""
+        if os.getpid() != self._pid:
+            return
         self.flush()
         self._sync_file()
         if self._error is not None:
@@ -91,7 +112,7 @@ class Journal:
 
     def close(self) -> None:
         """Sync and close. Closing twice is fine."""
-        if self._descriptor < 0:
+        if os.getpid() != self._pid or self._descriptor < 0:
             return
         try:
             if self._error is None:
@@ -104,30 +125,41 @@ class Journal:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _write_buffer(self) -> None:
-        content = b"".join(self._buffer)
+    def _write_tail(self) -> None:
+        """Write what is due. A signal's exception may come at any point: the tail is then written again."""
+        tail = self._tail
+        content = b"".join(tail.lines)
         fault_point("before_journal_append")
         try:
+            self._cut_unfinished_write()
             write_all(self._descriptor, content)
         except OSError as error:
             self._error = storage_error(error, self.path, "writing the journal", needed=len(content))
-            self._cut_partial_write()
+            self._try_to_cut()
             raise self._error from error
-        self._buffer.clear()
-        self._buffered = 0
-        self._end += len(content)
+        except BaseException:
+            self._try_to_cut()
+            raise
+        # One assignment, so that the tail and its place in the file never disagree.
+        self._tail = _Tail(tail.offset + len(content))
         fault_point("after_journal_append")
         self._dirty.set()
         if self._syncer is None:
             self._syncer = threading.Thread(target=self._sync_in_background, name="paceline-journal", daemon=True)
             self._syncer.start()
 
-    def _cut_partial_write(self) -> None:
-        """A full disk takes half a record; without it the file ends with a whole one."""
-        try:
-            os.ftruncate(self._descriptor, self._end)
-        except OSError:
-            return  # readers drop a torn tail anyway
+    def _cut_unfinished_write(self) -> None:
+        """What stands behind the known end was written by an attempt that was interrupted or failed."""
+        size = os.fstat(self._descriptor).st_size
+        if size > self._tail.offset:
+            os.ftruncate(self._descriptor, self._tail.offset)
+        elif size < self._tail.offset:
+            raise OSError(errno.EIO, "the file was shortened while the run was writing it")
+
+    def _try_to_cut(self) -> None:
+        """After a failed write the file ends with a whole record again."""
+        with contextlib.suppress(OSError):  # readers drop a torn tail anyway
+            self._cut_unfinished_write()
 
     def _sync_in_background(self) -> None:
         while not self._closing.is_set():

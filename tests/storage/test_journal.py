@@ -219,3 +219,70 @@ def test_json_of_a_record_has_no_line_break(tmp_path: Path) -> None:
     lines = (tmp_path / "journal").read_bytes().splitlines()
     assert len(lines) == 1
     assert json.loads(lines[0].split(b" ", 2)[2]) == {"a\nb": "\u2028\n"}
+
+
+class Interrupting:
+    """Stands in for `os.write`: writes a part or all, then a signal's exception comes, once."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.real = os.write
+        self.pending = True
+
+    def __call__(self, descriptor: int, data: bytes | memoryview) -> int:
+        if not self.pending:
+            return self.real(descriptor, data)
+        self.pending = False
+        self.real(descriptor, data[: int(len(data) * self.share)])
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("can_cut", [True, False])
+def test_an_interrupted_write_neither_repeats_nor_tears_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, can_cut: bool
+) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.append(RECORDS[0])
+    journal.flush()
+    journal.append(RECORDS[1])
+    journal.append(RECORDS[2])
+    monkeypatch.setattr(os, "write", Interrupting(share))
+    with monkeypatch.context() as patch:
+        if not can_cut:  # a second signal comes while the first one is dealt with
+            patch.setattr(journal, "_try_to_cut", lambda: None)
+        with pytest.raises(KeyboardInterrupt):
+            journal.flush()
+    journal.append(RECORDS[3])
+    journal.close()
+    assert list(read(tmp_path / "journal")) == RECORDS
+
+
+def test_a_file_that_somebody_shortened_is_an_error_and_not_filled_up(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.append(RECORDS[0])
+    journal.flush()
+    os.truncate(tmp_path / "journal", 0)
+    journal.append(RECORDS[1])
+    with pytest.raises(StorageError, match="shortened"):
+        journal.flush()
+    journal.close()
+    assert (tmp_path / "journal").read_bytes() == b""
+
+
+def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.append(RECORDS[0])
+    child = os.fork()
+    if child == 0:
+        try:
+            journal.append(RECORDS[1])
+            journal.flush()
+            journal.sync()
+            journal.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert list(read(tmp_path / "journal")) == []
+    journal.close()
+    assert list(read(tmp_path / "journal")) == RECORDS[:1]
