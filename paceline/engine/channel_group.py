@@ -6,6 +6,7 @@ Subclasses bring workers to life, notice their ends and shut them down; here fra
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,6 +48,8 @@ class ChannelGroup(WorkerGroup):
 
     def __init__(self, placement: Placement, reactor: Reactor) -> None:
         self.placement = placement
+        self._pid = os.getpid()
+        """A forked child of the driver must leave the group alone."""
         self._reactor = reactor
         self._members: list[Member] = []
         self._events: list[Event] = []
@@ -203,6 +206,13 @@ class ChannelGroup(WorkerGroup):
                 with self._reactor.lock:
                     events, self._events = self._events, []
                 return events
+
+    def _drop_events(self) -> None:
+        """Nobody will poll again: close the descriptors that came with messages."""
+        for event in self._events:
+            if isinstance(event, Message):
+                close_all(event.fds)
+        self._events.clear()
 
     # Frames out
 

@@ -15,7 +15,8 @@ import traceback
 import weakref
 from collections.abc import Sequence
 
-from paceline.air.errors import ConfigError
+from paceline.air import session
+from paceline.air.errors import ConfigError, EngineError
 from paceline.engine import protocol
 from paceline.engine.base import Engine, Placement, WorkerGroup
 from paceline.engine.channel_group import ChannelGroup, Member, wait_for_groups
@@ -42,11 +43,20 @@ class InlineGroup(ChannelGroup):
         self._surroundings = _Surroundings(placement)
         self._thread = threading.Thread(target=self._serve, name=f"paceline-rank-{place.rank}", daemon=True)
         self._closed = False
+        self._left = False
+        self._session_before = session.current()
         member.ready = True
 
     def launch(self) -> None:
-        self._surroundings.enter()
-        self._thread.start()
+        try:
+            _take_place(self)
+            self._surroundings.enter()
+            self._thread.start()
+        except BaseException:
+            self._closed = True
+            self._channel.frames.close()
+            self._leave()
+            raise
 
     def _serve(self) -> None:
         try:
@@ -65,28 +75,45 @@ class InlineGroup(ChannelGroup):
         return {} if frame is None else {self._members[0].rank: "".join(traceback.format_stack(frame))}
 
     def processes(self) -> dict[int, int]:
-        return {self._members[0].rank: os.getpid()}
+        """None: whoever ends the processes of a group must not end the driver."""
+        return {}
 
     def shutdown(self, grace: float = 0.0) -> list[str]:
-        if self._closed:
+        if self._closed or os.getpid() != self._pid:
             return []
         self._closed = True
+        try:
+            return self._end_thread(grace)
+        finally:
+            session.install(self._session_before)
+            self._leave()
+
+    def _end_thread(self, grace: float) -> list[str]:
         member = self._members[0]
         self._post(member, protocol.EXIT, b"")
         self._join(max(grace, IDLE_WAIT_S))
-        warnings: list[str] = []
         if self._thread.is_alive():
             self._detach(member)
             member.frames.close()  # A task that waits for a message wakes up.
             _raise_in(self._thread)
             self._join(INTERRUPT_WAIT_S)
         if self._thread.is_alive():
-            warnings.append(f"rank {member.rank} runs on in its thread: a thread cannot be killed")
+            return [f"rank {member.rank} runs on in its thread: a thread cannot be killed"]
+        return []
+
+    def _leave(self) -> None:
+        member = self._members[0]
         self._detach(member)
         member.gone = True
         member.frames.close()
+        self._drop_events()
         self._surroundings.leave()
-        return warnings
+        self._left = True
+
+    @property
+    def lives(self) -> bool:
+        """Whether it still uses what the whole process shares."""
+        return self._pid == os.getpid() and (not self._left or self._thread.is_alive())
 
     def _join(self, timeout: float) -> None:
         """Wait for the thread, reading what it still sends: it may wait for that."""
@@ -117,8 +144,8 @@ class InlineEngine(Engine):
                 f"Use engine='local' for more, or num_workers=1."
             )
         group = InlineGroup(placement, self._reactor)
-        self._groups.add(group)
         group.launch()
+        self._groups.add(group)
         return group
 
     def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
@@ -127,6 +154,22 @@ class InlineEngine(Engine):
     def close(self) -> None:
         for group in list(self._groups):
             group.shutdown()
+
+
+_place_lock = threading.Lock()
+_in_place: InlineGroup | None = None
+"""The newest group, of whatever engine: session, directory and environment are the process's own."""
+
+
+def _take_place(group: InlineGroup) -> None:
+    global _in_place
+    with _place_lock:
+        if _in_place is not None and _in_place.lives:
+            raise EngineError(
+                "another worker of the inline engine still runs in this process, and their sessions and directories "
+                "would mix. Run one after the other, or use engine='local'."
+            )
+        _in_place = group
 
 
 class _Surroundings:
@@ -147,7 +190,8 @@ class _Surroundings:
         os.environ.update(self._variables)
 
     def leave(self) -> None:
-        os.chdir(self._cwd_before)
+        if self._cwd_before:
+            os.chdir(self._cwd_before)
         for name, value in self._variables_before.items():
             if value is None:
                 os.environ.pop(name, None)

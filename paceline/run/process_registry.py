@@ -26,6 +26,18 @@ def start_time(pid: int) -> int | None:
     return None if state in "ZX" else int(fields[18])
 
 
+def _lineage(pid: int) -> set[int]:
+    """The process itself, its parent, and so on."""
+    found: set[int] = set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            break
+    return found
+
+
 def record(path: Path, attempt: int, processes: Mapping[int, int]) -> None:
     """Add the workers of one attempt (rank to pid)."""
     boot = boot_id()
@@ -56,8 +68,12 @@ def survivors(path: Path) -> list[int]:
 
 
 def end_survivors(path: Path) -> list[int]:
-    """Kill what an earlier driver of this trial left running. Call it with the run's lock held."""
-    alive = survivors(path)
+    """Kill what an earlier driver of this trial left running. Call it with the run's lock held.
+
+    This process and those that it descends from are spared, whatever the file says.
+    """
+    own = _lineage(os.getpid())
+    alive = [pid for pid in survivors(path) if pid not in own]
     for pid in alive:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline.engine.base import Engine
+from paceline.engine.base import Engine, WorkerGroup
 from paceline.engine.inline import InlineEngine
 from paceline.engine.local.engine import LocalEngine
 from paceline.testing.engine_contract import EngineContract
@@ -20,6 +20,10 @@ class TestInlineEngine(EngineContract):
         engine = InlineEngine()
         yield engine
         engine.close()
+
+    def test_processes_names_every_rank(self, group: WorkerGroup) -> None:
+        """No rank has a process of its own, and the driver must not be taken for one."""
+        assert group.processes() == {}
 
 
 class TestLocalEngine(EngineContract):

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from paceline.air.errors import ConfigError
+from paceline.air import session
+from paceline.air.errors import ConfigError, EngineError
+from paceline.air.session import SessionProtocol
 from paceline.engine.base import WorkerChannel
 from paceline.engine.inline import InlineEngine
 from paceline.testing.engine_contract import collect, placement_in, run_task
@@ -50,3 +54,58 @@ def test_a_thread_that_cannot_be_stopped_is_a_warning(tmp_path: Path) -> None:
 
 
 GATES: dict[str, threading.Event] = {}
+
+
+def test_the_driver_is_not_listed_as_a_worker(tmp_path: Path) -> None:
+    group = InlineEngine().start_group(placement_in(tmp_path, 1))
+    assert group.processes() == {}
+    group.shutdown()
+
+
+def test_a_second_group_is_refused_while_one_lives(tmp_path: Path) -> None:
+    directory = os.getcwd()
+    first = InlineEngine().start_group(placement_in(tmp_path / "first", 1))
+    with pytest.raises(EngineError, match="one after the other"):
+        InlineEngine().start_group(placement_in(tmp_path / "second", 1))
+    assert first.execute(os.getcwd) == [str(tmp_path / "first" / "rank_0")]
+    first.shutdown()
+    assert os.getcwd() == directory
+    third = InlineEngine().start_group(placement_in(tmp_path / "third", 1))
+    assert third.execute(os.getcwd) == [str(tmp_path / "third" / "rank_0")]
+    third.shutdown()
+
+
+def test_afterwards_the_driver_is_outside_a_session_again(tmp_path: Path) -> None:
+    group = InlineEngine().start_group(placement_in(tmp_path, 1))
+    group.execute(install_a_session)
+    assert session.current() is not None
+    group.shutdown()
+    assert session.current() is None
+
+
+def install_a_session() -> None:
+    session.install(cast(SessionProtocol, object()))
+
+
+def test_descriptors_of_messages_that_nobody_polled_are_closed(tmp_path: Path) -> None:
+    def task(channel: WorkerChannel, argument: bytes) -> None:
+        descriptor = os.memfd_create("paceline-test-unpolled")
+        channel.send(b"with a file", [descriptor])
+        os.close(descriptor)
+
+    engine = InlineEngine()
+    group = engine.start_group(placement_in(tmp_path, 1))
+    run_task(group, task)
+    while not engine.wait([group], 1.0):
+        pass
+    assert "paceline-test-unpolled" in open_files()
+    group.shutdown(grace=5.0)
+    assert "paceline-test-unpolled" not in open_files()
+
+
+def open_files() -> str:
+    names = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own descriptor
+            names.append(os.readlink(f"/proc/self/fd/{name}"))
+    return " ".join(names)

@@ -120,7 +120,7 @@ class LocalGroup(ChannelGroup):
             if remaining <= 0:
                 raise StartupTimeoutError(self._late_start_text(waiting))
             self._wait_once(remaining)
-        self._events.clear()
+        self._drop_events()
 
     def _failed_start_text(self, member: LocalMember) -> str:
         assert member.failure is not None
@@ -268,7 +268,7 @@ class LocalGroup(ChannelGroup):
     # End
 
     def shutdown(self, grace: float = 0.0) -> list[str]:
-        if self._closed:
+        if self._closed or os.getpid() != self._pid:
             return []
         warnings: list[str] = []
         if grace > 0 and not self._warden.lost:
@@ -277,6 +277,7 @@ class LocalGroup(ChannelGroup):
         with self._reactor.lock:
             self._closed = True
             self._warden.forget(self._number)
+            self._drop_events()
             for member in self._locals:
                 self._close(member)
                 warning = self._bad_end(member, grace)
