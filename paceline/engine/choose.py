@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,8 @@ class _Declared:
 _declared: _Declared | None = None
 _engines: dict[str, Engine] = {}
 _inherited: list[dict[str, Engine]] = []
+_lock = threading.RLock()
+"""Two threads that start a run at once share one engine."""
 
 
 def init(
@@ -108,9 +111,12 @@ def is_initialized() -> bool:
 def shutdown() -> None:
     """End every engine of this process and forget what `init` declared."""
     global _declared
-    _declared = None
-    while _engines:
-        _engines.popitem()[1].close()
+    with _lock:
+        _declared = None
+        engines = list(_engines.values())
+        _engines.clear()
+    for engine in engines:
+        engine.close()
 
 
 def choose_engine(requested: str | Engine | None = None) -> Engine:
@@ -124,9 +130,10 @@ def choose_engine(requested: str | Engine | None = None) -> Engine:
     if not isinstance(choice, str):
         return choice
     _check_name(choice, source)
-    if choice not in _engines:
-        _engines[choice] = _make(choice, declared)
-    return _engines[choice]
+    with _lock:
+        if choice not in _engines:
+            _engines[choice] = _make(choice, declared)
+        return _engines[choice]
 
 
 def _make(name: str, declared: _Declared) -> Engine:
@@ -158,6 +165,8 @@ def _refuse_while_importing_main() -> None:
 
 def _forget_in_forked_child() -> None:
     """A forked child of the driver must neither use nor end its parent's workers."""
+    global _lock
+    _lock = threading.RLock()  # Another thread of the parent may have held the old one.
     _inherited.append(dict(_engines))  # Kept, so that no destructor touches what is the parent's.
     _engines.clear()
 

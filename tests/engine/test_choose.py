@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -82,3 +86,18 @@ def test_a_misspelt_keyword_of_init_is_refused() -> None:
     with pytest.raises(TypeError, match="num_cpu'"):
         choose.init(num_cpu=2)
     assert not choose.is_initialized()
+
+
+def test_threads_that_choose_at_once_share_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_make = choose._make
+    everyone = threading.Barrier(4)
+
+    def slow_make(name: str, declared: Any) -> Any:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            everyone.wait(0.2)  # without a lock all four threads meet here
+        return real_make(name, declared)
+
+    monkeypatch.setattr(choose, "_make", slow_make)
+    with ThreadPoolExecutor(4) as pool:
+        engines = [future.result() for future in [pool.submit(choose.choose_engine, "inline") for _ in range(4)]]
+    assert len({id(engine) for engine in engines}) == 1
