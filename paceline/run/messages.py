@@ -47,6 +47,13 @@ class CheckpointReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
     checkpoint: StagedCheckpoint
 
 
+class CheckpointFailed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A checkpoint that was being written in the background could not be stored."""
+
+    index: int
+    message: str
+
+
 class Finished(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The train function returned (or stopped when it was asked to) after `reports` reports."""
 
@@ -54,7 +61,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stopped: bool = False
 
 
-FromWorker = Report | CheckpointReady | Finished
+FromWorker = Report | CheckpointReady | CheckpointFailed | Finished
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True, array_like=True):

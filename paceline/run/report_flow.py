@@ -20,6 +20,7 @@ from paceline.run.alignment import Alignment, reduce_metrics
 from paceline.run.checkpoint_keeper import CheckpointKeeper, Commit
 from paceline.run.messages import (
     Acknowledged,
+    CheckpointFailed,
     CheckpointReady,
     Decision,
     FromWorker,
@@ -102,7 +103,10 @@ class ReportFlow:
         if isinstance(message, Report):
             self._on_report(rank, message, descriptors)
         elif isinstance(message, CheckpointReady):
-            self._on_checkpoint_ready(rank, message)
+            self._ready.setdefault(message.index, {})[rank] = message.checkpoint
+            self._commit_if_ready(message.index)
+        elif isinstance(message, CheckpointFailed):
+            self.problem = Problem("storage", rank, f"the checkpoint of report {message.index}: {message.message}")
         else:
             self.alignment.finish(rank, message.reports)
 
@@ -140,6 +144,7 @@ class ReportFlow:
             self._rows_awaiting_checkpoint[report.index] = row
         if report.checkpoint is None:
             self._conclude(report.index, row, reduced, None)
+            self._commit_if_ready(report.index)
             return
         self._undecided_rows[report.index] = row
         parts = {rank: each.checkpoint for rank, each in gathered.items() if rank and each.checkpoint}
@@ -148,22 +153,22 @@ class ReportFlow:
             conclude = functools.partial(self._conclude, report.index, row, reduced, commit)
             self._commits.append(_PendingCommit(commit, conclude))
 
-    def _on_checkpoint_ready(self, rank: int, message: CheckpointReady) -> None:
-        """A checkpoint that was written in the background arrived; its row has long been concluded."""
-        ready = self._ready.setdefault(message.index, {})
-        ready[rank] = message.checkpoint
-        if self._keeper.config.keep_all_ranks and len(ready) < self.alignment.world_size:
+    def _commit_if_ready(self, index: int) -> None:
+        """Commit a checkpoint that was written in the background, once its row and all its parts are there."""
+        ready = self._ready.get(index, {})
+        needed = self.alignment.world_size if self._keeper.config.keep_all_ranks else 1
+        if len(ready) < needed or index not in self._rows_awaiting_checkpoint:
             return
-        parts = self._ready.pop(message.index)
+        parts = self._ready.pop(index)
         staged = parts.pop(0)
-        row = self._rows_awaiting_checkpoint.pop(message.index)
-        commit = self._commit(staged, parts, message.index, row)
+        row = self._rows_awaiting_checkpoint.pop(index)
+        commit = self._commit(staged, parts, index, row)
         if commit is None:
             return
 
         def conclude() -> None:
             self._background_commits += 1
-            self._announce(message.index, commit)
+            self._announce(index, commit)
             for each in range(self.alignment.world_size):
                 self._acknowledge(each)
 
@@ -245,10 +250,11 @@ class ReportFlow:
         elif left_out is not None:
             self.problem = Problem("report_mismatch", *left_out)
 
-    def abandon(self) -> None:
-        """The attempt failed. Rows whose checkpoints were not stored are in the journal: they are shown too."""
+    def settle(self) -> None:
+        """The attempt is over. Rows whose checkpoints were not stored are in the journal: they are shown too."""
         for index, row in sorted(self._undecided_rows.items()):
             self._observers.row(index, row)
+        self._undecided_rows.clear()
         for descriptor in self._memory_files.values():
             os.close(descriptor)
         self._memory_files.clear()

@@ -73,6 +73,7 @@ class Run:
             trial_files.reopen(spec) if spec.restore_path is not None else trial_files.create(spec, engine.name)
         )
         self._closed = False
+        self._pid = os.getpid()
         self._given: StartPoint | None = None
         """Where the user's own checkpoint lets the run start."""
         try:
@@ -85,6 +86,7 @@ class Run:
             raise
         self._announced = False
         self._attempt: Attempt | None = None
+        self._flow: ReportFlow | None = None
         self._attempts = self._files.attempts_so_far
         self._failures: list[AttemptFailure] = []
         self._without_progress = 0
@@ -142,7 +144,8 @@ class Run:
             return
         attempt, flow = self._attempt, self._flow
         assert attempt is not None
-        for rank, message, descriptors in attempt.poll(self._time_to_wait(attempt, timeout)):
+        assert flow is not None
+        for rank, message, descriptors in attempt.poll(self._time_to_wait(attempt, flow, timeout)):
             self._watch.progressed(rank)
             flow.received(rank, message, descriptors)
         flow.conclude_commits()
@@ -167,8 +170,8 @@ class Run:
             self._told_to_stop = True
             self._deadline = time.monotonic() + self.spec.run_config.failure_config.stop_grace_s
 
-    def _time_to_wait(self, attempt: Attempt, timeout: float) -> float:
-        if self._flow.commits_under_way:
+    def _time_to_wait(self, attempt: Attempt, flow: ReportFlow, timeout: float) -> float:
+        if flow.commits_under_way:
             timeout = min(timeout, 0.01)
         nearest = min(self._deadline, attempt.settled_at)
         return max(0.0, min(timeout, nearest - time.monotonic()))
@@ -278,17 +281,17 @@ class Run:
     def _end_if_over(self, attempt: Attempt, flow: ReportFlow) -> None:
         stopping = flow.stop_index is not None or flow.holding
         if flow.problem is not None:
-            self._attempt_failed(attempt, [self._as_failure(flow.problem)], flow)
+            self._attempt_failed(attempt, [self._as_failure(flow.problem)])
         elif not attempt.running and not flow.commits_under_way:
             if attempt.failures and not stopping:
-                self._attempt_failed(attempt, attempt.failures, flow)
+                self._attempt_failed(attempt, attempt.failures)
             else:
                 self._attempt_succeeded(attempt, flow)
         elif attempt.failed and not stopping:
-            self._attempt_failed(attempt, attempt.failures, flow)
+            self._attempt_failed(attempt, attempt.failures)
         elif attempt.failed and flow.stop_index is None:
             self._attempt_succeeded(attempt, flow)  # the report at which all ranks would stop never comes
-        elif time.monotonic() >= self._deadline:
+        elif attempt.running and time.monotonic() >= self._deadline:
             self._observers.warn("Workers did not end within their grace period and were killed.")
             self._attempt_succeeded(attempt, flow)
 
@@ -304,8 +307,8 @@ class Run:
 
     def _attempt_succeeded(self, attempt: Attempt, flow: ReportFlow) -> None:
         clean = not attempt.running and not attempt.failures
-        warnings = attempt.finish() if clean else attempt.stop()
-        self._attempt = None
+        warnings = attempt.finish() if clean else []
+        warnings += self._wind_up()
         warnings += [f"rank {each.rank} failed while stopping: {each.message}" for each in attempt.failures]
         if flow.alignment.only_rank_zero_reported:
             warnings.append("Only rank 0 called report(); its rows are the result.")
@@ -316,20 +319,22 @@ class Run:
             )
         for warning in warnings:
             self._observers.warn(warning)
-        if not clean:
-            self._run_dir.sweep()
-        self._keeper.retire()
-        self._rank_metrics = flow.rank_metrics
         self._finish("interrupted" if self.stopped_by_signal is not None else "finished")
 
-    def _attempt_failed(self, attempt: Attempt, failures: list[WorkerFailure], flow: ReportFlow | None = None) -> None:
+    def _wind_up(self) -> list[str]:
+        """However an attempt ended: its workers are gone, what it told is kept, what it left half-done is removed."""
+        attempt, flow = self._attempt, self._flow
+        warnings = attempt.stop() if attempt is not None else []
+        self._attempt = self._flow = None
         self._rank_metrics = flow.rank_metrics if flow is not None else {}
         if flow is not None:
-            flow.abandon()
-        attempt.stop()
-        self._attempt = None
+            flow.settle()
         self._keeper.retire()
         self._run_dir.sweep()
+        return warnings
+
+    def _attempt_failed(self, attempt: Attempt, failures: list[WorkerFailure]) -> None:
+        self._wind_up()
         failure = root_cause.attempt_failure(attempt.number, failures)
         cause = failure.root_cause
         self._failures.append(failure)
@@ -379,9 +384,11 @@ class Run:
 
         Whatever goes wrong here is a consequence, and the first error is the one to tell.
         """
+        if os.getpid() != self._pid:
+            return
         if self.result is None:
             with contextlib.suppress(Exception):
-                self._end_attempt()
+                self._wind_up()
                 self._finish(status, error)
         with contextlib.suppress(Exception):
             self.close()
@@ -389,6 +396,7 @@ class Run:
     def _finish(self, status: Status, error: Exception | None = None) -> None:
         """Write the end down and build the result."""
         self._pass_on_warnings()
+        self._journal.flush()
         if 0 not in self._rank_metrics:
             self._read_back()
         result = self._make_result(status, error)
@@ -427,7 +435,7 @@ class Run:
 
     def close(self) -> None:
         """End everything that still runs and give the files back; safe to call at any time."""
-        if self._closed:
+        if self._closed or os.getpid() != self._pid:  # a forked child has no part in its parent's run
             return
         self._closed = True
         with contextlib.ExitStack() as stack:  # in this order from below, each whatever becomes of the others
@@ -436,13 +444,8 @@ class Run:
             if self._given is not None and self._given.memory_file is not None:
                 stack.callback(os.close, self._given.memory_file)
             stack.callback(self._observers.close)
-            stack.callback(self._end_attempt)
-
-    def _end_attempt(self) -> None:
-        if self._attempt is not None:
-            self._attempt.stop()
-            self._attempt = None
-            self._run_dir.sweep()
+            if self._attempt is not None:
+                stack.callback(self._wind_up)
 
     def _pass_on_warnings(self) -> None:
         if self._keeper.warnings:

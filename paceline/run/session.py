@@ -138,6 +138,10 @@ class Session:
         """How many times this rank has reported in this attempt."""
         return self._index - self._setup.start_index
 
+    def give_up(self) -> None:
+        """The train function raised: what is still being written is not waited for, the error goes first."""
+        self._ended = True
+
     def end(self) -> None:
         """No report may follow; background checkpoints are delivered first."""
         with self._lock:

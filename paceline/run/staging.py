@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.run.messages import CheckpointReady, SessionSetup, StagedCheckpoint, encode
+from paceline.run.messages import CheckpointFailed, CheckpointReady, SessionSetup, StagedCheckpoint, encode
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 from paceline.storage.stager import Stager
 
@@ -50,12 +50,24 @@ class CheckpointStager:
         self, checkpoint: Checkpoint, index: int, metrics: Mapping[str, Any], wait_for_message: Callable[[], None]
     ) -> Staged:
         """Capture the checkpoint of report `index`. Ranks whose files are not kept only count along."""
-        number, self._number = self._number, self._number + 1
+        staged = self._staged(checkpoint, self._number, index, metrics, wait_for_message)
+        self._number += 1  # not before: a checkpoint that was refused has no number
+        return staged
+
+    def _staged(
+        self,
+        checkpoint: Checkpoint,
+        number: int,
+        index: int,
+        metrics: Mapping[str, Any],
+        wait_for_message: Callable[[], None],
+    ) -> Staged:
         if not self._stages:
             return None, self._setup.async_save and not self._setup.checkpoints_in_memory, ()
         if self._setup.checkpoints_in_memory:
             return self._stage_in_memory(checkpoint, number, index)
         if self._setup.async_save:
+            # If one of them cannot be stored the driver ends this attempt: nobody waits here for ever.
             while self._handed_over - self._committed >= _MOST_IN_FLIGHT:
                 wait_for_message()
             return self._stage_in_background(checkpoint, number, index, metrics)
@@ -115,10 +127,14 @@ class CheckpointStager:
                 raise
 
         def finish() -> None:
-            with stager or self._new_stager(number) as target:
-                if taken is not None:
-                    taken.write_files(target, report=facts, move=True)
-                staged = self._finish(target, checkpoint, number, index, metrics)
+            try:
+                with stager or self._new_stager(number) as target:
+                    if taken is not None:
+                        taken.write_files(target, report=facts, move=True)
+                    staged = self._finish(target, checkpoint, number, index, metrics)
+            except Exception as error:
+                self._channel.send(encode(CheckpointFailed(index=index, message=f"{type(error).__name__}: {error}")))
+                raise
             self._channel.send(encode(CheckpointReady(index=index, checkpoint=staged)))
 
         self._handed_over += 1
@@ -167,7 +183,11 @@ class CheckpointStager:
 
         if checkpoints > self._committed:
             self._committed = checkpoints
-            self._newest = (self._setup.next_number + checkpoints - 1, Checkpoint)
+            # A rank that lags behind sees no further than it has reported itself: what lies ahead of
+            # it may be deleted while it is being read.
+            own = self._number - self._setup.next_number
+            seen = min(checkpoints, own) if own else checkpoints
+            self._newest = (self._setup.next_number + seen - 1, Checkpoint)
 
     def newest_committed(self) -> Checkpoint | None:
         """The newest checkpoint that this rank knows to be committed, or a newer one.
@@ -195,8 +215,12 @@ class CheckpointStager:
 def memory_file(checkpoint: Checkpoint, report: Mapping[str, Any] | None = None) -> int:
     """The checkpoint in a file that has no name: it is gone with the last process that holds it."""
     descriptor = os.memfd_create("paceline-checkpoint", os.MFD_CLOEXEC)
-    with os.fdopen(os.dup(descriptor), "wb") as file:
-        checkpoint.write_packed(file, report=report)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            checkpoint.write_packed(file, report=report)
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

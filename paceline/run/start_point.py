@@ -39,11 +39,16 @@ def from_own_checkpoint(keeper: CheckpointKeeper) -> StartPoint | None:
         return None
     return StartPoint(
         index=newest.iteration,
-        time_s=float(newest.row.get("time_total_s", 0.0)),
+        time_s=_seconds(newest.row.get("time_total_s")),
         checkpoint_number=newest.number,
         path=None if keeper.in_memory else str(keeper.run_dir.checkpoint(newest.number)),
         memory_file=keeper.memory_file,
     )
+
+
+def _seconds(value: object) -> float:
+    # The user's own keys win in a row: this one may hold anything.
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def from_given_checkpoint(checkpoint: Checkpoint | None) -> StartPoint:

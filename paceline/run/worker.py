@@ -33,9 +33,11 @@ class TrainTask:
             self.train()
         except StopTraining:
             stopped = True
-        finally:
-            # The session stays installed, so that a late report() is told what is wrong.
-            session.end()
+        except BaseException:
+            session.give_up()
+            raise
+        # The session stays installed, so that a late report() is told what is wrong.
+        session.end()
         channel.send(encode(Finished(reports=session.reports, stopped=stopped)))
 
 

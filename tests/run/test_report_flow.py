@@ -208,7 +208,7 @@ def test_a_checkpoint_that_cannot_be_committed_is_the_problem_and_its_row_is_sho
     assert bench.answers() == []
     assert bench.flow.problem is not None
     assert bench.flow.problem.kind == "storage"
-    bench.flow.abandon()
+    bench.flow.settle()
     assert bench.observers.last_row is not None
     assert bench.observers.last_row["n"] == 1
 
