@@ -28,7 +28,7 @@ class Backend:
         """The workers are there; nothing has been set up in them yet."""
 
     def on_training_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """The sessions are installed; the train function starts next."""
+        """The workers are connected; their sessions and the train function start next."""
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """The train function ended on every rank; the workers go away next."""

@@ -464,6 +464,9 @@ def drive(run: Run, raise_on_error: bool = True) -> Result:
         run.break_off("interrupted")
         reached = f"; what was reached is in {run.result.path}" if run.result is not None else ""
         raise interruption(f"training was interrupted{reached}", run.result) from None
+    except SystemExit:  # a second SIGTERM, or sys.exit() in a callback
+        run.break_off("interrupted")
+        raise
     except Exception as error:  # of a callback, a stopper, the storage: not of a worker
         run.break_off("failed", error)
         if raise_on_error or run.result is None or run.result.error is None:
