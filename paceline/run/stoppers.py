@@ -6,6 +6,7 @@ says whether this trial has had enough; `stop_all()` whether the whole experimen
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from abc import ABC, abstractmethod
@@ -224,11 +225,14 @@ class ExperimentPlateauStopper(Stopper):
 
 
 def make_stopper(stop: object) -> Stopper | None:
-    """The stopper that `RunConfig(stop=...)` describes; None if nothing was asked for."""
+    """The stopper that `RunConfig(stop=...)` describes; None if nothing was asked for.
+
+    A Stopper is copied: what it learns in one run must not count in the next.
+    """
     if stop is None:
         return None
     if isinstance(stop, Stopper):
-        return stop
+        return _fresh(stop)
     if isinstance(stop, Mapping):
         return DictStopper(stop) if stop else None
     if isinstance(stop, type) and issubclass(stop, Stopper):
@@ -239,6 +243,13 @@ def make_stopper(stop: object) -> Stopper | None:
         f"stop={stop!r} is not understood. Give {{metric: threshold}}, a function (trial_id, result) -> bool, "
         "or a Stopper."
     )
+
+
+def _fresh(stopper: Stopper) -> Stopper:
+    try:
+        return copy.deepcopy(stopper)
+    except Exception:  # it holds a lock, an open file or the like
+        return stopper
 
 
 def metric_of(result: Row, key: str) -> Any:

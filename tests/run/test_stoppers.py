@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -90,10 +91,11 @@ def test_function() -> None:
     assert seen == ["t", "t"]
 
 
-def test_stopper_is_taken_as_it_is() -> None:
+def test_a_stopper_is_taken_as_a_copy() -> None:
     stopper = NoopStopper()
-    assert make_stopper(stopper) is stopper
-    assert decisions(stopper, [0, 0]) == [False, False]
+    copied = make_stopper(stopper)
+    assert isinstance(copied, NoopStopper)
+    assert copied is not stopper
 
 
 def test_a_class_instead_of_an_instance_gets_advice() -> None:
@@ -194,3 +196,18 @@ def test_combined_hands_on_stop_all() -> None:
 def test_combined_takes_stoppers_only() -> None:
     with pytest.raises(ConfigError, match="Stopper instances"):
         CombinedStopper({"loss": 1})  # type: ignore[arg-type]
+
+
+def test_what_a_stopper_learned_in_one_run_does_not_count_in_the_next() -> None:
+    given = CombinedStopper(ExperimentPlateauStopper("loss", top=2))
+    for _ in range(2):
+        stopper = make_stopper(given)
+        assert stopper is not None
+        assert decisions(stopper, [1.0, 1.0]) == [False, True]
+    assert not given.stop_all()
+
+
+def test_a_stopper_that_cannot_be_copied_is_used_as_it_is() -> None:
+    stopper = MaximumIterationStopper(3)
+    stopper.lock = threading.Lock()  # type: ignore[attr-defined]
+    assert make_stopper(stopper) is stopper
