@@ -110,6 +110,14 @@ def _warn_outside_a_run(default: object) -> None:
         )
 
 
+def _refuse_in_child(called: str, advice: str) -> None:
+    """A forked child shares the worker's line to the driver: it would take answers that are not for it."""
+    if os.getpid() != _owner_pid:
+        raise SessionMisuseError(
+            f"{called} was called in process {os.getpid()}, a child of the worker process {_owner_pid}. {advice}"
+        )
+
+
 def report(
     metrics: Mapping[str, Any],
     checkpoint: Checkpoint | None = None,
@@ -123,11 +131,9 @@ def report(
     session = _found(None)
     if session is None:
         return None
-    if os.getpid() != _owner_pid:
-        raise SessionMisuseError(
-            f"report() was called in process {os.getpid()}, a child of the worker process {_owner_pid}. "
-            "Only the worker itself can report: send the values to it, for example by returning them."
-        )
+    _refuse_in_child(
+        "report()", "Only the worker itself can report: send the values to it, for example by returning them."
+    )
     if reduce is not None and not isinstance(reduce, Mapping):
         raise MetricError(f"report(reduce={reduce!r}): reduce takes a dict such as {{'loss': 'mean'}}.")
     return session.report(metrics, checkpoint, reduce)
@@ -136,13 +142,19 @@ def report(
 def get_checkpoint() -> Checkpoint | None:
     """The newest checkpoint of this run, else the one to resume from, else None."""
     session = _found(None)
-    return session.get_checkpoint() if session else None
+    if session is None:
+        return None
+    _refuse_in_child("get_checkpoint()", "Call it in the worker itself and hand the checkpoint on.")
+    return session.get_checkpoint()
 
 
 def get_dataset_shard(dataset_name: str | None = None) -> Any:
     """This worker's part of a dataset; the name may be left out where there is only one."""
     session = _found(None)
-    return session.get_dataset_shard(dataset_name) if session else None
+    if session is None:
+        return None
+    _refuse_in_child("get_dataset_shard()", "Call it in the worker itself and hand the data on.")
+    return session.get_dataset_shard(dataset_name)
 
 
 def get_world_size() -> int:

@@ -145,13 +145,19 @@ def test_the_context_tells_the_same(installed: RecordingSession) -> None:
         assert getattr(context, name)() == getattr(session, name)()
 
 
-def test_f12_a_forked_child_may_ask_but_not_report(installed: RecordingSession) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [lambda: session.report({"a": 1}), lambda: session.get_checkpoint(), lambda: session.get_dataset_shard("train")],
+)
+def test_f12_a_forked_child_may_ask_who_it_is_but_not_use_the_channel(
+    installed: RecordingSession, call: Callable[[], object]
+) -> None:
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             assert session.get_world_rank() == 5
-            session.report({"a": 1})
+            call()
             answer = "no error"
         except SessionMisuseError as error:
             answer = str(error)
