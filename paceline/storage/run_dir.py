@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from paceline.air.errors import ConfigError, StorageError
 from paceline.storage.files import (
+    PRIVATE_DIR_MODE,
     PRIVATE_FILE_MODE,
     delete_tree,
     make_private_dirs,
@@ -27,7 +28,8 @@ LONGEST_TRIAL_NAME = 100
 """Bytes. Long names are the usual reason for paths that other tools cannot open."""
 
 _CHECKPOINT = re.compile(r"checkpoint_(\d{6,})")
-_LEFTOVER = re.compile(r"\.checkpoint_\d{6,}\.tmp-.+|\.trash-.+", re.DOTALL)
+_LEFTOVER = re.compile(r"\.checkpoint_\d{6,}\.tmp-.+|\..+\.tmp-\d+|\.trash-.+", re.DOTALL)
+"""Staged checkpoints, small files on their way to their name (they carry a pid), half-deleted checkpoints."""
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _NOT_IN_TAG = re.compile(r"[^\w.=,+-]+")
 _ROOM_FOR_NAMES = 200
@@ -87,6 +89,18 @@ class RunDir:
         make_private_dirs(self.root)
         make_private_dirs(self.logs_dir)
 
+    def create_new(self) -> bool:
+        """Make the directory unless something of that name is there: True for exactly one of several callers."""
+        make_private_dirs(self.root.parent)
+        try:
+            os.mkdir(self.root, PRIVATE_DIR_MODE)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise storage_error(error, self.root, "creating the directory") from error
+        make_private_dirs(self.logs_dir)
+        return True
+
     def _check_is_ours(self) -> None:
         status = os.lstat(self.root)
         if stat.S_ISLNK(status.st_mode):
@@ -111,8 +125,11 @@ class RunDir:
 
         Returns what was removed. Nothing ever reads a leftover, so one that resists is left to the next sweep.
         """
-        with os.scandir(self.root) as entries:
-            leftovers = [self.root / entry.name for entry in entries if _LEFTOVER.fullmatch(entry.name)]
+        try:
+            with os.scandir(self.root) as entries:
+                leftovers = [self.root / entry.name for entry in entries if _LEFTOVER.fullmatch(entry.name)]
+        except FileNotFoundError:  # moved away or unmounted: nothing to sweep here
+            return []
         for leftover in leftovers:
             with contextlib.suppress(StorageError):
                 delete_tree(leftover)

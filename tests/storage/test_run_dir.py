@@ -109,6 +109,23 @@ def test_sweep_removes_leftovers_only_and_follows_no_link(tmp_path: Path) -> Non
     assert (outside / "precious").exists()
 
 
+def test_sweep_removes_a_small_file_that_did_not_get_its_name(tmp_path: Path) -> None:
+    half_written = tmp_path / f".error.txt.tmp-{os.getpid()}"
+    half_written.touch()
+    assert RunDir(tmp_path).sweep() == [half_written]
+
+
+def test_sweep_of_a_directory_that_has_gone(tmp_path: Path) -> None:
+    assert RunDir(tmp_path / "gone").sweep() == []
+
+
+def test_a_new_directory_is_made_once(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "experiment" / "trial")
+    assert run_dir.create_new()
+    assert run_dir.logs_dir.is_dir()
+    assert not run_dir.create_new()
+
+
 def test_the_default_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PACELINE_RESULTS_DIR", str(tmp_path))
     assert default_storage_root() == tmp_path
