@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.config import RunConfig, ScalingConfig
@@ -26,6 +26,10 @@ class TrialIdentity:
     def new(cls) -> TrialIdentity:
         experiment_id = uuid.uuid4().hex
         return cls(trial_id=f"{experiment_id[:5]}_00000", experiment_id=experiment_id)
+
+    def with_another_trial_id(self) -> TrialIdentity:
+        """For when the trial's directory exists already."""
+        return replace(self, trial_id=f"{uuid.uuid4().hex[:5]}_00000")
 
 
 @dataclass(frozen=True)

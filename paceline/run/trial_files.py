@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from paceline.run import process_registry
 from paceline.run.spec import RunSpec, TrialIdentity
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal, read
+from paceline.storage.journal_tail import read_tail
 from paceline.storage.lock import RunLock
-from paceline.storage.mirror import Mirror
+from paceline.storage.mirror import LOCK_NAME, Mirror
 from paceline.storage.run_dir import (
     RunDir,
     check_writable,
@@ -26,6 +28,9 @@ from paceline.storage.run_dir import (
     resolve_storage,
     trial_dir_name,
 )
+from paceline.storage.twin import catch_up
+
+_MOST_DRAWS = 100
 
 
 @dataclass
@@ -59,86 +64,117 @@ class TrialFiles:
         """True if an earlier driver wrote no checkpoint to disk because it was told so."""
         return self.records[0]["settings"]["num_to_keep"] == 0 and not has_checkpoints(self.records)
 
-    def close(self) -> None:
-        """Give everything back. The locks go even if the storage has gone: the next driver may find it again."""
+    def close(self) -> list[str]:
+        """Give everything back; the locks go even if the storage has gone: the next driver may find it again.
+
+        Returns what the remote store refused: the run is over and its result is on the local disk.
+        """
+        warnings: list[str] = []
         try:
-            self.journal.close()
-            if self.mirror is not None:
-                self.mirror.push_state()
-        finally:
             try:
-                if self.mirror is not None:
-                    self.mirror.release()
+                self.journal.close()
             finally:
-                self.lock.release()
+                if self.mirror is not None:
+                    warnings = _let_go(self.mirror)
+        finally:
+            self.lock.release()
+        return warnings
+
+
+def _let_go(mirror: Mirror) -> list[str]:
+    warnings = []
+    for step, consequence in (
+        (mirror.push_state, f"the newest state is only in {mirror.run_dir.root}"),
+        (mirror.release, f"if the next driver is refused, delete {mirror.filesystem.label}/{LOCK_NAME}"),
+    ):
+        try:
+            step()
+        except OSError as error:
+            warnings.append(f"{error}; {consequence}.")
+    return warnings
 
 
 def create(spec: RunSpec, engine_name: str) -> TrialFiles:
     """A new trial directory; earlier trials of the same name stay as they are."""
-    config, identity = spec.run_config, spec.identity
+    config = spec.run_config
     name = config.name or experiment_dir_name(spec.trainer_name)
-    trial_name = trial_dir_name(spec.trainer_name, identity.trial_id, identity.experiment_tag)
     local_root, filesystem_uri = _storage_of(config, engine_name)
     check_writable(local_root)
     notes = _how_to_restore_earlier(local_root / name, spec.trainer_name) if config.name else []
-    run_dir = RunDir(local_root / name / trial_name)
-    mirror = None
-    if filesystem_uri is not None:
-        filesystem = FsspecFilesystem(f"{filesystem_uri}/{name}/{trial_name}", config.storage_filesystem)
-        filesystem.check()
-        mirror = Mirror(filesystem, run_dir)
-    run_dir.create()
-    files = _open(run_dir, name, identity, mirror)
-    files.notes += notes
-    files.journal.append(
-        {
-            "kind": "run",
-            "version": 1,
-            "trainer": spec.trainer_name,
-            "experiment_name": name,
-            "trial_id": identity.trial_id,
-            "experiment_id": identity.experiment_id,
-            "experiment_tag": identity.experiment_tag,
-            "settings": saved_settings(spec),
-        },
-        finite=False,
-    )
-    files.journal.sync()
+    identity, run_dir, mirror = _new_directory(spec, local_root / name, filesystem_uri and f"{filesystem_uri}/{name}")
+    with _locked(run_dir, mirror) as lock:
+        files = TrialFiles(run_dir, Journal(run_dir.journal), lock, name, identity, mirror, notes=notes)
+        with _closed_on_error(files):
+            files.journal.append(
+                {
+                    "kind": "run",
+                    "version": 1,
+                    "trainer": spec.trainer_name,
+                    "experiment_name": name,
+                    "trial_id": identity.trial_id,
+                    "experiment_id": identity.experiment_id,
+                    "experiment_tag": identity.experiment_tag,
+                    "settings": saved_settings(spec),
+                },
+                finite=False,
+            )
+            files.journal.sync()
     return files
+
+
+def _new_directory(
+    spec: RunSpec, experiment_dir: Path, experiment_uri: str | None
+) -> tuple[TrialIdentity, RunDir, Mirror | None]:
+    """A directory that no other run has. Trial ids are short, so that one is taken now and then: take another."""
+    identity = spec.identity
+    for _ in range(_MOST_DRAWS):
+        trial_name = trial_dir_name(spec.trainer_name, identity.trial_id, identity.experiment_tag)
+        run_dir, mirror = RunDir(experiment_dir / trial_name), None
+        if experiment_uri is not None:
+            filesystem = FsspecFilesystem(f"{experiment_uri}/{trial_name}", spec.run_config.storage_filesystem)
+            filesystem.check()
+            mirror = Mirror(filesystem, run_dir)
+        if (mirror is None or not mirror.has_run()) and run_dir.create_new():
+            return identity, run_dir, mirror
+        identity = identity.with_another_trial_id()
+    raise StorageError(f"{experiment_dir} holds too many trials to find a free name. Choose another RunConfig(name=).")
 
 
 def reopen(spec: RunSpec) -> TrialFiles:
     """The trial directory of a run that shall be continued."""
+    run_dir, mirror = _place_to_restore(spec)
+    with _locked(run_dir, mirror) as lock:
+        # Everything is read under the locks: the last driver may have written until it let go.
+        if mirror is not None:
+            catch_up(mirror)
+        records = state_records(run_dir)
+        header = records[0]
+        identity = TrialIdentity(header["trial_id"], header["experiment_id"], header["experiment_tag"])
+        journal = Journal(run_dir.journal)
+        files = TrialFiles(run_dir, journal, lock, header["experiment_name"], identity, mirror, records)
+        with _closed_on_error(files):
+            files.last_row = last_row_index(run_dir)
+            files.notes += _what_was_not_given_again(header["settings"], spec.run_config)
+            ended = process_registry.end_survivors(run_dir.processes)
+            if ended:
+                files.notes.append(f"Ended {len(ended)} worker process(es) that the last driver had left behind.")
+            run_dir.sweep()
+    return files
+
+
+def _place_to_restore(spec: RunSpec) -> tuple[RunDir, Mirror | None]:
     assert spec.restore_path is not None
     path = resolve_storage(spec.restore_path)
-    mirror = None
-    if isinstance(path, str):
-        name, trial_name = path.split("/")[-2:]
-        run_dir = RunDir(default_storage_root() / name / trial_name)
-        filesystem = FsspecFilesystem(path, spec.run_config.storage_filesystem)
-        filesystem.check()
-        mirror = Mirror(filesystem, run_dir)
-        if not run_dir.journal.exists():
-            run_dir.create()
-            mirror.pull_state(run_dir.root)
-    else:
-        run_dir = RunDir(path)
-    header = state_records(run_dir)[0]
-    identity = TrialIdentity(header["trial_id"], header["experiment_id"], header["experiment_tag"])
-    files = _open(run_dir, header["experiment_name"], identity, mirror)
-    try:
-        # Read under the lock: the last driver may have written until it let go.
-        files.records = state_records(run_dir)
-        files.last_row = last_row_index(run_dir)
-        files.notes += _what_was_not_given_again(header["settings"], spec.run_config)
-        ended = process_registry.end_survivors(run_dir.processes)
-        if ended:
-            files.notes.append(f"Ended {len(ended)} worker process(es) that the last driver had left behind.")
-        run_dir.sweep()
-    except BaseException:
-        files.close()
-        raise
-    return files
+    if isinstance(path, Path):
+        if not (run_dir := RunDir(path)).journal.exists():
+            raise _no_journal(run_dir)
+        return run_dir, None
+    name, trial_name = path.split("/")[-2:]
+    run_dir = RunDir(default_storage_root() / name / trial_name)
+    filesystem = FsspecFilesystem(path, spec.run_config.storage_filesystem)
+    filesystem.check()
+    run_dir.create()
+    return run_dir, Mirror(filesystem, run_dir)
 
 
 def _what_was_not_given_again(settings: Mapping[str, Any], config: RunConfig) -> list[str]:
@@ -153,17 +189,31 @@ def _what_was_not_given_again(settings: Mapping[str, Any], config: RunConfig) ->
     return [f"The run had {' and '.join(missing)}, which restore() cannot bring back: pass run_config=RunConfig(...)."]
 
 
-def _open(run_dir: RunDir, name: str, identity: TrialIdentity, mirror: Mirror | None) -> TrialFiles:
+@contextlib.contextmanager
+def _locked(run_dir: RunDir, mirror: Mirror | None) -> Iterator[RunLock]:
+    """Both locks; they stay with the caller unless the block raises."""
     lock = RunLock(run_dir.lock)
     lock.acquire()
     try:
         if mirror is not None:
             mirror.acquire()
-        journal = Journal(run_dir.journal)
+        yield lock
     except BaseException:
+        if mirror is not None:
+            with contextlib.suppress(OSError):  # what made the block end says more
+                mirror.release()
         lock.release()
         raise
-    return TrialFiles(run_dir, journal, lock, name, identity, mirror)
+
+
+@contextlib.contextmanager
+def _closed_on_error(files: TrialFiles) -> Iterator[None]:
+    """Nothing stays open if the block is interrupted."""
+    try:
+        yield
+    except BaseException:
+        files.close()
+        raise
 
 
 def _storage_of(config: RunConfig, engine_name: str) -> tuple[Path, str | None]:
@@ -181,13 +231,16 @@ def _storage_of(config: RunConfig, engine_name: str) -> tuple[Path, str | None]:
 
 
 def _how_to_restore_earlier(experiment_dir: Path, trainer_name: str) -> list[str]:
-    """A run of the same name starts anew; say so where an earlier one was left unfinished."""
-    for trial in find_trials(experiment_dir):
+    """A run of the same name starts anew; say so if the one before was left unfinished.
+
+    Only the end of its journal is read: a long run's journal is large.
+    """
+    for trial in find_trials(experiment_dir)[:1]:
         try:
-            unfinished = ending(state_records(trial)) != "finished"
-        except (RestoreError, StorageError):
+            records = read_tail(trial.journal)
+        except StorageError:
             continue
-        if unfinished:
+        if records and ending(records) != "finished":
             return [
                 f"An earlier run named {experiment_dir.name!r} did not finish; this one starts anew. To continue "
                 f"the earlier one: {trainer_name}.restore({str(trial.root)!r}, train_loop_per_worker=...).fit()"
@@ -221,10 +274,14 @@ def state_records(run_dir: RunDir) -> list[dict[str, Any]]:
     try:
         records = [record for record in read(run_dir.journal) if record.get("kind") != "row"]
     except FileNotFoundError:
-        raise RestoreError(f"{run_dir.root} holds no run: it has no {run_dir.journal.name}.") from None
+        raise _no_journal(run_dir) from None
     if not records or records[0].get("kind") != "run":
         raise RestoreError(f"{run_dir.journal} does not begin with a run's description; it cannot be continued.")
     return records
+
+
+def _no_journal(run_dir: RunDir) -> RestoreError:
+    return RestoreError(f"{run_dir.root} holds no run: it has no {run_dir.journal.name}.")
 
 
 def last_row_index(run_dir: RunDir) -> int:

@@ -67,6 +67,10 @@ class Mirror:
         matches = (_REMOTE_MANIFEST.fullmatch(name) for name in self.filesystem.list())
         return sorted(int(match[1]) for match in matches if match)
 
+    def has_run(self) -> bool:
+        """Whether some run has put its journal there."""
+        return self.filesystem.exists(self.run_dir.journal.name)
+
     def push_state(self) -> None:
         """Upload the journal and what is written beside it, as far as it changed since the last time."""
         for path in self._state_files():

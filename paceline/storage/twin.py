@@ -1,0 +1,75 @@
+"""A run on remote storage has a local directory too, which may have fallen behind.
+
+Another driver, on another machine, may have continued the run since this directory was last written. Its journal
+tells: a journal only ever grows, so the one that begins with all of the other is the newer one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from paceline.air.errors import RestoreError
+from paceline.storage.commit import to_trash
+from paceline.storage.journal import _end_of_whole_records, read
+from paceline.storage.mirror import Mirror
+from paceline.storage.run_dir import MANIFEST_NAME, RunDir
+
+_CHUNK = 1024 * 1024
+
+
+def catch_up(mirror: Mirror) -> None:
+    """Bring the local directory to the newer of the two histories. Call it with both locks held."""
+    here = mirror.run_dir
+    with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
+        there = RunDir(Path(folder))
+        try:
+            mirror.filesystem.download(there.journal.name, there.journal)
+        except FileNotFoundError:
+            return  # the run's first driver ended before it had uploaded anything
+        local, remote = _length(here.journal), _length(there.journal)
+        if not _same_beginning(here.journal, there.journal, min(local, remote)):
+            raise RestoreError(
+                f"{here.root} and {mirror.filesystem.label} hold different histories of this run: both were continued "
+                f"after they had parted. To go on with the remote one, delete the local copy at {here.root} and "
+                "restore again."
+            )
+        if remote <= local and here.journal.exists():
+            return
+    recorded = _recorded_checkpoints(here) if local else set()
+    mirror.pull_state(here.root)
+    _drop_unshared_checkpoints(mirror, recorded)
+
+
+def _length(journal: Path) -> int:
+    """Without a torn tail, which no driver ever continued."""
+    return _end_of_whole_records(journal) if journal.exists() else 0
+
+
+def _same_beginning(first: Path, second: Path, length: int) -> bool:
+    if length == 0:
+        return True
+    with open(first, "rb") as one, open(second, "rb") as other:
+        while length > 0:
+            size = min(length, _CHUNK)
+            if one.read(size) != other.read(size):
+                return False
+            length -= size
+    return True
+
+
+def _recorded_checkpoints(run_dir: RunDir) -> set[int]:
+    return {record["number"] for record in read(run_dir.journal) if record["kind"] == "checkpoint"}
+
+
+def _drop_unshared_checkpoints(mirror: Mirror, recorded: set[int]) -> None:
+    """A checkpoint that was renamed here but never recorded may bear a number that the other driver used again."""
+    remote = set(mirror.checkpoint_numbers())
+    for number, path in mirror.run_dir.checkpoints():
+        if number in remote:
+            text = mirror.filesystem.read_text(f"{path.name}/{MANIFEST_NAME}")
+            shared = text.encode() == (path / MANIFEST_NAME).read_bytes()
+        else:
+            shared = number in recorded
+        if not shared:
+            to_trash(path)
