@@ -17,14 +17,15 @@ from tests.train.quick import quick_trainer
 
 
 class StopAtLoss(Stopper):
-    """A stopper of the user's own."""
+    """A stopper of the user's own. A run works with a copy of it, so what it saw is noted outside."""
 
-    def __init__(self, loss: float) -> None:
+    def __init__(self, loss: float, marks: str | None = None) -> None:
         self.loss = loss
-        self.seen: list[float] = []
+        self.marks = marks
 
     def __call__(self, trial_id: str, result: Any) -> bool:
-        self.seen.append(result["loss"])
+        if self.marks is not None:
+            Marks(self.marks).say("seen", loss=result["loss"])
         return bool(result["loss"] <= self.loss)
 
     def stop_all(self) -> bool:
@@ -71,10 +72,11 @@ def test_every_rank_ends_after_the_same_report(tmp_path: Path, stop: str, saves:
 
 
 def test_the_stopper_sees_every_row_of_rank_zero(tmp_path: Path) -> None:
-    stopper = StopAtLoss(7)
-    config = {"marks": str(tmp_path / "marks"), "saves": False}
-    quick_trainer(descend, config=config, stop=stopper).fit()
-    assert stopper.seen == [9, 8, 7]
+    marks = Marks(tmp_path / "marks")
+    config = {"marks": str(marks.directory), "saves": False}
+    trainer = quick_trainer(descend, config=config, stop=StopAtLoss(7, str(marks.directory)))
+    trainer.fit()
+    assert [mark["loss"] for mark in marks.read("seen")] == [9, 8, 7]
 
 
 def test_a_threshold_that_is_never_reached(tmp_path: Path) -> None:
