@@ -217,6 +217,7 @@ class ChannelGroup(WorkerGroup):
     # Frames out
 
     def _post(self, member: Member, tag: int, body: bytes, fds: Sequence[int] = ()) -> None:
+        self._reactor.check_owner()  # Before the lock, which another thread may have held at the fork.
         with self._reactor.lock:
             if member.gone or member.frames.closed:
                 return

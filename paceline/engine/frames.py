@@ -17,6 +17,8 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from paceline.air.errors import EngineError
+
 HEADER = struct.Struct("<IBB")
 HEADER_SIZE = HEADER.size
 READ_SIZE = 64 * 1024
@@ -42,6 +44,7 @@ class FrameSocket:
 
     def __init__(self, sock: socket.socket, *, read_limit: int = MAX_BODY, send_limit: int = MAX_BODY) -> None:
         self.sock = sock
+        self._pid = os.getpid()
         self.closed = False
         """True once the other side has hung up and everything it sent has been read."""
         self.broken = ""
@@ -68,10 +71,16 @@ class FrameSocket:
         self._unsent.clear()
         self.sock.close()
 
+    def _check_owner(self) -> None:
+        """A forked child would take frames from its parent, or write into the middle of one."""
+        if os.getpid() != self._pid:
+            raise EngineError(f"this connection belongs to process {self._pid}, not to its forked child {os.getpid()}")
+
     # Reading
 
     def read(self) -> list[Frame]:
         """The frames that are here by now; never waits. Sets `closed` at the end of the stream."""
+        self._check_owner()
         if self.broken:
             return []
         if self._large is not None:
@@ -155,6 +164,7 @@ class FrameSocket:
 
     def send(self, tag: int, body: bytes, fds: Sequence[int] = ()) -> None:
         """Write one frame, waiting while the other side is behind. Any thread may call this."""
+        self._check_owner()
         parts = self._pack(tag, body, fds)
         with self._send_lock:
             first = parts[0]
@@ -175,6 +185,7 @@ class FrameSocket:
 
     def post(self, tag: int, body: bytes, fds: Sequence[int] = ()) -> None:
         """Write one frame without waiting; `unsent` says whether `flush` must be called later."""
+        self._check_owner()
         parts = self._pack(tag, body, fds)
         # Descriptors are duplicated: the caller may close its own before they are sent.
         self._unsent.append((parts[0], tuple(os.dup(fd) for fd in fds)))

@@ -129,6 +129,8 @@ class InlineEngine(Engine):
     def __init__(self, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
         self._num_cpus = num_cpus
         self._num_gpus = num_gpus
+        self._pid = os.getpid()
+        self._closed = False
         self._reactor = Reactor()
         self._groups: weakref.WeakSet[InlineGroup] = weakref.WeakSet()
 
@@ -138,6 +140,8 @@ class InlineEngine(Engine):
         return {"CPU": cpus, "GPU": gpus}
 
     def start_group(self, placement: Placement) -> WorkerGroup:
+        if self._closed:
+            raise EngineError("this engine was closed; choose a new one")
         if placement.world_size != 1:
             raise ConfigError(
                 f"the inline engine runs one worker inside the driver, not {placement.world_size}. "
@@ -152,8 +156,12 @@ class InlineEngine(Engine):
         return wait_for_groups(self._reactor, groups, timeout)
 
     def close(self) -> None:
+        if os.getpid() != self._pid or self._closed:
+            return
+        self._closed = True
         for group in list(self._groups):
             group.shutdown()
+        self._reactor.close()
 
 
 _place_lock = threading.Lock()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import threading
 from collections.abc import Callable
 
+from paceline.air.errors import EngineError
 from paceline.engine.frames import FrameSocket
 
 READ = selectors.EVENT_READ
@@ -26,20 +28,31 @@ class Reactor:
     """
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._callbacks: dict[int, Callback] = {}
         self.lock = threading.RLock()
 
+    def check_owner(self) -> None:
+        """Raise in a forked child: it shares the parent's channels, and even the list of what is waited for."""
+        if os.getpid() != self._pid:
+            raise EngineError(
+                f"the workers belong to process {self._pid}; its forked child {os.getpid()} cannot use them. "
+                "End the child with os._exit()."
+            )
+
     def add(self, fd: int, callback: Callback) -> None:
+        self.check_owner()
         self._callbacks[fd] = callback
         self._selector.register(fd, READ, callback)
 
     def remove(self, fd: int) -> None:
-        if self._callbacks.pop(fd, None) is not None:
+        if os.getpid() == self._pid and self._callbacks.pop(fd, None) is not None:
             self._selector.unregister(fd)
 
     def watch_writable(self, frames: FrameSocket) -> None:
         """Call back for writing exactly while something posted is still unsent."""
+        self.check_owner()
         fd = frames.fileno()
         callback = self._callbacks.get(fd)
         if callback is not None:
@@ -47,6 +60,7 @@ class Reactor:
 
     def run_once(self, timeout: float) -> None:
         """Wait up to `timeout` seconds (at most MAX_WAIT_S) and serve what is ready."""
+        self.check_owner()
         ready = self._selector.select(min(max(timeout, 0.0), MAX_WAIT_S))
         if not ready:
             return

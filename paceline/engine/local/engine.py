@@ -44,7 +44,8 @@ class LocalEngine(Engine):
         return {"CPU": cpus, "GPU": gpus}
 
     def warm(self, preload: Sequence[str]) -> None:
-        self._warden(tuple(preload))
+        if os.getpid() == self._pid:
+            self._warden(tuple(preload))
 
     def start_group(self, placement: Placement) -> WorkerGroup:
         self._check(placement)

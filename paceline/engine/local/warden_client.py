@@ -77,6 +77,7 @@ class WardenClient:
         self._listeners.pop(group, None)
 
     def tell(self, message: messages.ToWarden, fds: Sequence[int] = ()) -> None:
+        self._reactor.check_owner()
         with self._reactor.lock:
             if self.lost:
                 return
