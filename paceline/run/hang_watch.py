@@ -7,10 +7,11 @@ loaded machine) is not held against the workers.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 WARN_AFTER_S = 60.0
-_DRIVER_STALL_S = 5.0
+_DRIVER_STALL_S = 1.0
+"""Looks follow each other by about half a second; a longer gap is the driver's own."""
 _LOOK_EVERY_S = 0.5
 
 
@@ -31,11 +32,13 @@ class HangWatch:
         """Cheap enough to be asked at every step."""
         return time.monotonic() - self._last_look >= _LOOK_EVERY_S
 
-    def look(self, behind: list[int], running: list[int]) -> tuple[list[int], list[int]]:
+    def look(self, behind: list[int], running: list[int], excused: Collection[int] = ()) -> tuple[list[int], list[int]]:
         """(ranks to warn about, ranks that hang).
 
         `behind` are the running ranks that others have overtaken; `running` all that have
-        not finished. Without a time limit nothing is an error: a long epoch is not a hang.
+        not finished. `excused` are ranks that cannot make progress through no fault of their
+        own, such as one that waits for the driver: their time starts anew when they no longer
+        are. Without a time limit nothing is an error: a long epoch is not a hang.
         """
         now = time.monotonic()
         stall = now - self._last_look
@@ -43,6 +46,8 @@ class HangWatch:
         if stall > _DRIVER_STALL_S:
             self._last_progress = [moment + stall for moment in self._last_progress]
             self._next_warning += stall
+        for rank in excused:
+            self._last_progress[rank] = now
         hung: list[int] = []
         if self._timeout is not None:
             late = [rank for rank in running if now - self._last_progress[rank] > self._timeout]

@@ -1,8 +1,72 @@
-"""How the stacks of ranks that hang are shown."""
+"""Which ranks hang, and how their stacks are shown."""
 
 from __future__ import annotations
 
-from paceline.run.hang_watch import stacks_text
+from types import SimpleNamespace
+
+import pytest
+
+from paceline.run import hang_watch
+from paceline.run.hang_watch import WARN_AFTER_S, HangWatch, stacks_text
+
+
+class Clock:
+    """Time that passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def look_for(
+        self, watch: HangWatch, seconds: float, *, behind: list[int], excused: tuple[int, ...] = ()
+    ) -> tuple[set[int], set[int]]:
+        """Look every half second as a driver does; all ranks that were warned about, all that hang."""
+        warned: set[int] = set()
+        hung: set[int] = set()
+        for _ in range(int(seconds / 0.5)):
+            self.now += 0.5
+            warn, hang = watch.look(behind, [0, 1], excused)
+            warned.update(warn)
+            hung.update(hang)
+        return warned, hung
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(hang_watch, "time", SimpleNamespace(monotonic=clock.monotonic))
+    return clock
+
+
+def test_a_rank_that_is_behind_is_warned_about_and_hangs_after_its_time(clock: Clock) -> None:
+    watch = HangWatch(2, WARN_AFTER_S + 10)
+    assert clock.look_for(watch, WARN_AFTER_S, behind=[1]) == (set(), set())
+    assert clock.look_for(watch, 5, behind=[1]) == ({1}, set())
+    assert clock.look_for(watch, 10, behind=[1]) == (set(), {1})
+
+
+@pytest.mark.parametrize("stall", [1.5, 4.0, 60.0])
+def test_time_in_which_the_driver_stood_still_is_not_held_against_a_rank(clock: Clock, stall: float) -> None:
+    watch = HangWatch(2, 10.0)
+    for _ in range(20):
+        clock.now += stall
+        assert watch.look([1], [0, 1]) == ([], [])
+    assert clock.look_for(watch, 9.5, behind=[1]) == (set(), set())
+    assert clock.look_for(watch, 1, behind=[1]) == (set(), {1})
+
+
+def test_an_excused_rank_does_not_hang_and_its_time_starts_anew(clock: Clock) -> None:
+    watch = HangWatch(2, 10.0)
+    assert clock.look_for(watch, 2 * WARN_AFTER_S, behind=[1], excused=(0, 1)) == (set(), set())
+    assert clock.look_for(watch, 9.5, behind=[1]) == (set(), set())
+    assert clock.look_for(watch, 1, behind=[1]) == (set(), {1})
+
+
+def test_another_rank_still_hangs_while_one_is_excused(clock: Clock) -> None:
+    watch = HangWatch(2, 10.0)
+    assert clock.look_for(watch, 11, behind=[1], excused=(1,)) == (set(), {0})
 
 
 def test_the_ranks_that_are_looked_for_come_first() -> None:
