@@ -9,19 +9,29 @@ set or the new one.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig
-from paceline.air.errors import CheckpointCorruptError, StorageError
+from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError, StorageError
 from paceline.run.messages import StagedCheckpoint
-from paceline.run.retention import KeptCheckpoint, best, deleted_numbers, lacks_score, listed_numbers, still_kept
+from paceline.run.retention import (
+    KeptCheckpoint,
+    best,
+    damaged_numbers,
+    deleted_numbers,
+    lacks_score,
+    listed_numbers,
+    still_kept,
+)
 from paceline.run.trial_files import as_json
 from paceline.storage import commit as storage_commit
+from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.journal import Journal
 from paceline.storage.manifest import verify
 from paceline.storage.mirror import Mirror
@@ -61,9 +71,14 @@ class CheckpointKeeper:
     memory_file: int | None = None
     """Descriptor of the newest checkpoint when checkpoints are not to be written to disk."""
     _undeleted: list[Path] = field(default_factory=list)
-    _uploads: ThreadPoolExecutor | None = None
+    _background: DaemonPool | None = None
+    _unfinished_uploads: dict[int, Future[None]] = field(default_factory=dict)
+    """Uploads by checkpoint number, those that failed among them."""
+    _remote_deletions: dict[int, Future[None]] = field(default_factory=dict)
+    _given_up: bool = False
     _damaged: list[str] = field(default_factory=list)
     _warned_of_score: bool = False
+    _told: set[str] = field(default_factory=set)
 
     @property
     def newest(self) -> KeptCheckpoint | None:
@@ -102,7 +117,9 @@ class CheckpointKeeper:
         self.journal.sync()
         if self.mirror is None:
             return Commit(kept)
-        return Commit(kept, self._in_background(self._upload, kept.number))
+        upload = self._in_background(self._upload, kept.number)
+        self._unfinished_uploads[kept.number] = upload
+        return Commit(kept, upload)
 
     def commit_in_memory(
         self, staged: StagedCheckpoint, memory_file: int, iteration: int, row: Mapping[str, Any]
@@ -129,13 +146,14 @@ class CheckpointKeeper:
     def _upload(self, number: int) -> None:
         assert self.mirror is not None
         self.mirror.push_checkpoint(number)
-        self.mirror.push_state()
+        if not self._given_up:  # afterwards the store may belong to another driver
+            self.mirror.push_state()
 
-    def _in_background(self, work: Any, number: int) -> Future[None]:
+    def _in_background(self, work: Callable[[int], None], number: int) -> Future[None]:
         # One thread: uploads and deletions happen in the order they were asked for.
-        if self._uploads is None:
-            self._uploads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="paceline-upload")
-        return self._uploads.submit(work, number)
+        if self._background is None:
+            self._background = DaemonPool(1, "paceline-upload")
+        return self._background.submit(partial(work, number))
 
     # -- retention ------------------------------------------------------------------------
 
@@ -147,6 +165,8 @@ class CheckpointKeeper:
         """
         for path in self._undeleted[:]:
             self._delete(path)
+        self._look_after_uploads()
+        self._look_after_remote_deletions()
         if not self.config.num_to_keep or not self.committed:
             return
         numbers = {kept.number for kept in best(self.config, self.committed)} | {self.committed[-1].number}
@@ -157,8 +177,7 @@ class CheckpointKeeper:
         for kept in gone:
             self.journal.append({"kind": "delete", "number": kept.number})
             self.journal.flush()
-            if self.mirror is not None:
-                self._in_background(self.mirror.remove_checkpoint, kept.number)
+            self._discard_remotely(kept.number)
             self._discard(kept.number)
 
     def _discard(self, number: int) -> None:
@@ -171,6 +190,29 @@ class CheckpointKeeper:
             self._warn_once(f"checkpoint {number} could not be deleted: {error}")
         else:
             self._delete(trash)
+
+    def _discard_remotely(self, number: int) -> None:
+        if self.mirror is not None:
+            self._unfinished_uploads.pop(number, None)
+            self._remote_deletions[number] = self._in_background(self.mirror.remove_checkpoint, number)
+
+    def _look_after_uploads(self) -> None:
+        """Who waits for a commit raises what went wrong; of the others only those under way are remembered."""
+        for number, upload in list(self._unfinished_uploads.items()):
+            if upload.done() and upload.exception() is None:
+                del self._unfinished_uploads[number]
+
+    def _look_after_remote_deletions(self, again: bool = True) -> None:
+        for number, deletion in list(self._remote_deletions.items()):
+            if not deletion.done():
+                continue
+            del self._remote_deletions[number]
+            error = None if deletion.cancelled() else deletion.exception()  # a restore finishes what was cancelled
+            if error is not None:
+                later = "tried again later" if again else "removed when the run is restored"
+                self._warn_once(f"checkpoint {number} could not be deleted remotely and is {later}: {error}")
+                if again:
+                    self._discard_remotely(number)
 
     def _delete(self, path: Path) -> None:
         try:
@@ -208,12 +250,13 @@ class CheckpointKeeper:
         """The newest checkpoint whose content matches its manifest; damaged ones are set aside."""
         while (newest := self.newest) is not None and not self.in_memory:
             path = self.run_dir.checkpoint(newest.number)
-            if self.mirror is not None and not path.exists():
-                self.mirror.pull_checkpoint(newest.number, path)
             try:
-                verify(path)
+                if self.mirror is not None and not path.exists():
+                    self.mirror.pull_checkpoint(newest.number, path)
+                else:
+                    verify(path)
                 return newest
-            except (CheckpointCorruptError, FileNotFoundError) as error:
+            except (CheckpointCorruptError, CheckpointNotFoundError, FileNotFoundError) as error:
                 self.committed.pop()
                 self._set_aside(newest.number, str(error))
         if self._damaged and self.newest is None:
@@ -225,22 +268,29 @@ class CheckpointKeeper:
 
     def _set_aside(self, number: int, reason: str) -> None:
         path = self.run_dir.checkpoint(number)
-        place = storage_commit.quarantine(path) if path.exists() else path
-        self._damaged.append(place.name)
-        self.warnings.append(f"{path.name} is damaged and was set aside as {place.name}: {reason}")
+        if path.exists() or self.mirror is None:
+            place = storage_commit.quarantine(path) if path.exists() else path
+            self._damaged.append(place.name)
+            self.warnings.append(f"{path.name} is damaged and was set aside as {place.name}: {reason}")
+        else:
+            self._damaged.append(path.name)
+            self.warnings.append(f"{path.name} in {self.mirror.filesystem.label} is damaged and not used: {reason}")
         self.journal.append({"kind": "delete", "number": number, "reason": "damaged"})
         self.journal.sync()
 
     def load(self, records: list[dict[str, Any]]) -> None:
         """Take over the checkpoints of an earlier driver and finish the deletions it had begun."""
         on_disk = dict(self.run_dir.checkpoints())
-        present: dict[int, Path | None] = dict.fromkeys(self._remote_numbers())
+        remote = self._remote_numbers()
+        present: dict[int, Path | None] = dict.fromkeys(remote)
         present.update(on_disk)
         self.committed = still_kept(records, present)
         numbers = {*present, *(record["number"] for record in records if "number" in record)}
         self.next_number = max(numbers, default=-1) + 1
         for number in sorted(deleted_numbers(records) & set(on_disk)):
             self._discard(number)
+        for number in sorted((deleted_numbers(records) - damaged_numbers(records)) & set(remote)):
+            self._discard_remotely(number)
         for number in sorted(listed_numbers(records) - set(present)):
             if self.run_dir.checkpoint(number).exists():
                 self._set_aside(number, "its manifest is gone")
@@ -254,15 +304,36 @@ class CheckpointKeeper:
     def _remote_numbers(self) -> list[int]:
         return list(self.mirror.checkpoint_numbers()) if self.mirror is not None else []
 
-    def close(self) -> None:
-        """Wait for uploads; the memory file goes, results hold descriptors of their own."""
-        if self._uploads is not None:
-            self._uploads.shutdown(wait=True)
-            self._uploads = None
+    def close(self, wait: bool = True) -> None:
+        """Wait for uploads; the memory file goes, results hold descriptors of their own.
+
+        With wait=False (an interruption) what is still to be uploaded is given up. What went wrong is in `warnings`.
+        """
+        if self._background is not None and self.mirror is not None:
+            if not wait:
+                self._given_up = True
+                self.mirror.give_up_uploads()
+                self._background.cancel()
+            self._background.close(wait)
+            self._background = None
+            self._look_after_remote_deletions(again=False)
+            for number, upload in self._unfinished_uploads.items():
+                if (problem := _why_not_stored(upload)) is not None:
+                    name, label = self.run_dir.checkpoint(number).name, self.mirror.filesystem.label
+                    self._warn_once(f"{name} is not in {label}, only in {self.run_dir.root}: {problem}")
+            self._unfinished_uploads.clear()
         if self.memory_file is not None:
             os.close(self.memory_file)
             self.memory_file = None
 
     def _warn_once(self, text: str) -> None:
-        if text not in self.warnings:
+        if text not in self._told:
+            self._told.add(text)
             self.warnings.append(text)
+
+
+def _why_not_stored(upload: Future[None]) -> str | None:
+    if upload.cancelled() or not upload.done():
+        return "its upload was given up because the run was interrupted"
+    error = upload.exception()
+    return None if error is None else str(error)

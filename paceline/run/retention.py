@@ -67,6 +67,11 @@ def deleted_numbers(records: Sequence[Mapping[str, Any]]) -> set[int]:
     return {record["number"] for record in records if record["kind"] == "delete"}
 
 
+def damaged_numbers(records: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Those given up because they were damaged: what is left of them stays for the user to look at."""
+    return {record["number"] for record in records if record["kind"] == "delete" and "reason" in record}
+
+
 def listed_numbers(records: Sequence[Mapping[str, Any]]) -> set[int]:
     """Checkpoints that the journal says are there."""
     committed = {record["number"] for record in records if record["kind"] == "checkpoint"}

@@ -10,12 +10,14 @@ import json
 import os
 import re
 import secrets
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.air.errors import CheckpointNotFoundError, RunLockedError
+from paceline.air.errors import CheckpointNotFoundError, RunLockedError, StorageError
 from paceline.storage.commit import commit
+from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.files import PRIVATE_DIR_MODE, delete_tree, make_private_dirs
 from paceline.storage.filesystem import Filesystem
 from paceline.storage.lock import describe_this_process
@@ -37,24 +39,33 @@ class Mirror:
         self._pushed: dict[Path, tuple[int, int]] = {}
         """State file -> (size, mtime) as it was uploaded."""
         self._lock_text = ""
+        self._given_up = threading.Event()
+        self._pushing_state = threading.Lock()
+        """The lock is not given back while an upload's thread still writes the state there."""
 
     def push_checkpoint(self, number: int) -> None:
         """Upload a committed checkpoint. Until the last step it does not exist remotely."""
         local = self.run_dir.checkpoint(number)
         manifest = read_manifest(local)
         self.filesystem.delete(f"{local.name}/{MANIFEST_NAME}")
-        with ThreadPoolExecutor(_PARALLEL_TRANSFERS, thread_name_prefix="paceline-upload") as pool:
-            uploads = [
-                pool.submit(self.filesystem.upload, local / path_of(name), f"{local.name}/{name}")
-                for name in manifest.files
-            ]
-            try:
-                for upload in uploads:
-                    upload.result()
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
-        self.filesystem.upload(local / MANIFEST_NAME, f"{local.name}/{MANIFEST_NAME}")
+        pool = DaemonPool(_PARALLEL_TRANSFERS, "paceline-transfer")
+        try:
+            uploads = [pool.submit(partial(self._push_file, local, name)) for name in manifest.files]
+            for upload in uploads:
+                upload.result()
+        finally:
+            pool.cancel()
+            pool.close()
+        self._push_file(local, MANIFEST_NAME)
+
+    def _push_file(self, checkpoint: Path, name: str) -> None:
+        if self._given_up.is_set():
+            raise StorageError(f"the upload of {checkpoint.name} was given up")
+        self.filesystem.upload(checkpoint / path_of(name), f"{checkpoint.name}/{name}")
+
+    def give_up_uploads(self) -> None:
+        """Start no further file of a checkpoint: one that is under way never gets its manifest."""
+        self._given_up.set()
 
     def remove_checkpoint(self, number: int) -> None:
         """Delete a remote checkpoint: first it stops existing, then its files go."""
@@ -73,15 +84,16 @@ class Mirror:
 
     def push_state(self) -> None:
         """Upload the journal and what is written beside it, as far as it changed since the last time."""
-        for path in self._state_files():
-            try:
-                status = path.stat()
-            except FileNotFoundError:
-                continue
-            version = status.st_size, status.st_mtime_ns
-            if self._pushed.get(path) != version:
-                self.filesystem.upload(path, path.name)
-                self._pushed[path] = version
+        with self._pushing_state:
+            for path in self._state_files():
+                try:
+                    status = path.stat()
+                except FileNotFoundError:
+                    continue
+                version = status.st_size, status.st_mtime_ns
+                if self._pushed.get(path) != version:
+                    self.filesystem.upload(path, path.name)
+                    self._pushed[path] = version
 
     def _state_files(self) -> list[Path]:
         here = self.run_dir
