@@ -14,7 +14,6 @@ from paceline.train.torch.devices import VISIBLE, WorkerGpus, plan_gpus
 if TYPE_CHECKING:
     from paceline.engine.base import Placement, WorkerGroup
 
-_JOIN_TIMEOUT_S = 60.0
 _LEAVE_TIMEOUT_S = 5.0
 
 
@@ -57,7 +56,7 @@ class TorchBackend(Backend):
             port = worker_group.execute_single(0, process_group.listen)
             _enter(worker_group, _environments(placement, gpus, port), gpus, None)
         backend = backend_config.backend or ("nccl" if all(gpus) else "gloo")
-        worker_group.execute(process_group.join, backend, backend_config.timeout_s, timeout=_JOIN_TIMEOUT_S)
+        worker_group.execute(process_group.join, backend, backend_config.timeout_s, timeout=placement.start_timeout_s)
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         worker_group.execute(process_group.leave, timeout=_LEAVE_TIMEOUT_S)

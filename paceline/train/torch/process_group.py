@@ -67,6 +67,9 @@ def join(backend: str, timeout_s: float) -> None:
     if device != "cpu":
         torch.cuda.set_device(torch.device(device))
     timeout = timedelta(seconds=timeout_s)
+    if _group is not None and dist.is_initialized() and dist.group.WORLD is _group:
+        # A failed run in this same process did not get to leave its group.
+        dist.destroy_process_group()
     dist.init_process_group(
         backend, store=_store(world_size, timeout), rank=rank, world_size=world_size, timeout=timeout
     )

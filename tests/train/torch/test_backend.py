@@ -17,8 +17,10 @@ class RecordingGroup:
     def __init__(self, gpus: Sequence[str], answers: dict[Callable[..., Any], Any] | None = None) -> None:
         self.calls: list[tuple[Callable[..., Any], int | None, tuple[Any, ...]]] = []
         self.answers = {process_group.enter: True, **(answers or {})}
+        self.timeouts: dict[Callable[..., Any], float] = {}
         self.placement = Placement(
             run_id="test",
+            start_timeout_s=123.0,
             workers=tuple(
                 WorkerPlace(rank, rank, 0, "", "", {"CUDA_VISIBLE_DEVICES": ids} if ids else {})
                 for rank, ids in enumerate(gpus)
@@ -27,6 +29,7 @@ class RecordingGroup:
 
     def execute(self, fn: Callable[..., Any], *args: Any, timeout: float = 60.0) -> list[Any]:
         self.calls.append((fn, None, args))
+        self.timeouts[fn] = timeout
         return []
 
     def execute_single(self, rank: int, fn: Callable[..., Any], *args: Any) -> Any:
@@ -51,6 +54,10 @@ def test_workers_meet_in_a_memory_file_that_the_driver_lets_go() -> None:
     assert group.called(process_group.listen) == []
     assert group.called(process_group.join) == [("gloo", 9)]
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_joining_may_take_as_long_as_the_start_may() -> None:
+    assert start(RecordingGroup(["", ""])).timeouts[process_group.join] == 123.0
 
 
 def test_rank_0_hosts_the_store_where_the_memory_file_cannot_be_opened() -> None:

@@ -300,3 +300,17 @@ def test_torchmetrics_work_across_ranks() -> None:
 
     result = fit(train_func)
     assert [result.rank_metrics[rank]["accuracy"] for rank in range(2)] == [0.75, 0.75]
+
+
+def test_inline_a_failed_run_does_not_stand_in_the_way_of_the_next() -> None:
+    def train_func(config: dict[str, Any]) -> None:
+        if config["fails"]:
+            raise RuntimeError("for the test")
+        total = torch.tensor(3)
+        dist.all_reduce(total)
+        train.report({"total": int(total)})
+
+    with pytest.raises(TrainingFailedError, match="for the test"):
+        fit(train_func, 1, "inline", train_loop_config={"fails": True})
+    assert row(fit(train_func, 1, "inline", train_loop_config={"fails": False}))["total"] == 3
+    assert not dist.is_initialized()
