@@ -1,9 +1,10 @@
 """One driver per trial directory.
 
-The lock is a POSIX record lock: the system drops it when its process dies, so a lock is
-never stale, and forked workers do not inherit it. Such a lock does not exclude its own
-process, and closing *any* descriptor of the file would drop it; hence a table of the
-locks that this process holds, which is consulted before the file is opened.
+The system drops the lock when its process dies, so a lock is never stale. On Linux the lock belongs to the open file
+description: the driver may read or copy the lock file without losing it, as it would lose a plain POSIX lock by
+closing any descriptor of the file. Such a lock is shared with forked children until they close the descriptor;
+children that Python forks do so at once, programs that are executed never get it. Elsewhere a POSIX lock has to do.
+A table of the locks that this process holds tells a second driver in the same process who holds the lock.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import fcntl
 import json
 import os
 import socket
+import struct
 import time
 from pathlib import Path
 from types import TracebackType
@@ -21,8 +23,8 @@ from typing import Any
 from paceline.air.errors import RunLockedError
 from paceline.storage.files import PRIVATE_FILE_MODE, storage_error
 
-_held: dict[tuple[int, str], dict[str, Any]] = {}
-"""(pid, real path) -> holder. The pid keeps a forked child from believing that it holds its parent's locks."""
+_held: dict[str, RunLock] = {}
+"""Real path of the lock file -> the lock that this process holds."""
 
 
 def boot_id() -> str:
@@ -49,22 +51,20 @@ class RunLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None
-
-    @property
-    def _key(self) -> tuple[int, str]:
-        return os.getpid(), os.path.realpath(self.path)
+        self._real_path = ""
+        self._holder: dict[str, Any] = {}
 
     def acquire(self) -> None:
         """Take the lock, or raise RunLockedError at once."""
-        key = self._key
-        if key in _held:
-            raise _refusal(self.path, _held[key])
+        real_path = os.path.realpath(self.path)
+        if real_path in _held:
+            raise _refusal(self.path, _held[real_path]._holder)
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE_MODE)
         except OSError as error:
             raise storage_error(error, self.path, "opening the lock file") from error
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _set_lock(descriptor, fcntl.F_WRLCK)
             holder = describe_this_process()
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(holder).encode(), 0)
@@ -77,17 +77,20 @@ class RunLock:
             )
             os.close(descriptor)
             raise failure from error
-        self._descriptor = descriptor
-        _held[key] = holder
+        self._descriptor, self._real_path, self._holder = descriptor, real_path, holder
+        _held[real_path] = self
 
     def release(self) -> None:
-        """Give the lock back. In a forked child this only closes the inherited descriptor."""
+        """Give the lock back. In a forked child there is nothing to give back."""
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None
-        if _held.pop(self._key, None) is not None:
+        del _held[self._real_path]
+        try:
             os.ftruncate(descriptor, 0)  # the file stays: unlinking it would let two drivers lock two files of one name
-        os.close(descriptor)
+            _set_lock(descriptor, fcntl.F_UNLCK)  # closing alone would leave it to a child that has the descriptor
+        finally:
+            os.close(descriptor)
 
     def __enter__(self) -> RunLock:
         self.acquire()
@@ -97,6 +100,27 @@ class RunLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _set_lock(descriptor: int, kind: int) -> None:
+    """Take or give back the lock, without waiting."""
+    if hasattr(fcntl, "F_OFD_SETLK"):
+        whole_file = struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)  # struct flock
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, whole_file)
+    else:
+        fcntl.lockf(descriptor, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _leave_to_parent() -> None:
+    """In a forked child: close the descriptors, so that the locks end with the parent."""
+    for lock in _held.values():
+        if lock._descriptor is not None:
+            os.close(lock._descriptor)
+            lock._descriptor = None
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _read_holder(descriptor: int) -> dict[str, Any]:

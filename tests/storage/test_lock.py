@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -94,6 +95,34 @@ def test_a_forked_child_neither_holds_nor_frees_the_lock(tmp_path: Path) -> None
     assert "RunLockedError" in done.stderr
     assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
     lock.release()
+
+
+def test_reading_or_copying_the_lock_file_does_not_drop_the_lock(tmp_path: Path) -> None:
+    (tmp_path / "trial").mkdir()
+    with RunLock(tmp_path / "trial" / "lock"):
+        shutil.copytree(tmp_path / "trial", tmp_path / "copy")
+        done = subprocess.run(
+            [sys.executable, "-c", HOLDER, str(tmp_path / "trial" / "lock")], capture_output=True, text=True, input=""
+        )
+        assert "RunLockedError" in done.stderr
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """The driver dies, or gives the lock back, while a child that it forked is still there."""
+    script = (
+        "import os, sys; from pathlib import Path\n"
+        "from paceline.storage.lock import RunLock\n"
+        "RunLock(Path(sys.argv[1])).acquire()\n"
+        "if os.fork() == 0: print('forked', flush=True); sys.stdin.read(); os._exit(0)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    arguments = [sys.executable, "-c", script, str(tmp_path / "lock")]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "forked\n"
+        assert driver.wait() == -signal.SIGKILL
+        with RunLock(tmp_path / "lock"):
+            pass
 
 
 def test_a_missing_directory_is_a_storage_error(tmp_path: Path) -> None:
