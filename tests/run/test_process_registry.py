@@ -84,11 +84,22 @@ def test_without_a_registry_there_is_nothing_to_end(tmp_path: Path) -> None:
     assert process_registry.end_survivors(tmp_path / "processes.jsonl") == []
 
 
-def test_this_process_and_its_ancestors_are_never_ended(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    path = tmp_path / "processes.jsonl"
-    process_registry.record(path, 0, {0: os.getpid(), 1: os.getppid(), 2: sleeper.pid})
-    script = "import sys; from pathlib import Path; from paceline.run.process_registry import end_survivors\n"
-    script += "print(end_survivors(Path(sys.argv[1])))"
-    ended = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+PARENT = """
+import subprocess, sys
+sys.exit(subprocess.call([sys.executable, "-c", sys.argv[1], *sys.argv[2:]]))
+"""
+CHILD = """
+import os, sys
+from pathlib import Path
+from paceline.run import process_registry
+path = Path(sys.argv[1])
+process_registry.record(path, 0, {0: os.getpid(), 1: os.getppid(), 2: int(sys.argv[2])})
+print(process_registry.end_survivors(path))
+"""
+
+
+def test_a_process_never_ends_itself_or_an_ancestor(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    command = [sys.executable, "-c", PARENT, CHILD, str(tmp_path / "processes.jsonl"), str(sleeper.pid)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == f"[{sleeper.pid}]"
     assert sleeper.wait() == -9
