@@ -234,7 +234,8 @@ class CheckpointKeeper:
             return Checkpoint._from_memory_file(os.dup(self.memory_file))
         path = self.run_dir.checkpoint(kept.number)
         if self.mirror is not None and not path.exists():  # of an earlier driver elsewhere: fetched when it is used
-            return Checkpoint.from_uri(f"{self.mirror.filesystem.label}/{path.name}")
+            store = self.mirror.filesystem
+            return Checkpoint(f"{store.label}/{path.name}", store.given)
         return Checkpoint.from_directory(str(path))
 
     def newest_checkpoint(self) -> Checkpoint | None:

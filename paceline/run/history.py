@@ -125,11 +125,14 @@ def lost_row(run_dir: RunDir, newest: KeptCheckpoint | None, last_row: int) -> d
     }
 
 
-def load_result(path: str | Path) -> Result:
-    """The Result of a finished, failed or interrupted run, from its directory or from remote storage."""
+def load_result(path: str | Path, filesystem: Any = None) -> Result:
+    """The Result of a finished, failed or interrupted run, from its directory or from remote storage.
+
+    `filesystem` is the one the run had as storage_filesystem, where the URI alone does not say enough.
+    """
     resolved = resolve_storage(path)
     if isinstance(resolved, str):
-        return _load_remote(resolved)
+        return _load_remote(resolved, filesystem)
     trials = find_trials(resolved)
     if not trials:
         raise _no_run(path)
@@ -141,14 +144,15 @@ def load_result(path: str | Path) -> Result:
     return _result_of(run_dir, str(run_dir.root), dict(run_dir.checkpoints()), reference)
 
 
-def _load_remote(uri: str) -> Result:
+def _load_remote(uri: str, filesystem: Any) -> Result:
     """The journal is fetched; checkpoints stay where they are until they are used."""
-    trials = find_remote_trials(uri)
+    trials, problems = find_remote_trials(uri, filesystem)
     if not trials:
-        raise _no_run(uri)
+        raise problems[0] if problems else _no_run(uri)
     trial_uri, _ = trials[0]
     folder = tempfile.mkdtemp(prefix="paceline-result-")
-    mirror = Mirror(FsspecFilesystem(trial_uri), RunDir(Path(folder)))
+    store = FsspecFilesystem(trial_uri, filesystem)
+    mirror = Mirror(store, RunDir(Path(folder)))
     try:
         mirror.pull_state(Path(folder))
         present: dict[int, Path | None] = dict.fromkeys(mirror.checkpoint_numbers())
@@ -156,8 +160,9 @@ def _load_remote(uri: str) -> Result:
             mirror.run_dir,
             trial_uri,
             present,
-            lambda kept: Checkpoint.from_uri(f"{trial_uri}/{mirror.run_dir.checkpoint(kept.number).name}"),
+            lambda kept: Checkpoint(f"{trial_uri}/{mirror.run_dir.checkpoint(kept.number).name}", store.given),
         )
+        result.filesystem = store.given
     except BaseException:
         shutil.rmtree(folder)
         raise

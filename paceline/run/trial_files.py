@@ -255,18 +255,35 @@ def find_trials(path: Path) -> list[RunDir]:
     return sorted(found, key=lambda run_dir: run_dir.journal.stat().st_mtime, reverse=True)
 
 
-def find_remote_trials(uri: str) -> list[tuple[str, list[dict[str, Any]]]]:
-    """(URI, state records) of the trials at or one level below a URI, the one last worked at first."""
-    store = FsspecFilesystem(uri)
-    found = []
+def find_remote_trials(
+    uri: str, filesystem: Any = None
+) -> tuple[list[tuple[str, list[dict[str, Any]]]], list[RestoreError | StorageError]]:
+    """(URI, state records) of the trials at or one level below a URI, the one last worked at first.
+
+    And what is wrong with those that cannot be read: one damaged trial is no reason to give up the others.
+    """
+    store = FsspecFilesystem(uri, filesystem)
+    found, problems = [], []
     for name in store.list():
         *folders, file = name.split("/")
         if file == "journal.jsonl" and len(folders) <= 1:
-            with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
-                run_dir = RunDir(Path(folder))
-                store.download(name, run_dir.journal)
-                found.append(("/".join([uri, *folders]), state_records(run_dir)))
-    return sorted(found, key=lambda each: max(record.get("time", 0.0) for record in each[1]), reverse=True)
+            try:
+                found.append(("/".join([uri, *folders]), _remote_records(store, name)))
+            except (RestoreError, StorageError) as error:
+                problems.append(error)
+    newest_first = sorted(found, key=lambda each: max(record.get("time", 0.0) for record in each[1]), reverse=True)
+    return newest_first, problems
+
+
+def _remote_records(store: FsspecFilesystem, journal: str) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
+        run_dir = RunDir(Path(folder))
+        store.download(journal, run_dir.journal)
+        try:
+            return state_records(run_dir)
+        except (RestoreError, StorageError) as error:
+            text = str(error).replace(str(run_dir.journal), f"{store.label}/{journal}")
+            raise RestoreError(text) from error
 
 
 def state_records(run_dir: RunDir) -> list[dict[str, Any]]:

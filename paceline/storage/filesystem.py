@@ -58,6 +58,11 @@ class Filesystem(Protocol):
         """The place, as it may be shown: without credentials."""
         ...
 
+    @property
+    def given(self) -> Any:
+        """The fsspec filesystem that came with the URI; None where the URI says all."""
+        ...
+
     def check(self) -> None:
         """Write and delete a small file, so that missing rights or a missing bucket are known before work starts."""
         ...
@@ -106,6 +111,7 @@ class FsspecFilesystem:
         self.label = without_credentials(uri)
         self._uri = uri
         self._fs, self._root = _open(uri, filesystem)
+        self.given = self._fs if filesystem is not None else None
         protocol = self._fs.protocol
         protocols = {protocol} if isinstance(protocol, str) else set(protocol)
         self._has_directories = not protocols & _OBJECT_STORES

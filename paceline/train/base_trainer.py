@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-from paceline.air.errors import CheckpointNotFoundError, ConfigError, RestoreError, TrainingFailedError
+from paceline.air.errors import (
+    CheckpointNotFoundError,
+    ConfigError,
+    RestoreError,
+    StorageError,
+    TrainingFailedError,
+)
 from paceline.engine.choose import choose_engine
 from paceline.run.spec import RunSpec, TrialIdentity
 from paceline.run.trial_files import ending, find_remote_trials, find_trials, has_checkpoints, state_records
@@ -130,9 +137,9 @@ class BaseTrainer:
     # -- continuing an earlier run --------------------------------------------------------
 
     @classmethod
-    def can_restore(cls, path: str | os.PathLike[str]) -> bool:
+    def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
         """True if `path` holds a run that `restore` can continue."""
-        return bool(_trials_at(path))
+        return _newest_trial(path, storage_filesystem)[0] is not None
 
     @classmethod
     def restore(cls, path: str | os.PathLike[str], **arguments: Any) -> Self:
@@ -140,13 +147,20 @@ class BaseTrainer:
 
         Code is never read from disk: pass the same functions and callbacks again. Plain
         settings (number of workers, checkpoint rules, config) are taken over unless given.
+        A filesystem of the user's own is given as run_config=RunConfig(storage_filesystem=...).
         """
-        trials = _trials_at(path)
-        if not trials:
+        run_config = arguments.get("run_config")
+        filesystem = run_config.storage_filesystem if isinstance(run_config, RunConfig) else None
+        trial, problems = _newest_trial(path, filesystem)
+        reasons = " ".join(str(problem) for problem in problems)
+        if trial is None:
             raise RestoreError(
-                f"There is no run to continue at {os.fspath(path)}: no journal.jsonl in it or one level below."
+                f"There is no run to continue at {os.fspath(path)}: "
+                f"{reasons or 'no journal.jsonl in it or one level below.'}"
             )
-        trial_path, settings, header = trials[0]
+        trial_path, settings, header = trial
+        if problems:
+            warnings.warn(f"Restoring {trial_path}; other trials there cannot be read: {reasons}", stacklevel=2)
         if header["trainer"] != cls.__name__:
             raise RestoreError(
                 f"{trial_path} was made by {header['trainer']}, not {cls.__name__}: call {header['trainer']}.restore()."
@@ -210,19 +224,29 @@ class _TrainerLoop:
         self.trainer.training_loop()
 
 
-def _trials_at(path: str | os.PathLike[str]) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """(trial directory, saved settings, header) of the runs at a place, newest first."""
+_Trial: TypeAlias = tuple[str, dict[str, Any], dict[str, Any]]
+"""Trial directory or URI, saved settings, header."""
+
+
+def _newest_trial(
+    path: str | os.PathLike[str], filesystem: Any = None
+) -> tuple[_Trial | None, list[RestoreError | StorageError]]:
+    """The newest run at a place that can be read, and what is wrong with those passed over."""
     resolved = resolve_storage(path)
     if isinstance(resolved, str):
-        return [(uri, _settings(records), records[0]) for uri, records in find_remote_trials(resolved)]
-    found = []
+        found, problems = find_remote_trials(resolved, filesystem)
+        return (_trial(*found[0]) if found else None), problems
+    problems = []
     for run_dir in find_trials(resolved):
         try:
-            records = state_records(run_dir)
-        except RestoreError:  # its driver died before it had written down what it was about to run
-            continue
-        found.append((str(run_dir.root), _settings(records), records[0]))
-    return found
+            return _trial(str(run_dir.root), state_records(run_dir)), problems
+        except (RestoreError, StorageError) as error:
+            problems.append(error)
+    return None, problems
+
+
+def _trial(place: str, records: list[dict[str, Any]]) -> _Trial:
+    return place, _settings(records), records[0]
 
 
 def _settings(records: list[dict[str, Any]]) -> dict[str, Any]:

@@ -274,6 +274,20 @@ def test_where_there_is_no_run(tmp_path: Path, name: str) -> None:
         restored(tmp_path / name)
 
 
+def test_a_damaged_sibling_does_not_block_the_others(killed: Path) -> None:
+    damaged = killed.with_name("DataParallelTrainer_fffff_00000_0")
+    damaged.mkdir()
+    lines = (killed / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (damaged / "journal.jsonl").write_bytes(lines[0] + b"damage\n" + b"".join(lines[1:]))
+    assert DataParallelTrainer.can_restore(killed.parent)
+    with pytest.warns(UserWarning, match=f"Restoring {killed}.*{damaged.name}"):
+        trainer = restored(killed.parent)
+    assert trainer._restore_path == str(killed)
+    assert not DataParallelTrainer.can_restore(damaged)
+    with pytest.raises(RestoreError, match="is damaged at byte"):
+        restored(damaged)
+
+
 def test_the_run_of_another_trainer() -> None:
     class OtherTrainer(BaseTrainer):
         def training_loop(self) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, session
+from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, session
 from paceline.air.errors import CheckpointNotFoundError, ConfigError, RestoreError, RunLockedError, StorageError
 from paceline.run.callbacks import Callback
+from paceline.run.history import load_result
 from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_checkpoints, check_clean, check_rows, listening_sockets
 from paceline.train import DataParallelTrainer
@@ -177,6 +178,44 @@ def test_a_result_can_be_read_from_the_uri(bucket: str, results_dir: Path) -> No
     assert Result.from_path(f"s3://{bucket}/results/experiment").path == again.path  # the newest of the experiment
     with pytest.raises(RestoreError, match="holds no run"):
         Result.from_path(f"s3://{bucket}/elsewhere")
+
+
+def test_a_damaged_sibling_does_not_block_the_others(bucket: str, s3_endpoint: str, results_dir: Path) -> None:
+    storage = f"s3://{bucket}/results"
+    result = quick_trainer(count, config={"steps": 2}, name="experiment", storage_path=storage).fit()
+    s3_filesystem(s3_endpoint).pipe_file(f"{bucket}/results/experiment/other/journal.jsonl", b"damage\n")
+    with pytest.warns(UserWarning, match="experiment/other/journal.jsonl"):
+        trainer = DataParallelTrainer.restore(f"{storage}/experiment", train_loop_per_worker=count)
+    assert trainer._restore_path == result.path
+    assert Result.from_path(f"{storage}/experiment").metrics == result.metrics
+
+
+def test_a_run_on_a_filesystem_of_the_user_can_be_read_and_restored(
+    s3_endpoint: str, results_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment says nothing of the store: only the filesystem reaches it."""
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    own = s3_filesystem(s3_endpoint)
+    storage = f"s3://bucket/{uuid.uuid4().hex}"
+    result = quick_trainer(
+        count, config={"steps": 2}, name="experiment", storage_path=storage, storage_filesystem=own
+    ).fit()
+    shutil.rmtree(results_dir)
+    read = load_result(result.path, own)
+    assert (read.metrics, read.filesystem) == (result.metrics, own)
+    assert read.checkpoint is not None
+    assert read.checkpoint.to_dict()["step"] == 2
+    assert DataParallelTrainer.can_restore(result.path, own)
+    again = DataParallelTrainer.restore(
+        result.path,
+        train_loop_per_worker=count,
+        train_loop_config={"steps": 4},
+        run_config=RunConfig(storage_filesystem=own, verbose=0),
+    ).fit()
+    assert again.metrics["step"] == 2  # it had finished
+    assert again.checkpoint is not None
+    assert again.checkpoint.to_dict()["step"] == 2
 
 
 def test_a_checkpoint_on_remote_storage_can_be_resumed_from(bucket: str) -> None:
