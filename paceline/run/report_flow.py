@@ -259,6 +259,16 @@ class ReportFlow:
             os.close(descriptor)
         self._memory_files.clear()
 
+    def excused_ranks(self) -> set[int]:
+        """Ranks that make no progress through no fault of their own.
+
+        They wait for the driver to store a checkpoint, or leave reporting to rank 0.
+        """
+        excused = set(self.alignment.waiting) if self._commits else set()
+        if self.alignment.only_rank_zero_reported:
+            excused.update(range(1, self.alignment.world_size))
+        return excused
+
     # -- answers out ----------------------------------------------------------------------
 
     def hold(self) -> None:

@@ -73,6 +73,7 @@ class Run:
             trial_files.reopen(spec) if spec.restore_path is not None else trial_files.create(spec, engine.name)
         )
         self._closed = False
+        self._broken_off = False
         self._pid = os.getpid()
         self._given: StartPoint | None = None
         """Where the user's own checkpoint lets the run start."""
@@ -256,7 +257,7 @@ class Run:
         last = flow.alignment.last_index
         furthest = max(last)
         behind = [rank for rank in attempt.running if last[rank] < furthest or attempt.ended]
-        warn, hung = self._watch.look(behind, attempt.running)
+        warn, hung = self._watch.look(behind, attempt.running, flow.excused_ranks())
         if not warn and not hung:
             return
         ranks = ", ".join(map(str, hung or warn))
@@ -386,6 +387,7 @@ class Run:
         """
         if os.getpid() != self._pid:
             return
+        self._broken_off = True
         if self.result is None:
             with contextlib.suppress(Exception):
                 self._wind_up()
@@ -439,13 +441,18 @@ class Run:
             return
         self._closed = True
         with contextlib.ExitStack() as stack:  # in this order from below, each whatever becomes of the others
-            stack.callback(self._files.close)
-            stack.callback(self._keeper.close)
+            stack.callback(self._close_files)
+            stack.callback(self._keeper.close, wait=self.stopped_by_signal is None and not self._broken_off)
             if self._given is not None and self._given.memory_file is not None:
                 stack.callback(os.close, self._given.memory_file)
             stack.callback(self._observers.close)
             if self._attempt is not None:
                 stack.callback(self._wind_up)
+
+    def _close_files(self) -> None:
+        warnings = self._files.close()
+        if self.result is not None:  # it is complete, but for what the remote store refused at the very end
+            self.result.warnings += [*self._keeper.warnings, *warnings]
 
     def _pass_on_warnings(self) -> None:
         if self._keeper.warnings:
