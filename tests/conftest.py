@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from paceline.testing import invariants
+
 # Every process that a test starts, at any depth, inherits this variable: a process that
 # left the tree by a double fork is found by it. /proc shows the environment a process
 # was executed with, and a fork keeps it.
@@ -61,6 +63,12 @@ def results_dir(unchanged_surroundings: None, tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "paceline_results"
     monkeypatch.setenv("PACELINE_RESULTS_DIR", str(path))
     return path
+
+
+@pytest.fixture(autouse=True)
+def servers_of_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that other tests started in this process are not held against a run."""
+    monkeypatch.setattr(invariants, "sockets_before", set(invariants.listening_sockets(os.getpid())))
 
 
 def _environment() -> dict[str, str]:

@@ -84,7 +84,8 @@ def check_no_processes(trial_dir: Path, processes: Iterable[Process] = ()) -> No
         alive = [suspect for suspect in [*suspects, *worker_descendants()] if suspect.alive]
         listing = "\n".join(f"  pid {suspect.pid} ({suspect.state}) {suspect.command}" for suspect in alive)
         raise AssertionError(f"processes of the run are left:\n{listing}") from late
-    assert not listening_sockets(os.getpid()), "the driver listens on a socket"
+    opened = set(listening_sockets(os.getpid())) - sockets_before
+    assert not opened, f"the driver listens on {sorted(opened)}"
     shared = [name for name in os.listdir("/dev/shm") if "paceline" in name] if os.path.isdir("/dev/shm") else []
     assert not shared, f"shared memory is left: {shared}"
 
@@ -108,6 +109,10 @@ def worker_descendants() -> list[Process]:
     """What lives below this process's wardens, which themselves live as long as the driver."""
     wardens = [child for child in children(os.getpid()) if "engine/local/boot.py" in child.command]
     return [worker for warden in wardens for worker in descendants(warden.pid)]
+
+
+sockets_before: set[str] = set()
+"""Sockets on which this process listened before the run; a test session with servers of its own says so here."""
 
 
 def listening_sockets(pid: int) -> list[str]:
