@@ -82,11 +82,11 @@ class Result:
         return _frame(self._history.rank_rows() if self._history else [])
 
     @classmethod
-    def from_path(cls, path: str | os.PathLike[str]) -> Result:
-        """Read the result of a run from its trial directory."""
+    def from_path(cls, path: str | os.PathLike[str], filesystem: Any = None) -> Result:
+        """Read the result of a run from its trial directory, on a filesystem of your own if need be."""
         from paceline.run.history import load_result
 
-        return load_result(os.fspath(path))
+        return load_result(os.fspath(path), filesystem)
 
     def get_best_checkpoint(self, metric: str, mode: Literal["max", "min"]) -> Checkpoint | None:
         """The kept checkpoint with the best value of a metric (nested: "a/b"); None if none was kept."""

@@ -427,6 +427,7 @@ class Run:
             error=error,
             log_dir=self._run_dir.root,
             path=self._files.mirror.filesystem.label if self._files.mirror is not None else "",
+            filesystem=self.spec.run_config.storage_filesystem,
             best_checkpoints=self._keeper.best_checkpoints(),
             rank_metrics=dict(sorted(self._rank_metrics.items())),
             warnings=list(observers.warnings),
