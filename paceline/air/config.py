@@ -20,6 +20,7 @@ from paceline.air.checks import (
     is_number,
     is_search_space,
     names_a_near_miss,
+    warn_at_users_line,
     whole_number,
 )
 from paceline.air.data_config import DataConfig, DatasetConfig
@@ -294,7 +295,7 @@ class RunConfig:
     callbacks: list[Any] = field(default_factory=list)
     """Observers of the run."""
     progress_reporter: Any = None
-    """An object that shows progress instead of the built-in display."""
+    """Accepted for old code, and not used: `verbose` says how much is shown."""
     log_to_file: bool = False
     """Accepted for old code: what workers print is always kept in logs/rank_<k>.log."""
     local_dir: str | None = None
@@ -317,6 +318,8 @@ class RunConfig:
                 f"log_to_file is {self.log_to_file!r}: file names cannot be chosen. What workers print is always kept "
                 "in logs/rank_<k>.log of the trial directory; leave log_to_file out."
             )
+        if self.progress_reporter is not None:
+            warn_at_users_line("progress_reporter is not used: the built-in display follows verbose=.")
         if isinstance(self.engine, str):
             check_choice(self.engine, "engine", ENGINES)
         elif self.engine is not None and not callable(getattr(self.engine, "start_group", None)):

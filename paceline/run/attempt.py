@@ -105,17 +105,16 @@ class Attempt:
         )
 
     def _environments(self, scaling: ScalingConfig) -> list[dict[str, str]]:
-        common = {"PACELINE_RUN_ID": self._spec.identity.experiment_id}
         gpus_each = scaling.num_gpus_per_worker
         if not gpus_each:
-            return [dict(common) for _ in range(self.world_size)]
+            return [{} for _ in range(self.world_size)]
         declared = int(self._engine.resources().get("GPU", 0))
         visible = visible_gpus() or [str(number) for number in range(declared)]
         assigned = assign_gpus(self.world_size, gpus_each, visible[:declared])
         if self._backend.share_cuda_visible_devices:
             everything = list(dict.fromkeys(device for devices in assigned for device in devices))
             assigned = [everything] * self.world_size
-        return [{**common, "CUDA_VISIBLE_DEVICES": ",".join(devices)} for devices in assigned]
+        return [{"CUDA_VISIBLE_DEVICES": ",".join(devices)} for devices in assigned]
 
     def _for_rank(self, setup: SessionSetup, place: WorkerPlace) -> SessionSetup:
         return msgspec.structs.replace(

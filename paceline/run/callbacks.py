@@ -73,11 +73,11 @@ class Callback:
         """Called once, after everything has ended."""
 
     def get_state(self) -> dict[str, Any] | None:
-        """What this callback wants to find again after a restore; plain values only."""
+        """What a search keeps of this callback with its own state; a single run never asks."""
         return None
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Gets back what `get_state` returned."""
+        """Gets back what `get_state` returned, in a search that is restored."""
 
 
 class LoggerCallback(Callback):

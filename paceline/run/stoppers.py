@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
+from paceline.air.constants import AUTOFILLED_KEYS
 from paceline.air.errors import ConfigError
 from paceline.air.metrics import flattened
+from paceline.run.nested import nested_get
 
 Row = Mapping[str, Any]
 Mode = Literal["min", "max"]
@@ -257,13 +259,10 @@ def metric_of(result: Row, key: str) -> Any:
 
     A name that is not there is most likely a slip, which would otherwise never stop.
     """
-    if key in result:
-        return result[key]
-    value: Any = result
-    for part in key.split("/"):
-        value = value.get(part, _MISSING) if isinstance(value, Mapping) else _MISSING
+    value = nested_get(result, key, _MISSING)
     if value is _MISSING:
-        names = ", ".join(flattened(result))
+        users_first = sorted(flattened(result), key=lambda name: name.split("/")[0] in AUTOFILLED_KEYS)
+        names = ", ".join(users_first)
         raise ConfigError(f"stop= names the metric {key!r}, which was not reported. There are: {names}.")
     return value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -42,7 +43,9 @@ class BaseTrainer:
         "use_gpu",
         "resources_per_worker",
         "placement_strategy",
+        "_max_cpu_fraction_per_node",
     )
+    """The fields of ScalingConfig that this trainer takes; a subclass may allow fewer."""
     _handles_checkpoint_freq: ClassVar[bool] = False
     _handles_checkpoint_at_end: ClassVar[bool] = False
 
@@ -73,6 +76,10 @@ class BaseTrainer:
                 "datasets= and preprocessor= need paceline.data, which this version does not have yet. Load the data "
                 "inside the train function (for PyTorch: a DataLoader and prepare_data_loader)."
             )
+        for field in dataclasses.fields(self.scaling_config):
+            value = getattr(self.scaling_config, field.name)
+            if value != field.default and field.name not in self._scaling_config_allowed_keys:
+                raise ConfigError(f"ScalingConfig({field.name}={value!r}) is not taken by {type(self).__name__}.")
         checkpoints = self.run_config.checkpoint_config
         for value, handled, name in (
             (checkpoints.checkpoint_frequency, self._handles_checkpoint_freq, "checkpoint_frequency"),

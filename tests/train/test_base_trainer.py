@@ -133,3 +133,16 @@ def test_old_paths() -> None:
     assert paceline.air.base_trainer.BaseTrainer is paceline.train.trainer.BaseTrainer is BaseTrainer
     with pytest.raises(ConfigError, match=r"TorchTrainer\(train_func"):
         paceline.train.trainer.Trainer(backend="torch", num_workers=2)
+
+
+class OnlyWorkers(BaseTrainer):
+    _scaling_config_allowed_keys = ("num_workers",)
+
+    def training_loop(self) -> None:
+        session.report({})
+
+
+def test_a_trainer_may_take_fewer_scaling_settings() -> None:
+    OnlyWorkers(scaling_config=ScalingConfig(num_workers=1))
+    with pytest.raises(ConfigError, match=r"placement_strategy='SPREAD'.* is not taken by OnlyWorkers"):
+        OnlyWorkers(scaling_config=ScalingConfig(placement_strategy="SPREAD"))
