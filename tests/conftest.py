@@ -4,6 +4,7 @@ as it was, and when the session ends none of the processes it started is left.""
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Iterator
@@ -20,6 +21,13 @@ from paceline.testing import invariants
 SESSION_VARIABLE = "PACELINE_TEST_SESSION"
 OWN_VARIABLES = ("PACELINE_RESULTS_DIR", "PACELINE_ENGINE", "PACELINE_FAULT", "RAY_ADDRESS")
 SECONDS_TO_GO = 5.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """A shell starts background jobs with Ctrl-C ignored, which every child inherits; tests need the default."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
