@@ -25,9 +25,10 @@ SECONDS_TO_GO = 5.0
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """A shell starts background jobs with Ctrl-C ignored, which every child inherits; tests need the default."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A shell starts background jobs with Ctrl-C ignored, nohup ignores hangups, and children inherit that."""
+    for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, default)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -74,9 +75,9 @@ def results_dir(unchanged_surroundings: None, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.fixture(autouse=True)
-def servers_of_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def servers_of_the_session() -> None:
     """Servers that other tests started in this process are not held against a run."""
-    monkeypatch.setattr(invariants, "sockets_before", set(invariants.listening_sockets(os.getpid())))
+    invariants.sockets_before = set(invariants.listening_sockets(os.getpid()))
 
 
 def _environment() -> dict[str, str]:
