@@ -16,8 +16,8 @@ from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, Ru
 from paceline.air.errors import CheckpointNotFoundError, ConfigError, RestoreError, RunLockedError, StorageError
 from paceline.run.callbacks import Callback
 from paceline.run.history import load_result
-from paceline.testing.chaos import Driver, Marks
 from paceline.testing import invariants
+from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_checkpoints, check_clean, check_rows, listening_sockets
 from paceline.train import DataParallelTrainer
 from tests.storage.s3_server import s3_filesystem, s3_server
