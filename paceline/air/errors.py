@@ -10,6 +10,8 @@ PacelineError
 │   └── CheckpointNotFoundError (FileNotFoundError)
 ├── StorageError (OSError)               the run's storage refused: full, read-only, gone
 │   └── RunLockedError                   another driver is writing this trial directory
+├── DataError (ValueError)               rows that cannot be read or made, with the file, column or function
+│   └── DataNotFoundError (FileNotFoundError)  no such file, or a pattern that matches none
 ├── RestoreError (RuntimeError)          a run that cannot be continued, and why
 ├── EngineError (RuntimeError)           workers could not be started or were lost
 │   └── StartupTimeoutError              workers did not get ready in time
@@ -112,6 +114,14 @@ class StorageError(PacelineError, OSError):
 
 class RunLockedError(StorageError):
     """Another driver is writing this trial directory."""
+
+
+class DataError(PacelineError, ValueError):
+    """Rows that cannot be read or made: names the file, the column or the function."""
+
+
+class DataNotFoundError(DataError, FileNotFoundError):
+    """There is no such file, or nothing matches the pattern."""
 
 
 class RestoreError(PacelineError, RuntimeError):

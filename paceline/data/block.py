@@ -1,0 +1,87 @@
+"""What everything in this package is made of: sources, their blocks, and the chunks that flow out of them.
+
+A *source* is an ordered list of *blocks* (a row group of a Parquet file, a stretch of lines of a text
+file, a slice of a table). A block is read as a stream of *chunks*: Arrow record batches of
+at most `chunk_rows` rows, so that memory does not depend on the size of a block. Chunks
+carry the same schema throughout a source. Nothing outside this file depends on where rows come from.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    Chunk: TypeAlias = pa.RecordBatch
+
+DEFAULT_CHUNK_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class Block:
+    """What is known of a block without reading its rows."""
+
+    name: str
+    """For messages: "sales-07.parquet, row group 2"."""
+    rows: int | None = None
+    """None: known only after reading it."""
+    size_bytes: int | None = None
+    """About what its rows take in memory; None: unknown."""
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """Which part of a block is wanted, and in which portions."""
+
+    start: int = 0
+    stop: int | None = None
+    """Rows of the block, as in a slice; None: to its end."""
+    columns: tuple[str, ...] | None = None
+    """Only these, in this order; None: all."""
+    chunk_rows: int = DEFAULT_CHUNK_ROWS
+    """At most this many rows in a chunk."""
+    threads: int = 1
+    """How many threads decoding one block may use."""
+
+
+class Source(ABC):
+    """Where rows come from. Small, immutable and picklable: it travels to every worker.
+
+    Metadata (the list of blocks, the schema) is found out once, on first use, and travels along.
+    """
+
+    fresh: bool = False
+    """What `read` gives is memory that nobody else refers to: it may be handed to users without a copy."""
+    native: bool = True
+    """Reading runs no code of the user's: blocks may be read by several threads at once."""
+
+    @abstractmethod
+    def blocks(self) -> Sequence[Block]:
+        """The blocks, in the order of their rows. Cheap after the first call."""
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns; may read a first chunk where nothing else says it."""
+
+    @abstractmethod
+    def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
+        """The rows of one block. Raises DataError that names the place for what cannot be read."""
+
+    def resolved(self) -> Source:
+        """The same rows as a source that needs no computation over all of them any more.
+
+        Sorting, global shuffling and grouping are done here, once, in the driver, before workers are started.
+        """
+        return self
+
+    def for_epoch(self, epoch: int) -> Source:
+        """The same rows in the order of that epoch; the source itself where the order is always the same."""
+        return self
+
+    def describe(self) -> str:
+        """A short name for messages and repr."""
+        return type(self).__name__

@@ -1,0 +1,26 @@
+"""What every part of Dataset's methods stands on: a plan, and ways to a new dataset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from paceline.data.plan import Plan
+
+if TYPE_CHECKING:
+    from paceline.data.block import Source
+    from paceline.data.operation import Operation
+
+
+class DatasetBase:
+    """Holds the plan. Datasets are immutable: every method that changes something gives a new one."""
+
+    def __init__(self, plan: Source) -> None:
+        self._plan = plan if isinstance(plan, Plan) else Plan(plan)
+
+    def _then(self, operation: Operation) -> Self:
+        """This dataset with one more operation."""
+        return type(self)(self._plan.then(operation))
+
+    def _of(self, source: Source) -> Self:
+        """A dataset of another source."""
+        return type(self)(source)

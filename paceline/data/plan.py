@@ -1,0 +1,189 @@
+"""Plan: a source and the operations on it. A plan is a source itself, so plans can be combined."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.errors import DataError
+from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.operation import Operation, Place
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from paceline.data.block import Chunk
+
+
+class Plan(Source):
+    """Immutable but for what it has found out about itself (schema, rows per block)."""
+
+    def __init__(self, source: Source, operations: tuple[Operation, ...] = ()) -> None:
+        if isinstance(source, Plan):  # one flat list of operations reads and optimises better than nested plans
+            operations = (*source.operations, *operations)
+            source = source.source
+        self.source = source
+        self.operations = operations
+        self._schema: pa.Schema | None = None
+        self._counts: tuple[int, ...] | None = None
+        self._skipped: tuple[str, ...] = ()
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
+
+    # -- what is known without reading ----------------------------------------------------
+
+    @property
+    def fresh(self) -> bool:  # type: ignore[override]
+        # A user's function may hand out memory that it keeps; native operations do not.
+        return self.source.fresh and all(operation.native for operation in self.operations)
+
+    @property
+    def native(self) -> bool:  # type: ignore[override]
+        return self.source.native and all(operation.native for operation in self.operations)
+
+    @property
+    def row_local(self) -> bool:
+        """True if work may start in the middle of a block."""
+        return all(operation.row_local for operation in self.operations)
+
+    def describe(self) -> str:
+        return " -> ".join([self.source.describe(), *(operation.label for operation in self.operations)])
+
+    def then(self, operation: Operation) -> Plan:
+        return Plan(self.source, (*self.operations, operation))
+
+    def blocks(self) -> Sequence[Block]:
+        blocks = self.source.blocks()
+        if self._counts is not None:
+            return [Block(block.name, rows) for block, rows in zip(blocks, self._counts, strict=True)]
+        if all(operation.keeps_row_count for operation in self.operations):
+            if not self.operations:
+                return blocks
+            return [Block(block.name, block.rows) for block in blocks]
+        return [Block(block.name) for block in blocks]
+
+    @property
+    def knows_counts(self) -> bool:
+        """True if the number of rows of every block is known without reading."""
+        return all(block.rows is not None for block in self.blocks())
+
+    def schema(self) -> pa.Schema:
+        if self._schema is None:
+            self._schema = self._find_schema()
+        return self._schema
+
+    def _find_schema(self) -> pa.Schema:
+        schema = self.source.schema()
+        for operation in self.operations:
+            after = operation.output_schema(schema)
+            if after is None:
+                return self._schema_by_running()
+            schema = after
+        return schema
+
+    def _schema_by_running(self) -> pa.Schema:
+        import pyarrow as pa
+
+        empty: pa.Schema | None = None
+        for block in range(len(self.source.blocks())):
+            # A small chunk is enough, unless an operation needs whole batches: it will ask for more itself.
+            for chunk in self.read(block, ReadRequest(chunk_rows=1024)):
+                if chunk.num_rows:
+                    return chunk.schema
+                empty = chunk.schema
+        return empty if empty is not None else pa.schema([])
+
+    # -- reading --------------------------------------------------------------------------
+
+    def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
+        if not self.operations:
+            yield from self.source.read(block, request)
+            return
+        place = Place(block, self.source.blocks()[block].name)
+        yield from self._read_through(block, request, place)
+
+    def _read_through(self, block: int, request: ReadRequest, place: Place) -> Iterator[Chunk]:
+        columns = request.columns
+        for operation in reversed(self.operations):
+            columns = operation.input_columns(columns)
+        if self.row_local:
+            inner, start, stop = request, 0, None
+        else:  # the operations see the block from its first row on; what is not wanted is cut off afterwards
+            inner, start, stop = ReadRequest(chunk_rows=request.chunk_rows, threads=request.threads), request.start, request.stop
+        inner = ReadRequest(inner.start, inner.stop, columns, request.chunk_rows, request.threads)
+        chunks = self.source.read(block, inner)
+        for operation in self.operations:
+            chunks = operation.run(chunks, place)
+        if start or stop is not None:
+            chunks = cut(chunks, start, stop)
+        for chunk in chunks:
+            yield chunk if request.columns is None else chosen(chunk, request.columns, place.name)
+
+    # -- counting -------------------------------------------------------------------------
+
+    def counted(self) -> Plan:
+        """This plan with the rows of every block known: by metadata, or by running it once."""
+        if not self.knows_counts:
+            with self._lock:
+                if self._counts is None:
+                    from paceline.data.execution import count_rows
+
+                    self._counts = count_rows(self)
+        return self
+
+    def row_counts(self) -> list[int]:
+        """Rows per block, all known."""
+        counts = [block.rows for block in self.counted().blocks()]
+        return [rows for rows in counts if rows is not None]
+
+    # -- barriers and epochs --------------------------------------------------------------
+
+    def resolved(self) -> Plan:
+        return self._around(self.source.resolved())
+
+    def for_epoch(self, epoch: int) -> Plan:
+        return self._around(self.source.for_epoch(epoch))
+
+    def _around(self, source: Source) -> Plan:
+        if source is self.source:
+            return self
+        plan = Plan(source, self.operations)
+        plan._schema = self._schema
+        if all(operation.keeps_row_count for operation in self.operations):
+            plan._counts = None
+        return plan
+
+    def close(self) -> None:
+        """Give back what the operations hold."""
+        for operation in self.operations:
+            operation.close()
+
+
+def cut(chunks: Iterator[Chunk], start: int, stop: int | None) -> Iterator[Chunk]:
+    """The rows start to stop of a stream; what follows is not read."""
+    seen = 0
+    for chunk in chunks:
+        low = max(0, start - seen)
+        high = chunk.num_rows if stop is None else min(chunk.num_rows, stop - seen)
+        if low < high:
+            yield chunk if (low, high) == (0, chunk.num_rows) else chunk.slice(low, high - low)
+        seen += chunk.num_rows
+        if stop is not None and seen >= stop:
+            return
+
+
+def chosen(chunk: Chunk, columns: tuple[str, ...], place: str) -> Chunk:
+    """These columns of a chunk, in this order."""
+    if tuple(chunk.schema.names) == columns:
+        return chunk
+    for column in columns:
+        if column not in chunk.schema.names:
+            raise DataError(f"{place}: there is no column {column!r}; the columns are {chunk.schema.names}.")
+    return chunk.select(list(columns))
