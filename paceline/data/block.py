@@ -82,6 +82,10 @@ class Source(ABC):
         """The same rows in the order of that epoch; the source itself where the order is always the same."""
         return self
 
+    def skipped(self) -> list[str]:
+        """What was left out because it could not be read, where the user allowed that: one line each."""
+        return []
+
     def describe(self) -> str:
         """A short name for messages and repr."""
         return type(self).__name__

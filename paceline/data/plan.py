@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ class Plan(Source):
         self.operations = operations
         self._schema: pa.Schema | None = None
         self._counts: tuple[int, ...] | None = None
-        self._skipped: tuple[str, ...] = ()
+        self._counting_s: float | None = None
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -116,7 +117,11 @@ class Plan(Source):
         if self.row_local:
             inner, start, stop = request, 0, None
         else:  # the operations see the block from its first row on; what is not wanted is cut off afterwards
-            inner, start, stop = ReadRequest(chunk_rows=request.chunk_rows, threads=request.threads), request.start, request.stop
+            inner, start, stop = (
+                ReadRequest(chunk_rows=request.chunk_rows, threads=request.threads),
+                request.start,
+                request.stop,
+            )
         inner = ReadRequest(inner.start, inner.stop, columns, request.chunk_rows, request.threads)
         chunks = self.source.read(block, inner)
         for operation in self.operations:
@@ -135,13 +140,25 @@ class Plan(Source):
                 if self._counts is None:
                     from paceline.data.execution import count_rows
 
+                    began = time.perf_counter()
                     self._counts = count_rows(self)
+                    self._counting_s = time.perf_counter() - began
         return self
 
     def row_counts(self) -> list[int]:
         """Rows per block, all known."""
         counts = [block.rows for block in self.counted().blocks()]
         return [rows for rows in counts if rows is not None]
+
+    def notes(self) -> list[str]:
+        """What users should know about how this plan is run: passes made, rows skipped."""
+        notes = [f"skipped: {each}" for each in self.source.skipped()]
+        if self._counting_s is not None:
+            notes.append(f"counting the rows took one pass of {self._counting_s:.3f} s")
+        return notes
+
+    def skipped(self) -> list[str]:
+        return self.source.skipped()
 
     # -- barriers and epochs --------------------------------------------------------------
 

@@ -1,0 +1,108 @@
+"""Dataset: the public class, put together from groups of methods that live in files of their own."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.errors import DataError
+from paceline.data.dataset_aggregates import Aggregates
+from paceline.data.dataset_combining import Combining
+from paceline.data.dataset_transforms import Transforms
+from paceline.data.dataset_writes import Writes
+from paceline.data.execution import chunks_of
+from paceline.data.ingest.local_shuffle import LocalShuffle
+from paceline.data.iteration.batches import Batches, Epoch
+from paceline.data.iteration.options import BatchOptions
+from paceline.data.iteration.plan_epoch import PlanEpoch
+from paceline.data.iteration.read_ahead import Piece
+from paceline.data.iteration.stats import IterationStats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+    import pyarrow as pa
+
+    from paceline.data.block import Source
+    from paceline.data.iterator import DataIterator
+
+
+class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
+    """Rows from files or memory, and what is to be done to them; nothing is read before it is asked for.
+
+    Immutable: every method that changes something gives a new dataset.
+    """
+
+    def __init__(self, plan: Source) -> None:
+        super().__init__(plan)
+        self._stats = IterationStats(source=self._plan.describe())
+
+    # -- what it is -----------------------------------------------------------------------
+
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+        return self._plan.schema()
+
+    def stats(self) -> str:
+        """Where the time of the last pass over this dataset went."""
+        return self._stats.to_string()
+
+    def __repr__(self) -> str:
+        blocks = self._plan.blocks() if self._plan._counts is not None else None
+        rows = f", rows={sum(block.rows or 0 for block in blocks)}" if blocks is not None else ""
+        return f"{type(self).__name__}({self._plan.describe()}{rows})"
+
+    def __len__(self) -> int:
+        raise TypeError("a dataset may have to be read to know its length: use count()")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("a dataset is iterated with iter_rows() or iter_batches()")
+
+    # -- all of it ------------------------------------------------------------------------
+
+    def to_pandas(self, limit: int | None = 100_000) -> pd.DataFrame:
+        """All rows as one pandas frame; more than `limit` rows are refused (None: no limit)."""
+        from paceline.data.formats import concat, to_batch
+
+        chunks, rows = [], 0
+        for chunk in chunks_of(self._plan):
+            rows += chunk.num_rows
+            if limit is not None and rows > limit:
+                raise DataError(
+                    f"to_pandas(limit={limit:,}): the dataset has more rows than that. Pass limit=None to have them "
+                    "all in memory, or iterate with iter_batches(batch_format='pandas')."
+                )
+            chunks.append(chunk)
+        if not chunks:
+            frame: pd.DataFrame = self.schema().empty_table().to_pandas()
+            return frame
+        frame = to_batch(concat(chunks), "pandas", copy=True)
+        return frame
+
+    def to_arrow(self) -> pa.Table:
+        """All rows as one Arrow table."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches(list(chunks_of(self._plan)), schema=self.schema())
+
+    def iterator(self) -> DataIterator:
+        """An iterator that counts epochs, like the shard of a single worker: each pass is the next epoch."""
+        from paceline.data.iterator import DataIterator
+
+        return DataIterator.over(self)
+
+    # -- iterating ------------------------------------------------------------------------
+
+    def _begin(self, options: BatchOptions) -> Epoch:
+        self._stats = IterationStats(source=self._plan.describe(), notes=self._plan.notes())
+        plan = self._plan.resolved()
+        pieces = [Piece(block) for block in range(len(plan.blocks()))]
+        order = None
+        if options.window:
+            seed = random.getrandbits(32) if options.window_seed is None else options.window_seed
+            order = LocalShuffle(options.window, seed).order((), 0)
+        return PlanEpoch(plan, pieces, options, self._stats, window_order=order)
+
+    def _rows_per_pass(self) -> int | None:
+        return sum(self._plan.row_counts()) if self._plan.knows_counts else None

@@ -1,0 +1,83 @@
+"""The order of a dataset's rows in one epoch: a function of (seed, epoch), not of the number of workers.
+
+Rows are numbered by their *position* in that order. A worker gets ranges of positions; this file says
+which rows of which blocks those are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from paceline.data.ingest.ranges import Ranges
+from paceline.data.iteration.read_ahead import Piece
+from paceline.data.permutation import block_permutation, permute
+
+Shuffle = Literal["none", "blocks", "rows"]
+"""Not at all, by whole blocks, or each row on its own."""
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """Rows in the order of one epoch."""
+
+    counts: tuple[int, ...]
+    """Rows per block."""
+    shuffle: Shuffle
+    seed: int
+    epoch: int
+
+    @property
+    def rows(self) -> int:
+        return sum(self.counts)
+
+    def pieces(self, ranges: Ranges) -> list[Piece]:
+        """What to read for these positions, in order.
+
+        Where rows are shuffled one by one the source itself has them in the order of the epoch.
+        """
+        blocks = self._blocks()
+        ends = np.cumsum([self.counts[block] for block in blocks], dtype=np.int64)
+        pieces: list[Piece] = []
+        for start, stop in ranges:
+            index = int(np.searchsorted(ends, start, side="right"))
+            while start < stop:
+                block, end = int(blocks[index]), int(ends[index])
+                begin = end - self.counts[block]
+                last = min(stop, end)
+                if last > start:
+                    self._add(pieces, Piece(block, start - begin, last - begin))
+                    start = last
+                index += 1
+        return pieces
+
+    @staticmethod
+    def _add(pieces: list[Piece], piece: Piece) -> None:
+        before = pieces[-1] if pieces else None
+        if before is not None and before.block == piece.block and before.stop == piece.start:
+            pieces[-1] = Piece(piece.block, before.start, piece.stop)
+        else:
+            pieces.append(piece)
+
+    def row_numbers(self, ranges: Ranges, at_a_time: int) -> Iterator[np.ndarray]:
+        """The rows (numbered as the dataset has them) at these positions, in arrays of at most `at_a_time`."""
+        if self.shuffle == "rows":
+            for start, stop in ranges:
+                for low in range(start, stop, at_a_time):
+                    positions = np.arange(low, min(stop, low + at_a_time), dtype=np.int64)
+                    yield permute(positions, self.rows, self.seed, self.epoch)
+            return
+        begins = np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
+        for piece in self.pieces(ranges):
+            assert piece.stop is not None
+            for low in range(piece.start, piece.stop, at_a_time):
+                high = min(piece.stop, low + at_a_time)
+                yield begins[piece.block] + np.arange(low, high, dtype=np.int64)
+
+    def _blocks(self) -> Sequence[int] | np.ndarray:
+        if self.shuffle == "blocks":
+            return block_permutation(len(self.counts), self.seed, self.epoch)
+        return range(len(self.counts))

@@ -1,0 +1,77 @@
+"""How prepared datasets travel to workers: plans by pickle, rows that are in memory as files without a name.
+
+A worker gets the descriptors of those files and maps them: no row is copied through a pipe, all workers share the
+same pages, and nothing is left on disk when the last process is gone.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+
+from paceline.air.errors import SerializationError
+from paceline.data.ingest.prepared import PreparedDataset
+from paceline.data.sources.memory import TableSource
+from paceline.data.store import StoredSource, to_file
+
+_BY_VALUE_BYTES = 64 * 1024
+
+
+class Parcel:
+    """Packed datasets: bytes to send, and the files that belong to them."""
+
+    def __init__(self, datasets: Mapping[str, PreparedDataset]) -> None:
+        self.files: list[StoredSource] = []
+        stream = io.BytesIO()
+        try:
+            _Packer(stream, self.files).dump(dict(datasets))
+        except Exception as error:
+            raise SerializationError(
+                f"The datasets cannot travel to the workers: {type(error).__name__}: {error}. A function given to map(), "
+                "map_batches() or filter() probably refers to something that cannot be pickled (a lock, an open file, a "
+                "connection): make it inside the function, or in the constructor of a callable class."
+            ) from error
+        self.content = stream.getvalue()
+
+    @property
+    def descriptors(self) -> list[int]:
+        return [file.descriptor for file in self.files if file.descriptor is not None]
+
+
+def unpack(content: bytes, descriptors: Sequence[int]) -> dict[str, PreparedDataset]:
+    """The datasets in the worker; takes the descriptors over."""
+    files = [StoredSource.from_descriptor(descriptor) for descriptor in descriptors]
+    datasets: dict[str, PreparedDataset] = _Unpacker(io.BytesIO(content), files).load()
+    return datasets
+
+
+class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no type hints
+    def __init__(self, stream: io.BytesIO, files: list[StoredSource]) -> None:
+        super().__init__(stream)
+        self._files = files
+        self._numbers: dict[int, tuple[int, Any]] = {}
+
+    def persistent_id(self, value: Any) -> tuple[int, int] | None:
+        """A number in place of rows that are handed over as a file: (which file, rows per block)."""
+        if not isinstance(value, TableSource | StoredSource):
+            return None
+        if isinstance(value, TableSource) and value.table.nbytes <= _BY_VALUE_BYTES:
+            return None
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._files), value
+            self._files.append(to_file(value))
+        return self._numbers[id(value)][0], value.block_rows
+
+
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, files: Sequence[StoredSource]) -> None:
+        super().__init__(stream)
+        self._files = files
+
+    def persistent_load(self, number: Any) -> StoredSource:
+        index, block_rows = number
+        return self._files[index].with_block_rows(block_rows)

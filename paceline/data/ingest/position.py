@@ -1,0 +1,164 @@
+"""Where the workers of a run are in a dataset: a few integers, and what follows from them.
+
+An epoch is read in *legs*. A leg is a stretch with one number of workers: the rows that
+were left when it began are dealt to the workers as consecutive shares, and each worker has
+yielded a number of rows of its share. When a run is continued with the same number of workers
+the last leg simply goes on. With another number it is closed: what remains of it is dealt anew.
+So every row is read exactly once, whatever happened in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from paceline.air.errors import DataError
+from paceline.data.ingest import ranges as rs
+from paceline.data.ingest.local_shuffle import LocalShuffle
+from paceline.data.ingest.ranges import Ranges
+
+Uneven = Literal["equal", "all", "error"]
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A stretch of an epoch with one number of workers."""
+
+    workers: int
+    yielded: tuple[int, ...]
+    """Rows that each worker has handed to the user's code."""
+    window: int = 0
+    """Rows of the local shuffle window; 0 for none."""
+    window_seed: int = 0
+
+    @property
+    def shuffle(self) -> LocalShuffle:
+        return LocalShuffle(self.window, self.window_seed)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a dataset has been read: what is stored with a checkpoint."""
+
+    epoch: int
+    seed: int
+    rows: int
+    """Rows of the dataset, to recognise that it is another one."""
+    blocks: int
+    legs: tuple[Leg, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "seed": self.seed,
+            "rows": self.rows,
+            "blocks": self.blocks,
+            "legs": [[leg.workers, list(leg.yielded), leg.window, leg.window_seed] for leg in self.legs],
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Progress:
+        try:
+            legs = tuple(
+                Leg(int(workers), tuple(int(rows) for rows in yielded), int(window), int(seed))
+                for workers, yielded, window, seed in stored["legs"]
+            )
+            return cls(int(stored["epoch"]), int(stored["seed"]), int(stored["rows"]), int(stored["blocks"]), legs)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"This is not the state of a dataset shard ({error}): {stored!r}.") from None
+
+    def fits(self, rows: int, blocks: int) -> bool:
+        """Whether this tells of a dataset of that size."""
+        return (self.rows, self.blocks) == (rows, blocks)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """One epoch's positions as the workers of the current leg share them."""
+
+    progress: Progress
+    """Its last leg is the current one."""
+    parts: tuple[Ranges, ...]
+    """What each worker had or has to read in this leg."""
+    left_out: Ranges
+    """Positions that nobody reads in this epoch."""
+
+    def remaining(self) -> Ranges:
+        """What no worker has yielded yet."""
+        leg = self.progress.legs[-1]
+        ranges: list[tuple[int, int]] = []
+        for part, yielded in zip(self.parts, leg.yielded, strict=True):
+            ranges += rs.without(part, leg.shuffle.first(part, yielded, self.progress.epoch))
+        return rs.joined(ranges)
+
+
+def share_epoch(progress: Progress, workers: int, uneven: Uneven, shuffle: LocalShuffle) -> Shares:
+    """The shares with which `workers` workers go on from `progress`."""
+    shares: Shares | None = None
+    for leg in progress.legs:
+        shares = _begin_leg(shares, replace(progress, legs=()), leg, uneven)
+    if shares is not None and _same(shares.progress.legs[-1], workers, shuffle):
+        return shares
+    new = Leg(workers, (0,) * workers, shuffle.window, shuffle.seed)
+    return _begin_leg(shares, replace(progress, legs=()), new, uneven)
+
+
+def _same(leg: Leg, workers: int, shuffle: LocalShuffle) -> bool:
+    return leg.workers == workers and leg.shuffle == shuffle
+
+
+def _begin_leg(before: Shares | None, bare: Progress, leg: Leg, uneven: Uneven) -> Shares:
+    if before is None:
+        legs: tuple[Leg, ...] = ()
+        remaining: Ranges = ((0, bare.rows),) if bare.rows else ()
+        left_out: Ranges = ()
+    else:
+        legs, remaining, left_out = before.progress.legs, before.remaining(), before.left_out
+    if uneven == "equal":
+        out = _not_divisible(remaining, leg.workers, bare.epoch)
+        remaining, left_out = rs.without(remaining, out), rs.joined((*left_out, *out))
+    parts = rs.dealt(remaining, leg.workers, equal=uneven == "equal")
+    return Shares(replace(bare, legs=(*legs, leg)), tuple(parts), left_out)
+
+
+def _not_divisible(remaining: Ranges, workers: int, epoch: int) -> Ranges:
+    """Positions to leave out so that the rest divides: in every epoch those that follow the ones of the epoch before."""
+    total = rs.length(remaining)
+    surplus = total % workers
+    if not surplus:
+        return ()
+    start = epoch * surplus % total
+    wrapped = start + surplus - total
+    numbers = rs.part(remaining, start, min(total, start + surplus))
+    return rs.joined((*numbers, *rs.part(remaining, 0, wrapped))) if wrapped > 0 else numbers
+
+
+def merged(ranks: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    """One state out of those that the ranks had at one report; None if no rank is known.
+
+    A rank that did not tell its position is taken to be where rank 0 is. A rank that has
+    begun a later epoch has yielded all of its share of the earlier one.
+    """
+    known = [Progress.from_json(state) for state in ranks if state is not None]
+    if not known:
+        return None
+    epoch = min(progress.epoch for progress in known)
+    furthest = max((progress for progress in known if progress.epoch == epoch), key=lambda each: len(each.legs))
+    if not furthest.legs:
+        return furthest.as_json()
+    yielded = []
+    for rank, state in enumerate(ranks):
+        progress = known[0] if state is None else Progress.from_json(state)
+        if progress.epoch > epoch:
+            yielded.append(_ALL)
+        elif len(progress.legs) < len(furthest.legs):  # has not begun this leg
+            yielded.append(0)
+        else:
+            yielded.append(progress.legs[-1].yielded[0 if state is None else rank])
+    leg = replace(furthest.legs[-1], yielded=tuple(yielded))
+    return replace(furthest, legs=(*furthest.legs[:-1], leg)).as_json()
+
+
+_ALL = 1 << 62
+"""More rows than any share has: the whole of it."""

@@ -1,0 +1,169 @@
+"""Prepares datasets for workers, in the driver: the preprocessor is fitted, rows are counted, what must be stored is stored."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.data_config import DatasetConfig
+from paceline.air.errors import ConfigError, DataError
+from paceline.data.ingest.epoch_order import Shuffle
+from paceline.data.ingest.position import Uneven
+from paceline.data.ingest.prepared import PreparedDataset
+from paceline.data.operations.preprocess import Preprocess
+from paceline.data.plan import Plan
+from paceline.data.preprocessor import Preprocessor
+from paceline.data.sources.shuffled import BlockShuffled, RowShuffled
+from paceline.data.store import store
+
+if TYPE_CHECKING:
+    from paceline.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All datasets of a run, ready to travel."""
+
+    datasets: dict[str, PreparedDataset]
+    preprocessor: Preprocessor | None = None
+    """Fitted, to be stored in checkpoints."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know: rows that are left out, or that could not be read."""
+
+
+def prepare(
+    datasets: Mapping[str, Dataset | Callable[[], Dataset]],
+    configs: Mapping[str, DatasetConfig],
+    preprocessor: Preprocessor | None,
+    workers: int,
+) -> Prepared:
+    """Do all that needs a look at all rows. `configs` has a complete entry for every dataset."""
+    given = {name: as_dataset(name, value) for name, value in datasets.items()}
+    if preprocessor is not None:
+        _fit(preprocessor, given, configs)
+    ready: dict[str, PreparedDataset] = {}
+    notes: list[str] = []
+    for name, dataset in given.items():
+        config = configs[name]
+        if preprocessor is not None and config.transform:
+            dataset = preprocessor.transform(dataset)
+        if config.per_epoch_preprocessor is not None:
+            dataset = dataset._then(Preprocess(config.per_epoch_preprocessor))
+        uneven: Uneven = config.uneven or "all"
+        ready[name] = prepared(
+            name, dataset, split=bool(config.split), uneven=uneven, shuffle=_asked_shuffle(config), seed=config.seed
+        )
+        notes += _notes(ready[name], workers)
+    return Prepared(ready, preprocessor, notes)
+
+
+def as_dataset(name: str, value: Any) -> Dataset:
+    """The dataset itself, or what a function without arguments makes."""
+    from paceline.data.dataset import Dataset
+
+    made = value() if callable(value) and not isinstance(value, Dataset) else value
+    if not isinstance(made, Dataset):
+        what = "what the function returned" if made is not value else "the value"
+        raise ConfigError(
+            f"datasets[{name!r}]: {what} must be a paceline.data Dataset, not {type(made).__name__}. Make one with "
+            "paceline.data.read_parquet(...), from_pandas(...), from_items(...)."
+        )
+    return made
+
+
+def _fit(preprocessor: Preprocessor, datasets: Mapping[str, Dataset], configs: Mapping[str, DatasetConfig]) -> None:
+    if preprocessor.fit_status() in (Preprocessor.FitStatus.FITTED, Preprocessor.FitStatus.NOT_FITTABLE):
+        return
+    for name, dataset in datasets.items():
+        if configs[name].fit:
+            preprocessor.fit(dataset)
+            return
+    raise ConfigError(
+        f"The preprocessor {preprocessor!r} is to be fitted on the dataset 'train', which was not given: pass "
+        "datasets={'train': ...}, set DatasetConfig(fit=True) for another one, or pass a fitted preprocessor."
+    )
+
+
+def _asked_shuffle(config: DatasetConfig) -> Shuffle:
+    if config.global_shuffle:
+        return "rows"
+    return "blocks" if config.randomize_block_order else "none"
+
+
+def prepared(
+    name: str,
+    dataset: Dataset,
+    *,
+    split: bool = False,
+    uneven: Uneven = "all",
+    shuffle: Shuffle = "none",
+    seed: int | None = None,
+) -> PreparedDataset:
+    """One dataset, ready to be read epoch by epoch.
+
+    A shuffle at the end of the dataset's own plan becomes the order of epochs: it is made anew for each of them.
+    """
+    plan = dataset._plan
+    source = plan.source
+    if isinstance(source, RowShuffled | BlockShuffled):
+        shuffle = "rows" if isinstance(source, RowShuffled) else shuffle if shuffle == "rows" else "blocks"
+        seed = source.seed if seed is None else seed
+        plan = Plan(source.child, plan.operations)
+    if seed is None:
+        seed = random.getrandbits(31) if shuffle != "none" else 0
+    plan = plan.resolved()
+    if shuffle == "rows":
+        plan = _with_random_access(plan)
+    if plan.for_epoch(1) is not plan and not all(each.keeps_row_count for each in plan.operations):
+        # The rows of each block would have to be counted in every epoch: its order is settled once instead.
+        plan = _stored(plan)
+    try:
+        plan.counted()
+    except DataError as error:
+        raise type(error)(f"dataset {name!r}: {error}") from error.__cause__
+    return PreparedDataset(name, plan, split, uneven, shuffle, seed)
+
+
+def _with_random_access(plan: Plan) -> Plan:
+    """A plan whose source can be read row by row in any order; operations follow it where they keep rows in place."""
+    if all(operation.keeps_row_count and operation.row_local for operation in plan.operations):
+        source = plan.source if hasattr(plan.source, "take") else _stored(Plan(plan.source)).source
+        return Plan(source, plan.operations)
+    return _stored(plan)
+
+
+def _stored(plan: Plan) -> Plan:
+    from paceline.data.execution import chunks_of
+
+    return Plan(store(chunks_of(plan), plan.schema()))
+
+
+def _notes(dataset: PreparedDataset, workers: int) -> list[str]:
+    """Refuse what cannot work with so many workers; tell what is left out."""
+    notes = [f"dataset {dataset.name!r}: skipped {each}" for each in dataset.plan.skipped()]
+    if not dataset.split:
+        return notes
+    rows = dataset.rows
+    surplus = rows % workers
+    ways_out = (
+        'Use fewer workers, or let ranks have unequally many rows: DatasetConfig(split=True, uneven="all") or '
+        'DataConfig(uneven="all").'
+    )
+    if dataset.uneven == "error" and surplus:
+        raise DataError(
+            f"dataset {dataset.name!r}: {rows:,} rows do not divide by {workers} workers, and "
+            f'uneven="error" asks to refuse that. {ways_out}'
+        )
+    if dataset.uneven == "equal":
+        if rows < workers:
+            raise DataError(
+                f"dataset {dataset.name!r} has {rows:,} row(s) for {workers} workers: no worker would get any. {ways_out}"
+            )
+        if surplus:
+            notes.append(
+                f"dataset {dataset.name!r}: {rows:,} rows do not divide by {workers} workers; each epoch leaves out "
+                f'{surplus} row(s), others in each epoch, so that all ranks get equally many (uneven="all" keeps them all).'
+            )
+    return notes

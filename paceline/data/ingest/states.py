@@ -1,0 +1,55 @@
+"""The positions of all datasets of a run, from the ranks' reports to a checkpoint and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paceline.air.errors import DataError
+from paceline.data.ingest.position import Progress, merged
+
+RankState = Mapping[str, Mapping[str, Any]]
+"""What one rank reports: dataset name -> position."""
+
+
+def merge_states(ranks: Sequence[RankState | None], split: Mapping[str, bool]) -> dict[str, Any]:
+    """What is stored with a checkpoint: one position per dataset, or one per rank where every rank reads everything."""
+    stored: dict[str, Any] = {}
+    for name, is_split in split.items():
+        states = [None if rank is None else rank.get(name) for rank in ranks]
+        if is_split:
+            whole = merged(states)
+            if whole is not None:
+                stored[name] = whole
+        elif any(state is not None for state in states):
+            stored[name] = {"ranks": [None if state is None else dict(state) for state in states]}
+    return stored
+
+
+def state_for(stored: Mapping[str, Any], rank: int, workers: int) -> dict[str, Any] | None:
+    """One dataset's stored position as a rank takes it up; None: from the start.
+
+    A dataset that every rank reads whole is taken up where the rank itself was; ranks that are new take rank 0's place.
+    """
+    if "ranks" not in stored:
+        return dict(stored)
+    ranks = stored["ranks"]
+    same = rank < len(ranks) and len(ranks) == workers and ranks[rank] is not None
+    state = ranks[rank] if same else ranks[0]
+    return None if state is None else dict(state)
+
+
+def problem_with(stored: Any, rows: int, blocks: int) -> str | None:
+    """Why a stored position cannot be taken up with this dataset; None if it can."""
+    try:
+        states = [stored] if "ranks" not in stored else [each for each in stored["ranks"] if each is not None]
+        positions = [Progress.from_json(state) for state in states]
+    except (DataError, TypeError, AttributeError, KeyError) as error:
+        return f"the stored position cannot be read ({error})"
+    for position in positions:
+        if not position.fits(rows, blocks):
+            return (
+                f"it was taken in a dataset of {position.rows:,} rows in {position.blocks} block(s), and this one has "
+                f"{rows:,} in {blocks}"
+            )
+    return None

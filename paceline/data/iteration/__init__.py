@@ -1,0 +1,1 @@
+"""From a plan to batches: reading ahead, shuffling, cutting, converting."""

@@ -1,0 +1,61 @@
+"""The settings of iter_batches and its relatives, checked where they were written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.air.errors import ConfigError
+
+DEFAULT_BATCH_ROWS = 256
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """How rows are cut into batches."""
+
+    batch_size: int | None = DEFAULT_BATCH_ROWS
+    """Rows of a batch; None: as they come."""
+    prefetch_batches: int = 1
+    """How many batches are read ahead; 0: nothing is read before it is asked for."""
+    drop_last: bool = False
+    window: int = 0
+    """Rows of the local shuffle window; 0: no local shuffle."""
+    window_seed: int | None = None
+    most_rows: int | None = None
+    """No more than these will be asked for: reading more at a time would be wasted."""
+
+    @classmethod
+    def checked(
+        cls,
+        batch_size: Any,
+        prefetch_batches: Any,
+        drop_last: Any,
+        local_shuffle_buffer_size: Any,
+        local_shuffle_seed: Any,
+    ) -> BatchOptions:
+        """Options from the user's arguments."""
+        if batch_size is not None:
+            _check_whole("batch_size", batch_size, least=1)
+        _check_whole("prefetch_batches", prefetch_batches, least=0)
+        if local_shuffle_buffer_size is not None:
+            _check_whole("local_shuffle_buffer_size", local_shuffle_buffer_size, least=1)
+            if batch_size is not None and local_shuffle_buffer_size < batch_size:
+                raise ConfigError(
+                    f"local_shuffle_buffer_size is {local_shuffle_buffer_size}, less than batch_size={batch_size}: rows "
+                    "are shuffled within that buffer, so make it several times the batch."
+                )
+        if local_shuffle_seed is not None:
+            _check_whole("local_shuffle_seed", local_shuffle_seed, least=0)
+        return cls(batch_size, prefetch_batches, bool(drop_last), local_shuffle_buffer_size or 0, local_shuffle_seed)
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    import operator
+
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise ConfigError(f"{name} is {value!r}: use a whole number of at least {least}.")

@@ -1,0 +1,223 @@
+"""DataIterator: a worker's part of a dataset, read epoch by epoch, that always knows where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.errors import DataError
+from paceline.data.execution import usable_cores
+from paceline.data.ingest import ranges as rs
+from paceline.data.ingest.local_shuffle import LocalShuffle
+from paceline.data.ingest.position import Progress, Shares, merged, share_epoch
+from paceline.data.ingest.prepared import PreparedDataset
+from paceline.data.iteration.batches import Batches, Epoch
+from paceline.data.iteration.options import BatchOptions
+from paceline.data.iteration.plan_epoch import PlanEpoch
+from paceline.data.iteration.stats import IterationStats
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    from paceline.data.dataset import Dataset
+
+
+class DataIterator(Batches):
+    """What get_dataset_shard() gives. Each pass over it is the next epoch.
+
+    A pass that was begun before the last checkpoint goes on, after a failure, with the first
+    row that had not been handed out. A pass that is left early (`break`) has ended its epoch.
+    """
+
+    def __init__(self, dataset: PreparedDataset, rank: int = 0, workers: int = 1, threads: int | None = None) -> None:
+        self._dataset = dataset
+        self._rank = rank if dataset.split else 0
+        self._workers = workers if dataset.split else 1
+        self._threads = threads or usable_cores()
+        self._progress = Progress(0, dataset.seed, dataset.rows, dataset.blocks)
+        self._yielded: int | None = None
+        """Rows that the current pass has handed out of this rank's share of the current leg; None: there is none."""
+        self._current: Epoch | None = None
+        self._stats = IterationStats(source=self._label())
+
+    @classmethod
+    def over(cls, dataset: Dataset) -> DataIterator:
+        """All rows of a dataset, as the only worker has them."""
+        from paceline.data.ingest.prepare import prepared
+
+        return cls(prepared("dataset", dataset))
+
+    # -- where it is ----------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The number of the current pass, or of the next one if none is under way; the first is 0."""
+        return self._progress.epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position as a few plain integers; stored with every checkpoint that is reported."""
+        progress = self._progress
+        if self._yielded is not None:
+            leg = progress.legs[-1]
+            yielded = list(leg.yielded)
+            yielded[self._rank] = self._yielded
+            progress = replace(progress, legs=(*progress.legs[:-1], replace(leg, yielded=tuple(yielded))))
+        return progress.as_json()
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Go on from a position: this rank's own, or the list of all ranks' (needed if their number has changed)."""
+        whole = merged(state) if isinstance(state, Sequence) else dict(state)
+        if whole is None:
+            raise DataError("load_state_dict: the list of states is empty.")
+        progress = Progress.from_json(whole)
+        if not progress.fits(self._dataset.rows, self._dataset.blocks):
+            raise DataError(
+                f"The state was taken from a dataset of {progress.rows:,} rows in {progress.blocks} blocks; "
+                f"{self._dataset.name!r} has {self._dataset.rows:,} rows in {self._dataset.blocks}."
+            )
+        if isinstance(state, Mapping) and progress.legs and progress.legs[-1].workers != self._workers:
+            if sum(1 for rows in progress.legs[-1].yielded if rows) <= 1 < progress.legs[-1].workers:
+                raise DataError(
+                    f"The state is that of one of {progress.legs[-1].workers} workers, and there are {self._workers} "
+                    "now: pass the list of all their states."
+                )
+        self._progress, self._yielded, self._current = progress, None, None
+
+    def rows_left_out(self) -> list[int]:
+        """Numbers of the rows (counted from 0 through the dataset) that no rank reads in this epoch."""
+        shares = self._shares(LocalShuffle())
+        order = self._dataset.order_of(self._progress.seed, self.epoch)
+        return sorted(int(row) for rows in order.row_numbers(shares.left_out, 65_536) for row in rows)
+
+    # -- what it is -----------------------------------------------------------------------
+
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+        return self._dataset.plan.schema()
+
+    def count(self) -> int:
+        """Rows of a whole pass of this rank."""
+        fresh = Progress(self.epoch, self._progress.seed, self._progress.rows, self._progress.blocks)
+        return rs.length(share_epoch(fresh, self._workers, self._dataset.uneven, LocalShuffle()).parts[self._rank])
+
+    def to_pandas(self, limit: int | None = 100_000) -> pd.DataFrame:
+        """The rows of this rank's next pass as one pandas frame; not counted as a pass."""
+        from paceline.data.formats import concat, to_batch
+
+        epoch = self._begin_look(BatchOptions(batch_size=None))
+        chunks = list(epoch.chunks())
+        if limit is not None and sum(chunk.num_rows for chunk in chunks) > limit:
+            raise DataError(f"to_pandas(limit={limit:,}): there are more rows than that; pass limit=None for all.")
+        table = concat(chunks) if chunks else self.schema().empty_table().to_batches()[0]
+        frame: pd.DataFrame = to_batch(table, "pandas", copy=True)
+        return frame
+
+    def stats(self) -> str:
+        """Where the time of the last pass went."""
+        return self._stats.to_string()
+
+    def iter_epochs(self, max_epoch: int = -1) -> Iterator[DataIterator]:
+        """This iterator once per epoch, from the current one on: `for epoch in shard.iter_epochs(10): ...`."""
+        while max_epoch < 0 or self.epoch < max_epoch:
+            before = self.epoch
+            yield self
+            if self.epoch == before:  # the caller did not iterate: do not spin for ever on one epoch
+                return
+
+    def repeat(self, times: int | None = None) -> DataIterator:
+        """Itself: every pass over it is an epoch of its own already."""
+        return self
+
+    def window(self, *, blocks_per_window: int = 10, bytes_per_window: int | None = None) -> DataIterator:
+        """Itself: rows stream in windows of their own already."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"DataIterator({self._label()}, epoch={self.epoch})"
+
+    def _label(self) -> str:
+        part = f"rank {self._rank} of {self._workers}" if self._dataset.split else "whole"
+        return f"{self._dataset.name} ({part}): {self._dataset.plan.describe()}"
+
+    # -- passes ---------------------------------------------------------------------------
+
+    def _begin(self, options: BatchOptions) -> Epoch:
+        if self._current is not None:  # a pass that nobody has ended: the new one is the next epoch
+            self._ended(self._current)
+        shares = self._shares(self._local_shuffle(options))
+        self._progress = shares.progress
+        self._yielded = shares.progress.legs[-1].yielded[self._rank]
+        self._stats = IterationStats(source=self._label(), notes=self._dataset.plan.notes())
+        self._current = _ShardEpoch(self, *self._what_to_read(shares, options), options)
+        return self._current
+
+    def _begin_look(self, options: BatchOptions) -> Epoch:
+        shares = self._shares(self._local_shuffle(options))
+        plan, ranges, _ = self._what_to_read(shares, options)
+        order = self._dataset.order_of(self._progress.seed, self.epoch)
+        return PlanEpoch(plan, order.pieces(ranges), options, IterationStats(), threads=self._threads)
+
+    def _shares(self, shuffle: LocalShuffle) -> Shares:
+        progress = self._progress
+        if self._yielded is not None:
+            progress = Progress.from_json(self.state_dict())
+        return share_epoch(progress, self._workers, self._dataset.uneven, shuffle)
+
+    def _local_shuffle(self, options: BatchOptions) -> LocalShuffle:
+        if not options.window:
+            return LocalShuffle()
+        return LocalShuffle(options.window, self._progress.seed if options.window_seed is None else options.window_seed)
+
+    def _what_to_read(self, shares: Shares, options: BatchOptions) -> tuple[Any, rs.Ranges, tuple[int, int]]:
+        """Plan, positions to read, and (first window, rows of it that were handed out already)."""
+        share = shares.parts[self._rank]
+        yielded = min(shares.progress.legs[-1].yielded[self._rank], rs.length(share))
+        window, skip = divmod(yielded, options.window) if options.window else (0, 0)
+        start = window * options.window if options.window else yielded
+        plan = self._dataset.plan_of(shares.progress.seed, shares.progress.epoch)
+        return plan, rs.part(share, start, rs.length(share)), (window, skip)
+
+    def _rows_per_pass(self) -> int | None:
+        return self.count()
+
+    def _gave(self, epoch: Epoch, rows: int) -> None:
+        if epoch is self._current and self._yielded is not None:
+            self._yielded += rows
+
+    def _ended(self, epoch: Epoch) -> None:
+        if epoch is self._current:
+            self._current, self._yielded = None, None
+            self._progress = replace(self._progress, epoch=self._progress.epoch + 1, legs=())
+
+
+class _ShardEpoch(PlanEpoch):
+    """A pass that tells its iterator how far it is."""
+
+    def __init__(
+        self, owner: DataIterator, plan: Any, ranges: rs.Ranges, window: tuple[int, int], options: BatchOptions
+    ) -> None:
+        progress = owner._progress
+        order = owner._dataset.order_of(progress.seed, progress.epoch)
+        window_order = None
+        if options.window:
+            share = owner._shares(owner._local_shuffle(options)).parts[owner._rank]
+            window_order = owner._local_shuffle(options).order(share, progress.epoch, window[0])
+        super().__init__(
+            plan,
+            order.pieces(ranges),
+            options,
+            owner._stats,
+            window_order=window_order,
+            window_skip=window[1],
+            threads=owner._threads if plan.native else 1,
+        )
+        self._owner = owner
+
+    def yielded(self, rows: int) -> None:
+        self._owner._gave(self, rows)
+
+    def end(self) -> None:
+        super().end()
+        self._owner._ended(self)
