@@ -1,0 +1,116 @@
+"""Sources that need no file: a table in memory, and numbers that are counted up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.plan import chosen
+from paceline.data.tensors import tensor_array
+
+if TYPE_CHECKING:
+    from paceline.data.block import Chunk
+
+
+def default_block_rows(rows: int) -> int:
+    """Small enough that a few workers get several blocks each, large enough that a block is worth its overhead."""
+    return max(1, min(65_536, math.ceil(rows / 16)))
+
+
+def row_blocks(rows: int, block_rows: int, name: str) -> list[Block]:
+    """The blocks of something that has `rows` rows and can start at any of them."""
+    starts = range(0, rows, block_rows)
+    return [
+        Block(f"{name}, rows {start} to {min(start + block_rows, rows) - 1}", min(block_rows, rows - start))
+        for start in starts
+    ]
+
+
+def wanted_rows(block: int, block_rows: int, rows: int, request: ReadRequest) -> range:
+    """Which rows of the whole a request for a part of a block means."""
+    first = block * block_rows
+    last = min(first + block_rows, rows)
+    stop = last if request.stop is None else min(first + request.stop, last)
+    return range(min(first + request.start, stop), stop)
+
+
+class TableSource(Source):
+    """A table in memory. Chunks share its memory.
+
+    Pickling copies all rows that the table shows (not those around a slice): right for small tables.
+    """
+
+    def __init__(self, table: pa.Table, block_rows: int | None = None) -> None:
+        self.table = table.combine_chunks()
+        self.block_rows = block_rows or default_block_rows(table.num_rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.table.schema) as writer:
+            writer.write_table(self.table)
+        return {"table": sink.getvalue(), "block_rows": self.block_rows}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.table = pa.ipc.open_stream(state["table"]).read_all()
+        self.block_rows = state["block_rows"]
+
+    def blocks(self) -> Sequence[Block]:
+        rows = self.table.num_rows
+        each = self.table.nbytes / rows if rows else 0.0
+        return [
+            Block(block.name, block.rows, int(each * (block.rows or 0)))
+            for block in row_blocks(rows, self.block_rows, "table")
+        ]
+
+    def schema(self) -> pa.Schema:
+        return self.table.schema
+
+    def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
+        rows = wanted_rows(block, self.block_rows, self.table.num_rows, request)
+        for chunk in self.table.slice(rows.start, len(rows)).to_batches(max_chunksize=request.chunk_rows):
+            yield chunk if request.columns is None else chosen(chunk, request.columns, "table")
+
+    def describe(self) -> str:
+        return f"table({self.table.num_rows} rows)"
+
+
+class RangeSource(Source):
+    """The numbers 0 to rows - 1, made when they are read.
+
+    Without `shape`, as integers in column "id"; with it, as tensors of that shape in column "data".
+    """
+
+    fresh = True
+
+    def __init__(self, rows: int, shape: tuple[int, ...] | None = None, block_rows: int | None = None) -> None:
+        self.rows = rows
+        self.shape = shape
+        self.block_rows = block_rows or default_block_rows(rows)
+
+    def blocks(self) -> Sequence[Block]:
+        return row_blocks(self.rows, self.block_rows, "range")
+
+    def schema(self) -> pa.Schema:
+        return self._chunk(range(0)).schema
+
+    def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
+        rows = wanted_rows(block, self.block_rows, self.rows, request)
+        for first in range(rows.start, rows.stop, request.chunk_rows):
+            chunk = self._chunk(range(first, min(first + request.chunk_rows, rows.stop)))
+            yield chunk if request.columns is None else chosen(chunk, request.columns, "range")
+
+    def _chunk(self, rows: range) -> Chunk:
+        numbers = np.arange(rows.start, rows.stop, dtype=np.int64)
+        if self.shape is None:
+            return pa.RecordBatch.from_arrays([pa.array(numbers)], names=["id"])
+        cells = np.empty((len(numbers), *self.shape), dtype=np.int64)
+        cells[...] = numbers.reshape(-1, *(1 for _ in self.shape))
+        return pa.RecordBatch.from_arrays([tensor_array(cells)], names=["data"])
+
+    def describe(self) -> str:
+        return f"range({self.rows})" if self.shape is None else f"range_tensor({self.rows}, shape={self.shape})"
