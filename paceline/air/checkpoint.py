@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from paceline.air import checkpoint_preprocessor
 from paceline.air.checkpoint_metadata import CheckpointMetadata, checked_notes
+from paceline.air.checkpoint_preprocessor import preprocessor_loaders
 from paceline.air.checkpoint_sources import Kind, LocalDirectory, MemoryDict, Packed, Remote, Source
 from paceline.air.constants import (
     CHECKPOINT_ID_KEY,
@@ -22,23 +23,19 @@ from paceline.air.constants import (
     PREPROCESSOR_KEY,
     TIMESTAMP_KEY,
 )
-from paceline.air.errors import CheckpointError, ConfigError, SerializationError
+from paceline.air.errors import CheckpointError, ConfigError
 from paceline.air.packing import DirectorySink, FileSink, TarSink
 
 __all__ = ["Checkpoint", "FileSink", "preprocessor_loaders"]
 
 C = TypeVar("C", bound="Checkpoint")
 
-preprocessor_loaders: dict[str, Callable[[dict[str, Any]], Any]] = {}
-"""By class name, what turns a stored preprocessor's state back into the object. A preprocessor
-class that can be stored has `to_state() -> dict` (JSON values) and registers itself here."""
-
 
 class Checkpoint:
     """A saved state of a training run.
 
     The content is a directory, a dict, packed bytes or a directory on remote storage; the to_*
-    methods give any of the forms. Only `to_dict` ever unpickles. A directory is held as a
+    methods give any of the forms. Only `to_dict` and `get_preprocessor` ever unpickle. A directory is held as a
     reference: sending such a checkpoint to another process sends its path.
     """
 
@@ -124,7 +121,7 @@ class Checkpoint:
     # Its forms
 
     def to_dict(self) -> dict[str, Any]:
-        """The items of the dict; this is the one method that unpickles.
+        """The items of the dict; this unpickles.
 
         Files that were not part of a dict are packed under one key. After a report there are also
         `_timestamp`, `_preprocessor` and `_current_checkpoint_id`.
@@ -275,7 +272,11 @@ class Checkpoint:
         self.set_metadata({**self.get_metadata(), **checked_notes(metadata)})
 
     def get_preprocessor(self) -> Any:
-        """The preprocessor that belongs to this checkpoint, or None."""
+        """The preprocessor that belongs to this checkpoint, or None.
+
+        One that holds code of the user's (a function, a class of their own) is stored by pickle: asking
+        for it unpickles, so the checkpoint must come from a trusted place.
+        """
         if self._preprocessor is not None:
             return self._preprocessor
         if isinstance(self._source, MemoryDict) and self._source.data.get(PREPROCESSOR_KEY) is not None:
@@ -283,14 +284,7 @@ class Checkpoint:
         content = self._source.read_file(CHECKPOINT_PREPROCESSOR_FILE)
         if content is None:
             return None
-        stored = json.loads(content)
-        loader = preprocessor_loaders.get(stored["class"])
-        if loader is None:
-            raise CheckpointError(
-                f"The preprocessor of {self._source.describe()} is a {stored['class']}, which is not loaded. "
-                "Import the module that defines it first."
-            )
-        return loader(stored["state"])
+        return checkpoint_preprocessor.decode(content, self._source.describe())
 
     def set_preprocessor(self, preprocessor: Any) -> None:
         """Keep a preprocessor with this checkpoint."""
@@ -310,16 +304,7 @@ class Checkpoint:
 
     def _stored_preprocessor(self) -> bytes | None:
         """The preprocessor that was set, as file content; None if none was."""
-        if self._preprocessor is None:
-            return None
-        to_state = getattr(self._preprocessor, "to_state", None)
-        name = _qualified_name(type(self._preprocessor))
-        if to_state is None or name not in preprocessor_loaders:
-            raise SerializationError(
-                f"The preprocessor {name} cannot be stored: it has no to_state() method, or its class is not in "
-                "preprocessor_loaders. Keep it in a dict checkpoint's own items instead."
-            )
-        return json.dumps({"class": name, "state": to_state()}).encode()
+        return None if self._preprocessor is None else checkpoint_preprocessor.encode(self._preprocessor)
 
     def _refuse_if_committed(self, what: str) -> None:
         if self._source.read_file(CHECKPOINT_MANIFEST_FILE) is not None:
