@@ -24,12 +24,23 @@ def column_array(values: object, name: str, what: str) -> pa.Array:
         array = _to_arrow(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise DataError(
-            f"{what}: column {name!r} cannot be stored: {error} A column needs one type for all of its rows."
+            f"{what}: column {name!r} cannot be stored: {str(error).rstrip('.')}."
+            " A column is a list or an array of values of one type, one value per row."
         ) from error
     array = contiguous(array)
     if pa.types.is_large_string(array.type) and array.nbytes < _MAX_STRING_BYTES:
         array = array.cast(pa.string())  # pandas makes large strings, numpy and lists do not: one type for all
+    if isinstance(array, pa.DictionaryArray):
+        return _plain_dictionary(array)
     return array
+
+
+def _plain_dictionary(array: pa.DictionaryArray) -> pa.DictionaryArray:
+    """With one type of indices: pandas chooses it by the number of categories, which differs among batches."""
+    categories = array.dictionary
+    if pa.types.is_large_string(categories.type):
+        categories = categories.cast(pa.string())
+    return pa.DictionaryArray.from_arrays(array.indices.cast(pa.int32()), categories, ordered=array.type.ordered)
 
 
 def _to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
@@ -40,7 +51,7 @@ def _to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__") or getattr(values, "ndim", 1) == 0:
-        raise TypeError(f"{kind_of(values)} is not a list of values, one per row.")
+        raise TypeError(f"{kind_of(values)} is not a column.")
     if type(values).__module__.partition(".")[0] == "pandas":
         if values.dtype == object:
             return _from_list(values.tolist(), from_pandas=True)
@@ -50,7 +61,7 @@ def _to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
 
 def _from_ndarray(values: NDArray[Any]) -> pa.Array:
     if values.ndim == 0:
-        raise TypeError("a single value is not a list of values, one per row.")
+        raise TypeError("a single value is not a column.")
     if values.dtype == object:
         return _from_list(list(values) if values.ndim == 1 else values.tolist(), from_pandas=True)
     if not values.dtype.isnative:

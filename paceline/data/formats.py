@@ -112,7 +112,7 @@ def _lists_to_numpy(array: pa.Array, *, copy: bool) -> NDArray[Any]:
 
 def equal_lists(array: pa.Array) -> tuple[pa.Array, int] | None:
     """The elements of all rows and the length of each row; None if lengths differ or leaves are no numbers."""
-    if array.null_count or not len(array) or not _numbers_inside(array.type):
+    if array.null_count or not len(array) or not numbers_inside(array.type):
         return None
     if isinstance(array.type, pa.FixedSizeListType):
         length = array.type.list_size
@@ -125,7 +125,8 @@ def equal_lists(array: pa.Array) -> tuple[pa.Array, int] | None:
     return array.values.slice(int(ends[0]), int(ends[-1] - ends[0])), length
 
 
-def _numbers_inside(data_type: pa.DataType) -> bool:
+def numbers_inside(data_type: pa.DataType) -> bool:
+    """True for numbers and booleans, and for lists and tensors of them."""
     while data_type.id in _LISTS:
         data_type = data_type.value_type
     return data_type.id in _NUMBERS or data_type.id == _BOOL or is_tensor(data_type)

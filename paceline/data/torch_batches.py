@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.formats import to_numpy
+from paceline.data.formats import numbers_inside, to_numpy
 
 if TYPE_CHECKING:
     import torch
@@ -95,22 +95,21 @@ def _tensor(column: pa.Array, name: str, dtype: torch.dtype | None, copy: bool) 
 
 
 def _refusal(column: pa.Array, name: str, array: NDArray[Any]) -> str:
-    types = pa.types
-    if types.is_list(column.type) or types.is_large_list(column.type) or isinstance(column, pa.ExtensionArray):
-        problem = (
-            f"Column {name!r} ({column.type}) has rows of different shapes, or nulls: they do not form one tensor."
-        )
-        remedy = "Pad or cut them to one length (map_batches)"
+    here = f"Column {name!r} ({column.type})"
+    if numbers_inside(column.type):
+        if pa.types.is_boolean(column.type):
+            problem, remedy = "has nulls, and booleans have no NaN", "Fill them (map_batches)"
+        else:
+            problem, remedy = "has rows of different shapes, or nulls", "Pad or cut them to one shape (map_batches)"
     elif array.dtype.kind in "mM":
-        problem = f"Column {name!r} holds times ({column.type}), which torch does not know."
-        remedy = "Turn it into numbers (map_batches)"
-    elif types.is_boolean(column.type):
-        problem = f"Column {name!r} holds booleans with nulls, which torch does not know."
-        remedy = "Fill the nulls (map_batches)"
+        problem, remedy = "holds times, which torch does not know", "Turn them into numbers (map_batches)"
     else:
-        problem = f"Column {name!r} holds values that are no numbers ({column.type}): they do not fit into a tensor."
-        remedy = "Encode it (OrdinalEncoder, OneHotEncoder, Tokenizer, or map_batches)"
-    return f"{problem} {remedy}, leave it out (drop_columns), or make tensors yourself in collate_fn=."
+        problem = "holds values that are no numbers"
+        remedy = "Encode them (OrdinalEncoder, OneHotEncoder, Tokenizer, or map_batches)"
+    return (
+        f"{here} does not fit into a tensor: it {problem}. {remedy}, leave the column out (drop_columns),"
+        " or make tensors yourself in collate_fn=."
+    )
 
 
 class _Memory:
