@@ -1,0 +1,1 @@
+"""The steps of a plan: what is done to each block on its own."""

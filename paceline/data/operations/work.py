@@ -1,0 +1,171 @@
+"""What user functions do to one portion of rows, in this process or in one of a pool."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from paceline.air.errors import DataError
+from paceline.data.column_arrays import column_array
+from paceline.data.formats import BatchFormat, from_batch, from_rows, to_batch, to_rows
+
+if TYPE_CHECKING:
+    from paceline.data.block import Chunk
+    from paceline.data.operations.user_function import Spot, UserFunction
+
+
+class Work(ABC):
+    """From one chunk to the chunks that it becomes. Picklable: it travels to the processes of a pool."""
+
+    def __init__(self, function: UserFunction) -> None:
+        self.function = function
+
+    @abstractmethod
+    def results(self, chunk: Chunk, spot: Spot) -> Iterator[Chunk]:
+        """Raises DataError that names the function and the spot."""
+
+
+class BatchWork(Work):
+    """map_batches: the function gets a batch and returns or yields batches."""
+
+    def __init__(
+        self, function: UserFunction, batch_format: BatchFormat, *, zero_copy: bool, keeps_row_count: bool
+    ) -> None:
+        super().__init__(function)
+        self.batch_format = batch_format
+        self.zero_copy = zero_copy
+        self.keeps_row_count = keeps_row_count
+
+    def results(self, chunk: Chunk, spot: Spot) -> Iterator[Chunk]:
+        batch = to_batch(chunk, self.batch_format, copy=not self.zero_copy)
+        rows = 0
+        for output in self.function.outputs(batch, spot):
+            if output is None:
+                raise DataError(f"{self.function} returned None on {spot}. Does it lack a return statement?")
+            result = from_batch(output, f"What {self.function} returned on {spot}")
+            if not result.num_columns:
+                raise DataError(f"{self.function} returned a batch without columns on {spot}.")
+            rows += result.num_rows
+            yield result if result.num_rows else with_types_of(result, chunk.schema)
+        if self.keeps_row_count and rows != chunk.num_rows:
+            raise DataError(
+                f"{self.function} made {rows} rows of {chunk.num_rows} on {spot}, but keeps_row_count=True says "
+                f"that it makes as many rows as it gets. Leave that out."
+            )
+
+
+class RowWork(Work):
+    """map: the function gets a row and returns a row."""
+
+    def results(self, chunk: Chunk, spot: Spot) -> Iterator[Chunk]:
+        function, call, args, kwargs = self.function, self.function.ready(), self.function.args, self.function.kwargs
+        rows: list[Mapping[str, Any]] = []
+        for index, row in enumerate(to_rows(chunk)):
+            try:
+                output = call(row, *args, **kwargs)
+            except Exception as error:
+                raise function.failure(error, spot.row(index), row) from error
+            if not isinstance(output, Mapping):
+                raise _not_a_row(function, output, spot.row(index))
+            rows.append(output)
+        result = from_rows(rows, f"What {function} returned on {spot}")
+        if not result.num_columns:
+            raise DataError(f"{function} returned rows without columns on {spot}.")
+        yield result
+
+
+class FlatMapWork(Work):
+    """flat_map: the function gets a row and returns or yields any number of rows."""
+
+    def results(self, chunk: Chunk, spot: Spot) -> Iterator[Chunk]:
+        function, call, args, kwargs = self.function, self.function.ready(), self.function.args, self.function.kwargs
+        what = f"What {function} returned on {spot}"
+        most = max(chunk.num_rows, 1024)
+        rows: list[Mapping[str, Any]] = []
+        for index, row in enumerate(to_rows(chunk)):
+            try:
+                output = call(row, *args, **kwargs)
+                made = list(output) if _is_several(output) else None
+            except Exception as error:
+                raise function.failure(error, spot.row(index), row) from error
+            if made is None:
+                raise DataError(
+                    f"{function} returned {_shown(output)} on {spot.row(index)}: return a list of rows or yield rows; "
+                    f"an empty list leaves the row out."
+                )
+            for each in made:
+                if not isinstance(each, Mapping):
+                    raise _not_a_row(function, each, spot.row(index))
+            rows += made
+            if len(rows) >= most:
+                yield from_rows(rows, what)
+                rows = []
+        if rows:
+            yield from_rows(rows, what)
+
+
+class FilterWork(Work):
+    """filter: the function gets a row and says whether it stays. The columns stay as they are."""
+
+    def results(self, chunk: Chunk, spot: Spot) -> Iterator[Chunk]:
+        function, call, args, kwargs = self.function, self.function.ready(), self.function.args, self.function.kwargs
+        kept: list[bool] = []
+        for index, row in enumerate(to_rows(chunk)):
+            try:
+                output = call(row, *args, **kwargs)
+                kept.append(bool(output))
+            except Exception as error:
+                raise function.failure(error, spot.row(index), row) from error
+            if output is None:
+                raise DataError(f"{function} returned None on {spot.row(index)}: return True or False.")
+        yield chunk.filter(pa.array(kept, pa.bool_()))
+
+
+class ColumnWork(Work):
+    """add_column: the function gets a pandas frame and returns the values of one column."""
+
+    def __init__(self, function: UserFunction, name: str) -> None:
+        super().__init__(function)
+        self.name = name
+
+    def results(self, chunk: Chunk, spot: Spot) -> Iterator[Chunk]:
+        what = f"What {self.function} returned on {spot}"
+        for values in self.function.outputs(to_batch(chunk, "pandas", copy=True), spot):
+            column = column_array(self._one_per_row(values, chunk.num_rows), self.name, what)
+            if len(column) != chunk.num_rows:
+                raise DataError(f"{what}: {len(column)} values for {chunk.num_rows} rows of column {self.name!r}.")
+            names, columns = list(chunk.schema.names), list(chunk.columns)
+            if self.name in names:
+                columns[names.index(self.name)] = column
+            else:
+                names, columns = [*names, self.name], [*columns, column]
+            yield pa.RecordBatch.from_arrays(columns, names=names)
+
+    @staticmethod
+    def _one_per_row(values: Any, rows: int) -> Any:
+        """A single value stands for all rows, as in an assignment to a column of a frame."""
+        return [values] * rows if isinstance(values, (str, bytes, bool, int, float)) else values
+
+
+def _is_several(output: Any) -> bool:
+    return isinstance(output, Iterable) and not isinstance(output, (Mapping, str, bytes))
+
+
+def _not_a_row(function: UserFunction, output: Any, spot: Spot) -> DataError:
+    return DataError(f"{function} returned {_shown(output)} on {spot}: return a dict of column names to values.")
+
+
+def _shown(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def with_types_of(result: Chunk, schema: pa.Schema) -> Chunk:
+    """A result of no rows: where its types cannot be seen (no strings are no list of strings), those of the input."""
+    fields = [
+        schema.field(field.name) if pa.types.is_null(field.type) and field.name in schema.names else field
+        for field in result.schema
+    ]
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in fields], schema=pa.schema(fields))
