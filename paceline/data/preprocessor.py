@@ -168,6 +168,10 @@ class Preprocessor(ABC):
         """True if `_statistics` and `_learn` are all there is to fitting it."""
         return cls._fit is Preprocessor._fit
 
+    def _runs_user_code(self) -> bool:
+        """True if transforming calls functions of the user's: then one thread at a time does it."""
+        return not self._is_built_in()
+
     def _snapshot(self) -> Self:
         """A copy that fitting this one again does not change."""
         return copy.copy(self)

@@ -1,0 +1,91 @@
+"""SimpleImputer: fills in what is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paceline.air.checks import check_choice
+from paceline.air.errors import ConfigError, DataError
+from paceline.data.preprocessor import Preprocessor
+from paceline.data.preprocessors.columns import checked_columns, column_of, with_columns
+from paceline.data.preprocessors.numeric import learnt
+from paceline.data.statistics import Statistic
+from paceline.data.statistics_numeric import Mean, is_number_type
+from paceline.data.statistics_values import MostFrequent
+
+
+class SimpleImputer(Preprocessor):
+    """Replaces missing values (null, NaN) by the column's mean, its most frequent value, or a constant.
+
+    The most frequent of several is the smallest. With the mean, columns become floating point, whether
+    or not anything is missing in them.
+    """
+
+    def __init__(self, columns: list[str], strategy: str = "mean", fill_value: Any = None) -> None:
+        self.columns = checked_columns(columns, "SimpleImputer")
+        check_choice(strategy, "SimpleImputer: strategy", ("mean", "most_frequent", "constant"))
+        if (strategy == "constant") != (fill_value is not None):
+            raise ConfigError(
+                f"SimpleImputer: strategy is {strategy!r} and fill_value is {fill_value!r}: a fill_value belongs to "
+                "strategy='constant', and only to that."
+            )
+        self.strategy = strategy
+        self.fill_value = fill_value
+        self._is_fittable = strategy != "constant"
+
+    def _input_columns(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def _output_columns(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def _statistic(self, column: str) -> Statistic:
+        return Mean(column) if self.strategy == "mean" else MostFrequent(column)
+
+    def _statistics(self) -> list[Statistic]:
+        return [self._statistic(column) for column in self.columns]
+
+    def _learn(self, values: dict[Statistic, Any]) -> None:
+        stats: dict[str, Any] = {}
+        for column in self.columns:
+            value = values[self._statistic(column)]
+            if self.strategy == "mean" or value is None:
+                value = learnt(value, self.strategy.replace("_", " "), column, "SimpleImputer")
+            stats[f"{self.strategy}({column})"] = value
+        self.stats_ = stats
+
+    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        replaced = {}
+        for name in self.columns:
+            fill = self.fill_value if self.strategy == "constant" else self.stats_[f"{self.strategy}({name})"]
+            replaced[name] = self._filled(column_of(chunk, name, "SimpleImputer"), fill, name)
+        return with_columns(chunk, replaced)
+
+    def _filled(self, values: pa.Array, fill: Any, column: str) -> pa.Array:
+        kind = values.type
+        if pa.types.is_dictionary(kind):
+            return self._filled(values.dictionary_decode(), fill, column).cast(kind)
+        target = self._type_with(kind, fill, column)
+        missing = pc.is_null(values, nan_is_null=True)
+        return pc.if_else(missing, pa.scalar(fill, target), values.cast(target, safe=False))
+
+    def _type_with(self, kind: pa.DataType, fill: Any, column: str) -> pa.DataType:
+        """The type of the column when it is filled. It depends on types only: all chunks must have the same."""
+        if self.strategy == "mean" and not pa.types.is_floating(kind):
+            if not is_number_type(kind):
+                raise DataError(f"SimpleImputer: column {column!r} is of type {kind}, but a mean fills numbers only.")
+            return pa.float64()
+        try:
+            pa.scalar(fill, kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            pass
+        else:
+            if not pa.types.is_null(kind):
+                return kind
+        wider = pa.scalar(fill).type
+        if pa.types.is_null(kind) or (pa.types.is_floating(wider) and is_number_type(kind)):
+            return wider
+        raise DataError(f"SimpleImputer: column {column!r} is of type {kind}, which {fill!r} does not fit.")

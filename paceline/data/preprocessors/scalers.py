@@ -1,0 +1,123 @@
+"""Scalers: each column shifted and divided by what was learnt from it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from paceline.air.checks import is_number
+from paceline.air.errors import ConfigError
+from paceline.data.preprocessors.numeric import NumericPreprocessor, learnt, scaled
+from paceline.data.statistics import Statistic
+from paceline.data.statistics_numeric import AbsMax, Max, Min, Moments, MomentsOf
+from paceline.data.statistics_quantiles import Quantiles
+
+ROUNDING = float(np.finfo(np.float64).eps)
+
+
+class StandardScaler(NumericPreprocessor):
+    """(x - mean) / standard deviation, per column.
+
+    The deviation is that of the population (division by n). A column of one value becomes 0. Missing
+    values are left out in fitting and stay missing.
+    """
+
+    def _statistics(self) -> list[Statistic]:
+        return [Moments(column) for column in self.columns]
+
+    def _learn(self, values: dict[Statistic, Any]) -> None:
+        stats: dict[str, Any] = {}
+        for column in self.columns:
+            moments = values[Moments(column)]
+            mean = learnt(moments and moments.mean, "mean", column, type(self).__name__)
+            stats[f"mean({column})"] = mean
+            stats[f"std({column})"] = 0.0 if _is_constant(moments) else math.sqrt(moments.variance())
+        self.stats_ = stats
+
+    def _transform_numbers(self, column: str, numbers: np.ndarray) -> np.ndarray:
+        return scaled(numbers, self.stats_[f"mean({column})"], self.stats_[f"std({column})"] or 1.0)
+
+
+def _is_constant(moments: MomentsOf) -> bool:
+    """True if the variance is no more than what rounding makes of equal values."""
+    variance = moments.variance()
+    rounding = moments.count * ROUNDING
+    return variance <= rounding * variance + (rounding * moments.mean) ** 2
+
+
+class MinMaxScaler(NumericPreprocessor):
+    """(x - min) / (max - min), per column: from 0 to 1. A column of one value becomes 0."""
+
+    def _statistics(self) -> list[Statistic]:
+        return [statistic(column) for column in self.columns for statistic in (Min, Max)]
+
+    def _learn(self, values: dict[Statistic, Any]) -> None:
+        stats: dict[str, Any] = {}
+        for column in self.columns:
+            stats[f"min({column})"] = learnt(values[Min(column)], "minimum", column, type(self).__name__)
+            stats[f"max({column})"] = learnt(values[Max(column)], "maximum", column, type(self).__name__)
+        self.stats_ = stats
+
+    def _transform_numbers(self, column: str, numbers: np.ndarray) -> np.ndarray:
+        low, high = self.stats_[f"min({column})"], self.stats_[f"max({column})"]
+        return scaled(numbers, low, _divisor(high - low))
+
+
+class MaxAbsScaler(NumericPreprocessor):
+    """x / max(|x|), per column: from -1 to 1, where 0 stays 0."""
+
+    def _statistics(self) -> list[Statistic]:
+        return [AbsMax(column) for column in self.columns]
+
+    def _learn(self, values: dict[Statistic, Any]) -> None:
+        self.stats_ = {
+            f"abs_max({column})": learnt(values[AbsMax(column)], "maximum", column, type(self).__name__)
+            for column in self.columns
+        }
+
+    def _transform_numbers(self, column: str, numbers: np.ndarray) -> np.ndarray:
+        return scaled(numbers, 0.0, _divisor(self.stats_[f"abs_max({column})"]))
+
+
+class RobustScaler(NumericPreprocessor):
+    """(x - median) / (high quantile - low quantile), per column: a few extreme values do not matter.
+
+    The quantiles are exact. For that all values are looked at again after the pass: they are kept in memory, or
+    in a temporary file when they are many.
+    """
+
+    def __init__(self, columns: list[str], quantile_range: tuple[float, float] = (0.25, 0.75)) -> None:
+        super().__init__(columns)
+        pair = tuple(quantile_range) if isinstance(quantile_range, tuple | list) else ()
+        if len(pair) != 2 or not all(is_number(q) for q in pair) or not 0 <= pair[0] <= pair[1] <= 1:
+            raise ConfigError(
+                f"RobustScaler: quantile_range is {quantile_range!r}: give two numbers from 0 to 1, the lower one "
+                "first."
+            )
+        self.quantile_range = (float(pair[0]), float(pair[1]))
+
+    def _quantiles(self, column: str) -> Quantiles:
+        low, high = self.quantile_range
+        return Quantiles(column, (low, 0.5, high))
+
+    def _statistics(self) -> list[Statistic]:
+        return [self._quantiles(column) for column in self.columns]
+
+    def _learn(self, values: dict[Statistic, Any]) -> None:
+        stats: dict[str, Any] = {}
+        for column in self.columns:
+            found = values[self._quantiles(column)] or (None, None, None)
+            for name, value in zip(("low_quantile", "median", "high_quantile"), found, strict=True):
+                stats[f"{name}({column})"] = learnt(value, name.replace("_", " "), column, type(self).__name__)
+        self.stats_ = stats
+
+    def _transform_numbers(self, column: str, numbers: np.ndarray) -> np.ndarray:
+        spread = self.stats_[f"high_quantile({column})"] - self.stats_[f"low_quantile({column})"]
+        return scaled(numbers, self.stats_[f"median({column})"], _divisor(spread))
+
+
+def _divisor(spread: float) -> float:
+    """1 for a spread that is nothing but rounding: the column is only shifted then."""
+    return 1.0 if spread < 10 * ROUNDING else float(spread)
