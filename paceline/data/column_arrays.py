@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
-_MAX_STRING_BYTES = 2**31 - 1
+MAX_STRING_BYTES = 2**31 - 1
 
 
 def column_array(values: object, name: str, what: str) -> pa.Array:
@@ -28,19 +28,19 @@ def column_array(values: object, name: str, what: str) -> pa.Array:
             " A column is a list or an array of values of one type, one value per row."
         ) from error
     array = contiguous(array)
-    if pa.types.is_large_string(array.type) and array.nbytes < _MAX_STRING_BYTES:
+    if pa.types.is_large_string(array.type) and array.nbytes < MAX_STRING_BYTES:
         array = array.cast(pa.string())  # pandas makes large strings, numpy and lists do not: one type for all
     if isinstance(array, pa.DictionaryArray):
-        return _plain_dictionary(array)
+        categories = array.type.value_type
+        return plain_dictionary(array, pa.string() if pa.types.is_large_string(categories) else categories)
     return array
 
 
-def _plain_dictionary(array: pa.DictionaryArray) -> pa.DictionaryArray:
-    """With one type of indices: pandas chooses it by the number of categories, which differs among batches."""
-    categories = array.dictionary
-    if pa.types.is_large_string(categories.type):
-        categories = categories.cast(pa.string())
-    return pa.DictionaryArray.from_arrays(array.indices.cast(pa.int32()), categories, ordered=array.type.ordered)
+def plain_dictionary(array: pa.DictionaryArray, categories: pa.DataType) -> pa.DictionaryArray:
+    """With categories of that type, and one type of indices: pandas chooses it by the number of categories."""
+    return pa.DictionaryArray.from_arrays(
+        array.indices.cast(pa.int32()), array.dictionary.cast(categories), ordered=array.type.ordered
+    )
 
 
 def _to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
@@ -108,7 +108,7 @@ def contiguous(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     """All chunks of a column in one array."""
     if isinstance(array, pa.Array):
         return array
-    if array.num_chunks > 1 and array.nbytes >= _MAX_STRING_BYTES and array.type in _LARGE:
+    if array.num_chunks > 1 and array.nbytes >= MAX_STRING_BYTES and array.type in _LARGE:
         array = array.cast(_LARGE[array.type])
     joined = array.combine_chunks()
     if isinstance(joined, pa.ChunkedArray):  # older pyarrow: extension types

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.column_arrays import column_array, contiguous, kind_of
+from paceline.data.plain_types import plain_table
 from paceline.data.tensors import RaggedTensorType, as_ragged, is_tensor, tensor_array, tensor_to_numpy
 
 if TYPE_CHECKING:
@@ -62,18 +63,39 @@ def check_batch_format(value: str | None) -> BatchFormat:
 # -- from chunks ------------------------------------------------------------------------------
 
 
-def to_batch(chunk: Chunk, batch_format: BatchFormat, *, copy: bool) -> Batch:
+def to_batch(chunk: Chunk, batch_format: BatchFormat, *, copy: bool, own: bool = False) -> Batch:
     """A chunk in the format that the user asked for.
 
     copy=True: memory that is the caller's own to write to. copy=False: may share memory with
-    the chunk; numpy arrays may then be read-only. Arrow tables cannot be written to and are never copied.
+    the chunk; numpy arrays may then be read-only, unless `own` says that nobody else refers to the
+    chunk's memory. Arrow tables cannot be written to and are never copied.
     """
     if batch_format == "pandas":
         return _to_pandas(chunk, copy=copy)
     if batch_format == "pyarrow":
         return pa.Table.from_batches([chunk])
     names = chunk.schema.names
-    return {name: to_numpy(column, copy=copy) for name, column in zip(names, chunk.columns, strict=True)}
+    batch = {name: to_numpy(column, copy=copy) for name, column in zip(names, chunk.columns, strict=True)}
+    if own and not copy:
+        return {name: array if array.flags.writeable else writable(array) for name, array in batch.items()}
+    return batch
+
+
+class _Memory:
+    """Memory that is described as writable, and that lives as long as a numpy array refers to it."""
+
+    __slots__ = ("__array_interface__", "owner")
+
+    def __init__(self, interface: dict[str, Any], owner: NDArray[Any]) -> None:
+        self.__array_interface__ = interface
+        self.owner = owner
+
+
+def writable(array: NDArray[Any]) -> NDArray[Any]:
+    """The same memory without Arrow's read-only mark: for those who know that nobody else uses it."""
+    interface = array.__array_interface__
+    interface["data"] = (interface["data"][0], False)
+    return np.asarray(_Memory(interface, array))
 
 
 def to_numpy(array: pa.Array, *, copy: bool) -> NDArray[Any]:
@@ -181,7 +203,7 @@ def from_batch(batch: object, what: str) -> Chunk:
     if type(batch).__module__.partition(".")[0] == "pandas" and hasattr(batch, "columns"):
         return _from_frame(cast("pd.DataFrame", batch), what)
     if hasattr(batch, "__arrow_c_stream__") and not hasattr(batch, "__array__"):
-        return _one_chunk(pa.table(batch))
+        return _one_chunk(plain_table(pa.table(batch)))
     raise DataError(
         f"{what}: expected a dict of columns, a pandas DataFrame or an Arrow table, not {kind_of(batch)}."
         " A dict maps column names to arrays or lists with one entry per row."

@@ -7,18 +7,20 @@ become float64. Unsigned types that torch can hardly compute with are widened (u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
+from paceline.air import session
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.formats import numbers_inside, to_numpy
+from paceline.data.formats import writable
+from paceline.data.numeric_columns import check_no_nan, numeric_array
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import torch
-    from numpy.typing import NDArray
 
     from paceline.data.block import Chunk
 
@@ -75,58 +77,106 @@ def _dtype_by_column(chunk: Chunk, dtypes: Dtypes) -> Mapping[str, torch.dtype]:
 def _tensor(column: pa.Array, name: str, dtype: torch.dtype | None, copy: bool) -> torch.Tensor:
     import torch
 
-    if pa.types.is_decimal(column.type):
-        column = column.cast(pa.float64())
-    array = to_numpy(column, copy=False)
-    if array.dtype.kind not in "biuf":
-        raise DataError(_refusal(column, name, array))
+    array = numeric_array(column, name)
     if array.dtype in _WIDER:
         array = array.astype(_WIDER[array.dtype])
     shared = not array.flags.writeable  # what is converted already is memory of its own
-    tensor = torch.from_numpy(_writable(array) if shared else array)
+    tensor = torch.from_numpy(writable(array) if shared else array)
     if dtype is not None and dtype != tensor.dtype:
-        if array.dtype.kind == "f" and not dtype.is_floating_point and np.isnan(array).any():
-            raise DataError(
-                f"Column {name!r} has nulls or NaN, which {dtype} cannot hold."
-                " Fill them first (SimpleImputer, or map_batches), or ask for a floating type."
-            )
+        if not dtype.is_floating_point:
+            check_no_nan(array, name, dtype)
         return tensor.to(dtype)
     return tensor.clone() if copy and shared else tensor
 
 
-def _refusal(column: pa.Array, name: str, array: NDArray[Any]) -> str:
-    here = f"Column {name!r} ({column.type})"
-    if numbers_inside(column.type):
-        if pa.types.is_boolean(column.type):
-            problem, remedy = "has nulls, and booleans have no NaN", "Fill them (map_batches)"
-        else:
-            problem, remedy = "has rows of different shapes, or nulls", "Pad or cut them to one shape (map_batches)"
-    elif array.dtype.kind in "mM":
-        problem, remedy = "holds times, which torch does not know", "Turn them into numbers (map_batches)"
-    else:
-        problem = "holds values that are no numbers"
-        remedy = "Encode them (OrdinalEncoder, OneHotEncoder, Tokenizer, or map_batches)"
-    return (
-        f"{here} does not fit into a tensor: it {problem}. {remedy}, leave the column out (drop_columns),"
-        " or make tensors yourself in collate_fn=."
-    )
+# -- devices ----------------------------------------------------------------------------------
 
 
-class _Memory:
-    """Memory that is described as writable, and that lives as long as a numpy array refers to it."""
+def to_device(batch: Any, device: Any = "auto") -> Any:
+    """A batch, whatever it is made of, with all its tensors on that device."""
+    if device == "auto":
+        device = _own_device()
+    if device is None or str(device) == "cpu":
+        return batch
+    return _moved(batch, device)
 
-    __slots__ = ("__array_interface__", "owner")
 
-    def __init__(self, interface: dict[str, Any], owner: NDArray[Any]) -> None:
-        self.__array_interface__ = interface
-        self.owner = owner
+def _own_device() -> str:
+    """The device of this worker; outside of one, the first GPU if there is one."""
+    assigned = os.environ.get("ACCELERATE_TORCH_DEVICE")  # set for every worker that trains with torch
+    if assigned is not None:
+        return assigned
+    if session.current() is not None:
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _writable(array: NDArray[Any]) -> NDArray[Any]:
-    """The same memory without the read-only mark, which torch would warn about.
+def _moved(batch: Any, device: Any) -> Any:
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {name: _moved(value, device) for name, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_moved(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(_moved(value, device) for value in batch)
+    return batch
 
-    Whoever asks for tensors without a copy knows that the memory is theirs to write to, or does not write.
+
+# -- features and label -----------------------------------------------------------------------
+
+
+def features_and_label(
+    batches: Iterable[dict[str, torch.Tensor]],
+    *,
+    label_column: str | None = None,
+    feature_columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    label_column_dtype: torch.dtype | None = None,
+    feature_column_dtypes: Dtypes = None,
+    unsqueeze_label: bool = True,
+    unsqueeze_features: bool = True,
+) -> torch.utils.data.IterableDataset[tuple[Any, torch.Tensor | None]]:
+    """(features, label) batches for torch's tools. Every iteration over the result iterates over `batches` anew.
+
+    Features are the columns side by side, as one matrix; a dict of lists of columns makes a dict of matrices.
+    Without `feature_columns`: all but the label. `feature_column_dtypes` by name goes by the names of that dict
+    or of columns. Unsqueezing gives columns of plain numbers a second dimension of length one.
     """
-    interface = array.__array_interface__
-    interface["data"] = (interface["data"][0], False)
-    return np.asarray(_Memory(interface, array))
+    import torch
+
+    def matrix(batch: dict[str, torch.Tensor], names: Sequence[str], group: str | None) -> torch.Tensor:
+        parts = []
+        for name in names:
+            dtype = feature_column_dtypes
+            if isinstance(dtype, Mapping):
+                dtype = dtype.get(name, None if group is None else dtype.get(group))
+            parts.append(_picked(batch, name, dtype, unsqueeze_features))
+        if len(parts) == 1:
+            return parts[0]
+        if any(part.dim() != 2 for part in parts):
+            shapes = ", ".join(f"{name!r}: {tuple(part.shape)}" for name, part in zip(names, parts, strict=True))
+            raise DataError(f"Columns of these shapes do not stand side by side in one matrix: {shapes}.")
+        return torch.cat(parts, dim=1)
+
+    def pair(batch: dict[str, torch.Tensor]) -> tuple[Any, torch.Tensor | None]:
+        label = None
+        if label_column is not None:
+            label = _picked(batch, label_column, label_column_dtype, unsqueeze_label)
+        if isinstance(feature_columns, Mapping):
+            return {group: matrix(batch, names, group) for group, names in feature_columns.items()}, label
+        return matrix(batch, feature_columns or [name for name in batch if name != label_column], None), label
+
+    class FeaturesAndLabel(torch.utils.data.IterableDataset[tuple[Any, torch.Tensor | None]]):
+        def __iter__(self) -> Iterator[tuple[Any, torch.Tensor | None]]:
+            return map(pair, iter(batches))
+
+    return FeaturesAndLabel()
+
+
+def _picked(batch: dict[str, torch.Tensor], name: str, dtype: torch.dtype | None, unsqueeze: bool) -> torch.Tensor:
+    if name not in batch:
+        raise ConfigError(f"There is no column {name!r}; the columns are {list(batch)}.")
+    tensor = batch[name] if dtype is None else batch[name].to(dtype)
+    return tensor.unsqueeze(1) if unsqueeze and tensor.dim() == 1 else tensor
