@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import paceline.air as air
+    import paceline.data as data
     import paceline.train as train
     import paceline.tune as tune
     from paceline.engine.choose import init as init
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["air", "init", "is_initialized", "shutdown", "train", "tune"]
+__all__ = ["air", "data", "init", "is_initialized", "shutdown", "train", "tune"]
 
-_PACKAGES = ("air", "engine", "run", "storage", "testing", "train", "tune")
-_NOT_YET = ("cli", "data", "serve")
+_PACKAGES = ("air", "data", "engine", "run", "storage", "testing", "train", "tune")
+_NOT_YET = ("cli", "serve")
 _ENGINE_FUNCTIONS = ("init", "is_initialized", "shutdown")
 
 
@@ -37,7 +38,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"paceline.{name}")
     if name in _NOT_YET:
         raise AttributeError(
-            f"paceline.{name} is not in this version; what there is: paceline.air, paceline.train, paceline.tune."
+            f"paceline.{name} is not in this version; what there is: paceline.air, paceline.data, paceline.train, "
+            "paceline.tune."
         )
     raise AttributeError(f"module 'paceline' has no attribute {name!r}")
 

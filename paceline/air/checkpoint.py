@@ -286,6 +286,14 @@ class Checkpoint:
             return None
         return checkpoint_preprocessor.decode(content, self._source.describe())
 
+    def with_preprocessor(self: C, preprocessor: Any) -> C:
+        """This checkpoint with a preprocessor, unless it has one of its own; the object itself stays as it is."""
+        if self.get_preprocessor() is not None:
+            return self
+        together = type(self).from_checkpoint(self)
+        together._preprocessor = preprocessor
+        return together
+
     def set_preprocessor(self, preprocessor: Any) -> None:
         """Keep a preprocessor with this checkpoint."""
         self._preprocessor = preprocessor

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, cast
 
 from paceline.air.constants import (
+    CHECKPOINT_DATA_FILE,
     CHECKPOINT_ID_KEY,
     CHECKPOINT_MANIFEST_FILE,
     CHECKPOINT_METADATA_FILE,
@@ -39,7 +40,13 @@ PACKED_FILES_KEY = "_packed_files"
 """In the dict of a checkpoint that has files: those files, packed."""
 _ADDED_KEYS = frozenset([TIMESTAMP_KEY, PREPROCESSOR_KEY, CHECKPOINT_ID_KEY, PACKED_FILES_KEY])
 _OWN_FILES = frozenset(
-    [DICT_CHECKPOINT_FILE, CHECKPOINT_METADATA_FILE, CHECKPOINT_PREPROCESSOR_FILE, CHECKPOINT_MANIFEST_FILE]
+    [
+        DICT_CHECKPOINT_FILE,
+        CHECKPOINT_METADATA_FILE,
+        CHECKPOINT_PREPROCESSOR_FILE,
+        CHECKPOINT_DATA_FILE,
+        CHECKPOINT_MANIFEST_FILE,
+    ]
 )
 _EMPTY_METADATA = b'{"paceline":1}'
 

@@ -20,6 +20,7 @@ EXPR_ERROR_FILE = "error.txt"
 DICT_CHECKPOINT_FILE = "dict_checkpoint.pkl"
 CHECKPOINT_METADATA_FILE = ".metadata.json"
 CHECKPOINT_PREPROCESSOR_FILE = ".preprocessor.json"
+CHECKPOINT_DATA_FILE = ".data_state.json"
 CHECKPOINT_MANIFEST_FILE = "MANIFEST.json"
 
 AUTOFILLED_KEYS = frozenset(

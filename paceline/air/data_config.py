@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from paceline.air.checks import check_bool, check_choice
@@ -42,6 +42,8 @@ class DatasetConfig:
     uneven: Uneven | None = None
     """Rows that do not divide by the number of workers: "equal" leaves some out in turn and says
     so, "all" gives some workers one more, "error" refuses."""
+    seed: int | None = None
+    """Of what is shuffled; None: one is drawn, and stays with the run and its checkpoints."""
 
     def __post_init__(self) -> None:
         for name in ("fit", "split", "required", "transform", "global_shuffle", "randomize_block_order"):
@@ -49,6 +51,7 @@ class DatasetConfig:
                 check_bool(getattr(self, name), name)
         if self.uneven is not None:
             check_choice(self.uneven, "uneven", UNEVEN_CHOICES)
+        _check_seed(self.seed)
         share = self.max_object_store_memory_fraction
         if share is not None and share != -1 and not 0 <= share <= 1:
             raise ConfigError(f"max_object_store_memory_fraction is {share!r}: use 0 to 1, or -1 for no limit.")
@@ -73,6 +76,7 @@ class DatasetConfig:
             use_stream_api=self.use_stream_api or False,
             stream_window_size=self.stream_window_size,
             uneven=self.uneven or "equal",
+            seed=self.seed,
         )
 
     @staticmethod
@@ -100,11 +104,22 @@ class DatasetConfig:
                 raise ConfigError(
                     f"There is no dataset_config for {name!r}: add one, or use {WILDCARD!r} for all that are not named."
                 )
-            complete[name] = (_overlay(rest, said) if rest else said).fill_defaults()
+            said = _overlay(rest, said) if rest else said
+            complete[name] = replace(said, uneven=said.uneven or usual_uneven(name)).fill_defaults()
         fitted = [name for name, entry in complete.items() if entry.fit]
         if len(fitted) > 1:
             raise ConfigError(f"The preprocessor is fitted on one dataset, but fit=True is set for {fitted}.")
         return complete
+
+
+def usual_uneven(name: str) -> Uneven:
+    """Training must not hang on a rank that has a batch more; evaluation must see every row once."""
+    return "equal" if name == TRAIN_DATASET_KEY else "all"
+
+
+def _check_seed(seed: Any) -> None:
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 62):
+        raise ConfigError(f"seed is {seed!r}: use a whole number from 0 on, or None.")
 
 
 def _overlay(below: DatasetConfig, above: DatasetConfig) -> DatasetConfig:
@@ -125,6 +140,10 @@ class DataConfig:
     """Options of the data engine."""
     uneven: Uneven | None = None
     """As in DatasetConfig; None means "equal" for "train" and "all" for others."""
+    shuffle: Literal["rows", "blocks"] | None = None
+    """Shuffle the datasets that are split, anew for each epoch: every row, or only the order of blocks."""
+    seed: int | None = None
+    """Of the shuffle; None: one is drawn, and stays with the run and its checkpoints."""
 
     def __post_init__(self) -> None:
         names = self.datasets_to_split
@@ -134,6 +153,9 @@ class DataConfig:
             raise ConfigError(f"datasets_to_split is {names!r}: use a list of dataset names, or 'all'.")
         if self.uneven is not None:
             check_choice(self.uneven, "uneven", UNEVEN_CHOICES)
+        if self.shuffle is not None:
+            check_choice(self.shuffle, "shuffle", ("rows", "blocks"))
+        _check_seed(self.seed)
 
     def splits(self, name: str) -> bool:
         """Whether this dataset is split."""
@@ -143,4 +165,20 @@ class DataConfig:
 
     def uneven_for(self, name: str) -> Uneven:
         """What happens to this dataset's rows that do not divide."""
-        return self.uneven or ("equal" if name == TRAIN_DATASET_KEY else "all")
+        return self.uneven or usual_uneven(name)
+
+    def as_dataset_configs(self, names: Iterable[str]) -> dict[str, DatasetConfig]:
+        """The same, said for each dataset."""
+        configs = {}
+        for name in names:
+            splits = self.splits(name)
+            shuffle = self.shuffle if splits else None
+            configs[name] = DatasetConfig(
+                fit=name == TRAIN_DATASET_KEY,
+                split=splits,
+                global_shuffle=shuffle == "rows",
+                randomize_block_order=shuffle == "blocks",
+                uneven=self.uneven_for(name),
+                seed=self.seed,
+            )
+        return configs

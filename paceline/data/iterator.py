@@ -64,7 +64,7 @@ class DataIterator(Batches):
             yielded = list(leg.yielded)
             yielded[self._rank] = self._yielded
             progress = replace(progress, legs=(*progress.legs[:-1], replace(leg, yielded=tuple(yielded))))
-        return progress.as_json()
+        return {**progress.as_json(), "rank": self._rank}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on from a position: this rank's own, or the list of all ranks' (needed if their number has changed)."""
@@ -77,12 +77,11 @@ class DataIterator(Batches):
                 f"The state was taken from a dataset of {progress.rows:,} rows in {progress.blocks} blocks; "
                 f"{self._dataset.name!r} has {self._dataset.rows:,} rows in {self._dataset.blocks}."
             )
-        if isinstance(state, Mapping) and progress.legs and progress.legs[-1].workers != self._workers:
-            if sum(1 for rows in progress.legs[-1].yielded if rows) <= 1 < progress.legs[-1].workers:
-                raise DataError(
-                    f"The state is that of one of {progress.legs[-1].workers} workers, and there are {self._workers} "
-                    "now: pass the list of all their states."
-                )
+        if "rank" in whole and progress.legs and progress.legs[-1].workers != self._workers:
+            raise DataError(
+                f"The state is that of one of {progress.legs[-1].workers} workers, and there are {self._workers} now: "
+                "pass the list of all their states."
+            )
         self._progress, self._yielded, self._current = progress, None, None
 
     def rows_left_out(self) -> list[int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -39,7 +39,15 @@ if TYPE_CHECKING:
 class Attempt:
     """The workers of one attempt. `start` is all or nothing; `stop` is always safe to call."""
 
-    def __init__(self, number: int, spec: RunSpec, engine: Engine, run_dir: RunDir, start: StartPoint) -> None:
+    def __init__(
+        self,
+        number: int,
+        spec: RunSpec,
+        engine: Engine,
+        run_dir: RunDir,
+        start: StartPoint,
+        data_files: Sequence[int] = (),
+    ) -> None:
         self.number = number
         self.start_point = start
         self.world_size = spec.world_size
@@ -50,6 +58,7 @@ class Attempt:
         self._spec = spec
         self._engine = engine
         self._run_dir = run_dir
+        self._data_files = data_files
         self._backend: Backend = spec.backend_config.backend_cls()
         self._group: WorkerGroup | None = None
         self.settled_at = float("inf")
@@ -72,7 +81,7 @@ class Attempt:
             self._backend.on_start(group, config)
             self._backend.on_training_start(group, config)
             group.start(task, [encode(self._for_rank(setup, place)) for place in group.placement.workers])
-            self._hand_over_memory_checkpoint(group)
+            self._hand_over_files(group)
         except BaseException:
             self.stop(grace=0.0)
             raise
@@ -97,7 +106,7 @@ class Attempt:
         return Placement(
             run_id=self._spec.identity.experiment_id,
             workers=tuple(places),
-            preload=modules_to_preload(self._spec.backend_config),
+            preload=modules_to_preload(self._spec.backend_config, with_data=self._spec.ingest is not None),
             fresh=self._backend.fresh,
             threads=threads_per_worker(scaling, self.world_size),
             start_timeout_s=failure.start_timeout_s,
@@ -121,10 +130,13 @@ class Attempt:
             setup, world_rank=place.rank, local_rank=place.local_rank, node_rank=place.node_rank
         )
 
-    def _hand_over_memory_checkpoint(self, group: WorkerGroup) -> None:
-        if self.start_point.memory_file is not None:
+    def _hand_over_files(self, group: WorkerGroup) -> None:
+        """The checkpoint and the rows that are in files without a name: the first message brings them."""
+        memory_file = self.start_point.memory_file
+        files = [*([] if memory_file is None else [memory_file]), *self._data_files]
+        if files:
             for rank in range(self.world_size):
-                group.reply(rank, b"", [self.start_point.memory_file])
+                group.reply(rank, b"", files)
 
     # -- running --------------------------------------------------------------------------
 
@@ -199,11 +211,12 @@ def threads_per_worker(scaling: ScalingConfig, world_size: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // world_size)
 
 
-def modules_to_preload(config: BackendConfig) -> tuple[str, ...]:
+def modules_to_preload(config: BackendConfig, *, with_data: bool = False) -> tuple[str, ...]:
     """What every worker of such a run will import: loaded once, then forked with it."""
-    return (*config.backend_cls.preload, "paceline.run.worker", "paceline.air.checkpoint", "cloudpickle")
+    data = ("paceline.data.iterator", "paceline.data.ingest.handover", "pyarrow.parquet") if with_data else ()
+    return (*config.backend_cls.preload, *data, "paceline.run.worker", "paceline.air.checkpoint", "cloudpickle")
 
 
-def pickled_task(spec: RunSpec) -> bytes:
+def pickled_task(spec: RunSpec, datasets: bytes | None = None, preprocessor: Any = None) -> bytes:
     """The train function ready to travel; refused here, before any worker starts, if it cannot."""
-    return dumps(TrainTask(spec.train), "train_loop_per_worker")
+    return dumps(TrainTask(spec.train, datasets, preprocessor), "train_loop_per_worker")

@@ -8,6 +8,7 @@ set or the new one.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -18,6 +19,7 @@ from typing import Any
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig
+from paceline.air.constants import CHECKPOINT_DATA_FILE
 from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError, StorageError
 from paceline.run.messages import StagedCheckpoint
 from paceline.run.retention import (
@@ -91,12 +93,19 @@ class CheckpointKeeper:
     # -- committing -----------------------------------------------------------------------
 
     def commit(
-        self, staged: StagedCheckpoint, parts: Mapping[int, StagedCheckpoint], iteration: int, row: Mapping[str, Any]
+        self,
+        staged: StagedCheckpoint,
+        parts: Mapping[int, StagedCheckpoint],
+        iteration: int,
+        row: Mapping[str, Any],
+        data: Mapping[str, Any] | None = None,
     ) -> Commit:
         """Make rank 0's staged checkpoint, with the other ranks' parts, a committed one."""
         staging = Path(os.fsdecode(staged.path))
         if parts:
             storage_commit.merge_staged(staging, {rank: Path(os.fsdecode(part.path)) for rank, part in parts.items()})
+        if data is not None:
+            storage_commit.add_file(staging, CHECKPOINT_DATA_FILE, json.dumps(data).encode())
         self.journal.sync()  # the rows up to this checkpoint must be there whenever it is
         storage_commit.commit(staging, self.run_dir.checkpoint(staged.number))
         kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size)
@@ -122,14 +131,19 @@ class CheckpointKeeper:
         return Commit(kept, upload)
 
     def commit_in_memory(
-        self, staged: StagedCheckpoint, memory_file: int, iteration: int, row: Mapping[str, Any]
+        self,
+        staged: StagedCheckpoint,
+        memory_file: int,
+        iteration: int,
+        row: Mapping[str, Any],
+        data: Mapping[str, Any] | None = None,
     ) -> Commit:
         """Hold the newest checkpoint's memory file; nothing is written to disk."""
         if self.memory_file is not None:
             os.close(self.memory_file)
         self.memory_file = memory_file
         self.committed.clear()
-        kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size)
+        kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size, data)
         self._take(kept)
         return Commit(kept)
 

@@ -36,6 +36,8 @@ class Report(msgspec.Struct, frozen=True, tag=True, array_like=True):
     checkpoint_follows: bool = False
     """The checkpoint of this index is being written in the background (CheckpointReady)."""
     reduce: dict[str, str] | None = None
+    data: dict[str, dict[str, Any]] | None = None
+    """Where the rank is in each of its datasets."""
     with_checkpoint: bool = False
     """The call had a checkpoint, whether or not this rank's files are kept."""
 
@@ -118,6 +120,10 @@ class SessionSetup(msgspec.Struct, frozen=True):
     async_save: bool = False
     keep_all_ranks: bool = False
     score_attribute: str | None = None
+    data_files: int = 0
+    """How many descriptors of files with rows come with the first message, after the checkpoint's."""
+    data_state: dict[str, Any] | None = None
+    """Where the ranks were in each dataset when the checkpoint to continue from was reported."""
     window: int = 1000
     """How many rows a rank may run ahead of the journal."""
 

@@ -13,7 +13,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import CheckpointError, FailureKind, MetricError, StorageError
 from paceline.run.alignment import Alignment, reduce_metrics
@@ -32,6 +32,9 @@ from paceline.run.messages import (
 from paceline.run.observers import Observers
 from paceline.run.rows import RowFiller
 from paceline.storage.journal import Journal
+
+if TYPE_CHECKING:
+    from paceline.run.data_positions import DataPositions
 
 _ACKNOWLEDGE_EVERY = 250
 """Rows per acknowledgement; a rank may run 1,000 rows ahead of the last one."""
@@ -64,6 +67,7 @@ class ReportFlow:
         journal: Journal,
         keeper: CheckpointKeeper,
         observers: Observers,
+        positions: DataPositions | None = None,
     ) -> None:
         self.alignment = Alignment(world_size, start_index)
         self.rank_metrics: dict[int, dict[str, Any]] = {}
@@ -75,6 +79,9 @@ class ReportFlow:
         self._journal = journal
         self._keeper = keeper
         self._observers = observers
+        self._positions = positions
+        self._waiting_for_positions: dict[int, Callable[[], None]] = {}
+        """Reports whose checkpoint is staged, and how to commit it once all ranks' places in the data are known."""
         self._decided = start_index
         self._outbox: list[tuple[int, ToWorker]] = []
         self._commits: deque[_PendingCommit] = deque()
@@ -109,10 +116,14 @@ class ReportFlow:
             self.problem = Problem("storage", rank, f"the checkpoint of report {message.index}: {message.message}")
         else:
             self.alignment.finish(rank, message.reports)
+            if self._positions is not None:
+                self._positions.finish(rank)
 
     def _on_report(self, rank: int, report: Report, descriptors: tuple[int, ...]) -> None:
         self.alignment.received(rank, report)
         self.rank_metrics[rank] = report.metrics
+        if self._positions is not None:
+            self._positions.note(rank, report.index, report.data, with_checkpoint=report.with_checkpoint)
         if rank != 0:
             self._journal_row(rank, report)
         if descriptors:
@@ -127,6 +138,7 @@ class ReportFlow:
             self.alignment.gather(rank, report)  # nobody waits for it here; a rank that brings none is noticed
         if rank == 0:
             self._decide(report, {})
+        self._commit_what_is_complete()
 
     def _decide(self, report: Report, gathered: Mapping[int, Report]) -> None:
         """Rank 0's row of an index is complete: write it down, commit its checkpoint, then conclude."""
@@ -148,10 +160,15 @@ class ReportFlow:
             return
         self._undecided_rows[report.index] = row
         parts = {rank: each.checkpoint for rank, each in gathered.items() if rank and each.checkpoint}
-        commit = self._commit(report.checkpoint, parts, report.index, row)
-        if commit is not None:
-            conclude = functools.partial(self._conclude, report.index, row, reduced, commit)
-            self._commits.append(_PendingCommit(commit, conclude))
+        staged = report.checkpoint
+
+        def commit_now() -> None:
+            commit = self._commit(staged, parts, report.index, row)
+            if commit is not None:
+                conclude = functools.partial(self._conclude, report.index, row, reduced, commit)
+                self._commits.append(_PendingCommit(commit, conclude))
+
+        self._commit_once_complete(report.index, commit_now)
 
     def _commit_if_ready(self, index: int) -> None:
         """Commit a checkpoint that was written in the background, once its row and all its parts are there."""
@@ -162,17 +179,42 @@ class ReportFlow:
         parts = self._ready.pop(index)
         staged = parts.pop(0)
         row = self._rows_awaiting_checkpoint.pop(index)
-        commit = self._commit(staged, parts, index, row)
-        if commit is None:
+
+        def commit_now() -> None:
+            commit = self._commit(staged, parts, index, row)
+            if commit is not None:
+                self._commits.append(
+                    _PendingCommit(commit, functools.partial(self._conclude_background, index, commit))
+                )
+
+        self._commit_once_complete(index, commit_now)
+
+    def _conclude_background(self, index: int, commit: Commit) -> None:
+        self._background_commits += 1
+        self._announce(index, commit)
+        for each in range(self.alignment.world_size):
+            self._acknowledge(each)
+
+    def _commit_once_complete(self, index: int, commit_now: Callable[[], None]) -> None:
+        if self._positions is None:
+            commit_now()
             return
+        self._waiting_for_positions[index] = commit_now
+        self._commit_what_is_complete()
 
-        def conclude() -> None:
-            self._background_commits += 1
-            self._announce(index, commit)
-            for each in range(self.alignment.world_size):
-                self._acknowledge(each)
-
-        self._commits.append(_PendingCommit(commit, conclude))
+    def _commit_what_is_complete(self) -> None:
+        """Commit staged checkpoints, oldest first, as far as all ranks have told where they are in the data."""
+        while self._waiting_for_positions and self._positions is not None and self.problem is None:
+            index = min(self._waiting_for_positions)
+            if not self._positions.complete(index):
+                return
+            missing = self._positions.missing(index)
+            if missing:
+                self._observers.warn(
+                    f"Rank(s) {', '.join(map(str, missing))} did not reach report {index}, which has a checkpoint: their "
+                    "place in the datasets is taken to be that of rank 0. Call report() on every rank."
+                )
+            self._waiting_for_positions.pop(index)()
 
     def _commit(
         self,
@@ -181,10 +223,11 @@ class ReportFlow:
         index: int,
         row: dict[str, Any],
     ) -> Commit | None:
+        data = None if self._positions is None else self._positions.take(index)
         try:
             if self._keeper.in_memory:
-                return self._keeper.commit_in_memory(staged, self._memory_files.pop(index), index, row)
-            return self._keeper.commit(staged, parts, index, row)
+                return self._keeper.commit_in_memory(staged, self._memory_files.pop(index), index, row, data)
+            return self._keeper.commit(staged, parts, index, row, data)
         except (StorageError, CheckpointError) as error:
             self._fail("storage", str(error))
             return None
@@ -207,10 +250,17 @@ class ReportFlow:
 
     @property
     def commits_under_way(self) -> bool:
+        """Some checkpoint is staged and not committed yet."""
+        return bool(self._commits or self._waiting_for_positions)
+
+    @property
+    def uploading(self) -> bool:
+        """Some checkpoint is on its way to the storage."""
         return bool(self._commits)
 
     def conclude_commits(self) -> None:
         """Conclude the rows whose checkpoints have been stored meanwhile, in order."""
+        self._commit_what_is_complete()
         while self._commits and self._commits[0].commit.done and self.problem is None:
             pending = self._commits.popleft()
             try:

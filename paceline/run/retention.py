@@ -25,6 +25,8 @@ class KeptCheckpoint:
     row: Mapping[str, Any]
     """The row it was reported with."""
     size: int = 0
+    data: Mapping[str, Any] | None = None
+    """Where the ranks were in their datasets; known here only for one that is in memory."""
 
 
 def ranked(config: CheckpointConfig, kept: Sequence[KeptCheckpoint]) -> list[KeptCheckpoint]:

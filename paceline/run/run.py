@@ -28,6 +28,7 @@ from paceline.engine.base import Engine
 from paceline.run import interrupts, root_cause, trial_files
 from paceline.run.attempt import Attempt, pickled_task
 from paceline.run.checkpoint_keeper import CheckpointKeeper
+from paceline.run.data import RunData
 from paceline.run.failure_policy import GiveUp, decide
 from paceline.run.hang_watch import HangWatch, stacks_text
 from paceline.run.history import JournalHistory, filler_of, lost_row
@@ -68,7 +69,8 @@ class Run:
         self.phase = Phase.STARTING
         self.result: Result | None = None
         self.stopped_by_signal: int | None = None
-        self._task = pickled_task(spec)
+        self._data = RunData.prepared(spec)
+        self._task = pickled_task(spec, self._data.packed, self._data.preprocessor)
         self._files = (
             trial_files.reopen(spec) if spec.restore_path is not None else trial_files.create(spec, engine.name)
         )
@@ -172,7 +174,7 @@ class Run:
             self._deadline = time.monotonic() + self.spec.run_config.failure_config.stop_grace_s
 
     def _time_to_wait(self, attempt: Attempt, flow: ReportFlow, timeout: float) -> float:
-        if flow.commits_under_way:
+        if flow.uploading:
             timeout = min(timeout, 0.01)
         nearest = min(self._deadline, attempt.settled_at)
         return max(0.0, min(timeout, nearest - time.monotonic()))
@@ -186,6 +188,8 @@ class Run:
             if self._files.ended_as == "finished":
                 self._already_finished()
                 return
+            for note in self._data.notes:
+                self._observers.warn(note)
         delay = self._not_before - time.monotonic()
         if delay > 0:
             time.sleep(min(delay, POLL_S))
@@ -194,20 +198,35 @@ class Run:
         start = self._start_point()
         self._keeper.attempt = number
         self._newest_before = self._keeper.newest
-        self._attempt = attempt = Attempt(number, self.spec, self.engine, self._run_dir, start)
+        data_state = self._data.usable_state(start.data, self._observers.warn)
+        self._attempt = attempt = Attempt(number, self.spec, self.engine, self._run_dir, start, self._data.files)
         began = time.monotonic()
         try:
             attempt.start(
                 self._task,
                 session_setup(
-                    self.spec, self._observers.trial, self._keeper, start, decides=self._observers.may_stop_the_run
+                    self.spec,
+                    self._observers.trial,
+                    self._keeper,
+                    start,
+                    decides=self._observers.may_stop_the_run,
+                    data_files=len(self._data.files),
+                    data_state=data_state,
                 ),
             )
         except (EngineError, WorkerError) as error:
             self._attempt_failed(attempt, [root_cause.startup_failure(error)])
             return
         filler = self._record_attempt(attempt, time.monotonic() - began)
-        self._flow = ReportFlow(self.spec.world_size, start.index, filler, self._journal, self._keeper, self._observers)
+        self._flow = ReportFlow(
+            self.spec.world_size,
+            start.index,
+            filler,
+            self._journal,
+            self._keeper,
+            self._observers,
+            self._data.positions(self.spec.world_size, start.index),
+        )
         self._watch = HangWatch(self.spec.world_size, self.spec.run_config.failure_config.hang_timeout_s)
         self._observers.attempt_started(filler.first())
         if number > 0 or self._files.records:

@@ -46,6 +46,8 @@ class Session:
         self.trial_resources = setup.resources
         self.metadata = setup.metadata
         self.shards: dict[str, Any] = {}
+        self.preprocessor: Any = None
+        """Fitted by the run; goes into every checkpoint that has none of its own."""
         self._setup = setup
         self._channel = channel
         self._stager = CheckpointStager(setup, channel)
@@ -96,6 +98,7 @@ class Session:
                         checkpoint=staged,
                         checkpoint_follows=follows,
                         reduce=dict(reduce) if reduce else None,
+                        data={name: shard.state_dict() for name, shard in self.shards.items()} or None,
                         with_checkpoint=checkpoint is not None,
                     )
                 ),
@@ -178,6 +181,8 @@ class Session:
     ) -> tuple[StagedCheckpoint | None, bool, tuple[int, ...]]:
         if checkpoint is None:
             return None, False, ()
+        if self.preprocessor is not None:
+            checkpoint = checkpoint.with_preprocessor(self.preprocessor)
         staged = self._stager.stage(checkpoint, index, plain, self._read_messages_blocking)
         fault_point("before_report_send")
         return staged

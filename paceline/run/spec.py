@@ -12,6 +12,7 @@ from paceline.run.backend import BackendConfig
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
+    from paceline.data.ingest.request import Ingest
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class RunSpec:
     scaling: ScalingConfig
     run_config: RunConfig
     backend_config: BackendConfig = field(default_factory=BackendConfig)
+    ingest: Ingest | None = None
+    """The datasets, and what is to be done with them before workers start."""
     resume_from: Checkpoint | None = None
     restore_path: str | None = None
     """The trial directory to continue; None for a new one."""

@@ -156,7 +156,8 @@ class CheckpointStager:
             os.rename(source, path)
         except OSError:  # another file system: it is copied instead
             return None
-        return type(checkpoint).from_directory(str(path))
+        taken = type(checkpoint).from_directory(str(path))
+        return taken if checkpoint._preprocessor is None else taken.with_preprocessor(checkpoint._preprocessor)
 
     def sent(self, descriptors: tuple[int, ...]) -> None:
         """The report is on its way: its descriptors belong to the driver now."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.checkpoint_data import data_state_of
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.messages import SessionSetup
 from paceline.run.rows import node_ip
@@ -30,6 +31,8 @@ class StartPoint:
     path: str | None = None
     uri: str | None = None
     memory_file: int | None = None
+    data: Mapping[str, Any] | None = None
+    """Where the ranks were in their datasets."""
 
 
 def from_own_checkpoint(keeper: CheckpointKeeper) -> StartPoint | None:
@@ -37,12 +40,14 @@ def from_own_checkpoint(keeper: CheckpointKeeper) -> StartPoint | None:
     newest = keeper.newest_valid()
     if newest is None:
         return None
+    path = None if keeper.in_memory else str(keeper.run_dir.checkpoint(newest.number))
     return StartPoint(
         index=newest.iteration,
         time_s=_seconds(newest.row.get("time_total_s")),
         checkpoint_number=newest.number,
-        path=None if keeper.in_memory else str(keeper.run_dir.checkpoint(newest.number)),
+        path=path,
         memory_file=keeper.memory_file,
+        data=newest.data if path is None else data_state_of(Checkpoint.from_directory(path)),
     )
 
 
@@ -58,11 +63,12 @@ def from_given_checkpoint(checkpoint: Checkpoint | None) -> StartPoint:
     """
     if checkpoint is None:
         return StartPoint()
+    data = data_state_of(checkpoint)
     if checkpoint.kind == "local_path":
-        return StartPoint(path=checkpoint.path)
+        return StartPoint(path=checkpoint.path, data=data)
     if checkpoint.kind == "uri":
-        return StartPoint(uri=checkpoint.uri)
-    return StartPoint(memory_file=memory_file(checkpoint))
+        return StartPoint(uri=checkpoint.uri, data=data)
+    return StartPoint(memory_file=memory_file(checkpoint), data=data)
 
 
 def attempt_record(
@@ -85,7 +91,14 @@ def attempt_record(
 
 
 def session_setup(
-    spec: RunSpec, trial: Trial, keeper: CheckpointKeeper, start: StartPoint, *, decides: bool
+    spec: RunSpec,
+    trial: Trial,
+    keeper: CheckpointKeeper,
+    start: StartPoint,
+    *,
+    decides: bool,
+    data_files: int = 0,
+    data_state: Mapping[str, Any] | None = None,
 ) -> SessionSetup:
     """What every rank's session is told; the attempt adds which rank it is."""
     config = spec.run_config.checkpoint_config
@@ -113,4 +126,6 @@ def session_setup(
         async_save=config.async_save,
         keep_all_ranks=config.keep_all_ranks,
         score_attribute=config.checkpoint_score_attribute,
+        data_files=data_files,
+        data_state=None if data_state is None else dict(data_state),
     )

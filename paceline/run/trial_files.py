@@ -340,6 +340,7 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
         "keep_all_ranks": config.checkpoint_config.keep_all_ranks,
         "max_failures": config.failure_config.max_failures,
         "stop": as_json(config.stop) if isinstance(config.stop, Mapping) else None,
+        "datasets": sorted(spec.ingest.datasets) if spec.ingest is not None else [],
         "had_callbacks": bool(config.callbacks),
         "had_stop": config.stop is not None,
     }

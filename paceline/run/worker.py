@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.air import faults
 from paceline.air import session as session_slot
 from paceline.air.errors import StopTraining
 from paceline.run.messages import Finished, SessionSetup, decode_setup, encode
 from paceline.run.session import Session
+from paceline.run.shards import open_shards
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
@@ -20,13 +21,20 @@ if TYPE_CHECKING:
 class TrainTask:
     """The task that a group starts on every rank; `argument` is the rank's SessionSetup."""
 
-    def __init__(self, train: Callable[[], None]) -> None:
+    def __init__(self, train: Callable[[], None], datasets: bytes | None = None, preprocessor: Any = None) -> None:
         self.train = train
+        self.datasets = datasets
+        """Packed; unpacked once the files that belong to them have arrived."""
+        self.preprocessor = preprocessor
 
     def __call__(self, channel: WorkerChannel, argument: bytes) -> None:
         setup = decode_setup(argument)
         faults.role.update(rank=str(setup.world_rank), attempt=str(setup.attempt))
-        session = Session(setup, channel, _resume_checkpoint(setup, channel))
+        files = _handed_over_files(setup, channel)
+        session = Session(setup, channel, _resume_checkpoint(setup, files))
+        session.preprocessor = self.preprocessor
+        if self.datasets is not None:
+            session.shards = open_shards(self.datasets, files, setup)
         session_slot.install(session)
         stopped = False
         try:
@@ -41,7 +49,15 @@ class TrainTask:
         channel.send(encode(Finished(reports=session.reports, stopped=stopped)))
 
 
-def _resume_checkpoint(setup: SessionSetup, channel: WorkerChannel) -> Checkpoint | None:
+def _handed_over_files(setup: SessionSetup, channel: WorkerChannel) -> list[int]:
+    if not setup.resume_in_memory and not setup.data_files:
+        return []
+    channel.receive(None)
+    return list(channel.take_fds())
+
+
+def _resume_checkpoint(setup: SessionSetup, files: list[int]) -> Checkpoint | None:
+    """The checkpoint to continue from; one in memory is the first of the files, and taken from them."""
     from paceline.air.checkpoint import Checkpoint
 
     if setup.resume_path is not None:
@@ -49,7 +65,5 @@ def _resume_checkpoint(setup: SessionSetup, channel: WorkerChannel) -> Checkpoin
     if setup.resume_uri is not None:
         return Checkpoint.from_uri(setup.resume_uri)
     if setup.resume_in_memory:
-        channel.receive(None)
-        (descriptor,) = channel.take_fds()
-        return Checkpoint._from_memory_file(descriptor)
+        return Checkpoint._from_memory_file(files.pop(0))
     return None

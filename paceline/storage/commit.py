@@ -16,7 +16,7 @@ from paceline.air.errors import CheckpointError
 from paceline.air.faults import fault_point
 from paceline.storage.files import delete_tree as _delete_tree
 from paceline.storage.files import storage_error, sync_directory, write_durably
-from paceline.storage.manifest import FileEntry, Manifest, path_of, read_manifest, verify
+from paceline.storage.manifest import FileEntry, Manifest, new_hash, path_of, read_manifest, verify
 from paceline.storage.run_dir import MANIFEST_NAME, METADATA_NAME
 from paceline.storage.stager import Stager
 
@@ -24,6 +24,7 @@ __all__ = [
     "FileEntry",
     "Manifest",
     "Stager",
+    "add_file",
     "commit",
     "delete_tree",
     "merge_staged",
@@ -69,6 +70,21 @@ def delete_tree(path: Path) -> None:
     """The second step of a deletion. Never follows links; nothing there is fine."""
     _delete_tree(path)
     fault_point("after_delete")
+
+
+def add_file(staging: Path, name: str, content: bytes) -> None:
+    """Add a small file to a finished staging directory; one of that name is replaced."""
+    manifest = read_manifest(staging)
+    checksum = new_hash()
+    checksum.update(content)
+    entry = FileEntry(size=len(content), hash=checksum.hexdigest())
+    try:
+        write_durably(staging / path_of(name), content)
+        (staging / path_of(name)).chmod(entry.mode)
+        write_durably(staging / MANIFEST_NAME, replace(manifest, files={**manifest.files, name: entry}).encode())
+        sync_directory(staging)
+    except OSError as error:
+        raise storage_error(error, staging, f"adding {name}") from error
 
 
 def merge_staged(into: Path, others: Mapping[int, Path], *, into_rank: int = 0) -> Manifest:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
+from paceline.air import session as session_slot
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from paceline.air.errors import (
@@ -19,10 +20,12 @@ from paceline.air.errors import (
     TrainingFailedError,
 )
 from paceline.engine.choose import choose_engine
+from paceline.run.session import Session
 from paceline.run.spec import RunSpec, TrialIdentity
 from paceline.run.trial_files import ending, find_remote_trials, find_trials, has_checkpoints, state_records
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.run_dir import resolve_storage
+from paceline.train.datasets import check_datasets, missing_again, preprocessed
 
 if TYPE_CHECKING:
     from paceline.air.result import Result
@@ -71,11 +74,7 @@ class BaseTrainer:
         self._check_arguments()
 
     def _check_arguments(self) -> None:
-        if self.datasets or self.preprocessor is not None:
-            raise ConfigError(
-                "datasets= and preprocessor= need paceline.data, which this version does not have yet. Load the data "
-                "inside the train function (for PyTorch: a DataLoader and prepare_data_loader)."
-            )
+        check_datasets(self.datasets, self.preprocessor)
         for field in dataclasses.fields(self.scaling_config):
             value = getattr(self.scaling_config, field.name)
             if value != field.default and field.name not in self._scaling_config_allowed_keys:
@@ -97,7 +96,9 @@ class BaseTrainer:
         """Prepare; called first."""
 
     def preprocess_datasets(self) -> None:
-        """Prepare the datasets; called second."""
+        """Fit the preprocessor on "train" (if it is not fitted) and apply it to all datasets; called second."""
+        if self.datasets:
+            self.datasets = preprocessed(self.datasets, self.preprocessor)
 
     def training_loop(self) -> None:
         """Train, and report with the session."""
@@ -182,6 +183,7 @@ class BaseTrainer:
     ) -> dict[str, Any]:
         """The constructor's arguments: those given now, else those of the earlier run."""
         given = {name: value for name, value in arguments.items() if value is not None}
+        missing_again(settings.get("datasets", []), given.get("datasets"))
         if settings["resumed"] and "resume_from_checkpoint" not in given:
             if settings["resume_from"] is None:
                 raise RestoreError(
@@ -228,6 +230,9 @@ class _TrainerLoop:
     def __call__(self) -> None:
         self.trainer.setup()
         self.trainer.preprocess_datasets()
+        session = session_slot.current()
+        if isinstance(session, Session):
+            session.preprocessor = self.trainer.preprocessor
         self.trainer.training_loop()
 
 

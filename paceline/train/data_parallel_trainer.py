@@ -15,9 +15,11 @@ from paceline.run.attempt import modules_to_preload
 from paceline.run.backend import BackendConfig
 from paceline.run.spec import RunSpec, TrainFunction
 from paceline.train.base_trainer import BaseTrainer
+from paceline.train.datasets import complete_configs, make_ingest
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
+    from paceline.air.data_config import DatasetConfig
 
 
 class DataParallelTrainer(BaseTrainer):
@@ -61,6 +63,7 @@ class DataParallelTrainer(BaseTrainer):
         self.train_loop_config = train_loop_config
         self.backend_config = backend_config or BackendConfig()
         self.dataset_config = dataset_config
+        complete_configs(dataset_config, self.datasets)  # what is wrong with it is told here
         self._takes_config = _takes_config(train_loop_per_worker)
         if train_loop_config and not self._takes_config:
             warn_at_users_line(
@@ -72,14 +75,20 @@ class DataParallelTrainer(BaseTrainer):
     def _warm_up(self) -> None:
         """Let the workers' imports begin while the user's own program goes on."""
         if not self.backend_config.backend_cls.fresh:
-            choose_engine(self.run_config.engine).warm(modules_to_preload(self.backend_config))
+            modules = modules_to_preload(self.backend_config, with_data=bool(self.datasets))
+            choose_engine(self.run_config.engine).warm(modules)
 
     def to_run_spec(self) -> RunSpec:
         if self.scaling_config.num_workers is None:
             raise ConfigError("How many workers? Pass scaling_config=ScalingConfig(num_workers=2), for example.")
         config = {} if self.train_loop_config is None else {"train_loop_config": dict(self.train_loop_config)}
         function = TrainFunction(self.train_loop_per_worker, self.train_loop_config, self._takes_config)
-        return self._run_spec(function, config, backend_config=self.backend_config)
+        ingest = make_ingest(self.datasets, self.dataset_config, self.preprocessor)
+        return self._run_spec(function, config, backend_config=self.backend_config, ingest=ingest)
+
+    def get_dataset_config(self) -> dict[str, DatasetConfig]:
+        """How each dataset reaches the workers."""
+        return complete_configs(self.dataset_config, self.datasets)
 
     @classmethod
     def _restored_arguments(

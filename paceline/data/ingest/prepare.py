@@ -42,7 +42,7 @@ def prepare(
     """Do all that needs a look at all rows. `configs` has a complete entry for every dataset."""
     given = {name: as_dataset(name, value) for name, value in datasets.items()}
     if preprocessor is not None:
-        _fit(preprocessor, given, configs)
+        fit_preprocessor(preprocessor, given, configs)
     ready: dict[str, PreparedDataset] = {}
     notes: list[str] = []
     for name, dataset in given.items():
@@ -73,7 +73,10 @@ def as_dataset(name: str, value: Any) -> Dataset:
     return made
 
 
-def _fit(preprocessor: Preprocessor, datasets: Mapping[str, Dataset], configs: Mapping[str, DatasetConfig]) -> None:
+def fit_preprocessor(
+    preprocessor: Preprocessor, datasets: Mapping[str, Dataset], configs: Mapping[str, DatasetConfig]
+) -> None:
+    """Fit it on the dataset that is marked for it, unless it is fitted already."""
     if preprocessor.fit_status() in (Preprocessor.FitStatus.FITTED, Preprocessor.FitStatus.NOT_FITTABLE):
         return
     for name, dataset in datasets.items():

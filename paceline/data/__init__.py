@@ -1,0 +1,85 @@
+"""Datasets: read, transform, split and feed rows (``from paceline import data``).
+
+Everything is loaded on first use, so that importing this package stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.data.dataset import Dataset as Dataset
+    from paceline.data.from_objects import from_arrow as from_arrow
+    from paceline.data.from_objects import from_huggingface as from_huggingface
+    from paceline.data.from_objects import from_items as from_items
+    from paceline.data.from_objects import from_numpy as from_numpy
+    from paceline.data.from_objects import from_pandas as from_pandas
+    from paceline.data.from_objects import from_torch as from_torch
+    from paceline.data.from_objects import range as range
+    from paceline.data.from_objects import range_tensor as range_tensor
+    from paceline.data.grouped import GroupedData as GroupedData
+    from paceline.data.iterator import DataIterator as DataIterator
+    from paceline.data.operations.concurrency import ActorPoolStrategy as ActorPoolStrategy
+    from paceline.data.preprocessor import Preprocessor as Preprocessor
+    from paceline.data.read import read_binary_files as read_binary_files
+    from paceline.data.read import read_csv as read_csv
+    from paceline.data.read import read_images as read_images
+    from paceline.data.read import read_json as read_json
+    from paceline.data.read import read_numpy as read_numpy
+    from paceline.data.read import read_parquet as read_parquet
+    from paceline.data.read import read_text as read_text
+    from paceline.data.read import read_tfrecords as read_tfrecords
+    from paceline.data.read import read_webdataset as read_webdataset
+
+_PLACES = {
+    "ActorPoolStrategy": "paceline.data.operations.concurrency",
+    "DataIterator": "paceline.data.iterator",
+    "Dataset": "paceline.data.dataset",
+    "GroupedData": "paceline.data.grouped",
+    "Preprocessor": "paceline.data.preprocessor",
+    "from_arrow": "paceline.data.from_objects",
+    "from_huggingface": "paceline.data.from_objects",
+    "from_items": "paceline.data.from_objects",
+    "from_numpy": "paceline.data.from_objects",
+    "from_pandas": "paceline.data.from_objects",
+    "from_torch": "paceline.data.from_objects",
+    "range": "paceline.data.from_objects",
+    "range_tensor": "paceline.data.from_objects",
+    "read_binary_files": "paceline.data.read",
+    "read_csv": "paceline.data.read",
+    "read_images": "paceline.data.read",
+    "read_json": "paceline.data.read",
+    "read_numpy": "paceline.data.read",
+    "read_parquet": "paceline.data.read",
+    "read_text": "paceline.data.read",
+    "read_tfrecords": "paceline.data.read",
+    "read_webdataset": "paceline.data.read",
+}
+_SUBMODULES = ("aggregate", "dataset", "grouped", "iterator", "preprocessor", "preprocessors")
+_OF_OTHER_ENGINES = {
+    "from_dask": "convert with .compute() and use from_pandas()",
+    "from_modin": "convert with ._to_pandas() and use from_pandas()",
+    "from_spark": "write Parquet with Spark and use read_parquet()",
+    "from_tf": "use from_numpy() or read_tfrecords()",
+    "read_mongo": "use pymongoarrow and from_arrow()",
+    "read_sql": "use DuckDB, Polars or pandas.read_sql, and from_arrow() or from_pandas()",
+}
+
+__all__ = sorted(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        value = getattr(importlib.import_module(_PLACES[name]), name)
+        globals()[name] = value
+        return value
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _OF_OTHER_ENGINES:
+        raise AttributeError(f"paceline.data.{name} is not in this version: {_OF_OTHER_ENGINES[name]}.")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES, *_SUBMODULES})

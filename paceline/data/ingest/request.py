@@ -1,0 +1,27 @@
+"""Ingest: what a trainer asks for, before anything has been read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.data_config import DatasetConfig
+
+if TYPE_CHECKING:
+    from paceline.data.ingest.prepare import Prepared
+
+
+@dataclass(frozen=True)
+class Ingest:
+    """Datasets, a complete config for each, and the preprocessor."""
+
+    datasets: Mapping[str, Any]
+    configs: Mapping[str, DatasetConfig]
+    preprocessor: Any = None
+
+    def prepare(self, workers: int) -> Prepared:
+        """Fit, count and store what is needed; raises for data that cannot be used with so many workers."""
+        from paceline.data.ingest.prepare import prepare
+
+        return prepare(self.datasets, self.configs, self.preprocessor, workers)

@@ -1,0 +1,92 @@
+"""What trainers do with `datasets=`, `dataset_config=` and `preprocessor=`: check them, and say who gets what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.constants import TRAIN_DATASET_KEY
+from paceline.air.data_config import WILDCARD, DataConfig, DatasetConfig
+from paceline.air.errors import ConfigError, RestoreError
+
+if TYPE_CHECKING:
+    from paceline.data.ingest.request import Ingest
+
+DEFAULT_DATASET_CONFIG = {TRAIN_DATASET_KEY: DatasetConfig(fit=True, split=True), WILDCARD: DatasetConfig(split=False)}
+
+
+def check_datasets(datasets: Mapping[str, Any], preprocessor: Any) -> None:
+    """Refuse what can be no dataset and no preprocessor, where it was written."""
+    if datasets:
+        from paceline.data.dataset import Dataset
+        from paceline.data.from_objects import refuse_foreign_dataset
+
+        for name, value in datasets.items():
+            if not isinstance(name, str):
+                raise ConfigError(f"datasets: names are strings, not {name!r}.")
+            refuse_foreign_dataset(value, f"datasets[{name!r}]")
+            if not isinstance(value, Dataset) and not callable(value):
+                raise ConfigError(
+                    f"datasets[{name!r}] must be a paceline.data Dataset or a function without arguments that makes one, "
+                    f"not {type(value).__name__}. Make one with paceline.data.from_pandas(...), read_parquet(...), ..."
+                )
+    if preprocessor is not None:
+        from paceline.data.preprocessor import Preprocessor
+
+        if not isinstance(preprocessor, Preprocessor):
+            raise ConfigError(f"preprocessor must be a paceline.data Preprocessor, not {type(preprocessor).__name__}.")
+
+
+def complete_configs(
+    given: DataConfig | Mapping[str, DatasetConfig] | None, datasets: Mapping[str, Any]
+) -> dict[str, DatasetConfig]:
+    """One complete config per dataset. Without a config of the user's nothing is shuffled."""
+    if given is None:
+        given = DataConfig()
+    if isinstance(given, DataConfig):
+        named = given.datasets_to_split
+        unknown = [] if named is None or named == "all" else [name for name in named if name not in datasets]
+        if unknown:
+            raise ConfigError(
+                f"DataConfig(datasets_to_split=...) names {unknown}; the datasets are {sorted(datasets)}."
+            )
+        return DatasetConfig.validated(given.as_dataset_configs(datasets), datasets)
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            "dataset_config must be a DataConfig, or a dict of dataset name to DatasetConfig, "
+            f"not {type(given).__name__}."
+        )
+    return DatasetConfig.validated(DatasetConfig.merge(DEFAULT_DATASET_CONFIG, given), datasets)
+
+
+def make_ingest(
+    datasets: Mapping[str, Any], config: DataConfig | Mapping[str, DatasetConfig] | None, preprocessor: Any
+) -> Ingest | None:
+    """What a run shall do with the datasets; None without any."""
+    configs = complete_configs(config, datasets)
+    if not datasets:
+        return None
+    from paceline.data.ingest.request import Ingest
+
+    return Ingest(datasets, configs, preprocessor)
+
+
+def preprocessed(datasets: Mapping[str, Any], preprocessor: Any) -> dict[str, Any]:
+    """For trainers that run in one process: functions called, preprocessor fitted on "train" and applied to all."""
+    from paceline.data.ingest.prepare import as_dataset, fit_preprocessor
+
+    made = {name: as_dataset(name, value) for name, value in datasets.items()}
+    if preprocessor is None:
+        return made
+    fit_preprocessor(preprocessor, made, complete_configs(None, made))
+    return {name: preprocessor.transform(dataset) for name, dataset in made.items()}
+
+
+def missing_again(earlier: Sequence[str], given: Mapping[str, Any] | None) -> None:
+    """A restored run needs the same datasets: they are not stored with it."""
+    now = sorted(given or {})
+    if sorted(earlier) != now:
+        raise RestoreError(
+            f"The run had the datasets {sorted(earlier)}, and restore() was given {now}: pass datasets= with exactly "
+            "the same names (data is not stored with a run)."
+        )
