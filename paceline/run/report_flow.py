@@ -211,8 +211,8 @@ class ReportFlow:
             missing = self._positions.missing(index)
             if missing:
                 self._observers.warn(
-                    f"Rank(s) {', '.join(map(str, missing))} did not reach report {index}, which has a checkpoint: their "
-                    "place in the datasets is taken to be that of rank 0. Call report() on every rank."
+                    f"Rank(s) {', '.join(map(str, missing))} did not reach report {index}, which has a checkpoint: "
+                    "their place in the datasets is taken to be that of rank 0. Call report() on every rank."
                 )
             self._waiting_for_positions.pop(index)()
 

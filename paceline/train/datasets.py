@@ -27,8 +27,8 @@ def check_datasets(datasets: Mapping[str, Any], preprocessor: Any) -> None:
             refuse_foreign_dataset(value, f"datasets[{name!r}]")
             if not isinstance(value, Dataset) and not callable(value):
                 raise ConfigError(
-                    f"datasets[{name!r}] must be a paceline.data Dataset or a function without arguments that makes one, "
-                    f"not {type(value).__name__}. Make one with paceline.data.from_pandas(...), read_parquet(...), ..."
+                    f"datasets[{name!r}] must be a paceline.data Dataset, or a function without arguments that makes "
+                    f"one, not {type(value).__name__}. Make one with paceline.data.from_pandas(...), read_parquet(...), ..."
                 )
     if preprocessor is not None:
         from paceline.data.preprocessor import Preprocessor

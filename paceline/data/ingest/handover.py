@@ -31,9 +31,9 @@ class Parcel:
             _Packer(stream, self.files).dump(dict(datasets))
         except Exception as error:
             raise SerializationError(
-                f"The datasets cannot travel to the workers: {type(error).__name__}: {error}. A function given to map(), "
-                "map_batches() or filter() probably refers to something that cannot be pickled (a lock, an open file, a "
-                "connection): make it inside the function, or in the constructor of a callable class."
+                f"The datasets cannot travel to the workers: {type(error).__name__}: {error}. A function given to "
+                "map(), map_batches() or filter() probably refers to something that cannot be pickled (a lock, an open "
+                "file, a connection): make it inside the function, or in the constructor of a callable class."
             ) from error
         self.content = stream.getvalue()
 

@@ -1,7 +1,7 @@
 """A local shuffle: rows of a worker's share, shuffled within consecutive windows.
 
-The order of a window is a function of (seed, epoch, first position of the share, window), so that any place in it can be
-found again without having read what came before.
+The order of a window is a function of (seed, epoch, first position of the share, window), so that any
+place in it can be found again without having read what came before.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _begin_leg(before: Shares | None, bare: Progress, leg: Leg, uneven: Uneven) 
 
 
 def _not_divisible(remaining: Ranges, workers: int, epoch: int) -> Ranges:
-    """Positions to leave out so that the rest divides: in every epoch those that follow the ones of the epoch before."""
+    """Positions to leave out so that the rest divides: in each epoch those after the ones of the epoch before."""
     total = rs.length(remaining)
     surplus = total % workers
     if not surplus:

@@ -1,4 +1,4 @@
-"""Prepares datasets for workers, in the driver: the preprocessor is fitted, rows are counted, what must be stored is stored."""
+"""Prepares datasets for workers, in the driver: fits the preprocessor, counts rows, stores what must be stored."""
 
 from __future__ import annotations
 
@@ -162,11 +162,13 @@ def _notes(dataset: PreparedDataset, workers: int) -> list[str]:
     if dataset.uneven == "equal":
         if rows < workers:
             raise DataError(
-                f"dataset {dataset.name!r} has {rows:,} row(s) for {workers} workers: no worker would get any. {ways_out}"
+                f"dataset {dataset.name!r} has {rows:,} row(s) for {workers} workers: no worker would get any. "
+                f"{ways_out}"
             )
         if surplus:
             notes.append(
                 f"dataset {dataset.name!r}: {rows:,} rows do not divide by {workers} workers; each epoch leaves out "
-                f'{surplus} row(s), others in each epoch, so that all ranks get equally many (uneven="all" keeps them all).'
+                f"{surplus} row(s), others in each epoch, so that all ranks get equally many "
+                '(uneven="all" keeps them all).'
             )
     return notes

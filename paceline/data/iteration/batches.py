@@ -32,9 +32,10 @@ class Epoch(ABC):
     def chunks(self) -> Iterator[Chunk]:
         """The rows in their final order."""
 
-    def yielded(self, rows: int) -> None:
+    def yielded(self, rows: int) -> None:  # noqa: B027  # most passes need not know
         """The user's code has been given that many more rows."""
 
+    @abstractmethod
     def end(self) -> None:
         """No more rows will be taken."""
 

@@ -42,8 +42,8 @@ class BatchOptions:
             _check_whole("local_shuffle_buffer_size", local_shuffle_buffer_size, least=1)
             if batch_size is not None and local_shuffle_buffer_size < batch_size:
                 raise ConfigError(
-                    f"local_shuffle_buffer_size is {local_shuffle_buffer_size}, less than batch_size={batch_size}: rows "
-                    "are shuffled within that buffer, so make it several times the batch."
+                    f"local_shuffle_buffer_size is {local_shuffle_buffer_size}, less than batch_size={batch_size}: "
+                    "rows are shuffled within that buffer, so make it several times the batch."
                 )
         if local_shuffle_seed is not None:
             _check_whole("local_shuffle_seed", local_shuffle_seed, least=0)
