@@ -25,6 +25,9 @@ class Spot:
     def row(self, index: int) -> Spot:
         return Spot(self.place, self.first + index, 1)
 
+    def part(self, start: int, rows: int) -> Spot:
+        return Spot(self.place, self.first + start, rows)
+
     def __str__(self) -> str:
         if self.rows == 1:
             return f"row {self.first} of {self.place}"

@@ -63,13 +63,29 @@ class UserOperation(Operation):
         return schema if self._keeps_schema else self._schema
 
     def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
-        portions = _with_spots(_portions(chunks, self._batch_size, self._exact_batches), place)
-        results: Iterator[Chunk]
+        pieces = _with_spots(self._pieces(chunks), place)
         if self.processes is None:
-            results = (result for chunk, spot in portions for result in self.work.results(chunk, spot))
-        else:
-            results = self._running_pool().run(portions)
-        return self._in_one_schema(results, place)
+            return self._in_one_schema(self._results_here(pieces), place)
+        from paceline.data.operations.work import portions
+
+        size = self._batch_size
+        tasks = (task for chunk, spot in pieces for task in portions(chunk, size or chunk.num_rows, spot))
+        return self._in_one_schema(self._running_pool().run(tasks), place)
+
+    def _results_here(self, pieces: Iterator[tuple[Chunk, Spot]]) -> Iterator[Chunk]:
+        for chunk, spot in pieces:
+            yield from self.work.results_of_all(chunk, self._batch_size or chunk.num_rows, spot)
+
+    def _pieces(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Chunks that can be cut into portions of the batch size; none is empty."""
+        from paceline.data.formats import concat
+        from paceline.data.iteration.batching import runs
+
+        filled = (chunk for chunk in chunks if chunk.num_rows)
+        if self._batch_size is None:
+            block = list(filled)
+            return iter([concat(block)] if block else [])
+        return runs(filled, self._batch_size, drop_last=False) if self._exact_batches else filled
 
     def _in_one_schema(self, results: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
         """The first result that has rows settles the schema, for this and all later blocks.
@@ -109,23 +125,8 @@ class UserOperation(Operation):
             pool.close()
 
 
-def _portions(chunks: Iterator[Chunk], size: int | None, exact: bool) -> Iterator[Chunk]:
-    """The rows in portions of `size`; without `exact`, of at most `size`."""
-    from paceline.data.formats import concat
-    from paceline.data.iteration.batching import runs
-
-    if size is None:
-        block = [chunk for chunk in chunks if chunk.num_rows]
-        if block:
-            yield concat(block)
-        return
-    for chunk in runs(chunks, size, drop_last=False) if exact else chunks:
-        for start in range(0, chunk.num_rows, size):
-            yield chunk if chunk.num_rows <= size else chunk.slice(start, size)
-
-
-def _with_spots(portions: Iterator[Chunk], place: Place) -> Iterator[tuple[Chunk, Spot]]:
+def _with_spots(pieces: Iterator[Chunk], place: Place) -> Iterator[tuple[Chunk, Spot]]:
     first = 0
-    for chunk in portions:
+    for chunk in pieces:
         yield chunk, Spot(place.name, first, chunk.num_rows)
         first += chunk.num_rows

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from paceline.air.errors import DataError
 from paceline.data.column_arrays import column_array
-from paceline.data.formats import BatchFormat, from_batch, from_rows, to_batch, to_rows
+from paceline.data.formats import BatchFormat, from_batch, from_rows, to_batch, to_numpy, to_rows
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
@@ -25,7 +25,18 @@ class Work(ABC):
 
     @abstractmethod
     def results(self, chunk: Chunk, spot: Spot) -> Iterator[Chunk]:
-        """Raises DataError that names the function and the spot."""
+        """What becomes of one portion. Raises DataError that names the function and the spot."""
+
+    def results_of_all(self, chunk: Chunk, size: int, spot: Spot) -> Iterator[Chunk]:
+        """What becomes of a chunk that is treated in portions of `size` rows."""
+        for portion, its_spot in portions(chunk, size, spot):
+            yield from self.results(portion, its_spot)
+
+
+def portions(chunk: Chunk, size: int, spot: Spot) -> Iterator[tuple[Chunk, Spot]]:
+    for start in range(0, chunk.num_rows, size):
+        portion = chunk.slice(start, size)
+        yield portion, spot.part(start, portion.num_rows)
 
 
 class BatchWork(Work):
@@ -40,7 +51,19 @@ class BatchWork(Work):
         self.keeps_row_count = keeps_row_count
 
     def results(self, chunk: Chunk, spot: Spot) -> Iterator[Chunk]:
-        batch = to_batch(chunk, self.batch_format, copy=not self.zero_copy)
+        return self._results(to_batch(chunk, self.batch_format, copy=not self.zero_copy), chunk.schema, spot)
+
+    def results_of_all(self, chunk: Chunk, size: int, spot: Spot) -> Iterator[Chunk]:
+        if self.batch_format not in ("default", "numpy"):
+            yield from super().results_of_all(chunk, size, spot)
+            return
+        start = 0
+        for batch in numpy_batches(chunk, size, copy=not self.zero_copy):
+            rows = min(size, chunk.num_rows - start)
+            yield from self._results(batch, chunk.schema, spot.part(start, rows))
+            start += rows
+
+    def _results(self, batch: Any, schema: pa.Schema, spot: Spot) -> Iterator[Chunk]:
         rows = 0
         for output in self.function.outputs(batch, spot):
             if output is None:
@@ -49,10 +72,10 @@ class BatchWork(Work):
             if not result.num_columns:
                 raise DataError(f"{self.function} returned a batch without columns on {spot}.")
             rows += result.num_rows
-            yield result if result.num_rows else with_types_of(result, chunk.schema)
-        if self.keeps_row_count and rows != chunk.num_rows:
+            yield result if result.num_rows else with_types_of(result, schema)
+        if self.keeps_row_count and rows != spot.rows:
             raise DataError(
-                f"{self.function} made {rows} rows of {chunk.num_rows} on {spot}, but keeps_row_count=True says "
+                f"{self.function} made {rows} rows of {spot.rows} on {spot}, but keeps_row_count=True says "
                 f"that it makes as many rows as it gets. Leave that out."
             )
 
@@ -148,6 +171,27 @@ class ColumnWork(Work):
     def _one_per_row(values: Any, rows: int) -> Any:
         """A single value stands for all rows, as in an assignment to a column of a frame."""
         return [values] * rows if isinstance(values, (str, bytes, bool, int, float)) else values
+
+
+def numpy_batches(chunk: Chunk, size: int, *, copy: bool) -> Iterator[dict[str, Any]]:
+    """A chunk in batches of `size` rows, each a dict of arrays.
+
+    Columns of plain values are converted once for all batches: for small batches that is most of the work.
+    """
+    names, columns = chunk.schema.names, chunk.columns
+    whole = [
+        to_numpy(column, copy=False) if pa.types.is_primitive(column.type) and not column.null_count else None
+        for column in columns
+    ]
+    for start in range(0, chunk.num_rows, size):
+        batch: dict[str, Any] = {}
+        for name, column, values in zip(names, columns, whole, strict=True):
+            if values is None:
+                batch[name] = to_numpy(column.slice(start, size), copy=copy)
+            else:
+                part = values[start : start + size]
+                batch[name] = part.copy() if copy else part
+        yield batch
 
 
 def _is_several(output: Any) -> bool:
