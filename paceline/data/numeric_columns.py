@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from paceline.air.errors import DataError
+from paceline.air.errors import ConfigError, DataError
 from paceline.data.formats import numbers_inside, to_numpy
 
 if TYPE_CHECKING:
@@ -31,6 +32,18 @@ def check_no_nan(array: NDArray[Any], name: str, dtype: object) -> None:
             f"Column {name!r} has nulls or NaN, which {dtype} cannot hold."
             " Fill them first (SimpleImputer, or map_batches), or ask for a floating type."
         )
+
+
+def dtypes_by_column(names: list[str], dtypes: Any) -> Mapping[str, Any]:
+    """The type that is wanted for each column, where one is."""
+    if dtypes is None:
+        return {}
+    if not isinstance(dtypes, Mapping):
+        return dict.fromkeys(names, dtypes)
+    for name in dtypes:
+        if name not in names:
+            raise ConfigError(f"dtypes names a column {name!r} that is not there; the columns are {names}.")
+    return dtypes
 
 
 def _refusal(column: pa.Array, name: str, array: NDArray[Any]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from paceline.air import session
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.formats import writable
-from paceline.data.numeric_columns import check_no_nan, numeric_array
+from paceline.data.numeric_columns import check_no_nan, dtypes_by_column, numeric_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ def torch_columns(chunk: Chunk, dtypes: Dtypes = None, copy: bool = False) -> di
 
     `dtypes`: a type for all columns, or for some of them by name; None: as they are.
     """
-    wanted = _dtype_by_column(chunk, dtypes)
+    wanted = dtypes_by_column(chunk.schema.names, dtypes)
     columns = zip(chunk.schema.names, chunk.columns, strict=True)
     return {name: _tensor(column, name, wanted.get(name), copy) for name, column in columns}
 
@@ -60,18 +60,6 @@ def _cutter(tensor: torch.Tensor) -> Callable[[slice], torch.Tensor]:
     array = tensor.numpy()
     from_numpy = torch.from_numpy
     return lambda rows: from_numpy(array[rows])  # a third of the time of slicing the tensor
-
-
-def _dtype_by_column(chunk: Chunk, dtypes: Dtypes) -> Mapping[str, torch.dtype]:
-    if dtypes is None:
-        return {}
-    names = chunk.schema.names
-    if not isinstance(dtypes, Mapping):
-        return dict.fromkeys(names, dtypes)
-    unknown = [name for name in dtypes if name not in names]
-    if unknown:
-        raise ConfigError(f"dtypes names a column {unknown[0]!r} that is not there; the columns are {names}.")
-    return dtypes
 
 
 def _tensor(column: pa.Array, name: str, dtype: torch.dtype | None, copy: bool) -> torch.Tensor:
