@@ -179,7 +179,10 @@ def to_rows(chunk: Chunk) -> Iterator[dict[str, Any]]:
 
 def _cells(column: pa.Array) -> Sequence[Any]:
     if is_tensor(column.type):
-        return list(tensor_to_numpy(column, copy=True))
+        cells = list(tensor_to_numpy(column, copy=True))
+        if column.null_count:
+            return [cell if valid else None for cell, valid in zip(cells, column.is_valid().to_pylist(), strict=True)]
+        return cells
     if column.type.id in _NUMBERS and not column.null_count:
         return cast("list[Any]", column.to_numpy().tolist())  # many times quicker than to_pylist
     return cast("list[Any]", column.to_pylist())
@@ -202,7 +205,7 @@ def from_batch(batch: object, what: str) -> Chunk:
         return _from_columns(batch, what)
     if type(batch).__module__.partition(".")[0] == "pandas" and hasattr(batch, "columns"):
         return _from_frame(cast("pd.DataFrame", batch), what)
-    if hasattr(batch, "__arrow_c_stream__") and not hasattr(batch, "__array__"):
+    if hasattr(batch, "__arrow_c_stream__") and hasattr(batch, "columns"):  # a Series has the first only
         return _one_chunk(plain_table(pa.table(batch)))
     raise DataError(
         f"{what}: expected a dict of columns, a pandas DataFrame or an Arrow table, not {kind_of(batch)}."
