@@ -1,0 +1,104 @@
+"""What the sources that read files have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from paceline.air.errors import ConfigError, DataError
+from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.plan import chosen, cut
+from paceline.data.sources.listing import FileEntry, open_checked
+
+if TYPE_CHECKING:
+    from paceline.data.block import Chunk
+
+CHUNK_BYTES = 32 << 20
+"""Where rows are large (images, documents), a chunk ends after about this much."""
+_FILES_PER_BLOCK = 128
+_BYTES_PER_BLOCK = 64 << 20
+
+
+class FileSource(Source):
+    """A listing of files. Decoding makes new memory, so what is read is the reader's own."""
+
+    fresh = True
+    format = ""
+    """For messages: "csv"."""
+
+    def __init__(self, files: tuple[FileEntry, ...]) -> None:
+        self.files = files
+
+    def describe(self) -> str:
+        return f"read_{self.format}({self.files[0].label}{', ...' if len(self.files) > 1 else ''})"
+
+
+class WholeFileSource(FileSource):
+    """One block per file."""
+
+    def blocks(self) -> Sequence[Block]:
+        return [Block(file.label) for file in self.files]
+
+
+class FileGroupSource(FileSource):
+    """One row per file, a block for a handful of files next to each other."""
+
+    def __init__(self, files: tuple[FileEntry, ...], parallelism: int) -> None:
+        super().__init__(files)
+        self._groups = group_files(files, parallelism)
+
+    def blocks(self) -> Sequence[Block]:
+        return [_group_block(group) for group in self._groups]
+
+    def _wanted(self, block: int, request: ReadRequest) -> tuple[FileEntry, ...]:
+        return self._groups[block][request.start : request.stop]
+
+
+def group_files(files: tuple[FileEntry, ...], parallelism: int) -> list[tuple[FileEntry, ...]]:
+    """Neighbours together: at most 128 files and about 64 MB in a group, fewer if more blocks are wanted."""
+    most = _FILES_PER_BLOCK if parallelism == -1 else min(_FILES_PER_BLOCK, -(-len(files) // parallelism))
+    groups: list[tuple[FileEntry, ...]] = []
+    current: list[FileEntry] = []
+    size = 0
+    for file in files:
+        if current and (len(current) >= most or size + file.size > _BYTES_PER_BLOCK):
+            groups.append(tuple(current))
+            current, size = [], 0
+        current.append(file)
+        size += file.size
+    return [*groups, tuple(current)]
+
+
+def _group_block(group: tuple[FileEntry, ...]) -> Block:
+    name = group[0].label if len(group) == 1 else f"{group[0].label} to {group[-1].label}"
+    return Block(name, rows=len(group), size_bytes=sum(file.size for file in group))
+
+
+def read_bytes(file: FileEntry) -> bytes:
+    """All of a file."""
+    with open_checked(file) as opened:
+        try:
+            return bytes(opened.read())
+        except OSError as error:
+            raise DataError(f"{file.label} cannot be read: {error}") from error
+
+
+def portions(chunks: Iterator[Chunk], request: ReadRequest, place: str) -> Iterator[Chunk]:
+    """Of a block's chunks from its first row on, what was asked for: these rows and columns, in chunks this large."""
+    for chunk in cut(chunks, request.start, request.stop):
+        wanted = chunk if request.columns is None else chosen(chunk, request.columns, place)
+        for offset in range(0, wanted.num_rows, request.chunk_rows):
+            yield wanted.slice(offset, request.chunk_rows)
+
+
+def empty_chunk(schema: pa.Schema) -> Chunk:
+    """No rows, these columns."""
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def check_parallelism(parallelism: int) -> int:
+    if isinstance(parallelism, bool) or not isinstance(parallelism, int) or (parallelism < 1 and parallelism != -1):
+        raise ConfigError(f"parallelism={parallelism!r}: give the number of blocks wanted, or -1 to leave it open.")
+    return parallelism

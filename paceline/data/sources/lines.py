@@ -1,0 +1,122 @@
+"""Cutting files of lines into blocks without reading them, and into buffers of whole lines while reading.
+
+A block is a range of bytes. The lines that begin inside the range belong to it: its reader looks for the first
+line end at either side. So no block depends on what another one holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from paceline.air.errors import DataError
+from paceline.data.block import Block
+from paceline.data.sources.listing import FileEntry, open_checked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BLOCK_BYTES = 32 << 20
+_SMALLEST_BLOCK = 64 << 10
+_SEARCH_STEP = 64 << 10
+_READ_STEP = 4 << 20
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes of a file, before the ends are moved to line ends."""
+
+    file: int
+    start: int
+    stop: int
+    whole: bool
+
+
+def cut_files(files: Sequence[FileEntry], parallelism: int, *, splittable: bool) -> list[Piece]:
+    """Ranges of about 32 MB, smaller if more blocks are wanted; compressed files stay whole."""
+    size = BLOCK_BYTES
+    if parallelism != -1:
+        total = sum(file.size for file in files)
+        size = max(_SMALLEST_BLOCK, min(size, -(-total // parallelism)))
+    pieces = []
+    for index, file in enumerate(files):
+        if file.size <= size or not splittable or compression(file) is not None:
+            pieces.append(Piece(index, 0, file.size, True))
+        else:
+            starts = range(0, file.size, size)
+            pieces += [Piece(index, start, min(start + size, file.size), False) for start in starts]
+    return pieces
+
+
+def piece_block(files: Sequence[FileEntry], piece: Piece) -> Block:
+    label = files[piece.file].label
+    return Block(label if piece.whole else f"{label}, bytes {piece.start:,} to {piece.stop:,}")
+
+
+def compression(file: FileEntry) -> str | None:
+    """The codec that the file's name tells."""
+    for ending, codec in ((".gz", "gzip"), (".bz2", "bz2"), (".zst", "zstd"), (".lz4", "lz4")):
+        if file.path.lower().endswith(ending):
+            return codec
+    return None
+
+
+def splits_at_newlines(encoding: str) -> bool:
+    """True if a byte 10 is a line end in this encoding and nothing else; not so in UTF-16."""
+    return "\n".encode(encoding) == b"\n"
+
+
+def open_piece(file: FileEntry, piece: Piece) -> pa.NativeFile:
+    """A stream of the piece's lines, decompressed; closing it closes the file."""
+    opened = open_checked(file)
+    codec = compression(file)
+    if codec is not None:
+        return pa.CompressedInputStream(opened, codec)
+    if piece.whole:
+        return opened
+    start = _line_start(opened, piece.start, file.size)
+    stop = _line_start(opened, piece.stop, file.size)
+    return opened.get_stream(start, stop - start)
+
+
+def _line_start(file: pa.NativeFile, position: int, size: int) -> int:
+    """Where the first line begins at or after this position."""
+    if position == 0 or position >= size:
+        return min(position, size)
+    position -= 1  # if a line ends right before, the next one begins exactly there
+    while position < size:
+        part = file.read_at(min(_SEARCH_STEP, size - position), position)
+        found = bytes(part).find(b"\n")
+        if found >= 0:
+            return position + found + 1
+        position += len(part)
+    return size
+
+
+def read_parts(stream: pa.NativeFile, label: str) -> Iterator[bytes]:
+    """The bytes of a stream, some MB at a time."""
+    while True:
+        try:
+            part = stream.read(_READ_STEP)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{label} cannot be read: {error}") from error
+        if not part:
+            return
+        yield part
+
+
+def whole_lines(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes, cut anew so that every buffer ends with a line; the last one may lack its line end."""
+    rest: list[bytes] = []
+    for part in parts:
+        end = part.rfind(b"\n") + 1
+        if end == 0:
+            rest.append(part)
+            continue
+        yield b"".join((*rest, part[:end]))
+        rest = [part[end:]] if end < len(part) else []
+    if rest:
+        yield b"".join(rest)

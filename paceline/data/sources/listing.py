@@ -1,0 +1,372 @@
+"""Which files are meant, and opening one of them only if it is still the file that was listed.
+
+A path is a file, a directory (everything below it), a glob pattern, or a URI that fsspec knows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import itertools
+import os
+import re
+import stat as stat_module
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from paceline.air.errors import ConfigError, DataError, DataNotFoundError
+from paceline.storage.filesystem import without_credentials
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+
+LISTING_THREADS = 16
+_REMOTE_READ_AHEAD = 8 << 20
+_STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "modified", "created")
+"""What file systems call the thing that changes with the content, the most reliable first."""
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file as it was when it was listed."""
+
+    path: str
+    size: int
+    stamp: str
+    """ "name=value" of what the file system says of this version of the file; empty: it says nothing."""
+    filesystem: Any = None
+    """An fsspec filesystem; None: this machine's files."""
+    below: str = ""
+    """The part of the path below the directory that the user gave."""
+
+    @property
+    def label(self) -> str:
+        """The file as a message should name it."""
+        if self.filesystem is None:
+            return self.path
+        return without_credentials(str(self.filesystem.unstrip_protocol(self.path)))
+
+
+# -- listing ------------------------------------------------------------------------------
+
+
+def list_files(paths: Paths, filesystem: Any = None, extensions: tuple[str, ...] = ()) -> tuple[FileEntry, ...]:
+    """All files that are meant, at least one.
+
+    The order of a given list is kept; within a directory or pattern, files come in the order of their names with
+    numbers counted as numbers. `extensions` says which files of a directory are meant; what is named outright is taken.
+    """
+    given = _as_list(paths)
+    if len(given) == 1 or not (filesystem is not None or any("://" in path for path in given)):
+        found = [_expand(path, filesystem, extensions) for path in given]
+    else:  # each path may cost a request
+        with ThreadPoolExecutor(min(LISTING_THREADS, len(given))) as pool:
+            found = list(pool.map(lambda path: _expand(path, filesystem, extensions), given))
+    return tuple(entry for entries in found for entry in entries)
+
+
+def _as_list(paths: Paths) -> list[str]:
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    if not isinstance(paths, Iterable):
+        raise ConfigError(f"paths is a {type(paths).__name__}; give a path, a URI, or a list of them.")
+    result = []
+    for path in paths:
+        plain = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+        if not isinstance(plain, str) or not plain:
+            raise ConfigError(f"{path!r} in paths is no path; give strings or Path objects that are not empty.")
+        result.append(plain)
+    if not result:
+        raise ConfigError("paths is an empty list; give at least one path.")
+    return result
+
+
+def _expand(path: str, filesystem: Any, extensions: tuple[str, ...]) -> list[FileEntry]:
+    remote, place = _filesystem_of(path, filesystem)
+    entries = _local_entries(place, extensions) if remote is None else _remote_entries(remote, place, path, extensions)
+    return sorted(entries, key=lambda entry: natural_key(entry.path))
+
+
+def _filesystem_of(path: str, filesystem: Any) -> tuple[Any, str]:
+    """The filesystem (None: this machine's files) and the path as it knows it."""
+    if filesystem is None and "://" not in path:
+        return None, os.path.abspath(os.path.expanduser(path))
+    import fsspec
+
+    try:
+        if filesystem is None:
+            opened, place = fsspec.core.url_to_fs(path)
+        else:
+            opened = as_fsspec(filesystem)
+            place = opened._strip_protocol(path)
+    except ImportError as error:
+        raise ConfigError(f"{without_credentials(path)} needs a package: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{without_credentials(path)} cannot be used: {error}") from error
+    if _is_local(opened):
+        return None, os.path.abspath(place)
+    return opened, str(place)
+
+
+def as_fsspec(filesystem: Any) -> Any:
+    """A filesystem object of the user's, of fsspec or of pyarrow, as one of fsspec."""
+    import fsspec
+    from pyarrow import fs
+
+    if isinstance(filesystem, fs.FileSystem):
+        from fsspec.implementations.arrow import ArrowFSWrapper
+
+        return ArrowFSWrapper(filesystem)
+    if not isinstance(filesystem, fsspec.AbstractFileSystem):
+        raise ConfigError(f"filesystem is a {type(filesystem).__name__}; give one of fsspec or of pyarrow.fs.")
+    return filesystem
+
+
+def _is_local(filesystem: Any) -> bool:
+    from fsspec.implementations.local import LocalFileSystem
+    from pyarrow import fs
+
+    return isinstance(filesystem, LocalFileSystem) or isinstance(getattr(filesystem, "fs", None), fs.LocalFileSystem)
+
+
+def natural_key(path: str) -> list[tuple[int, int, str]]:
+    """Sorts "part-2" before "part-10"."""
+    return [(0, int(part), part) if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", path)]
+
+
+def _is_wanted(below: str, extensions: tuple[str, ...]) -> bool:
+    """False for hidden files, for what other programs leave beside data, and for other formats."""
+    parts = below.split("/")
+    if any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts):
+        return False
+    return not below.endswith(".crc") and (not extensions or below.lower().endswith(extensions))
+
+
+def _has_pattern(path: str) -> bool:
+    return any(character in path for character in "*?[")
+
+
+def _before_pattern(path: str) -> str:
+    """The directory that holds everything a pattern can match."""
+    parts = path.split("/")
+    return "/".join(itertools.takewhile(lambda part: not _has_pattern(part), parts)) or "/"
+
+
+# -- this machine's files -----------------------------------------------------------------
+
+
+def _local_entries(path: str, extensions: tuple[str, ...]) -> list[FileEntry]:
+    if os.path.isdir(path):
+        found = list(_local_below(path, path, extensions, ()))
+        if not found:
+            raise _nothing_in(path, extensions)
+        return found
+    if not os.path.lexists(path) and _has_pattern(path):
+        matches = [match for match in glob.glob(path, recursive=True) if _is_wanted(os.path.basename(match), ())]
+        root = _before_pattern(path)
+        found = [entry for match in matches for entry in _local_match(match, root, extensions)]
+        if not found:
+            raise DataNotFoundError(f"No file matches {path}. Check the pattern and the directory before it.")
+        return found
+    try:
+        return [_local_entry(path, "")]
+    except FileNotFoundError:
+        names = _names_beside(lambda parent: os.listdir(parent), os.path.dirname(path))
+        raise _missing(path, os.path.basename(path), names) from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _local_match(match: str, root: str, extensions: tuple[str, ...]) -> Iterator[FileEntry]:
+    if os.path.isdir(match):
+        yield from _local_below(root, match, extensions, ())
+    else:
+        yield _local_entry(match, _relative(match, root))
+
+
+def _local_below(root: str, directory: str, extensions: tuple[str, ...], open_: tuple[str, ...]) -> Iterator[FileEntry]:
+    real = os.path.realpath(directory)
+    if real in open_:
+        raise DataError(f"{directory} is a link to a directory above it. Remove the link or name the files.")
+    try:
+        with os.scandir(directory) as found:
+            entries = list(found)
+    except OSError as error:
+        raise DataError(f"The directory {directory} cannot be read: {error.strerror or error}.") from error
+    for entry in entries:
+        below = _relative(entry.path, root)
+        if entry.is_dir() and _is_wanted(below, ()):
+            yield from _local_below(root, entry.path, extensions, (*open_, real))
+        elif entry.is_file() and _is_wanted(below, extensions):
+            yield _local_entry(entry.path, below)
+
+
+def _relative(path: str, root: str) -> str:
+    return os.path.relpath(path, root).replace(os.sep, "/")
+
+
+def _local_entry(path: str, below: str) -> FileEntry:
+    return FileEntry(path, *_local_state(os.stat(path)), below=below)
+
+
+def _local_state(status: os.stat_result) -> tuple[int, str]:
+    if not stat_module.S_ISREG(status.st_mode):
+        raise OSError(None, "it is neither a file nor a directory")
+    return status.st_size, f"mtime_ns={status.st_mtime_ns}"
+
+
+# -- remote files -------------------------------------------------------------------------
+
+
+def _remote_entries(filesystem: Any, place: str, given: str, extensions: tuple[str, ...]) -> list[FileEntry]:
+    label = without_credentials(given)
+    filesystem.invalidate_cache()  # what was listed earlier in this process may have changed
+    try:
+        if _has_pattern(place) and not filesystem.exists(place):
+            return _remote_matches(filesystem, place, label)
+        info = filesystem.info(place)
+        if info["type"] != "directory":
+            return [_remote_entry(filesystem, info, "")]
+        below = place.rstrip("/") + "/"
+        found = filesystem.find(place, detail=True).values()
+    except FileNotFoundError:
+        names = _names_beside(
+            lambda parent: [str(path) for path in filesystem.ls(parent, detail=False)], filesystem._parent(place)
+        )
+        raise _missing(label, place.rsplit("/", 1)[-1], names) from None
+    except DataError:
+        raise
+    except Exception as error:  # each filesystem has classes of its own for "no such bucket" and "not allowed"
+        raise DataError(f"{label} cannot be listed: {type(error).__name__}: {error}.") from error
+    entries = [
+        _remote_entry(filesystem, info, name)
+        for info in found
+        if _is_wanted(name := str(info["name"]).removeprefix(below), extensions)
+    ]
+    if not entries:
+        raise _nothing_in(label, extensions)
+    return entries
+
+
+def _remote_matches(filesystem: Any, place: str, label: str) -> list[FileEntry]:
+    root = _before_pattern(place)
+    entries = [
+        _remote_entry(filesystem, info, path.removeprefix(root).lstrip("/"))
+        for path, info in filesystem.glob(place, detail=True).items()
+        if info["type"] != "directory" and _is_wanted(path.rsplit("/", 1)[-1], ())
+    ]
+    if not entries:
+        raise DataNotFoundError(f"No file matches {label}. Check the pattern and the directory before it.")
+    return entries
+
+
+def _remote_entry(filesystem: Any, info: dict[str, Any], below: str) -> FileEntry:
+    return FileEntry(str(info["name"]), int(info["size"] or 0), _stamp(info), filesystem, below)
+
+
+def _stamp(info: dict[str, Any], name: str | None = None) -> str:
+    """The stamp in what a filesystem says of a file: of this name, or the first there is."""
+    for key in _STAMPS if name is None else (name,):
+        if info.get(key):
+            return f"{key}={str(info[key]).strip(chr(34))}"
+    return ""
+
+
+# -- what is missing ----------------------------------------------------------------------
+
+
+def _names_beside(list_directory: Any, parent: str) -> list[str]:
+    try:
+        return [str(name).rstrip("/").rsplit("/", 1)[-1] for name in list_directory(parent)]
+    except Exception:  # only for a hint in a message about something else
+        return []
+
+
+def _missing(path: str, name: str, beside: list[str]) -> DataNotFoundError:
+    close = difflib.get_close_matches(name, beside, n=3)
+    hint = f"Did you mean {' or '.join(close)}?" if close else "Check the path."
+    return DataNotFoundError(f"{path} does not exist. {hint}")
+
+
+def _nothing_in(directory: str, extensions: tuple[str, ...]) -> DataNotFoundError:
+    wanted = f"files ending in {', '.join(extensions)}" if extensions else "files"
+    return DataNotFoundError(
+        f"There are no {wanted} in the directory {directory} (names that begin with . or _ do not count). "
+        "To read files of other names, give a pattern or a list."
+    )
+
+
+# -- opening ------------------------------------------------------------------------------
+
+
+def open_checked(entry: FileEntry, *, ranges: bool = False) -> pa.NativeFile:
+    """Open a listed file, or raise DataError if it is not the file that was listed any more.
+
+    `ranges`: the caller reads exactly what it needs, so that reading ahead would be a waste.
+    """
+    try:
+        return _open_local(entry) if entry.filesystem is None else _open_remote(entry, ranges)
+    except FileNotFoundError:
+        raise DataError(
+            f"{entry.label} was deleted after it had been listed ({entry.size:,} bytes). Create the dataset again."
+        ) from None
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"{entry.label} cannot be opened: {error}") from error
+
+
+def check_unchanged(entry: FileEntry) -> None:
+    """For a file that is kept open: raise DataError if it was replaced or written to. Costs no request."""
+    if entry.filesystem is None:
+        try:
+            size, stamp = _local_state(os.stat(entry.path))
+        except FileNotFoundError:
+            return  # deleted, but the open file still has all of its content
+        _compare(entry, size, stamp)
+
+
+def _open_local(entry: FileEntry) -> pa.NativeFile:
+    import pyarrow as pa
+
+    file = pa.OSFile(entry.path)
+    try:
+        _compare(entry, *_local_state(os.stat(entry.path)))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _open_remote(entry: FileEntry, ranges: bool) -> pa.NativeFile:
+    import pyarrow as pa
+    from fsspec.implementations.arrow import ArrowFSWrapper
+
+    name = entry.stamp.partition("=")[0]
+    if isinstance(entry.filesystem, ArrowFSWrapper):  # its own files need no Python to be read
+        info = entry.filesystem.info(entry.path)
+        _compare(entry, info["size"], _stamp(info, name))
+        return entry.filesystem.fs.open_input_file(entry.path)
+    caching = {"cache_type": "none"} if ranges else {"cache_type": "readahead", "block_size": _REMOTE_READ_AHEAD}
+    opened = entry.filesystem.open(entry.path, "rb", **caching)
+    try:
+        # What opening has asked the server already (s3fs: and it then reads this version or fails) saves a request.
+        info = getattr(opened, "details", None) or entry.filesystem.info(entry.path)
+        _compare(entry, info["size"], _stamp(info, name) if name else "")
+    except BaseException:
+        opened.close()
+        raise
+    return pa.PythonFile(opened, mode="r")
+
+
+def _compare(entry: FileEntry, size: int, stamp: str) -> None:
+    if size == entry.size and (stamp == entry.stamp or not stamp or not entry.stamp):
+        return
+    raise DataError(
+        f"{entry.label} changed after it had been listed: then {entry.size:,} bytes ({entry.stamp}), "
+        f"now {size:,} bytes ({stamp}). Create the dataset again."
+    )

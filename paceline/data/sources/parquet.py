@@ -1,0 +1,269 @@
+"""Parquet files: a block is a row group.
+
+Footers are read once, by a few threads, when blocks are first asked for. What travels to workers is the number of
+rows of each row group, not the footers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paceline.air.errors import DataError
+from paceline.data.block import Block, ReadRequest
+from paceline.data.formats import conform
+from paceline.data.plan import cut
+from paceline.data.sources.file_source import FileSource, empty_chunk
+from paceline.data.sources.listing import LISTING_THREADS, FileEntry, check_unchanged, open_checked
+from paceline.data.sources.partitions import Partitions
+
+if TYPE_CHECKING:
+    from paceline.data.block import Chunk
+
+_READ_ERRORS = (OSError, pa.ArrowException)
+_LARGE_ROW_GROUP = 256 << 20
+_BUFFER_BYTES = 1 << 20
+_IDLE_FILES = 4
+_NOT_PICKLED = ("_idle", "_idle_lock", "_metadata_lock")
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Where a block is, and what its footer says of it."""
+
+    file: int
+    number: int
+    rows: int
+    size: int
+
+
+class ParquetSource(FileSource):
+    """`columns`: only these. `on_error="skip"`: row groups and files that cannot be decoded count as empty."""
+
+    format = "parquet"
+
+    def __init__(
+        self,
+        files: tuple[FileEntry, ...],
+        columns: tuple[str, ...] | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> None:
+        super().__init__(files)
+        self._columns = columns
+        self._skips = on_error == "skip"
+        self._partitions = Partitions.of(files)
+        self._schema: pa.Schema | None = None
+        self._row_groups: tuple[RowGroup, ...] | None = None
+        self._unreadable: dict[int, str] = {}
+        """Of skipped files: why."""
+        self._decoded: dict[int, str] = {}
+        """Of row groups that have been tried: why they are skipped, or nothing if they are fine."""
+        self._forget_open_files()
+
+    def _forget_open_files(self) -> None:
+        self._idle: OrderedDict[int, pq.ParquetFile] = OrderedDict()
+        self._idle_lock = threading.Lock()
+        self._metadata_lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in vars(self).items() if name not in _NOT_PICKLED}
+        return {**state, "_decoded": dict(self._decoded)}  # other threads may be adding to it
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._forget_open_files()
+
+    # -- metadata -------------------------------------------------------------------------
+
+    def schema(self) -> pa.Schema:
+        """That of the first file."""
+        if self._schema is None:
+            with self._metadata_lock:
+                if self._schema is None:
+                    self._schema = self._find_schema()
+        return self._schema
+
+    def _find_schema(self) -> pa.Schema:
+        for index, file in enumerate(self.files):
+            try:
+                opened = self._open(index)
+            except DataError:
+                if not self._skips or index == len(self.files) - 1:
+                    raise
+                continue
+            stored = _plain(opened.schema_arrow)
+            self._give_back(index, opened)
+            self._partitions = self._partitions.without(stored.names)
+            return _chosen_fields(pa.schema([*stored, *self._partitions.fields]), self._columns, file.label)
+        raise AssertionError("a listing holds at least one file")
+
+    def blocks(self) -> Sequence[Block]:
+        return [
+            Block(
+                f"{self.files[group.file].label}, row group {group.number}",
+                rows=group.rows if not self._skips else self._rows_after_skipping(index, group),
+                size_bytes=group.size,
+            )
+            for index, group in enumerate(self._groups())
+        ]
+
+    def _rows_after_skipping(self, block: int, group: RowGroup) -> int | None:
+        if block not in self._decoded:
+            return None
+        return 0 if self._decoded[block] else group.rows
+
+    def _groups(self) -> tuple[RowGroup, ...]:
+        if self._row_groups is None:
+            schema = self.schema()
+            with self._metadata_lock:
+                if self._row_groups is None:
+                    with ThreadPoolExecutor(min(LISTING_THREADS, len(self.files))) as pool:
+                        footers = pool.map(lambda index: self._read_footer(index, schema), range(len(self.files)))
+                        self._row_groups = tuple(group for groups in footers for group in groups)
+        return self._row_groups
+
+    def _read_footer(self, index: int, schema: pa.Schema) -> list[RowGroup]:
+        try:
+            opened = self._open(index)
+        except DataError as error:
+            if not self._skips:
+                raise
+            self._unreadable[index] = f"{error} The file was skipped."
+            return []
+        self._check_schema(_plain(opened.schema_arrow), schema, self.files[index].label)
+        groups = [opened.metadata.row_group(number) for number in range(opened.metadata.num_row_groups)]
+        self._give_back(index, opened)
+        return [RowGroup(index, number, group.num_rows, group.total_byte_size) for number, group in enumerate(groups)]
+
+    def _check_schema(self, stored: pa.Schema, schema: pa.Schema, label: str) -> None:
+        """Finds mixed schemas before any row is read."""
+        wanted = [name for name in schema.names if name not in self._partitions.names]
+        missing = [name for name in wanted if name not in stored.names]
+        surplus = [name for name in stored.names if name not in wanted] if self._columns is None else []
+        if missing or surplus:
+            problem = f"has no column {missing[0]!r}" if missing else f"has a column {surplus[0]!r} more"
+            raise DataError(
+                f"{label} {problem} than the first file of this dataset, {self.files[0].label}. Read files with "
+                "different columns as separate datasets, or choose the columns that all have: columns=[...]."
+            )
+        conform(empty_chunk(stored).select(wanted), _chosen_fields(schema, tuple(wanted), label), label)
+
+    def skipped(self) -> list[str]:
+        """What `on_error="skip"` has left out so far, and why."""
+        return [*self._unreadable.values(), *(reason for reason in self._decoded.values() if reason)]
+
+    # -- rows -----------------------------------------------------------------------------
+
+    def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
+        group = self._groups()[block]
+        schema = self.schema()
+        if self._skips and self._problem_of(block, group):
+            return
+        if request.columns is not None:
+            schema = _chosen_fields(schema, request.columns, self.files[group.file].label)
+        for chunk in cut(self._decode(group, schema, request), request.start, request.stop):
+            yield self._conformed(chunk, schema, group.file)
+
+    def _problem_of(self, block: int, group: RowGroup) -> str:
+        """Why this row group is skipped; decodes all of it the first time, so that no part of a bad one is used."""
+        if block not in self._decoded:
+            try:
+                for _ in self._decode(group, self.schema(), ReadRequest()):
+                    pass
+            except DataError as error:
+                self._decoded[block] = f"{error} Its {group.rows:,} rows were skipped."
+            else:
+                self._decoded[block] = ""
+        return self._decoded[block]
+
+    def _decode(self, group: RowGroup, schema: pa.Schema, request: ReadRequest) -> Iterator[Chunk]:
+        stored = [name for name in schema.names if name not in self._partitions.names]
+        file = self._open(group.file)
+        intact = True
+        try:
+            yield from file.iter_batches(
+                batch_size=request.chunk_rows,
+                row_groups=[group.number],
+                columns=stored,
+                use_threads=request.threads > 1,
+            )
+        except _READ_ERRORS as error:
+            intact = False
+            raise DataError(
+                f"{self.files[group.file].label}, row group {group.number} cannot be decoded: {_one_line(error)}. "
+                'Repair or leave out the file, or pass on_error="skip" to read_parquet.'
+            ) from error
+        finally:
+            if intact:
+                self._give_back(group.file, file)
+            else:
+                file.close(force=True)
+
+    def _conformed(self, chunk: Chunk, schema: pa.Schema, file: int) -> Chunk:
+        if self._partitions.fields:
+            chunk = self._partitions.add_to(chunk, file, schema.names)
+        chunk = conform(chunk, schema, self.files[file].label)
+        if not len(schema) or chunk.schema.equals(schema, check_metadata=True):
+            return chunk
+        return pa.RecordBatch.from_arrays(chunk.columns, schema=schema)
+
+    # -- open files -----------------------------------------------------------------------
+
+    def _open(self, index: int) -> pq.ParquetFile:
+        """The file, for this caller alone until it gives it back; its footer is not parsed for every row group."""
+        with self._idle_lock:
+            idle = self._idle.pop(index, None)
+        if idle is not None:
+            check_unchanged(self.files[index])
+            return idle
+        entry = self.files[index]
+        opened = open_checked(entry, ranges=True)
+        try:
+            return pq.ParquetFile(
+                opened,
+                pre_buffer=entry.filesystem is not None,  # fewer and larger requests; on local disks only overhead
+                buffer_size=_BUFFER_BYTES if self._has_large_groups(index) else 0,
+                page_checksum_verification=True,
+            )
+        except _READ_ERRORS as error:
+            opened.close()
+            raise DataError(
+                f"{entry.label} is no readable Parquet file ({entry.size:,} bytes): {_one_line(error)}. "
+                'Repair or leave out the file, or pass on_error="skip" to read_parquet.'
+            ) from error
+
+    def _has_large_groups(self, index: int) -> bool:
+        """Then columns are read page by page, so that memory does not grow with the row group; else at once."""
+        return any(group.file == index and group.size > _LARGE_ROW_GROUP for group in self._row_groups or ())
+
+    def _give_back(self, index: int, file: pq.ParquetFile) -> None:
+        with self._idle_lock:
+            self._idle[index] = file
+            surplus = self._idle.popitem(last=False)[1] if len(self._idle) > _IDLE_FILES else None
+        if surplus is not None:
+            surplus.close(force=True)
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Without what pandas and other writers note beside names and types; any file may have nulls."""
+    return pa.schema([field.remove_metadata().with_nullable(True) for field in schema])
+
+
+def _chosen_fields(schema: pa.Schema, columns: tuple[str, ...] | None, label: str) -> pa.Schema:
+    if columns is None:
+        return schema
+    for column in columns:
+        if column not in schema.names:
+            raise DataError(f"{label} has no column {column!r}; the columns are {schema.names}.")
+    return pa.schema([schema.field(column) for column in columns])
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".")
