@@ -111,10 +111,13 @@ def from_torch(dataset: Any) -> Dataset:
 
     Items that are dicts give columns by their keys, tuples columns "item_0", "item_1", ..., others a column "item".
     """
+    from torch.utils.data import IterableDataset
+
     from paceline.data.sources.torch_dataset import TorchDatasetSource
 
     _refuse_ray(dataset, "from_torch")
-    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+    map_style = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if not map_style or isinstance(dataset, IterableDataset):
         raise ConfigError(
             f"from_torch: {_type_name(dataset)} is not a map-style dataset: it needs __len__ and __getitem__, so that"
             " rows can be read in parts and in any order. For an iterable one, use from_items(list(dataset)) if it"

@@ -35,9 +35,10 @@ class HuggingFaceSource(Source):
         self.dataset = dataset.with_format("arrow")
         self.rows = len(dataset)
         self.block_rows = block_rows or default_block_rows(self.rows)
+        self._blocks = row_blocks(self.rows, self.block_rows, "Hugging Face dataset")
 
     def blocks(self) -> Sequence[Block]:
-        return row_blocks(self.rows, self.block_rows, "Hugging Face dataset")
+        return self._blocks
 
     def schema(self) -> pa.Schema:
         schema = plain_schema(self.dataset.features.arrow_schema)

@@ -48,6 +48,7 @@ class TableSource(Source):
     def __init__(self, table: pa.Table, block_rows: int | None = None) -> None:
         self.table = table.combine_chunks()
         self.block_rows = block_rows or default_block_rows(table.num_rows)
+        self._blocks = self._cut()
 
     def __getstate__(self) -> dict[str, Any]:
         sink = pa.BufferOutputStream()
@@ -58,14 +59,18 @@ class TableSource(Source):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.table = pa.ipc.open_stream(state["table"]).read_all()
         self.block_rows = state["block_rows"]
+        self._blocks = self._cut()
 
-    def blocks(self) -> Sequence[Block]:
+    def _cut(self) -> Sequence[Block]:
         rows = self.table.num_rows
         each = self.table.nbytes / rows if rows else 0.0
         return [
             Block(block.name, block.rows, int(each * (block.rows or 0)))
             for block in row_blocks(rows, self.block_rows, "table")
         ]
+
+    def blocks(self) -> Sequence[Block]:
+        return self._blocks
 
     def schema(self) -> pa.Schema:
         return self.table.schema
@@ -91,9 +96,10 @@ class RangeSource(Source):
         self.rows = rows
         self.shape = shape
         self.block_rows = block_rows or default_block_rows(rows)
+        self._blocks = row_blocks(rows, self.block_rows, "range")
 
     def blocks(self) -> Sequence[Block]:
-        return row_blocks(self.rows, self.block_rows, "range")
+        return self._blocks
 
     def schema(self) -> pa.Schema:
         return self._chunk(range(0)).schema

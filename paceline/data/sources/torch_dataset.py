@@ -32,10 +32,11 @@ class TorchDatasetSource(Source):
         self.dataset = dataset
         self.rows = len(dataset)
         self.block_rows = block_rows or _BLOCK_ROWS
+        self._blocks = row_blocks(self.rows, self.block_rows, self._name)
         self._schema: pa.Schema | None = None
 
     def blocks(self) -> Sequence[Block]:
-        return row_blocks(self.rows, self.block_rows, self._name)
+        return self._blocks
 
     def schema(self) -> pa.Schema:
         if self._schema is None:
