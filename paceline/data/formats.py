@@ -219,7 +219,8 @@ def from_rows(rows: Sequence[Mapping[str, Any]], what: str) -> Chunk:
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise DataError(f"{what}: row {number} must be a dict of column names to values, not {kind_of(row)}.")
-        names.update(dict.fromkeys(row))
+        if row.keys() != names.keys():
+            names.update(dict.fromkeys(row))
     return _from_columns({name: [row.get(name) for row in rows] for name in names}, what, empty=True)
 
 
