@@ -1,0 +1,70 @@
+"""Dataset's methods that compute a few numbers over all rows, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.data.dataset_base import DatasetBase
+
+if TYPE_CHECKING:
+    from paceline.data.aggregate import Aggregation, ColumnAggregation
+
+
+class Aggregates(DatasetBase):
+    """`on` is a column (the result is a value), several, or None for all (the result is a dict {"sum(x)": value})."""
+
+    def count(self) -> int:
+        """How many rows there are; files that say so are not read for it."""
+        return sum(self._plan.row_counts())
+
+    def aggregate(self, *aggregations: Aggregation) -> dict[str, Any]:
+        """Several aggregations in one pass: {their name: value}."""
+        from paceline.data.aggregation import Aggregator
+
+        (row,) = Aggregator((), aggregations).run(self._plan).to_pylist()
+        return dict(row)
+
+    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """The sum; None if there are no values or, with ignore_nulls=False, if there are nulls."""
+        from paceline.data.aggregate import Sum
+
+        return self._each(on, lambda name: Sum(name, ignore_nulls))
+
+    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """The smallest value."""
+        from paceline.data.aggregate import Min
+
+        return self._each(on, lambda name: Min(name, ignore_nulls))
+
+    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """The largest value."""
+        from paceline.data.aggregate import Max
+
+        return self._each(on, lambda name: Max(name, ignore_nulls))
+
+    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """The mean."""
+        from paceline.data.aggregate import Mean
+
+        return self._each(on, lambda name: Mean(name, ignore_nulls))
+
+    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> Any:
+        """The standard deviation; ddof=1 that of a sample. None for `ddof` values or fewer."""
+        from paceline.data.aggregate import Std
+
+        return self._each(on, lambda name: Std(name, ddof, ignore_nulls))
+
+    def unique(self, column: str) -> list[Any]:
+        """The different values of a column, None among them if there are nulls, in the order of their appearance."""
+        from paceline.data.aggregate import Unique
+
+        (values,) = self.aggregate(Unique(column, ignore_nulls=False)).values()
+        return list(values)
+
+    def _each(self, on: str | Sequence[str] | None, make: Callable[[str], ColumnAggregation]) -> Any:
+        if isinstance(on, str):
+            (value,) = self.aggregate(make(on)).values()
+            return value
+        names = self._plan.schema().names if on is None else on
+        return self.aggregate(*(make(name) for name in names))

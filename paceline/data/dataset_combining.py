@@ -1,0 +1,210 @@
+"""Dataset's methods that look at rows beyond one block: order, parts, several datasets together."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, Self
+
+from paceline.air.checks import check_bool, is_number, whole_number
+from paceline.air.errors import ConfigError
+from paceline.data.dataset_base import DatasetBase
+
+if TYPE_CHECKING:
+    from paceline.data.grouped import GroupedData
+
+
+class Combining(DatasetBase):
+    """Limit, splits, shuffles, sort, union, zip, join, groupby."""
+
+    # -- order ----------------------------------------------------------------------------
+
+    def random_shuffle(self, *, seed: int | None = None, num_blocks: int | None = None) -> Self:
+        """Every row at a random place; in training, at another one in each epoch.
+
+        Takes one pass that stores all rows (beyond 64 MB in a temporary file). randomize_block_order()
+        costs nothing. Without a seed one is drawn now: this dataset then always has the same order.
+        """
+        from paceline.data.sources.computed import KeptSource
+        from paceline.data.sources.shuffled import RowShuffled
+
+        if num_blocks is not None:
+            num_blocks = whole_number(num_blocks, "num_blocks", least=1)
+        return self._of(RowShuffled(KeptSource(self._plan), _seed(seed), num_blocks))
+
+    def randomize_block_order(self, *, seed: int | None = None) -> Self:
+        """Blocks (row groups, parts of files) in a random order; in training, in another one in each epoch."""
+        from paceline.data.sources.shuffled import BlockShuffled
+
+        return self._of(BlockShuffled(self._plan, _seed(seed)))
+
+    def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Self:
+        """Rows in the order of one or more columns: equal rows keep their order, nulls come last."""
+        from paceline.data.sources.sorted_rows import SortedSource
+
+        names = column_names(key, "sort: key")
+        flags = [descending] * len(names) if isinstance(descending, bool) else list(descending)
+        if len(flags) != len(names):
+            raise ConfigError(f"sort: descending has {len(flags)} values for {len(names)} columns: give one for each.")
+        for flag in flags:
+            check_bool(flag, "sort: descending")
+        return self._of(SortedSource(self._plan, tuple(zip(names, flags, strict=True))))
+
+    def repartition(self, num_blocks: int, *, shuffle: bool = False) -> Self:
+        """The same rows in `num_blocks` blocks of equal size; with shuffle=True in a random order."""
+        from paceline.data.sources.repartitioned import RepartitionedSource
+
+        num_blocks = whole_number(num_blocks, "num_blocks", least=1)
+        if shuffle:
+            return self.random_shuffle(num_blocks=num_blocks)
+        return self._of(RepartitionedSource(self._plan, num_blocks))
+
+    # -- parts ----------------------------------------------------------------------------
+
+    def limit(self, limit: int) -> Self:
+        """The first rows, no more than `limit`."""
+        return self._rows(0, whole_number(limit, "limit", least=0))
+
+    def split(self, n: int, *, equal: bool = False, locality_hints: Sequence[Any] | None = None) -> list[Self]:
+        """`n` parts of consecutive rows whose sizes differ by one row at most.
+
+        equal=True: all parts have the same size; the last rows, fewer than n, are left out.
+        locality_hints: accepted from older code; workers read from storage, so there is nothing to place.
+        """
+        n = whole_number(n, "n", least=1)
+        if locality_hints is not None and len(locality_hints) != n:
+            raise ConfigError(f"split: locality_hints has {len(locality_hints)} entries for {n} parts.")
+        rows = self._row_count()
+        if equal:
+            sizes = [rows // n] * n
+        else:
+            sizes = [rows // n + (part < rows % n) for part in range(n)]
+        return self._cut([0, *accumulate(sizes)])
+
+    def split_at_indices(self, indices: Sequence[int]) -> list[Self]:
+        """Parts that begin at row 0 and at each of these rows; parts beyond the end are empty."""
+        cuts = [whole_number(index, "indices", least=0) for index in indices]
+        if not cuts:
+            raise ConfigError("split_at_indices: indices is empty: give the rows at which to cut.")
+        if cuts != sorted(cuts):
+            raise ConfigError(f"split_at_indices: {cuts} is not sorted.")
+        rows = self._row_count()
+        return self._cut([0, *(min(cut, rows) for cut in cuts), rows])
+
+    def split_proportionately(self, proportions: Sequence[float]) -> list[Self]:
+        """One part for each share of the rows, and a last one with the rest."""
+        if not proportions or not all(is_number(share) and share > 0 for share in proportions):
+            raise ConfigError(f"split_proportionately: {proportions!r} must be numbers above 0.")
+        if sum(proportions) >= 1:
+            raise ConfigError(
+                f"split_proportionately: the shares add up to {sum(proportions):g}. They must stay below 1:"
+                " what is left becomes the last part."
+            )
+        rows = self._row_count()
+        cuts = [0, *(int(rows * share) for share in accumulate(proportions)), rows]
+        if any(start == stop for start, stop in pairwise(cuts)):
+            raise ConfigError(f"split_proportionately: of {rows} rows, {list(proportions)} would leave a part empty.")
+        return self._cut(cuts)
+
+    def train_test_split(
+        self, test_size: int | float, *, shuffle: bool = False, seed: int | None = None
+    ) -> tuple[Self, Self]:
+        """(train, test): the last rows become the test set, a share of all (float) or so many (int).
+
+        shuffle=True shuffles first; the two sets then keep their rows in all epochs.
+        """
+        rows = self._row_count()
+        if isinstance(test_size, float):
+            if not 0 < test_size < 1:
+                raise ConfigError(f"test_size is {test_size}: give a share between 0 and 1, or a whole number of rows.")
+            test_rows = int(rows * test_size)
+        else:
+            test_rows = whole_number(test_size, "test_size", least=1)
+            if test_rows >= rows:
+                raise ConfigError(f"test_size is {test_rows}, and the dataset has {rows} rows: none would be left.")
+        dataset = self.random_shuffle(seed=seed) if shuffle else self
+        train, test = dataset._cut([0, rows - test_rows, rows])
+        return train, test
+
+    # -- several datasets -----------------------------------------------------------------
+
+    def union(self, *others: Self) -> Self:
+        """The rows of this dataset, then those of the others. All have the same columns."""
+        from paceline.data.sources.union import UnionSource
+
+        for other in others:
+            _check_dataset(other, "union")
+        return self._of(UnionSource((self._plan, *(other._plan for other in others))))
+
+    def zip(self, other: Self) -> Self:
+        """The columns of both, row by row. A column whose name is taken gets _1 at its end."""
+        from paceline.data.sources.zipped import ZippedSource
+
+        _check_dataset(other, "zip")
+        return self._of(ZippedSource(self._plan, other._plan))
+
+    def join(self, other: Self, on: str | Sequence[str], how: str = "inner") -> Self:
+        """Rows of both that agree in the columns `on`, in the order of this dataset's rows.
+
+        how: "inner" (pairs only), "left" (all rows of this one), "right" or "outer" (all rows of both). Rows without a
+        partner have nulls. A column of the other one whose name is taken gets _1 at its end.
+        """
+        from paceline.data.sources.joined import JoinedSource
+
+        _check_dataset(other, "join")
+        return self._of(JoinedSource(self._plan, other._plan, tuple(column_names(on, "join: on")), how))
+
+    def groupby(self, key: str | Sequence[str] | None) -> GroupedData[Self]:
+        """Groups of rows that agree in one or more columns; None: all rows as one group."""
+        from paceline.data.grouped import GroupedData
+
+        return GroupedData(self, tuple(column_names(key, "groupby: key")) if key is not None else ())
+
+    # -- what it is made of ---------------------------------------------------------------
+
+    def materialize(self) -> Self:
+        """Run everything once, now, and keep the rows: beyond 64 MB in a temporary file."""
+        from paceline.data.store import stored
+
+        return self._of(stored(self._plan))
+
+    def num_blocks(self) -> int:
+        """How many parts the rows come in."""
+        return len(self._plan.blocks())
+
+    def size_bytes(self) -> int | None:
+        """About what all rows take in memory; None where only reading them would tell."""
+        sizes = [block.size_bytes for block in self._plan.blocks()]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(sizes) else None
+
+    def _row_count(self) -> int:
+        return sum(self._plan.row_counts())
+
+    def _rows(self, start: int, stop: int) -> Self:
+        from paceline.data.sources.slices import sliced
+
+        return self._of(sliced(self._plan, start, stop))
+
+    def _cut(self, cuts: Sequence[int]) -> list[Self]:
+        return [self._rows(start, stop) for start, stop in pairwise(cuts)]
+
+
+def column_names(value: str | Sequence[str], what: str) -> list[str]:
+    """One name or several, as a list."""
+    names = [value] if isinstance(value, str) else list(value)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{what} is {value!r}: give the name of a column, or a list of names.")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{what} is {value!r}: a column is named twice.")
+    return names
+
+
+def _seed(seed: int | None) -> int:
+    return secrets.randbits(31) if seed is None else whole_number(seed, "seed", least=-(2**63), most=2**64 - 1)
+
+
+def _check_dataset(value: object, method: str) -> None:
+    if not isinstance(value, DatasetBase):
+        raise ConfigError(f"{method} takes datasets of paceline.data, not {type(value).__name__}.")

@@ -1,0 +1,143 @@
+"""GroupedData: what `Dataset.groupby` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from paceline.data.aggregate import Aggregation, ColumnAggregation, Count, Max, Mean, Min, Std, Sum
+from paceline.data.aggregation import Aggregator
+from paceline.data.dataset_base import DatasetBase
+from paceline.data.dataset_combining import column_names
+from paceline.data.formats import check_batch_format
+from paceline.data.operation import Operation, Place
+from paceline.data.operations.user_function import Spot, UserFunction
+from paceline.data.operations.work import BatchWork
+from paceline.data.plan import Plan
+from paceline.data.sources.grouped_rows import AggregatedSource, WholeGroups, starts_of_groups
+from paceline.data.sources.repartitioned import RepartitionedSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from paceline.data.block import Chunk
+
+D = TypeVar("D", bound=DatasetBase)
+
+
+class GroupedData(Generic[D]):
+    """Rows in groups. Every method gives a dataset, sorted by key; nothing is computed before that is read."""
+
+    def __init__(self, dataset: D, keys: tuple[str, ...]) -> None:
+        self._dataset = dataset
+        self._keys = keys
+
+    def __repr__(self) -> str:
+        return f"GroupedData(keys={list(self._keys)}, {self._dataset!r})"
+
+    def aggregate(self, *aggregations: Aggregation) -> D:
+        """One row per group: its keys, and a column for each aggregation."""
+        return self._dataset._of(AggregatedSource(self._dataset._plan, Aggregator(self._keys, aggregations)))
+
+    def count(self) -> D:
+        """Rows per group, in column "count()"."""
+        return self.aggregate(Count())
+
+    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
+        """Sums of one column, of several, or (None) of all but the keys: columns "sum(x)"."""
+        return self._each(on, lambda name: Sum(name, ignore_nulls))
+
+    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
+        """Smallest values: columns "min(x)"."""
+        return self._each(on, lambda name: Min(name, ignore_nulls))
+
+    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
+        """Largest values: columns "max(x)"."""
+        return self._each(on, lambda name: Max(name, ignore_nulls))
+
+    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
+        """Means: columns "mean(x)"."""
+        return self._each(on, lambda name: Mean(name, ignore_nulls))
+
+    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> D:
+        """Standard deviations: columns "std(x)"; null for groups of `ddof` values or fewer."""
+        return self._each(on, lambda name: Std(name, ddof, ignore_nulls))
+
+    def map_groups(
+        self,
+        fn: Callable[..., Any],
+        *,
+        batch_format: str | None = "default",
+        fn_args: Iterable[Any] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+    ) -> D:
+        """What `fn` makes of each group, given whole as one batch; it returns or yields batches of any length."""
+        function = UserFunction("map_groups", fn, fn_args, fn_kwargs)
+        work = BatchWork(function, check_batch_format(batch_format), zero_copy=False, keeps_row_count=False)
+        plan = self._dataset._plan
+        source = WholeGroups(plan, self._keys) if self._keys else RepartitionedSource(plan, 1)
+        return self._dataset._of(Plan(source, (MapGroups(work, self._keys),)))
+
+    def _each(self, on: str | Sequence[str] | None, make: Callable[[str], ColumnAggregation]) -> D:
+        if on is None:
+            names = [name for name in self._dataset._plan.schema().names if name not in self._keys]
+        else:
+            names = column_names(on, "on")
+        return self.aggregate(*(make(name) for name in names))
+
+
+class MapGroups(Operation):
+    """Hands each group of a block of sorted rows to the user's function."""
+
+    def __init__(self, work: BatchWork, keys: tuple[str, ...]) -> None:
+        self._work = work
+        self._keys = keys
+        self._schema: pa.Schema | None = None
+
+    @property
+    def label(self) -> str:
+        return self._work.function.label
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema | None:
+        return self._schema
+
+    def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+        from paceline.data.formats import concat, conform
+
+        first = 0
+        for parts in self._groups(chunks):
+            group = concat(parts)
+            spot = Spot(place.name, first, group.num_rows)
+            first += group.num_rows
+            for result in self._work.results(group, spot):
+                if self._schema is None and result.num_rows:
+                    self._schema = result.schema
+                if self._schema is not None and result.schema != self._schema:
+                    result = conform(result, self._schema, f"What {self._work.function} returned on {spot}")
+                yield result
+
+    def _groups(self, chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
+        """The chunks of each group."""
+        current: list[Chunk] = []
+        for chunk in chunks:
+            if not chunk.num_rows:
+                continue
+            begin = 0
+            for start in self._starts(chunk, current):
+                if start > begin:
+                    current.append(chunk.slice(begin, start - begin))
+                if current:
+                    yield current
+                current, begin = [], start
+            current.append(chunk.slice(begin))
+        if current:
+            yield current
+
+    def _starts(self, chunk: Chunk, current: list[Chunk]) -> list[int]:
+        if not self._keys:
+            return []
+        before = current[-1].slice(current[-1].num_rows - 1) if current else None
+        starts: list[int] = np.flatnonzero(starts_of_groups(chunk, self._keys, before)).tolist()
+        return starts

@@ -1,0 +1,100 @@
+"""Rows of two datasets that agree in some columns, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from paceline.air.checks import check_choice
+from paceline.air.errors import DataError
+from paceline.data.sources.computed import ComputedSource
+from paceline.data.sources.sorted_rows import sortable
+from paceline.data.sources.zipped import new_names
+from paceline.data.store import BATCH_BYTES, MOST_BLOCK_ROWS, StoredSource, store, stored
+
+if TYPE_CHECKING:
+    from paceline.data.block import Chunk
+    from paceline.data.plan import Plan
+
+_KINDS = {"inner": "inner", "left": "left outer", "right": "right outer", "outer": "full outer"}
+_LEFT, _RIGHT = "__left_row", "__right_row"
+
+
+class JoinedSource(ComputedSource):
+    """Arrow joins the keys and row numbers alone; the other columns, of whatever type, are fetched by these numbers.
+
+    The order is that of the left rows, then of the right ones: Arrow's own differs from run to run.
+    """
+
+    def __init__(self, left: Plan, right: Plan, on: tuple[str, ...], how: str) -> None:
+        check_choice(how, "how", tuple(_KINDS))
+        super().__init__((left, right))
+        self._on = on
+        self._how = how
+
+    def describe(self) -> str:
+        return f"join(on={', '.join(self._on)}, how={self._how!r})"
+
+    def _schema_before(self) -> None:
+        return None
+
+    def _rows_before(self) -> None:
+        return None
+
+    def _compute(self) -> StoredSource:
+        left, right = (stored(child) for child in self._children)
+        pairs = self._pairs(left.table(), right.table())
+        others = [name for name in right.schema().names if name not in self._on]
+        renamed = new_names(left.schema().names, others)
+        fields = [left.schema().field(name) for name in left.schema().names]
+        fields += [right.schema().field(old).with_name(new) for new, old in renamed.items()]
+        schema = pa.schema([field.with_nullable(True) for field in fields])
+        return store(self._rows(pairs, left, right, tuple(others), schema), schema)
+
+    def _pairs(self, left: pa.Table, right: pa.Table) -> pa.Table:
+        """Keys, left and right row number (null: no partner), in the order of the result."""
+        names = list(self._on)
+        left_keys = sortable(left, names, f"{self.describe()}, left side")
+        right_keys = sortable(right, names, f"{self.describe()}, right side")
+        for name in names:
+            if left_keys.schema.field(name).type != right_keys.schema.field(name).type:
+                raise DataError(
+                    f"{self.describe()}: column {name!r} is {left_keys.schema.field(name).type} on the left and"
+                    f" {right_keys.schema.field(name).type} on the right; give both the same type."
+                )
+        left_keys = left_keys.append_column(_LEFT, pa.array(np.arange(len(left))))
+        right_keys = right_keys.append_column(_RIGHT, pa.array(np.arange(len(right))))
+        joined = left_keys.join(right_keys, keys=names, join_type=_KINDS[self._how])
+        return joined.sort_by([(_LEFT, "ascending"), (_RIGHT, "ascending")]).combine_chunks()
+
+    def _rows(
+        self,
+        pairs: pa.Table,
+        left: StoredSource,
+        right: StoredSource,
+        others: tuple[str, ...],
+        schema: pa.Schema,
+    ) -> Iterator[Chunk]:
+        row_bytes = left.size_bytes / max(1, left.rows) + right.size_bytes / max(1, right.rows)
+        step = max(1, min(MOST_BLOCK_ROWS, int(BATCH_BYTES / max(1.0, row_bytes))))
+        for start in range(0, len(pairs), step):
+            part = pairs.slice(start, step)
+            left_numbers, no_left = _numbers(part.column(_LEFT))
+            right_numbers, no_right = _numbers(part.column(_RIGHT))
+            left_rows = left.take(left_numbers, missing=no_left)
+            right_rows = right.take(right_numbers, others, missing=no_right)
+            columns = dict(zip(left_rows.schema.names, left_rows.columns, strict=True))
+            for name in self._on:  # of rows that have no left side, too
+                columns[name] = part.column(name).cast(left_rows.schema.field(name).type).combine_chunks()
+            yield pa.RecordBatch.from_arrays([*columns.values(), *right_rows.columns], schema=schema)
+
+
+def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray | None]:
+    """Row numbers, and which are missing."""
+    array = column.combine_chunks()
+    if not array.null_count:
+        return array.to_numpy(), None
+    return array.fill_null(0).to_numpy(), np.asarray(array.is_null())

@@ -1,0 +1,170 @@
+"""Rows, or whole blocks, in a random order that is another one in each epoch."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.permutation import Positions, block_permutation, permute
+from paceline.data.sources.combined import CombinedSource
+from paceline.data.store import StoredSource, default_block_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from paceline.data.block import Chunk
+    from paceline.data.plan import Plan
+
+
+def even_cuts(rows: int, parts: int) -> list[int]:
+    """Where to cut so that parts differ by one row at most: parts + 1 numbers from 0 to rows."""
+    return [part * rows // parts for part in range(parts + 1)]
+
+
+class _ComputedOrder(Source):
+    """Base: rows of `child`, which must be stored when read, in an order that is computed."""
+
+    def __init__(self, child: Source, seed: int, num_blocks: int | None = None) -> None:
+        self.child = child
+        self.seed = seed
+        self.epoch = 0
+        self._num_blocks = num_blocks
+        self._total: int | None = None
+        self._cuts: list[int] | None = None
+
+    @abstractmethod
+    def _count(self) -> int:
+        """How many rows this order has."""
+
+    @abstractmethod
+    def _row_numbers(self, positions: Positions) -> Positions:
+        """Which rows of the child stand at these positions."""
+
+    def schema(self) -> pa.Schema:
+        return self.child.schema()
+
+    def skipped(self) -> list[str]:
+        return self.child.skipped()
+
+    def blocks(self) -> Sequence[Block]:
+        return [
+            Block(f"random_shuffle, rows {start} to {stop}", stop - start)
+            for start, stop in pairwise(self._found_cuts())
+        ]
+
+    def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
+        begin, end = self._found_cuts()[block : block + 2]
+        start = min(begin + request.start, end)
+        stop = end if request.stop is None else max(start, min(begin + request.stop, end))
+        wanted = self._row_numbers(np.arange(start, stop, dtype=np.int64))
+        rows = self.child.resolved()
+        assert isinstance(rows, StoredSource), rows
+        yield from rows.take_in_chunks(wanted, request.columns, request.chunk_rows)
+
+    def resolved(self) -> Self:
+        child = self.child.resolved()
+        return self if child is self.child else self._twin(child, self.epoch)
+
+    def for_epoch(self, epoch: int) -> Self:
+        return self if epoch == self.epoch else self._twin(self.child, epoch)
+
+    def _twin(self, child: Source, epoch: int) -> Self:
+        twin = copy.copy(self)
+        twin.child, twin.epoch = child, epoch
+        return twin
+
+    def _child_rows(self) -> int:
+        if self._total is None:
+            self._total = sum(block.rows or 0 for block in self.child.blocks())
+        return self._total
+
+    def _found_cuts(self) -> list[int]:
+        if self._cuts is None:
+            rows = self._count()
+            parts = self._num_blocks or -(-rows // default_block_rows(rows))
+            self._cuts = even_cuts(rows, parts) if parts else [0]
+        return self._cuts
+
+
+class RowShuffled(_ComputedOrder):
+    """Every row at a random place. The child's rows are stored once, for all epochs."""
+
+    def describe(self) -> str:
+        return f"random_shuffle(seed={self.seed})"
+
+    def sliced(self, start: int, stop: int) -> ShuffledSlice:
+        """The rows that stand at start to stop in the order of epoch 0."""
+        rows = self._count()
+        start = min(start, rows)
+        return ShuffledSlice(self.child, self.seed, start, max(start, min(stop, rows)))
+
+    def _count(self) -> int:
+        return self._child_rows()
+
+    def _row_numbers(self, positions: Positions) -> Positions:
+        return permute(positions, self._child_rows(), self.seed, self.epoch)
+
+
+class ShuffledSlice(_ComputedOrder):
+    """A stretch of shuffled rows. Its rows are the same in every epoch, their order is not.
+
+    Were it a stretch of each epoch's own order, the rows of a test set would get into the training set.
+    """
+
+    def __init__(self, child: Source, seed: int, start: int, stop: int) -> None:
+        super().__init__(child, seed)
+        self._start = start
+        self._stop = stop
+
+    def describe(self) -> str:
+        return f"random_shuffle(seed={self.seed}) -> rows {self._start} to {self._stop}"
+
+    def sliced(self, start: int, stop: int) -> ShuffledSlice:
+        """The rows that stand at start to stop of these, in the order of epoch 0."""
+        start = min(self._start + start, self._stop)
+        return ShuffledSlice(self.child, self.seed, start, max(start, min(self._start + stop, self._stop)))
+
+    def _count(self) -> int:
+        return self._stop - self._start
+
+    def _row_numbers(self, positions: Positions) -> Positions:
+        if self.epoch:
+            positions = permute(positions, self._count(), self.seed + self._start, self.epoch)
+        return permute(self._start + positions, self._child_rows(), self.seed, 0)
+
+
+class BlockShuffled(CombinedSource):
+    """Whole blocks in a random order; nothing has to be stored."""
+
+    def __init__(self, child: Plan, seed: int, epoch: int = 0) -> None:
+        super().__init__((child,))
+        self.seed = seed
+        self._epoch = epoch
+        self._order: Positions | None = None
+
+    def describe(self) -> str:
+        return f"{self.child.describe()} -> randomize_block_order(seed={self.seed})"
+
+    def schema(self) -> pa.Schema:
+        return self.child.schema()
+
+    def blocks(self) -> Sequence[Block]:
+        blocks = self.child.blocks()
+        return [blocks[index] for index in self._found_order()]
+
+    def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
+        yield from self.child.read(int(self._found_order()[block]), request)
+
+    def for_epoch(self, epoch: int) -> BlockShuffled:
+        return BlockShuffled(self.child.for_epoch(epoch), self.seed, epoch)
+
+    def _found_order(self) -> Positions:
+        if self._order is None:
+            self._order = block_permutation(len(self.child.blocks()), self.seed, self._epoch)
+        return self._order

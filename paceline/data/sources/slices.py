@@ -1,0 +1,136 @@
+"""A stretch of another source's rows: limit, splits. Only what is wanted is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paceline.data.block import DEFAULT_CHUNK_ROWS, Block, ReadRequest, Source
+from paceline.data.iteration.read_ahead import Piece
+from paceline.data.permutation import block_permutation
+from paceline.data.plan import Plan
+from paceline.data.sources.combined import CombinedSource
+from paceline.data.sources.shuffled import RowShuffled, ShuffledSlice
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from paceline.data.block import Chunk
+
+
+def sliced(plan: Plan, start: int, stop: int) -> Source:
+    """Rows start to stop of a plan, cut off as near to the source as can be."""
+    if plan.operations and plan.row_local and all(operation.keeps_row_count for operation in plan.operations):
+        return Plan(sliced(Plan(plan.source), start, stop), plan.operations)
+    if not plan.operations and isinstance(plan.source, RowShuffled | ShuffledSlice):
+        return plan.source.sliced(start, stop)
+    return SliceSource(plan, start, stop)
+
+
+class SliceSource(CombinedSource):
+    """Rows start to stop of `child`.
+
+    Which rows those are does not change from epoch to epoch, or the rows of a test set would get into the
+    training set: below a slice, everything keeps the order of epoch 0. Where the child is
+    shuffled anew in each epoch, the pieces of the slice are.
+    """
+
+    def __init__(self, child: Plan, start: int, stop: int, epoch: int = 0) -> None:
+        super().__init__((child,))
+        self._start = start
+        self._stop = stop
+        self._epoch = epoch
+        self._pieces: list[Piece] | None = None
+
+    def describe(self) -> str:
+        return f"{self.child.describe()} -> rows {self._start} to {self._stop}"
+
+    def schema(self) -> pa.Schema:
+        return self.child.schema()
+
+    def blocks(self) -> Sequence[Block]:
+        inner = self.child.blocks()
+        return [part_of(inner[piece.block], piece) for piece in self._found_pieces()]
+
+    def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
+        piece = self._found_pieces()[block]
+        assert piece.stop is not None
+        stop = piece.stop if request.stop is None else min(piece.stop, piece.start + request.stop)
+        start = min(stop, piece.start + request.start)
+        yield from self.child.read(piece.block, replace(request, start=start, stop=stop))
+
+    def for_epoch(self, epoch: int) -> SliceSource:
+        if epoch == self._epoch or self.child.for_epoch(epoch or 1) is self.child:
+            return self
+        return SliceSource(self.child, self._start, self._stop, epoch)
+
+    def _found_pieces(self) -> list[Piece]:
+        if self._pieces is None:
+            pieces = list(pieces_between(_counts_up_to(self.child, self._stop), self._start, self._stop))
+            if self._epoch:
+                pieces = [pieces[index] for index in block_permutation(len(pieces), self._start, self._epoch)]
+            self._pieces = pieces
+        return self._pieces
+
+
+class RowMap:
+    """Finds the blocks in which rows lie, counted over all blocks."""
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        self._ends = np.cumsum([0, *counts], dtype=np.int64)
+        self.rows = int(self._ends[-1])
+
+    def start_of(self, block: int) -> int:
+        """The number of the first row of a block."""
+        return int(self._ends[block])
+
+    def read(self, plan: Plan, start: int, stop: int, request: ReadRequest) -> Iterator[Chunk]:
+        """Rows start to stop of the plan whose counts these are."""
+        block = max(0, int(np.searchsorted(self._ends, start, side="right")) - 1)
+        while start < stop:
+            begin, end = int(self._ends[block]), int(self._ends[block + 1])
+            last = min(stop, end)
+            if last > start:
+                yield from plan.read(block, replace(request, start=start - begin, stop=last - begin))
+                start = last
+            block += 1
+
+
+def pieces_between(counts: Iterable[int], start: int, stop: int) -> Iterator[Piece]:
+    """Where the rows start to stop lie, given the rows of each block; counts beyond `stop` are not asked for."""
+    seen = 0
+    if start >= stop:
+        return
+    for block, rows in enumerate(counts):
+        low, high = max(0, start - seen), min(rows, stop - seen)
+        if low < high:
+            yield Piece(block, low, high)
+        seen += rows
+        if seen >= stop:
+            return
+
+
+def part_of(block: Block, piece: Piece) -> Block:
+    """What is known of a piece of a block."""
+    assert piece.stop is not None
+    rows = piece.stop - piece.start
+    if rows == block.rows:
+        return block
+    size = None if block.size_bytes is None or not block.rows else block.size_bytes * rows // block.rows
+    return Block(f"{block.name}, rows {piece.start} to {piece.stop}", rows, size)
+
+
+def _counts_up_to(plan: Plan, stop: int) -> Iterator[int]:
+    """Rows of each block. Where they must be counted, counting ends at `stop`: limit(5) reads one chunk."""
+    seen = 0
+    for index, block in enumerate(plan.blocks()):
+        rows = block.rows
+        if rows is None:
+            wanted = stop - seen
+            request = ReadRequest(stop=wanted, chunk_rows=min(DEFAULT_CHUNK_ROWS, max(1024, wanted)))
+            rows = sum(chunk.num_rows for chunk in plan.read(index, request))
+        yield rows
+        seen += rows

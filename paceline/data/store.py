@@ -1,0 +1,272 @@
+"""Rows kept for random access: small amounts in memory, more in a temporary file that is memory-mapped.
+
+Sorting, shuffling row by row and grouping need every row within reach. The file has no name: it
+disappears with the last process that holds it open, however that process ends. Other
+processes get it as a file descriptor.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from paceline.air.errors import DataError, SerializationError
+from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.plan import chosen
+
+if TYPE_CHECKING:
+    from paceline.data.block import Chunk
+    from paceline.data.plan import Plan
+
+MEMORY_BYTES = 64 << 20
+"""Up to this much stays in memory."""
+BATCH_BYTES = 32 << 20
+"""Rows are stored in portions of about this size; taking rows from all over visits each portion once."""
+MOST_BLOCK_ROWS = 65_536
+
+Indices = npt.NDArray[np.int64]
+
+
+class StoredSource(Source):
+    """Rows in memory or in a temporary file, in blocks of `block_rows` rows.
+
+    `descriptor` is the file's, or None for rows in memory. With it another process makes the same
+    source: `StoredSource.from_descriptor(descriptor, block_rows)`.
+    """
+
+    def __init__(
+        self,
+        batches: Sequence[Chunk],
+        schema: pa.Schema,
+        *,
+        descriptor: int | None = None,
+        block_rows: int | None = None,
+    ) -> None:
+        self._batches = [batch for batch in batches if batch.num_rows]
+        self._schema = schema
+        self._starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)], dtype=np.int64)
+        self.rows = int(self._starts[-1])
+        self.size_bytes = sum(batch.nbytes for batch in self._batches)
+        self.block_rows = block_rows or default_block_rows(self.rows)
+        self.descriptor = descriptor
+        if descriptor is not None:
+            weakref.finalize(self, os.close, descriptor)
+
+    @classmethod
+    def from_descriptor(cls, descriptor: int, block_rows: int | None = None) -> StoredSource:
+        """The rows of a file that `store` wrote. The descriptor belongs to the new object, which closes it."""
+        # The mapping outlives the descriptor: it ends with the last array that looks into it.
+        content = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        reader = pa.ipc.open_stream(pa.py_buffer(content))
+        return cls(list(reader), reader.schema, descriptor=descriptor, block_rows=block_rows)
+
+    def with_block_rows(self, block_rows: int) -> StoredSource:
+        """The same rows in other blocks."""
+        descriptor = None if self.descriptor is None else os.dup(self.descriptor)
+        return StoredSource(self._batches, self._schema, descriptor=descriptor, block_rows=block_rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.descriptor is not None:
+            raise SerializationError(
+                f"{self.describe()} lies in a temporary file and cannot be pickled:"
+                " hand its descriptor to the other process instead."
+            )
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._schema) as writer:
+            for batch in self._batches:
+                writer.write_batch(batch)
+        return _from_bytes, (sink.getvalue().to_pybytes(), self.block_rows)
+
+    # -- as a source ----------------------------------------------------------------------
+
+    def describe(self) -> str:
+        return f"stored({self.rows} rows)"
+
+    def resolved(self) -> StoredSource:
+        return self
+
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def blocks(self) -> Sequence[Block]:
+        each = self.size_bytes / max(1, self.rows)
+        return row_blocks("stored rows", self.rows, self.block_rows, each)
+
+    def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
+        start, stop = rows_of_block(block, request, self.rows, self.block_rows)
+        return self.rows_between(start, stop, request)
+
+    def rows_between(self, start: int, stop: int, request: ReadRequest) -> Iterator[Chunk]:
+        """Rows start to stop of all; of the request, columns and chunk_rows count."""
+        index = int(np.searchsorted(self._starts, start, side="right")) - 1
+        while start < stop:
+            end = min(stop, int(self._starts[index + 1]), start + request.chunk_rows)
+            chunk = self._batches[index].slice(start - int(self._starts[index]), end - start)
+            yield chunk if request.columns is None else chosen(chunk, request.columns, "stored rows")
+            start = end
+            if start == self._starts[index + 1]:
+                index += 1
+
+    # -- random access --------------------------------------------------------------------
+
+    def table(self) -> pa.Table:
+        """All rows, without a copy."""
+        return pa.Table.from_batches(self._batches, self._schema)
+
+    def take(
+        self, indices: Indices, columns: tuple[str, ...] | None = None, missing: npt.NDArray[np.bool_] | None = None
+    ) -> Chunk:
+        """The rows with these numbers, in this order; nulls in the place of those that are `missing`."""
+        present = indices if missing is None else indices[~missing]
+        order = np.argsort(present, kind="stable")
+        ascending = present[order]
+        bounds = np.searchsorted(ascending, self._starts)
+        parts = []
+        for index in np.flatnonzero(np.diff(bounds)):
+            batch = self._batches[index]
+            batch = batch if columns is None else chosen(batch, columns, "stored rows")
+            inside = ascending[bounds[index] : bounds[index + 1]] - self._starts[index]
+            parts.append(batch.take(pa.array(inside)))
+        if not parts:
+            empty = pa.RecordBatch.from_pylist([], self._schema)
+            parts = [empty if columns is None else chosen(empty, columns, "stored rows")]
+        back = np.empty(len(present), dtype=np.int64)
+        back[order] = np.arange(len(present))
+        if missing is None:
+            return _joined(parts).take(pa.array(back))
+        places = np.zeros(len(indices), dtype=np.int64)
+        places[~missing] = back
+        return _joined(parts).take(pa.array(places, mask=missing))
+
+    def take_in_chunks(
+        self, indices: Indices, columns: tuple[str, ...] | None = None, chunk_rows: int | None = None
+    ) -> Iterator[Chunk]:
+        """The rows with these numbers, in chunks of about BATCH_BYTES at most."""
+        step = max(1, int(BATCH_BYTES * max(1, self.rows) / max(1, self.size_bytes)))
+        step = min(step, chunk_rows or MOST_BLOCK_ROWS)
+        for start in range(0, len(indices), step):
+            yield self.take(indices[start : start + step], columns)
+
+
+def default_block_rows(rows: int) -> int:
+    """Blocks are what is dealt to workers: several for each even of a small dataset."""
+    return max(1, min(MOST_BLOCK_ROWS, -(-rows // 16)))
+
+
+def row_blocks(name: str, rows: int, block_rows: int, row_bytes: float | None = None) -> list[Block]:
+    """Blocks of `block_rows` rows, the last one shorter."""
+    blocks = []
+    for start in range(0, rows, block_rows):
+        stop = min(rows, start + block_rows)
+        size = None if row_bytes is None else int((stop - start) * row_bytes)
+        blocks.append(Block(f"{name} {start} to {stop}", stop - start, size))
+    return blocks
+
+
+def rows_of_block(block: int, request: ReadRequest, rows: int, block_rows: int) -> tuple[int, int]:
+    """Which rows of a source with such blocks a request is about."""
+    begin = block * block_rows
+    end = min(rows, begin + block_rows)
+    start = min(end, begin + request.start)
+    return start, end if request.stop is None else max(start, min(end, begin + request.stop))
+
+
+def store(
+    chunks: Iterator[Chunk], schema: pa.Schema, *, block_rows: int | None = None, directory: str | None = None
+) -> StoredSource:
+    """Keep these rows. More than MEMORY_BYTES go to a temporary file in `directory` (default: TMPDIR or /tmp)."""
+    portions = _portions(chunks, schema)
+    held: list[Chunk] = []
+    size = 0
+    for portion in portions:
+        held.append(portion)
+        size += portion.nbytes
+        if size > MEMORY_BYTES:
+            descriptor = _write(_after(held, portions), schema, directory)
+            return StoredSource.from_descriptor(descriptor, block_rows)
+    return StoredSource(held, schema, block_rows=block_rows)
+
+
+def to_file(source: Source) -> StoredSource:
+    """The rows of a source in a file that can be handed over; the source itself if it lies in one."""
+    if isinstance(source, StoredSource) and source.descriptor is not None:
+        return source
+    chunks = (chunk for block in range(len(source.blocks())) for chunk in source.read(block, ReadRequest()))
+    return StoredSource.from_descriptor(_write(chunks, source.schema(), None))
+
+
+def stored(plan: Plan) -> StoredSource:
+    """All rows of a plan; what is stored already is not stored again."""
+    from paceline.data.execution import chunk_rows_for, chunks_of
+
+    if isinstance(plan.source, StoredSource) and not plan.operations:
+        return plan.source
+    return store(chunks_of(plan, chunk_rows=chunk_rows_for(plan)), plan.schema())
+
+
+def _portions(chunks: Iterator[Chunk], schema: pa.Schema) -> Iterator[Chunk]:
+    """The same rows in chunks of about BATCH_BYTES, which hold on to no memory but their own."""
+    waiting: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        if not chunk.num_rows:
+            continue
+        if chunk.schema != schema:
+            raise DataError(f"rows with the columns {chunk.schema} came where those before had {schema}.")
+        if chunk.get_total_buffer_size() > 2 * chunk.nbytes + 4096:  # a slice of something larger
+            chunk = chunk.take(pa.array(np.arange(chunk.num_rows)))
+        waiting.append(chunk)
+        size += chunk.nbytes
+        if size >= BATCH_BYTES:
+            yield _joined(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: Sequence[Chunk]) -> Chunk:
+    if len(batches) == 1:
+        return batches[0]
+    (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return batch
+
+
+def _after(held: list[Chunk], rest: Iterator[Chunk]) -> Iterator[Chunk]:
+    while held:  # not kept while the rest is read
+        yield held.pop(0)
+    yield from rest
+
+
+def _write(portions: Iterator[Chunk], schema: pa.Schema, directory: str | None) -> int:
+    """Write a temporary file; its descriptor."""
+    place = directory or tempfile.gettempdir()
+    file: IO[bytes]
+    with tempfile.TemporaryFile(dir=place, prefix="paceline-rows-") as file:
+        try:
+            # The stream form, unlike the file form, lets every batch have its own dictionaries.
+            with pa.ipc.new_stream(file, schema) as writer:
+                for portion in portions:
+                    writer.write_batch(portion)
+            file.flush()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise DataError(
+                f"the rows do not fit into {place} ({error.strerror}):"
+                " let the environment variable TMPDIR name a directory with more space."
+            ) from error
+        return os.dup(file.fileno())
+
+
+def _from_bytes(content: bytes, block_rows: int) -> StoredSource:
+    reader = pa.ipc.open_stream(pa.py_buffer(content))
+    return StoredSource(list(reader), reader.schema, block_rows=block_rows)
