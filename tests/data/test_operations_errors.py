@@ -1,0 +1,227 @@
+"""Functions that raise or return what cannot be used: the error names the function, the rows and the column."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from paceline.air.errors import ConfigError, DataError
+from paceline.data.block import ReadRequest
+from paceline.data.dataset_transforms import Transforms
+from paceline.data.operations.preprocess import Preprocess
+from paceline.data.sources.memory import TableSource
+
+BLOCK_ROWS = 6
+
+
+def dataset() -> Transforms:
+    return Transforms(TableSource(pa.table({"a": range(10), "c": ["x"] * 10}), BLOCK_ROWS))
+
+
+def consume(ds: Transforms) -> list[dict[str, Any]]:
+    plan = ds._plan
+    chunks = [chunk for block in range(len(plan.blocks())) for chunk in plan.read(block, ReadRequest())]
+    return [row for chunk in chunks for row in chunk.to_pylist()]
+
+
+def message_of(ds: Transforms) -> str:
+    with pytest.raises(DataError) as caught:
+        consume(ds)
+    return str(caught.value)
+
+
+def origin(function: Callable[..., Any]) -> str:
+    return f"{__file__}:{inspect.getsourcelines(function)[1]}"
+
+
+def test_an_exception_in_a_batch_function_names_function_place_and_itself() -> None:
+    def broken(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if batch["a"][0] == 6:
+            raise RuntimeError("no such device")
+        return batch
+
+    with pytest.raises(DataError) as caught:
+        consume(dataset().map_batches(broken))
+    message = str(caught.value)
+    second_block = dataset()._plan.blocks()[1].name
+    assert f"map_batches(broken) at {origin(broken)} failed on rows 0 to 3 of {second_block}" in message
+    assert message.endswith("RuntimeError: no such device.")
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_a_missing_key_is_answered_with_the_columns() -> None:
+    def misspelt(row: dict[str, Any]) -> dict[str, Any]:
+        return {"x": row["aa"]}
+
+    message = message_of(dataset().map(misspelt))
+    assert f"map(misspelt) at {origin(misspelt)} failed on row 0 of " in message
+    assert "KeyError: 'aa'. It was given the columns ['a', 'c']." in message
+
+
+@pytest.mark.parametrize("method", ["map", "filter", "flat_map"])
+def test_row_functions_name_the_row(method: str) -> None:
+    def broken(row: dict[str, Any]) -> Any:
+        return [row][row["a"] // 4]
+
+    assert f"{method}(broken)" in message_of(getattr(dataset(), method)(broken))
+    assert "row 4 of" in message_of(dataset().filter(broken))
+    assert "IndexError" in message_of(dataset().filter(broken))
+
+
+def test_an_exception_in_the_middle_of_a_generator() -> None:
+    def broken(batch: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+        yield batch
+        raise ZeroDivisionError("later")
+
+    assert "ZeroDivisionError: later" in message_of(dataset().map_batches(broken))
+    assert "row 0 of" in message_of(dataset().flat_map(lambda row: ({"x": 1 / 0} for _ in range(2))))
+
+
+def test_an_exception_in_a_constructor() -> None:
+    class Broken:
+        def __init__(self) -> None:
+            raise OSError("no weights")
+
+        def __call__(self, batch: Any) -> Any:
+            return batch
+
+    message = message_of(dataset().map_batches(Broken))
+    assert "map_batches(Broken)" in message
+    assert "making an instance failed: OSError: no weights" in message
+
+
+def test_an_exception_that_cannot_be_shown() -> None:
+    class OddError(Exception):
+        def __str__(self) -> str:
+            raise TypeError("no text")
+
+    def broken(row: Any) -> Any:
+        raise OddError
+
+    assert "OddError" in message_of(dataset().map(broken))
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda batch: None, "returned None"),
+        (lambda batch: 3, "not 3 (int)"),
+        (lambda batch: [batch], "list"),
+        (lambda batch: {}, "no columns"),
+        (lambda batch: {"x": [1, 2], "y": [1]}, "'y': 1"),
+        (lambda batch: {"x": 1}, "'x'"),
+        (lambda batch: {1: batch["a"]}, "1 (int)"),
+        (lambda batch: {"x": [1, "one"]}, "'x'"),
+    ],
+)
+def test_batches_that_cannot_be_used(function: Any, says: str) -> None:
+    message = message_of(dataset().map_batches(function))
+    assert f"map_batches(<lambda>) at {__file__}:" in message
+    assert says in message
+    assert "rows 0 to 5 of" in message
+
+
+@pytest.mark.parametrize(
+    ("method", "function", "says"),
+    [
+        ("map", lambda row: None, "returned None on row 0"),
+        ("map", lambda row: [row], "returned a list on row 0"),
+        ("map", lambda row: {"x": 1 if row["a"] < 2 else "one"}, "'x'"),
+        ("flat_map", lambda row: row, "returned a dict on row 0"),
+        ("flat_map", lambda row: None, "returned None on row 0"),
+        ("flat_map", lambda row: [row, 3], "returned a int on row 0"),
+        ("filter", lambda row: None if row["a"] == 3 else True, "returned None on row 3"),
+        ("filter", lambda row: np.array([1, 2]), "ValueError"),
+    ],
+)
+def test_rows_that_cannot_be_used(method: str, function: Any, says: str) -> None:
+    message = message_of(getattr(dataset(), method)(function))
+    assert f"{method}(<lambda>) at {__file__}:" in message
+    assert says in message
+
+
+@pytest.mark.parametrize(
+    ("later", "says"),
+    [
+        (lambda batch: {"x": batch["a"] + 0.5}, "'x'"),
+        (lambda batch: {"x": batch["a"], "y": batch["a"]}, "'y'"),
+        (lambda batch: {"y": batch["a"]}, "'x'"),
+    ],
+)
+def test_columns_that_change_between_batches(later: Any, says: str) -> None:
+    def changing(batch: dict[str, np.ndarray]) -> Any:
+        return {"x": batch["a"]} if batch["a"][0] < BLOCK_ROWS else later(batch)
+
+    message = message_of(dataset().map_batches(changing))
+    assert f"map_batches(changing) at {origin(changing)}" in message
+    assert says in message
+    assert dataset()._plan.blocks()[1].name in message
+
+
+def test_a_promise_about_the_number_of_rows_is_checked() -> None:
+    def half(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"a": batch["a"][::2]}
+
+    message = message_of(dataset().map_batches(half, keeps_row_count=True))
+    assert "made 3 rows of 6" in message
+    assert "keeps_row_count=True" in message
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [(lambda frame: [1, 2], "2 values for 6 rows of column 'd'"), (lambda frame: frame["zz"], "KeyError: 'zz'")],
+)
+def test_columns_that_cannot_be_added(values: Any, says: str) -> None:
+    message = message_of(dataset().add_column("d", values))
+    assert "add_column(<lambda>)" in message
+    assert says in message
+
+
+def test_columns_that_a_function_did_not_make() -> None:
+    def made() -> Transforms:
+        return dataset().map_batches(lambda batch: {"value": batch["a"]})
+
+    assert "there is no column 'values': did you mean 'value'?" in message_of(made().select_columns("values"))
+    assert "drop_columns(zz) on" in message_of(made().drop_columns("zz"))
+    assert "there is no column 'zz'" in message_of(made().rename_columns({"zz": "y"}))
+    assert "two columns named 'b'" in message_of(
+        dataset().map_batches(lambda batch: {"a": batch["a"], "b": batch["a"]}).rename_columns({"a": "b"})
+    )
+    assert "zz" in message_of(made().filter(expr="zz > 1"))
+    seen = made()
+    consume(seen)
+    with pytest.raises(ConfigError, match="there is no column 'zz'"):
+        seen.select_columns("zz")  # after a pass it is known at once
+
+
+class Doubler:
+    """Has what an operation needs of a preprocessor."""
+
+    def __init__(self, row_local: bool, error: Exception | None = None) -> None:
+        self._row_local = row_local
+        self._error = error
+
+    def _transform_chunk(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        if self._error is not None:
+            raise self._error
+        return pa.RecordBatch.from_pydict({"x": [2 * value for value in chunk.column("a").to_pylist()]})
+
+
+def test_a_preprocessor_as_a_step() -> None:
+    local = dataset()._then(Preprocess(Doubler(row_local=True)))
+    assert [row["x"] for row in consume(local)] == [2 * i for i in range(10)]
+    assert local._plan.row_local
+    assert local._plan.row_counts() == [6, 4]
+    assert not dataset()._then(Preprocess(Doubler(row_local=False)))._plan.knows_counts
+
+
+@pytest.mark.parametrize("error", [DataError("column 'a' holds text"), RuntimeError("column 'a' holds text")])
+def test_a_preprocessor_that_fails_names_the_place(error: Exception) -> None:
+    message = message_of(dataset()._then(Preprocess(Doubler(True, error))))
+    assert dataset()._plan.blocks()[0].name in message
+    assert "column 'a' holds text" in message
