@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from paceline.air.errors import DataError
 from paceline.data.preprocessor import Preprocessor
+from paceline.data.statistics import Statistic
 from paceline.data.statistics_categories import as_lists, item_type, list_keys
 from paceline.data.statistics_values import ValueTable
 
@@ -104,20 +105,24 @@ class Categories:
 class CategoryPreprocessor(Preprocessor):
     """Keeps what it learnt as {category: place} in `stats_["unique_values(<column>)"]`."""
 
-    def _learn_categories(self, column: str, table: ValueTable, most: int | None = None) -> None:
-        """The `most` frequent values of a column, or all, in sorted order."""
-        chosen = np.arange(len(table.values))
-        if most is not None and most < len(chosen):
-            chosen = np.sort(np.argsort(-table.counts, kind="stable")[:most])
-        check_present(table, f"{type(self).__name__}: column {column!r}")
-        values = table.values.take(pa.array(chosen)).to_pylist()
-        keys = [tuple(value) if isinstance(value, list) else value for value in values]
-        self.stats_[f"unique_values({column})"] = {key: place for place, key in enumerate(keys)}
+    max_categories: dict[str, int] | None = None
+
+    def _learn(self, values: dict[Statistic, Any]) -> None:
+        learnt = {}
+        for statistic in self._statistics():
+            what = f"{type(self).__name__}: column {statistic.column!r}"
+            most = (self.max_categories or {}).get(statistic.column)
+            learnt[f"unique_values({statistic.column})"] = learnt_categories(values[statistic], what, most)
+        self._check_learnt(learnt)
+        self.stats_ = learnt
+
+    def _check_learnt(self, learnt: dict[str, dict[Any, int]]) -> None:
+        """Refuse what cannot be used, before it replaces what was learnt earlier."""
 
     def _categories(self, column: str) -> Categories:
         """What was learnt, ready for looking up."""
         learnt = self.stats_[f"unique_values({column})"]
-        return self._prepared(column, learnt, lambda: sorted(learnt, key=learnt.__getitem__))
+        return self._prepared(column, learnt, lambda: list(learnt))
 
     def _prepared(self, column: str, learnt: Any, ordered: Callable[[], list[Any]]) -> Categories:
         """Categories for looking up, made once for what is learnt now."""
@@ -131,8 +136,8 @@ class CategoryPreprocessor(Preprocessor):
         return {name: value for name, value in super().__getstate__().items() if name != "_cache"}
 
 
-def check_present(table: ValueTable, what: str) -> None:
-    """Refuse to learn from missing values, or from no values."""
+def learnt_categories(table: ValueTable, what: str, most: int | None = None) -> dict[Any, int]:
+    """The places of the `most` frequent values of a column, or of all, in sorted order."""
     if table.missing:
         raise DataError(
             f"{what} has {table.missing:,} missing values (null or NaN), which are no category. Fill them first, for "
@@ -141,6 +146,11 @@ def check_present(table: ValueTable, what: str) -> None:
         )
     if not len(table.values):
         raise DataError(f"{what} has no values to learn from: the dataset is empty.")
+    chosen = np.arange(len(table.values))
+    if most is not None and most < len(chosen):
+        chosen = np.sort(np.argsort(-table.counts, kind="stable")[:most])
+    values = table.values.take(pa.array(chosen)).to_pylist()
+    return {tuple(value) if isinstance(value, list) else value: place for place, value in enumerate(values)}
 
 
 def place_numbers(places: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -148,8 +158,3 @@ def place_numbers(places: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     numbers = places.fill_null(-1).to_numpy()
     (present,) = np.nonzero(numbers >= 0)
     return present, numbers[present].astype(np.int64)
-
-
-def columns_named(column: str, values: Sequence[Any]) -> list[str]:
-    """Names of columns that stand for single values of a column."""
-    return [f"{column}_{value}" for value in values]

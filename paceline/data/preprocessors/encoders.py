@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from paceline.air.checks import check_bool, whole_number
 from paceline.air.errors import ConfigError
-from paceline.data.preprocessors.categories import CategoryPreprocessor, columns_named, place_numbers
+from paceline.data.preprocessors.categories import CategoryPreprocessor, place_numbers
 from paceline.data.preprocessors.columns import checked_columns, column_of, with_columns
 from paceline.data.preprocessors.expansion import check_unique, counts_per_row, expanded
 from paceline.data.statistics import Statistic
@@ -33,11 +33,6 @@ class OrdinalEncoder(CategoryPreprocessor):
 
     def _statistics(self) -> list[Statistic]:
         return [CategoryCounts(column, whole_lists=not self.encode_lists) for column in self.columns]
-
-    def _learn(self, values: dict[Statistic, Any]) -> None:
-        self.stats_ = {}
-        for statistic in self._statistics():
-            self._learn_categories(statistic.column, values[statistic])
 
     def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         return with_columns(chunk, {column: self._encoded(chunk, column) for column in self.columns})
@@ -71,15 +66,12 @@ class OneHotEncoder(CategoryPreprocessor):
     def _statistics(self) -> list[Statistic]:
         return [CategoryCounts(column, whole_lists=True) for column in self.columns]
 
-    def _learn(self, values: dict[Statistic, Any]) -> None:
-        self.stats_ = {}
-        for statistic in self._statistics():
-            limit = (self.max_categories or {}).get(statistic.column)
-            self._learn_categories(statistic.column, values[statistic], limit)
-        check_unique(self._new_columns(), "OneHotEncoder")
+    def _check_learnt(self, learnt: dict[str, dict[Any, int]]) -> None:
+        check_unique(self._names(learnt), "OneHotEncoder")
 
-    def _new_columns(self) -> list[str]:
-        return [name for column in self.columns for name in columns_named(column, self._categories(column).values)]
+    def _names(self, learnt: dict[str, dict[Any, int]]) -> list[str]:
+        """The names of the new columns."""
+        return [f"{column}_{value}" for column in self.columns for value in learnt[f"unique_values({column})"]]
 
     def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         added: list[pa.Array] = []
@@ -87,13 +79,13 @@ class OneHotEncoder(CategoryPreprocessor):
             categories = self._categories(column)
             rows, places = place_numbers(categories.places(column_of(chunk, column, "OneHotEncoder")))
             added += counts_per_row(chunk.num_rows, rows, places, len(categories))
-        return expanded(chunk, self.columns, self._new_columns(), added, "OneHotEncoder")
+        return expanded(chunk, self.columns, self._names(self.stats_), added, "OneHotEncoder")
 
     def _input_columns(self) -> tuple[str, ...]:
         return tuple(self.columns)
 
     def _output_columns(self) -> tuple[str, ...]:
-        return (*self.columns, *(self._new_columns() if hasattr(self, "stats_") else ()))
+        return (*self.columns, *(self._names(self.stats_) if hasattr(self, "stats_") else ()))
 
 
 class MultiHotEncoder(CategoryPreprocessor):
@@ -110,12 +102,6 @@ class MultiHotEncoder(CategoryPreprocessor):
 
     def _statistics(self) -> list[Statistic]:
         return [CategoryCounts(column) for column in self.columns]
-
-    def _learn(self, values: dict[Statistic, Any]) -> None:
-        self.stats_ = {}
-        for statistic in self._statistics():
-            limit = (self.max_categories or {}).get(statistic.column)
-            self._learn_categories(statistic.column, values[statistic], limit)
 
     def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         return with_columns(chunk, {column: self._encoded(chunk, column) for column in self.columns})

@@ -31,7 +31,7 @@ class FeatureHasher(Preprocessor):
         self.columns = checked_columns(columns, "FeatureHasher")
         self.num_features = whole_number(num_features, "FeatureHasher: num_features", least=1)
 
-    def _new_columns(self) -> list[str]:
+    def _names(self) -> list[str]:
         return [f"hash_{index}" for index in range(self.num_features)]
 
     def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
@@ -42,7 +42,7 @@ class FeatureHasher(Preprocessor):
         for column, values in counts.items():
             place = hash_place(column, self.num_features)
             sums[place] = pc.add(sums[place], values.cast(kind))
-        return expanded(chunk, self.columns, self._new_columns(), sums, "FeatureHasher")
+        return expanded(chunk, self.columns, self._names(), sums, "FeatureHasher")
 
     def _counts(self, chunk: pa.RecordBatch, column: str) -> pa.Array:
         values = column_of(chunk, column, "FeatureHasher")
@@ -56,4 +56,4 @@ class FeatureHasher(Preprocessor):
         return tuple(self.columns)
 
     def _output_columns(self) -> tuple[str, ...]:
-        return (*self.columns, *self._new_columns())
+        return (*self.columns, *self._names())

@@ -39,10 +39,6 @@ class LabelEncoder(CategoryPreprocessor):
     def _statistics(self) -> list[Statistic]:
         return [ValueCounts(self.label_column)]
 
-    def _learn(self, values: dict[Statistic, Any]) -> None:
-        self.stats_ = {}
-        self._learn_categories(self.label_column, values[ValueCounts(self.label_column)])
-
     def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         labels = column_of(chunk, self.label_column, "LabelEncoder")
         places = self._categories(self.label_column).places(labels)

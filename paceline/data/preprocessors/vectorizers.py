@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from paceline.air.checks import whole_number
 from paceline.air.errors import DataError
 from paceline.data.preprocessor import Preprocessor
-from paceline.data.preprocessors.categories import columns_named, place_numbers
+from paceline.data.preprocessors.categories import place_numbers
 from paceline.data.preprocessors.columns import checked_columns, column_of
 from paceline.data.preprocessors.expansion import check_unique, counts_per_row, expanded
 from paceline.data.preprocessors.hasher import hash_place
@@ -41,38 +41,37 @@ class CountVectorizer(Preprocessor):
         return [TokenCounts(column, self.tokenization_fn) for column in self.columns]
 
     def _learn(self, values: dict[Statistic, Any]) -> None:
-        self.stats_ = {}
+        learnt = {}
         for statistic in self._statistics():
-            table = values[statistic]
+            column, table = statistic.column, values[statistic]
             if table.missing:
                 raise DataError(
-                    f"CountVectorizer: column {statistic.column!r} has {table.missing:,} missing texts. Fill them "
-                    f'first, for example by SimpleImputer([{statistic.column!r}], strategy="constant", fill_value="").'
+                    f"CountVectorizer: column {column!r} has {table.missing:,} missing texts. Fill them first, for "
+                    f'example by SimpleImputer([{column!r}], strategy="constant", fill_value="").'
                 )
-            self.stats_[f"token_counts({statistic.column})"] = table.most_frequent(self.max_features)
-        check_unique(self._new_columns(), "CountVectorizer")
+            learnt[f"token_counts({column})"] = table.most_frequent(self.max_features)
+        check_unique(self._names(learnt), "CountVectorizer")
+        self.stats_ = learnt
 
-    def _vocabulary(self, column: str) -> list[str]:
-        return list(self.stats_[f"token_counts({column})"])
-
-    def _new_columns(self) -> list[str]:
-        return [name for column in self.columns for name in columns_named(column, self._vocabulary(column))]
+    def _names(self, learnt: dict[str, dict[str, int]]) -> list[str]:
+        """The names of the new columns."""
+        return [f"{column}_{token}" for column in self.columns for token in learnt[f"token_counts({column})"]]
 
     def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         added: list[pa.Array] = []
         for column in self.columns:
             tokens = tokens_of(column_of(chunk, column, "CountVectorizer"), self.tokenization_fn, column)
-            vocabulary = pa.array(self._vocabulary(column), tokens.type.value_type)
+            vocabulary = pa.array(list(self.stats_[f"token_counts({column})"]), tokens.type.value_type)
             present, places = place_numbers(pc.index_in(pc.list_flatten(tokens), value_set=vocabulary))
             rows = pc.list_parent_indices(tokens).to_numpy()[present]
             added += counts_per_row(chunk.num_rows, rows, places, len(vocabulary))
-        return expanded(chunk, self.columns, self._new_columns(), added, "CountVectorizer")
+        return expanded(chunk, self.columns, self._names(self.stats_), added, "CountVectorizer")
 
     def _input_columns(self) -> tuple[str, ...]:
         return tuple(self.columns)
 
     def _output_columns(self) -> tuple[str, ...]:
-        return (*self.columns, *(self._new_columns() if hasattr(self, "stats_") else ()))
+        return (*self.columns, *(self._names(self.stats_) if hasattr(self, "stats_") else ()))
 
 
 class HashingVectorizer(Preprocessor):
@@ -90,7 +89,7 @@ class HashingVectorizer(Preprocessor):
         self.num_features = whole_number(num_features, "HashingVectorizer: num_features", least=1)
         self.tokenization_fn = checked_tokenization(tokenization_fn, "HashingVectorizer")
 
-    def _new_columns(self) -> list[str]:
+    def _names(self) -> list[str]:
         return [f"hash_{column}_{index}" for column in self.columns for index in range(self.num_features)]
 
     def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
@@ -102,10 +101,10 @@ class HashingVectorizer(Preprocessor):
             places = np.array(hashes, np.int64)[found.indices.to_numpy()]
             rows = pc.list_parent_indices(tokens).to_numpy()
             added += counts_per_row(chunk.num_rows, rows, places, self.num_features)
-        return expanded(chunk, self.columns, self._new_columns(), added, "HashingVectorizer")
+        return expanded(chunk, self.columns, self._names(), added, "HashingVectorizer")
 
     def _input_columns(self) -> tuple[str, ...]:
         return tuple(self.columns)
 
     def _output_columns(self) -> tuple[str, ...]:
-        return (*self.columns, *self._new_columns())
+        return (*self.columns, *self._names())
