@@ -1,0 +1,137 @@
+"""JSON: one object per line, or one array of objects per file. Arrow decodes and infers the types.
+
+The types come from the beginning of the first file that has rows, and hold for all files.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.json as pajson
+
+from paceline.air.errors import ConfigError, DataError
+from paceline.data.block import Block, ReadRequest
+from paceline.data.formats import conform
+from paceline.data.sources.file_source import FileSource, portions
+from paceline.data.sources.lines import Piece, cut_files, open_piece, piece_block, read_parts, whole_lines
+from paceline.data.sources.listing import open_checked
+
+if TYPE_CHECKING:
+    from paceline.data.block import Chunk
+    from paceline.data.sources.listing import FileEntry
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_OBJECTS_AT_ONCE = 16_384
+_OPTIONS: dict[str, type[Any]] = {"read_options": pajson.ReadOptions, "parse_options": pajson.ParseOptions}
+
+
+class JsonSource(FileSource):
+    """Large files of lines are cut into blocks; a file that is one array is one block and is read as a whole."""
+
+    format = "json"
+
+    def __init__(self, files: tuple[FileEntry, ...], parallelism: int, arrow_json_args: dict[str, Any]) -> None:
+        super().__init__(files)
+        options = _checked_options(arrow_json_args)
+        self._read_options: Any = options["read_options"]
+        self._parse_options: Any = options["parse_options"]
+        self._across_lines = bool(self._parse_options.newlines_in_values)
+        self._pieces = cut_files(files, parallelism, splittable=not self._across_lines)
+        self._schema: pa.Schema | None = None
+
+    def blocks(self) -> Sequence[Block]:
+        return [piece_block(self.files, piece) for piece in self._pieces]
+
+    def schema(self) -> pa.Schema:
+        if self._schema is None:
+            self._schema = self._infer()
+        return self._schema
+
+    def _infer(self) -> pa.Schema:
+        for piece in self._pieces:
+            for buffer in self._buffers(piece):
+                table = self._parse(buffer, self._parse_options, 1, piece)
+                if table.num_rows:
+                    return table.schema
+        return self._parse_options.explicit_schema or pa.schema([])
+
+    def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
+        piece = self._pieces[block]
+        yield from portions(self._decode(piece, request), request, self.files[piece.file].label)
+
+    def _decode(self, piece: Piece, request: ReadRequest) -> Iterator[Chunk]:
+        schema = self.schema()
+        options = copy.copy(self._parse_options)
+        options.explicit_schema = schema
+        if options.unexpected_field_behavior == "infer":  # a new field must not get lost, nor change the schema
+            options.unexpected_field_behavior = "error"
+        for buffer in self._buffers(piece):
+            for chunk in self._parse(buffer, options, request.threads, piece).to_batches():
+                yield conform(chunk, schema, self.files[piece.file].label)
+
+    def _buffers(self, piece: Piece) -> Iterator[bytes]:
+        """The piece as buffers of whole objects, one per line."""
+        file = self.files[piece.file]
+        if self._is_array(file, piece):
+            if piece.start == 0:
+                yield from self._array_as_lines(file, piece)
+            return
+        with open_piece(file, piece) as stream:
+            parts = read_parts(stream, file.label)
+            buffers = iter([b"".join(parts)]) if self._across_lines else whole_lines(parts)
+            for number, buffer in enumerate(buffers):
+                content = buffer.removeprefix(_BYTE_ORDER_MARK) if number == 0 and piece.start == 0 else buffer
+                if content.strip():
+                    yield content
+
+    def _is_array(self, file: FileEntry, piece: Piece) -> bool:
+        if piece.whole:
+            with open_piece(file, piece) as stream:
+                start = stream.read(4096)
+        else:
+            with open_checked(file, ranges=True) as opened:
+                start = opened.read(4096)
+        return bytes(start).removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"[")
+
+    def _array_as_lines(self, file: FileEntry, piece: Piece) -> Iterator[bytes]:
+        """Written anew line by line, so that both forms give the same types."""
+        with open_piece(file, Piece(piece.file, 0, file.size, True)) as stream:
+            content = b"".join(read_parts(stream, file.label))
+        try:
+            rows = json.loads(content.removeprefix(_BYTE_ORDER_MARK))
+        except ValueError as error:
+            raise DataError(f"{file.label} begins like an array but is no valid JSON: {error}.") from error
+        for number, row in enumerate(rows):
+            if not isinstance(row, dict):
+                raise DataError(f"{file.label}: item {number} of the array is no object but {type(row).__name__}.")
+        remaining = iter(rows)
+        while group := list(itertools.islice(remaining, _OBJECTS_AT_ONCE)):
+            yield "\n".join(json.dumps(row, ensure_ascii=False) for row in group).encode()
+
+    def _parse(self, buffer: bytes, options: pajson.ParseOptions, threads: int, piece: Piece) -> pa.Table:
+        read = copy.copy(self._read_options)
+        read.use_threads = threads > 1
+        read.block_size = max(read.block_size, len(buffer))  # one block: types are inferred from all of it
+        try:
+            return pajson.read_json(pa.BufferReader(buffer), read, options)
+        except (pa.ArrowException, ValueError) as error:
+            text = " ".join(str(error).split()).rstrip(".")
+            raise DataError(
+                f"{piece_block(self.files, piece).name} cannot be read as JSON lines: {text}. Types and fields are "
+                "taken from the beginning of the first file; to choose them, pass "
+                "parse_options=pyarrow.json.ParseOptions(explicit_schema=pyarrow.schema({...}))."
+            ) from error
+
+
+def _checked_options(given: dict[str, Any]) -> dict[str, Any]:
+    for name, value in given.items():
+        if name not in _OPTIONS:
+            raise ConfigError(f"read_json has no argument {name!r}; for JSON there are {', '.join(_OPTIONS)}.")
+        if value is not None and not isinstance(value, _OPTIONS[name]):
+            raise ConfigError(f"{name} is a {type(value).__name__}; give a pyarrow.json.{_OPTIONS[name].__name__}.")
+    return {name: given.get(name) or kind() for name, kind in _OPTIONS.items()}

@@ -1,0 +1,126 @@
+"""TFRecord files of tf.train.Example messages, without TensorFlow.
+
+A feature that has exactly one value in every record of the first file's beginning becomes a plain
+column, any other a column of lists; `schema` says it where that guess is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from paceline.air.errors import DataError
+from paceline.data.block import ReadRequest
+from paceline.data.sources.file_source import WholeFileSource, portions
+from paceline.data.sources.lines import Piece, open_piece
+from paceline.data.sources.tf_example import Feature, parse_example
+from paceline.data.sources.tf_framing import read_records
+
+if TYPE_CHECKING:
+    from paceline.data.block import Chunk
+    from paceline.data.sources.listing import FileEntry
+
+_SAMPLE_RECORDS = 4096
+_SAMPLE_BYTES = 4 << 20
+_CHUNK_BYTES = 8 << 20
+_TYPES = {"bytes": pa.binary(), "float": pa.float32(), "int64": pa.int64()}
+
+
+class TfRecordSource(WholeFileSource):
+    """One block per file; names ending in .gz are decompressed."""
+
+    format = "tfrecords"
+
+    def __init__(self, files: tuple[FileEntry, ...], schema: pa.Schema | None) -> None:
+        super().__init__(files)
+        self._schema = schema
+
+    def schema(self) -> pa.Schema:
+        if self._schema is None:
+            self._schema = _infer(self._sample())
+        return self._schema
+
+    def _sample(self) -> list[dict[str, Feature]]:
+        sample: list[dict[str, Feature]] = []
+        size = 0
+        for index in range(len(self.files)):
+            for _, record, features in self._examples(index):
+                sample.append(features)
+                size += len(record)
+                if len(sample) >= _SAMPLE_RECORDS or size >= _SAMPLE_BYTES:
+                    return sample
+            if sample:
+                return sample
+        return sample
+
+    def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
+        yield from portions(self._decode(block, request.chunk_rows), request, self.files[block].label)
+
+    def _decode(self, index: int, chunk_rows: int) -> Iterator[Chunk]:
+        schema = self.schema()
+        label = self.files[index].label
+        columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+        first = rows = size = 0
+        for number, record, features in self._examples(index):
+            self._add(features, columns, f"{label}, record {number}")
+            rows += 1
+            size += len(record)
+            if rows == chunk_rows or size >= _CHUNK_BYTES:
+                yield _chunk(columns, schema, f"{label}, records {first} to {number}")
+                columns = {name: [] for name in schema.names}
+                first, rows, size = number + 1, 0, 0
+        if rows:
+            yield _chunk(columns, schema, f"{label}, records {first} to {first + rows - 1}")
+
+    def _examples(self, index: int) -> Iterator[tuple[int, bytes, dict[str, Feature]]]:
+        file = self.files[index]
+        with open_piece(file, Piece(index, 0, file.size, True)) as stream:
+            for number, record in enumerate(read_records(stream, file.label)):
+                try:
+                    yield number, record, parse_example(record)
+                except ValueError as error:
+                    raise DataError(f"{file.label}, record {number} is no tf.train.Example: {error}") from error
+
+    def _add(self, features: dict[str, Feature], columns: dict[str, list[Any]], place: str) -> None:
+        schema = self.schema()
+        for name in features:
+            if name not in columns:
+                raise DataError(
+                    f"{place} has a feature {name!r} that the first records do not have. "
+                    "Name all features and their types: read_tfrecords(..., schema=pyarrow.schema({...}))."
+                )
+        for name, column in columns.items():
+            feature = features.get(name)
+            if feature is None:
+                column.append(None)
+            elif pa.types.is_list(schema.field(name).type):
+                column.append(feature.values)
+            elif len(feature.values) <= 1:
+                column.append(feature.values[0] if len(feature.values) else None)
+            else:
+                raise DataError(
+                    f"{place}: feature {name!r} has {len(feature.values)} values, but the first records have one. "
+                    f"Make it a list: read_tfrecords(..., schema=pyarrow.schema({{{name!r}: "
+                    f"pyarrow.list_(...), ...}}))."
+                )
+
+
+def _infer(sample: list[dict[str, Feature]]) -> pa.Schema:
+    fields: dict[str, pa.DataType] = {}
+    for name in dict.fromkeys(name for features in sample for name in features):
+        present = [features[name] for features in sample if name in features]
+        kind = _TYPES[next((feature.kind for feature in present if len(feature.values)), present[0].kind)]
+        fields[name] = kind if all(len(feature.values) == 1 for feature in present) else pa.list_(kind)
+    return pa.schema([pa.field(name, fields[name]) for name in sorted(fields)])
+
+
+def _chunk(columns: dict[str, list[Any]], schema: pa.Schema, place: str) -> Chunk:
+    arrays = []
+    for field in schema:
+        try:
+            arrays.append(pa.array(columns[field.name], field.type))
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise DataError(f"{place}: feature {field.name!r} does not fit type {field.type}: {error}") from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
