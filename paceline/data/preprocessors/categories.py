@@ -74,10 +74,11 @@ class Categories:
     def _check_kind(self, kind: pa.DataType) -> None:
         for name, has_kind, python_types in _SIMPLE_KINDS:
             if has_kind(kind):
-                taken_for_numbers = bool if name == "numbers" else ()
-                for value in self.values:
-                    if not isinstance(value, python_types) or isinstance(value, taken_for_numbers):
-                        raise self._mismatch(name)
+                excluded = bool if name == "numbers" else ()  # to Python, True is an integer
+                if not all(
+                    isinstance(value, python_types) and not isinstance(value, excluded) for value in self.values
+                ):
+                    raise self._mismatch(name)
 
     def _mismatch(self, found: str) -> DataError:
         return DataError(
