@@ -75,8 +75,9 @@ class Categories:
         for name, has_kind, python_types in _SIMPLE_KINDS:
             if has_kind(kind):
                 excluded = bool if name == "numbers" else ()  # to Python, True is an integer
-                if not all(
-                    isinstance(value, python_types) and not isinstance(value, excluded) for value in self.values
+                fits = [isinstance(value, python_types) and not isinstance(value, excluded) for value in self.values]
+                if not all(fits):
+                    raise self._mismatch(name)
                 ):
                     raise self._mismatch(name)
 
