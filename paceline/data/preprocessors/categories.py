@@ -78,8 +78,6 @@ class Categories:
                 fits = [isinstance(value, python_types) and not isinstance(value, excluded) for value in self.values]
                 if not all(fits):
                     raise self._mismatch(name)
-                ):
-                    raise self._mismatch(name)
 
     def _mismatch(self, found: str) -> DataError:
         return DataError(
