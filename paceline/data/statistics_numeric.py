@@ -123,7 +123,9 @@ class _Moments(Accumulator):
         mean = total / count
         portion -= mean
         rounding = float(portion.sum())  # zero, but for what was lost by rounding the mean
-        squares = float(np.dot(portion, portion)) - rounding * rounding / count
+        # Not numpy.dot: OpenBLAS, called by several threads at once, was seen to wait for itself for ever.
+        np.square(portion, out=portion)
+        squares = float(portion.sum()) - rounding * rounding / count
         self._merge(count, mean, 0.0 if squares < 0 else squares)
 
     def merge(self, other: Self) -> None:

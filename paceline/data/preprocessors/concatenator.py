@@ -86,7 +86,7 @@ class Concatenator(Preprocessor):
 
 def _checked_dtype(dtype: Any) -> np.dtype[Any]:
     try:
-        checked = np.dtype(dtype)
+        checked: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
         checked = np.dtype(object)
     if checked.kind not in "biuf":
@@ -105,7 +105,8 @@ def _element_type(field: pa.Field) -> np.dtype[Any]:
         )
     if pa.types.is_decimal(kind) or pa.types.is_null(kind):
         return np.dtype(np.float64)
-    return np.dtype(kind.to_pandas_dtype())  # type: ignore[no-any-return]
+    own: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    return own
 
 
 def _width(kind: pa.DataType) -> int:
