@@ -84,10 +84,16 @@ class DataIterator(Batches):
             )
         self._progress, self._yielded, self._current = progress, None, None
 
-    def rows_left_out(self) -> list[int]:
-        """Numbers of the rows (counted from 0 through the dataset) that no rank reads in this epoch."""
-        shares = self._shares(LocalShuffle())
-        order = self._dataset.order_of(self._progress.seed, self.epoch)
+    def rows_left_out(self, epoch: int | None = None) -> list[int]:
+        """Numbers of the rows (counted from 0 through the dataset) that no rank reads in that epoch, or in this one."""
+        if epoch is None or epoch == self.epoch:
+            epoch, shares = (
+                self.epoch,
+                self._shares(self._progress.legs[-1].shuffle if self._progress.legs else LocalShuffle()),
+            )
+        else:
+            shares = self._fresh_shares(epoch)
+        order = self._dataset.order_of(self._progress.seed, epoch)
         return sorted(int(row) for rows in order.row_numbers(shares.left_out, 65_536) for row in rows)
 
     # -- what it is -----------------------------------------------------------------------
@@ -98,8 +104,7 @@ class DataIterator(Batches):
 
     def count(self) -> int:
         """Rows of a whole pass of this rank."""
-        fresh = Progress(self.epoch, self._progress.seed, self._progress.rows, self._progress.blocks)
-        return rs.length(share_epoch(fresh, self._workers, self._dataset.uneven, LocalShuffle()).parts[self._rank])
+        return rs.length(self._fresh_shares(self.epoch).parts[self._rank])
 
     def to_pandas(self, limit: int | None = 100_000) -> pd.DataFrame:
         """The rows of this rank's next pass as one pandas frame; not counted as a pass."""
@@ -157,6 +162,11 @@ class DataIterator(Batches):
         plan, ranges, _ = self._what_to_read(shares, options)
         order = self._dataset.order_of(self._progress.seed, self.epoch)
         return PlanEpoch(plan, order.pieces(ranges), options, IterationStats(), threads=self._threads)
+
+    def _fresh_shares(self, epoch: int) -> Shares:
+        """Of an epoch of which nothing has been read."""
+        start = Progress(epoch, self._progress.seed, self._progress.rows, self._progress.blocks)
+        return share_epoch(start, self._workers, self._dataset.uneven, LocalShuffle())
 
     def _shares(self, shuffle: LocalShuffle) -> Shares:
         progress = self._progress

@@ -19,16 +19,16 @@ def check_datasets(datasets: Mapping[str, Any], preprocessor: Any) -> None:
     """Refuse what can be no dataset and no preprocessor, where it was written."""
     if datasets:
         from paceline.data.dataset import Dataset
-        from paceline.data.from_objects import refuse_foreign_dataset
+        from paceline.data.from_objects import refuse_ray_dataset
 
         for name, value in datasets.items():
             if not isinstance(name, str):
                 raise ConfigError(f"datasets: names are strings, not {name!r}.")
-            refuse_foreign_dataset(value, f"datasets[{name!r}]")
+            refuse_ray_dataset(value, f"datasets[{name!r}]")
             if not isinstance(value, Dataset) and not callable(value):
                 raise ConfigError(
                     f"datasets[{name!r}] must be a paceline.data Dataset, or a function without arguments that makes "
-                    f"one, not {type(value).__name__}. Make one with paceline.data.from_pandas(...), read_parquet(...), ..."
+                    f"one, not {type(value).__name__}. Make one with paceline.data.from_pandas(), read_parquet(), ..."
                 )
     if preprocessor is not None:
         from paceline.data.preprocessor import Preprocessor

@@ -164,7 +164,7 @@ class Batches(ABC):
 
         def cut(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
             for start in range(0, run.num_rows, max(1, rows)):
-                batch = to_batch(run.slice(start, rows), chosen, copy=copy)
+                batch = to_batch(run.slice(start, rows), chosen, copy=copy, own=not copy)
                 yield batch if _collate_fn is None else _collate_fn(batch)
 
         return BatchIterable(self._begin, options, cut, self._rows_per_pass, in_background=_collate_fn is not None)
@@ -202,7 +202,7 @@ class Batches(ABC):
         def collated(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
             assert collate_fn is not None
             for start in range(0, run.num_rows, max(1, rows)):
-                batch = collate_fn(to_batch(run.slice(start, rows), "numpy", copy=copy))
+                batch = collate_fn(to_batch(run.slice(start, rows), "numpy", copy=copy, own=not copy))
                 yield torch_batches.to_device(batch, device)
 
         def cut(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
