@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,14 @@ import pyarrow as pa
 from paceline.air.errors import DataError
 from paceline.data.column_arrays import column_array
 from paceline.data.formats import BatchFormat, from_batch, from_rows, to_batch, to_numpy, to_rows
+from paceline.data.operations.gathering import Gathering
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
     from paceline.data.operations.user_function import Spot, UserFunction
+
+QUICK_S = 0.002
+"""A function that takes longer for a batch is not made quicker by joining its results, only later."""
 
 
 class Work(ABC):
@@ -51,28 +56,66 @@ class BatchWork(Work):
         self.keeps_row_count = keeps_row_count
 
     def results(self, chunk: Chunk, spot: Spot) -> Iterator[Chunk]:
-        return self._results(to_batch(chunk, self.batch_format, copy=not self.zero_copy), chunk.schema, spot)
+        rows = 0
+        for output in self._outputs(to_batch(chunk, self.batch_format, copy=not self.zero_copy), spot):
+            result = self._chunk(output, chunk.schema, spot)
+            rows += result.num_rows
+            yield result
+        self._check_count(rows, spot)
 
     def results_of_all(self, chunk: Chunk, size: int, spot: Spot) -> Iterator[Chunk]:
-        if self.batch_format not in ("default", "numpy"):
-            yield from super().results_of_all(chunk, size, spot)
-            return
-        start = 0
-        for batch in numpy_batches(chunk, size, copy=not self.zero_copy):
-            rows = min(size, chunk.num_rows - start)
-            yield from self._results(batch, chunk.schema, spot.part(start, rows))
-            start += rows
+        if self.batch_format not in ("default", "numpy") or chunk.num_rows <= size:
+            return super().results_of_all(chunk, size, spot)
+        return self._gathered_results(chunk, size, spot)
 
-    def _results(self, batch: Any, schema: pa.Schema, spot: Spot) -> Iterator[Chunk]:
-        rows = 0
+    def _gathered_results(self, chunk: Chunk, size: int, spot: Spot) -> Iterator[Chunk]:
+        """The quick way: what is done per column and chunk is done once for many batches.
+
+        What a function took its time for is passed on at once.
+        """
+        gathering = Gathering(chunk.num_rows)
+        start = 0
+        try:
+            for batch in numpy_batches(chunk, size, copy=not self.zero_copy):
+                its_spot = spot.part(start, min(size, chunk.num_rows - start))
+                start, rows = start + its_spot.rows, 0
+                began = time.perf_counter()
+                for output in self._outputs(batch, its_spot):
+                    is_quick = time.perf_counter() - began < QUICK_S
+                    taken = gathering.add(output) if is_quick else None
+                    if taken is None:
+                        yield from self._gathered(gathering, spot)
+                        taken = gathering.add(output) if is_quick else None  # now there is room
+                    if taken is None:
+                        result = self._chunk(output, chunk.schema, its_spot)
+                        taken = result.num_rows
+                        yield result
+                    rows += taken
+                    began = time.perf_counter()
+                self._check_count(rows, its_spot)
+        except DataError:
+            yield from self._gathered(gathering, spot)  # what came before the error
+            raise
+        yield from self._gathered(gathering, spot)
+
+    def _gathered(self, gathering: Gathering, spot: Spot) -> Iterator[Chunk]:
+        batch = gathering.take()
+        if batch is not None:
+            yield from_batch(batch, f"What {self.function} returned on {spot}")
+
+    def _outputs(self, batch: Any, spot: Spot) -> Iterator[Any]:
         for output in self.function.outputs(batch, spot):
             if output is None:
                 raise DataError(f"{self.function} returned None on {spot}. Does it lack a return statement?")
-            result = from_batch(output, f"What {self.function} returned on {spot}")
-            if not result.num_columns:
-                raise DataError(f"{self.function} returned a batch without columns on {spot}.")
-            rows += result.num_rows
-            yield result if result.num_rows else with_types_of(result, schema)
+            yield output
+
+    def _chunk(self, output: Any, schema: pa.Schema, spot: Spot) -> Chunk:
+        result = from_batch(output, f"What {self.function} returned on {spot}")
+        if not result.num_columns:
+            raise DataError(f"{self.function} returned a batch without columns on {spot}.")
+        return result if result.num_rows else with_types_of(result, schema)
+
+    def _check_count(self, rows: int, spot: Spot) -> None:
         if self.keeps_row_count and rows != spot.rows:
             raise DataError(
                 f"{self.function} made {rows} rows of {spot.rows} on {spot}, but keeps_row_count=True says "
