@@ -63,6 +63,8 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
 
     def to_pandas(self, limit: int | None = 100_000) -> pd.DataFrame:
         """All rows as one pandas frame; more than `limit` rows are refused (None: no limit)."""
+        import pyarrow as pa
+
         from paceline.data.formats import concat, to_batch
 
         chunks, rows = [], 0
@@ -75,10 +77,9 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
                 )
             chunks.append(chunk)
         if not chunks:
-            frame: pd.DataFrame = self.schema().empty_table().to_pandas()
-            return frame
-        frame = to_batch(concat(chunks), "pandas", copy=True)
-        return frame
+            chunks = [pa.RecordBatch.from_pylist([], schema=self.schema())]
+        frame: Any = to_batch(concat(chunks), "pandas", copy=True)
+        return frame  # type: ignore[no-any-return]  # "pandas" gives a frame
 
     def to_arrow(self) -> pa.Table:
         """All rows as one Arrow table."""

@@ -87,10 +87,8 @@ class DataIterator(Batches):
     def rows_left_out(self, epoch: int | None = None) -> list[int]:
         """Numbers of the rows (counted from 0 through the dataset) that no rank reads in that epoch, or in this one."""
         if epoch is None or epoch == self.epoch:
-            epoch, shares = (
-                self.epoch,
-                self._shares(self._progress.legs[-1].shuffle if self._progress.legs else LocalShuffle()),
-            )
+            epoch, legs = self.epoch, self._progress.legs
+            shares = self._shares(legs[-1].shuffle if legs else LocalShuffle())
         else:
             shares = self._fresh_shares(epoch)
         order = self._dataset.order_of(self._progress.seed, epoch)
@@ -108,15 +106,17 @@ class DataIterator(Batches):
 
     def to_pandas(self, limit: int | None = 100_000) -> pd.DataFrame:
         """The rows of this rank's next pass as one pandas frame; not counted as a pass."""
+        import pyarrow as pa
+
         from paceline.data.formats import concat, to_batch
 
         epoch = self._begin_look(BatchOptions(batch_size=None))
         chunks = list(epoch.chunks())
         if limit is not None and sum(chunk.num_rows for chunk in chunks) > limit:
             raise DataError(f"to_pandas(limit={limit:,}): there are more rows than that; pass limit=None for all.")
-        table = concat(chunks) if chunks else self.schema().empty_table().to_batches()[0]
-        frame: pd.DataFrame = to_batch(table, "pandas", copy=True)
-        return frame
+        table = concat(chunks or [pa.RecordBatch.from_pylist([], schema=self.schema())])
+        frame: Any = to_batch(table, "pandas", copy=True)
+        return frame  # type: ignore[no-any-return]  # "pandas" gives a frame
 
     def stats(self) -> str:
         """Where the time of the last pass went."""

@@ -24,8 +24,8 @@ class Plan(Source):
         if isinstance(source, Plan):  # one flat list of operations reads and optimises better than nested plans
             operations = (*source.operations, *operations)
             source = source.source
-        self.source = source
-        self.operations = operations
+        self.source: Source = source
+        self.operations: tuple[Operation, ...] = operations
         self._schema: pa.Schema | None = None
         self._counts: tuple[int, ...] | None = None
         self._counting_s: float | None = None

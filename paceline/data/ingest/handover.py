@@ -74,4 +74,5 @@ class _Unpacker(pickle.Unpickler):
 
     def persistent_load(self, number: Any) -> StoredSource:
         index, block_rows = number
-        return self._files[index].with_block_rows(block_rows)
+        source: StoredSource = self._files[index].with_block_rows(block_rows)
+        return source

@@ -202,8 +202,8 @@ class Batches(ABC):
         def collated(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
             assert collate_fn is not None
             for start in range(0, run.num_rows, max(1, rows)):
-                batch = collate_fn(to_batch(run.slice(start, rows), "numpy", copy=copy, own=not copy))
-                yield torch_batches.to_device(batch, device)
+                columns: Any = to_batch(run.slice(start, rows), "numpy", copy=copy, own=not copy)
+                yield torch_batches.to_device(collate_fn(columns), device)
 
         def cut(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
             for batch in torch_batches.split(run, rows, dtypes, copy):
