@@ -34,6 +34,8 @@ class Operation(ABC):
     """Row i of the output depends on row i of the input alone, so that work may start anywhere in a block."""
     native: bool = False
     """Runs no code of the user's, and may be used by several threads at once."""
+    keeps_memory_apart: bool = True
+    """Of a native one: what comes out refers to the memory of its input, or to memory that nothing else refers to."""
 
     @property
     @abstractmethod

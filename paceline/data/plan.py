@@ -43,7 +43,8 @@ class Plan(Source):
     @property
     def fresh(self) -> bool:  # type: ignore[override]
         # A user's function may hand out memory that it keeps; native operations do not.
-        return self.source.fresh and all(operation.native for operation in self.operations)
+        apart = (operation.native and operation.keeps_memory_apart for operation in self.operations)
+        return self.source.fresh and all(apart)
 
     @property
     def native(self) -> bool:  # type: ignore[override]
