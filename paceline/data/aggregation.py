@@ -66,6 +66,13 @@ class Aggregator:
             found = self._of_chunk(pa.RecordBatch.from_pylist([], schema))
         return self._result(found)
 
+    def schema(self, schema: pa.Schema) -> pa.Schema | None:
+        """That of the result, for rows of this schema; None if functions of the user's decide."""
+        if self._own:
+            return None
+        self._columns(schema)
+        return self._result(self._of_chunk(pa.RecordBatch.from_pylist([], schema))).schema
+
     def _columns(self, schema: pa.Schema) -> tuple[str, ...] | None:
         """What has to be read."""
         wanted = [*self._keys, *(each.on for each in self._native if each.on is not None)]

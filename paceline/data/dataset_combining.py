@@ -193,7 +193,7 @@ class Combining(DatasetBase):
 
 def column_names(value: str | Sequence[str], what: str) -> list[str]:
     """One name or several, as a list."""
-    names = [value] if isinstance(value, str) else list(value)
+    names = [value] if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else []
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{what} is {value!r}: give the name of a column, or a list of names.")
     if len(set(names)) < len(names):

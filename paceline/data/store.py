@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from paceline.air.errors import DataError, SerializationError
 from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.formats import conform
 from paceline.data.plan import chosen
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _portions(chunks: Iterator[Chunk], schema: pa.Schema) -> Iterator[Chunk]:
         if not chunk.num_rows:
             continue
         if chunk.schema != schema:
-            raise DataError(f"rows with the columns {chunk.schema} came where those before had {schema}.")
+            chunk = conform(chunk, schema, "rows to be stored")
         if chunk.get_total_buffer_size() > 2 * chunk.nbytes + 4096:  # a slice of something larger
             chunk = chunk.take(pa.array(np.arange(chunk.num_rows)))
         waiting.append(chunk)
@@ -250,21 +251,21 @@ def _write(portions: Iterator[Chunk], schema: pa.Schema, directory: str | None) 
     """Write a temporary file; its descriptor."""
     place = directory or tempfile.gettempdir()
     file: IO[bytes]
-    with tempfile.TemporaryFile(dir=place, prefix="paceline-rows-") as file:
-        try:
+    try:
+        with tempfile.TemporaryFile(dir=place, prefix="paceline-rows-") as file:
             # The stream form, unlike the file form, lets every batch have its own dictionaries.
             with pa.ipc.new_stream(file, schema) as writer:
                 for portion in portions:
                     writer.write_batch(portion)
             file.flush()
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise
-            raise DataError(
-                f"the rows do not fit into {place} ({error.strerror}):"
-                " let the environment variable TMPDIR name a directory with more space."
-            ) from error
-        return os.dup(file.fileno())
+            return os.dup(file.fileno())
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise DataError(
+            f"the rows do not fit into {place} ({error.strerror}):"
+            " let the environment variable TMPDIR name a directory with more space."
+        ) from error
 
 
 def _from_bytes(content: bytes, block_rows: int) -> StoredSource:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -32,8 +33,8 @@ class AggregatedSource(ComputedSource):
     def describe(self) -> str:
         return "aggregate"
 
-    def _schema_before(self) -> None:
-        return None
+    def _schema_before(self) -> pa.Schema | None:
+        return self._aggregator.schema(self._children[0].schema())
 
     def _rows_before(self) -> None:
         return None
@@ -73,9 +74,10 @@ class WholeGroups(Source):
         yield from self._sorted.resolved().rows_between(start, stop, request)
 
     def resolved(self) -> WholeGroups:
-        resolved = WholeGroups.__new__(WholeGroups)
-        resolved._sorted, resolved._keys, resolved._cuts = self._sorted.resolved(), self._keys, self._found_cuts()
-        return resolved
+        self._found_cuts()
+        twin = copy.copy(self)
+        twin._sorted = self._sorted.resolved()
+        return twin
 
     def _found_cuts(self) -> list[int]:
         if self._cuts is None:

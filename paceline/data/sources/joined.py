@@ -38,8 +38,15 @@ class JoinedSource(ComputedSource):
     def describe(self) -> str:
         return f"join(on={', '.join(self._on)}, how={self._how!r})"
 
-    def _schema_before(self) -> None:
-        return None
+    def _schema_before(self) -> pa.Schema:
+        left, right = (child.schema() for child in self._children)
+        renamed = new_names(left.names, self._others(right))
+        fields = [*left, *(right.field(old).with_name(new) for new, old in renamed.items())]
+        return pa.schema([field.with_nullable(True) for field in fields])
+
+    def _others(self, right: pa.Schema) -> list[str]:
+        """The columns of the right side but for the keys."""
+        return [name for name in right.names if name not in self._on]
 
     def _rows_before(self) -> None:
         return None
@@ -47,12 +54,8 @@ class JoinedSource(ComputedSource):
     def _compute(self) -> StoredSource:
         left, right = (stored(child) for child in self._children)
         pairs = self._pairs(left.table(), right.table())
-        others = [name for name in right.schema().names if name not in self._on]
-        renamed = new_names(left.schema().names, others)
-        fields = [left.schema().field(name) for name in left.schema().names]
-        fields += [right.schema().field(old).with_name(new) for new, old in renamed.items()]
-        schema = pa.schema([field.with_nullable(True) for field in fields])
-        return store(self._rows(pairs, left, right, tuple(others), schema), schema)
+        schema = self._schema_before()
+        return store(self._rows(pairs, left, right, schema), schema)
 
     def _pairs(self, left: pa.Table, right: pa.Table) -> pa.Table:
         """Keys, left and right row number (null: no partner), in the order of the result."""
@@ -70,14 +73,8 @@ class JoinedSource(ComputedSource):
         joined = left_keys.join(right_keys, keys=names, join_type=_KINDS[self._how])
         return joined.sort_by([(_LEFT, "ascending"), (_RIGHT, "ascending")]).combine_chunks()
 
-    def _rows(
-        self,
-        pairs: pa.Table,
-        left: StoredSource,
-        right: StoredSource,
-        others: tuple[str, ...],
-        schema: pa.Schema,
-    ) -> Iterator[Chunk]:
+    def _rows(self, pairs: pa.Table, left: StoredSource, right: StoredSource, schema: pa.Schema) -> Iterator[Chunk]:
+        others = tuple(self._others(right.schema()))
         row_bytes = left.size_bytes / max(1, left.rows) + right.size_bytes / max(1, right.rows)
         step = max(1, min(MOST_BLOCK_ROWS, int(BATCH_BYTES / max(1.0, row_bytes))))
         for start in range(0, len(pairs), step):

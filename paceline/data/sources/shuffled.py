@@ -30,6 +30,8 @@ def even_cuts(rows: int, parts: int) -> list[int]:
 class _ComputedOrder(Source):
     """Base: rows of `child`, which must be stored when read, in an order that is computed."""
 
+    fresh = True  # rows are copied together
+
     def __init__(self, child: Source, seed: int, num_blocks: int | None = None) -> None:
         self.child = child
         self.seed = seed
@@ -162,7 +164,8 @@ class BlockShuffled(CombinedSource):
         yield from self.child.read(int(self._found_order()[block]), request)
 
     def for_epoch(self, epoch: int) -> BlockShuffled:
-        return BlockShuffled(self.child.for_epoch(epoch), self.seed, epoch)
+        child = self.child.for_epoch(epoch)
+        return self if epoch == self._epoch and child is self.child else BlockShuffled(child, self.seed, epoch)
 
     def _found_order(self) -> Positions:
         if self._order is None:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def sliced(plan: Plan, start: int, stop: int) -> Source:
     """Rows start to stop of a plan, cut off as near to the source as can be."""
     if plan.operations and plan.row_local and all(operation.keeps_row_count for operation in plan.operations):
-        return Plan(sliced(Plan(plan.source), start, stop), plan.operations)
+        inner = Plan(plan.source)
+        inner._counts = plan._counts  # the operations keep them
+        return Plan(sliced(inner, start, stop), plan.operations)
     if not plan.operations and isinstance(plan.source, RowShuffled | ShuffledSlice):
         return plan.source.sliced(start, stop)
     return SliceSource(plan, start, stop)

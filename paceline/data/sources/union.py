@@ -70,6 +70,6 @@ def _common_schema(schemas: list[pa.Schema]) -> pa.Schema:
             )
     try:
         unified = pa.unify_schemas(schemas, promote_options="permissive")
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise DataError(f"union: the types of a column do not go together: {error}") from error
     return pa.schema([unified.field(name) for name in first.names])
