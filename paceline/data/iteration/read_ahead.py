@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from paceline.data.block import Chunk, Source
 
 
+CLOSING_WAIT_S = 1.0
+"""How long the end of a pass waits for each reading thread to notice it."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """Rows start to stop of one block."""
@@ -57,6 +61,7 @@ class ReadAhead:
         self._reading = 0
         """The piece that the consumer is at."""
         self._closed = False
+        self._readers: list[threading.Thread] = []
         self.wait_s = 0.0
         """How long the consumer has waited for chunks."""
 
@@ -65,7 +70,9 @@ class ReadAhead:
             yield from self._read_here()
             return
         for _ in range(self._threads):
-            threading.Thread(target=self._work, name="paceline-data-reader", daemon=True).start()
+            thread = threading.Thread(target=self._work, name="paceline-data-reader", daemon=True)
+            self._readers.append(thread)
+            thread.start()
         try:
             for index in range(len(self._pieces)):
                 yield from self._take_all(index)
@@ -73,11 +80,13 @@ class ReadAhead:
             self.close()
 
     def close(self) -> None:
-        """Let the threads end; they are not waited for, because a user's function may be running in one."""
+        """Let the threads end. They are waited for only a moment: a user's function may be running in one."""
         with self._changed:
             self._closed = True
             self._lanes.clear()
             self._changed.notify_all()
+        while self._readers:
+            self._readers.pop().join(CLOSING_WAIT_S)
 
     # -- the consumer ---------------------------------------------------------------------
 
