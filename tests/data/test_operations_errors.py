@@ -14,6 +14,7 @@ from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import ReadRequest
 from paceline.data.dataset_transforms import Transforms
 from paceline.data.operations.preprocess import Preprocess
+from paceline.data.preprocessor import Preprocessor
 from paceline.data.sources.memory import TableSource
 
 BLOCK_ROWS = 6
@@ -199,17 +200,17 @@ def test_columns_that_a_function_did_not_make() -> None:
         seen.select_columns("zz")  # after a pass it is known at once
 
 
-class Doubler:
-    """Has what an operation needs of a preprocessor."""
+class Doubler(Preprocessor):
+    _is_fittable = False
 
     def __init__(self, row_local: bool, error: Exception | None = None) -> None:
         self._row_local = row_local
         self._error = error
 
-    def _transform_chunk(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+    def _transform_numpy(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if self._error is not None:
             raise self._error
-        return pa.RecordBatch.from_pydict({"x": [2 * value for value in chunk.column("a").to_pylist()]})
+        return {"x": 2 * batch["a"]}
 
 
 def test_a_preprocessor_as_a_step() -> None:
