@@ -99,10 +99,12 @@ class Moments(NumericStatistic):
 
 
 class _Moments(Accumulator):
-    """Every portion has its own mean and squares, which are merged: nothing cancels out, however large the mean is."""
+    """Portions have their own mean and squares, which are merged; means are kept as the distance from a number near
+    all values. So nothing cancels out, however large the values are."""
 
     def __init__(self) -> None:
         self._count = 0
+        self._near = 0.0
         self._mean = 0.0
         self._squares = 0.0
 
@@ -113,6 +115,9 @@ class _Moments(Accumulator):
                 self._add_portion(numbers[start : start + SLICE_ROWS].astype(np.float64))
 
     def _add_portion(self, portion: np.ndarray) -> None:
+        if not self._count:
+            self._near = _center(without_nan(portion))
+        portion -= self._near
         total = float(portion.sum())
         if math.isnan(total):
             portion = without_nan(portion)
@@ -122,15 +127,15 @@ class _Moments(Accumulator):
         count = len(portion)
         mean = total / count
         portion -= mean
-        rounding = float(portion.sum())  # zero, but for what was lost by rounding the mean
         # Not numpy.dot: OpenBLAS, called by several threads at once, was seen to wait for itself for ever.
         np.square(portion, out=portion)
-        squares = float(portion.sum()) - rounding * rounding / count
-        self._merge(count, mean, 0.0 if squares < 0 else squares)
+        self._merge(count, mean, float(portion.sum()))
 
     def merge(self, other: Self) -> None:
+        if not self._count:
+            self._near = other._near
         if other._count:
-            self._merge(other._count, other._mean, other._squares)
+            self._merge(other._count, other._mean + (other._near - self._near), other._squares)
 
     def _merge(self, count: int, mean: float, squares: float) -> None:
         both = self._count + count
@@ -140,7 +145,12 @@ class _Moments(Accumulator):
         self._count = both
 
     def result(self) -> MomentsOf | None:
-        return MomentsOf(self._count, self._mean, self._squares) if self._count else None
+        return MomentsOf(self._count, self._near + self._mean, self._squares) if self._count else None
+
+
+def _center(numbers: np.ndarray) -> float:
+    mean = float(numbers.mean()) if len(numbers) else 0.0
+    return mean if math.isfinite(mean) else 0.0
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def _from_key(key: int, dtype: np.dtype[Any]) -> Any:
 
 def _between(low: float, high: float, share: float) -> float:
     """Interpolates from the nearer side, so that rounding never leaves the interval."""
-    if low == high:
+    if low == high or share == 0:
         return low
     apart = high - low
     return low + apart * share if share < 0.5 else high - apart * (1 - share)

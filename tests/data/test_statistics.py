@@ -1,0 +1,240 @@
+"""One pass over a dataset gives exact statistics, whatever its blocks, types and missing values are."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from paceline.air.errors import DataError
+from paceline.data import statistics_scratch
+from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.plan import Plan
+from paceline.data.sources.memory import TableSource
+from paceline.data.statistics import Statistic, compute
+from paceline.data.statistics_numeric import AbsMax, Count, Max, Mean, Min, Moments, Std
+from paceline.data.statistics_quantiles import Quantiles
+from paceline.data.statistics_scratch import Scratch
+from paceline.data.statistics_values import ItemCounts, MostFrequent, ValueCounts
+from tests.data.preprocessing import skewed
+
+if TYPE_CHECKING:
+    from paceline.data.block import Chunk
+
+
+def plan(block_rows: int = 7, **columns: Any) -> Plan:
+    return Plan(TableSource(pa.table(columns), block_rows))
+
+
+def value_of(statistic: Statistic, values: Any, block_rows: int = 7) -> Any:
+    return compute(plan(block_rows, x=values), [statistic])[statistic]
+
+
+@pytest.mark.parametrize("block_rows", [1, 7, 10_000])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "int8", "uint64", "bool"])
+def test_numbers_of_every_type(dtype: str, block_rows: int) -> None:
+    numbers = np.random.default_rng(1).integers(0, 100, 300).astype(dtype)
+    wide = numbers.astype(np.float64)
+    found = compute(
+        plan(block_rows, x=pa.array(numbers)), [Count("x"), Mean("x"), Std("x"), Std("x", 1), Min("x"), Max("x")]
+    )
+    assert found[Count("x")] == 300
+    assert found[Mean("x")] == pytest.approx(wide.mean(), rel=1e-13)
+    assert found[Std("x")] == pytest.approx(wide.std(), rel=1e-12)
+    assert found[Std("x", 1)] == pytest.approx(wide.std(ddof=1), rel=1e-12)
+    assert (found[Min("x")], found[Max("x")]) == (wide.min(), wide.max())
+
+
+def test_missing_values_are_left_out_whether_null_or_nan() -> None:
+    numbers = skewed()
+    with_nulls = pa.array(numbers, mask=np.arange(500) % 7 == 0)
+    left = with_nulls.to_numpy(zero_copy_only=False)
+    statistics = [Count("x"), Mean("x"), Min("x"), AbsMax("x"), Quantiles("x", (0.5,))]
+    found = compute(plan(x=with_nulls), statistics)
+    assert found[Count("x")] == np.count_nonzero(~np.isnan(left))
+    assert found[Mean("x")] == pytest.approx(np.nanmean(left), rel=1e-13)
+    assert found[Min("x")] == np.nanmin(left)
+    assert found[AbsMax("x")] == np.nanmax(np.abs(left))
+    assert found[Quantiles("x", (0.5,))] == (np.nanquantile(left, 0.5),)
+
+
+def test_a_small_spread_around_a_large_mean_is_exact() -> None:
+    numbers = 1e9 + np.random.default_rng(2).normal(0, 1e-3, 50_000)
+    exact = np.std((numbers - 1e9).astype(np.longdouble))
+    assert value_of(Std("x"), numbers, block_rows=9_999) == pytest.approx(float(exact), rel=1e-9)
+
+
+def test_equal_values_have_no_spread_below_zero() -> None:
+    assert value_of(Std("x"), np.full(1000, 0.1)) == pytest.approx(0, abs=1e-16)
+
+
+@pytest.mark.parametrize("values", [pa.array([], pa.float64()), pa.array([None, None], pa.int32()), pa.nulls(3)])
+def test_without_values_there_are_no_statistics(values: pa.Array) -> None:
+    statistics = [Count("x"), Mean("x"), Std("x"), Moments("x"), Min("x"), AbsMax("x"), Quantiles("x", (0.1,))]
+    found = compute(plan(x=values), [*statistics, MostFrequent("x")])
+    assert list(found.values()) == [0, None, None, None, None, None, None, None]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "int8", "uint64", "uint32"])
+@pytest.mark.parametrize("rows", [1, 2, 5, 1000])
+def test_quantiles_are_numpys(dtype: str, rows: int) -> None:
+    numbers = np.random.default_rng(rows).normal(10, 40, rows).clip(0 if dtype[0] == "u" else -100, 100).astype(dtype)
+    qs = (0.0, 0.1, 0.25, 0.5, 0.77, 1.0)
+    expected = np.quantile(numbers.astype(np.float64), qs)
+    assert value_of(Quantiles("x", qs), numbers) == pytest.approx(expected, rel=1e-14)
+
+
+def test_quantiles_of_extreme_values() -> None:
+    numbers = np.array([-np.inf, -1e300, -0.0, 0.0, 5e-324, 1e300, np.inf])
+    qs = tuple(place / 6 for place in range(7))
+    assert value_of(Quantiles("x", qs), numbers) == tuple(numbers)
+    whole = np.array([-(2**63), -1, 0, 2**63 - 1])
+    assert value_of(Quantiles("x", (0, 1)), whole) == (-(2.0**63), 2.0**63)
+
+
+def test_many_values_go_to_a_file_without_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(Scratch.__init__, "__defaults__", (1000,))
+    used = []
+    write = Scratch._write
+
+    def watched(self: Scratch, values: np.ndarray, offset: int) -> None:
+        write(self, values, offset)
+        used.append(os.fstat(self._file.fileno()).st_size)  # type: ignore[union-attr]
+        assert os.listdir(tmp_path) == []
+
+    monkeypatch.setattr(Scratch, "_write", watched)
+    columns = {"x": skewed(5000, dtype=np.float32), "y": np.arange(5000)[::-1].copy()}
+    found = compute(plan(100, **columns), [Quantiles("x", (0.1, 0.9)), Quantiles("y", (0.5,))])
+    assert found[Quantiles("y", (0.5,))] == (2499.5,)
+    assert found[Quantiles("x", (0.1, 0.9))] == pytest.approx(
+        np.nanquantile(columns["x"].astype(np.float64), (0.1, 0.9)), rel=1e-14
+    )
+    assert max(used) > 50_000
+
+
+def test_a_full_disk_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(statistics_scratch.os, "pwrite", full)
+    with Scratch(memory_bytes=0) as scratch, pytest.raises(DataError, match=r"No space left.*TMPDIR"):
+        scratch.put(np.arange(3))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int8", "uint8", "uint64", "int32"])
+@pytest.mark.parametrize("spread", ["near", "far", "moving"])
+def test_value_counts_of_integers(dtype: str, spread: str) -> None:
+    limits = np.iinfo(dtype)
+    source = np.random.default_rng(4)
+    numbers = source.integers(max(limits.min, -50), min(limits.max, 60), 400).astype(dtype)
+    if spread == "far":
+        numbers[::3] = limits.max
+        numbers[1::3] = limits.min
+    elif spread == "moving":  # every block has another window of values
+        numbers = np.sort(source.integers(max(limits.min, -(10**6)), min(limits.max, 10**6), 400).astype(dtype))
+    table = value_of(ValueCounts("x"), numbers, block_rows=13)
+    values, counts = np.unique(numbers, return_counts=True)
+    assert table.values.type == pa.array(numbers).type
+    assert table.values.to_pylist() == values.tolist()
+    assert table.counts.tolist() == counts.tolist()
+
+
+def test_value_counts_of_text_floats_and_truth_values() -> None:
+    words = pa.array([None if i % 5 == 0 else f"ä{i % 3}" for i in range(60)])
+    floats = np.array([1.5, np.nan, -2.0] * 20)
+    truths = [True, False, True] * 20
+    found = compute(plan(s=words, f=floats, b=truths), [ValueCounts("s"), ValueCounts("f"), ValueCounts("b")])
+    text, fractions, flags = (found[ValueCounts(name)] for name in "sfb")
+    assert (text.values.to_pylist(), text.counts.tolist(), text.missing) == (["ä0", "ä1", "ä2"], [16, 16, 16], 12)
+    assert (fractions.values.to_pylist(), fractions.missing) == ([-2.0, 1.5], 20)
+    assert (flags.values.to_pylist(), flags.counts.tolist()) == ([False, True], [20, 40])
+
+
+def test_many_different_values_are_merged_along_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.data.statistics_values.PENDING", 50)
+    words = [f"w{i % 700:04}" for i in range(3000)]
+    table = value_of(ValueCounts("x"), words, block_rows=99)
+    assert table.values.to_pylist() == sorted(set(words))
+    assert table.counts.tolist() == [5 if i < 200 else 4 for i in range(700)]
+
+
+def test_categories_count_as_their_values() -> None:
+    table = value_of(ValueCounts("x"), pa.array(["b", "a", "b", None]).dictionary_encode(), block_rows=3)
+    assert (table.values.to_pylist(), table.counts.tolist(), table.missing) == (["a", "b"], [1, 2], 1)
+
+
+def test_items_of_lists() -> None:
+    table = value_of(ItemCounts("x"), pa.array([[1, 2], [], None, [2, None], [2]]), block_rows=2)
+    assert (table.values.to_pylist(), table.counts.tolist(), table.missing) == ([1, 2], [1, 3], 2)
+
+
+def test_the_most_frequent_value_is_the_smallest_of_several() -> None:
+    assert value_of(MostFrequent("x"), ["b", "a", "c", "a", "b"], block_rows=2) == "a"
+
+
+def test_statistics_of_one_column_share_one_accumulator() -> None:
+    assert Mean("x").measured == Std("x").measured == Std("x", 1).measured
+    assert Min("x").measured == Max("x").measured == AbsMax("x").measured
+    assert MostFrequent("x").measured == ValueCounts("x")
+
+
+class Watched(Source):
+    """A table that remembers which columns were read, in which block and thread."""
+
+    def __init__(self, table: pa.Table, block_rows: int) -> None:
+        self._table = TableSource(table, block_rows)
+        self.read_columns: list[tuple[str, ...] | None] = []
+        self.threads: set[int] = set()
+
+    def blocks(self) -> Any:
+        return [Block(block.name, block.rows) for block in self._table.blocks()]
+
+    def schema(self) -> pa.Schema:
+        return self._table.schema()
+
+    def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
+        self.read_columns.append(request.columns)
+        self.threads.add(threading.get_ident())
+        return self._table.read(block, request)
+
+
+def test_one_pass_reads_each_block_once_and_only_the_columns_needed() -> None:
+    source = Watched(pa.table({name: np.arange(40) for name in "abcd"}), block_rows=10)
+    compute(Plan(source), [Mean("b"), Std("b"), Quantiles("d", (0.5,)), ValueCounts("b"), Max("d")])
+    assert source.read_columns == [("b", "d")] * 4
+
+
+def test_the_result_does_not_depend_on_which_thread_is_first() -> None:
+    numbers = skewed(3000)
+    results = {value_of(Moments("x"), numbers, block_rows=50) for _ in range(5)}
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize(
+    ("statistic", "message"),
+    [
+        (Mean("nothing"), r"Scaler: there is no column 'nothing'; the columns are \['x', 'tags'\]"),
+        (Mean("x"), r"Scaler: column 'x' is of type string, but must hold numbers"),
+        (Quantiles("x", (0.5,)), r"'x' is of type string"),
+        (ValueCounts("tags"), r"'tags' is of type list.*plain values"),
+        (MostFrequent("tags"), r"'tags' is of type list.*plain values"),
+        (ItemCounts("x"), r"'x' is of type string, but must hold lists"),
+    ],
+)
+def test_a_column_that_cannot_be_used_is_refused_before_reading(statistic: Statistic, message: str) -> None:
+    source = Watched(pa.table({"x": ["a"], "tags": [["a"]]}), block_rows=1)
+    with pytest.raises(DataError, match=message):
+        compute(Plan(source), [statistic], "Scaler")
+    assert source.read_columns == []
+
+
+def test_nothing_wanted_reads_nothing() -> None:
+    source = Watched(pa.table({"x": [1]}), block_rows=1)
+    assert compute(Plan(source), []) == {}
+    assert source.read_columns == []
