@@ -2,7 +2,7 @@
 
 `paths` is a path, a list of paths, a directory (all files of the format below it), a pattern (`data/*.parquet`),
 or a URI that fsspec knows (`s3://bucket/data`). `filesystem` is an fsspec or pyarrow filesystem for the
-paths. `parallelism` is how many blocks to cut the data into at least, where the format can be cut; -1 leaves it open.
+paths. `parallelism` is about how many blocks to cut the data into, where the format can be cut; -1 leaves it open.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ def read_parquet(
     on_error="skip" leaves out row groups and files that cannot be decoded, and says so in stats(); every row
     group is then decoded once more, to know before the first row is used.
     """
-    from paceline.data.sources.file_source import check_parallelism
     from paceline.data.sources.parquet import ParquetSource
 
-    check_parallelism(parallelism)
+    _check_parallelism(parallelism)
     if on_error not in ("raise", "skip"):
         raise ConfigError(f'on_error={on_error!r}: give "raise" or "skip".')
     if isinstance(columns, str):
@@ -57,9 +56,8 @@ def read_csv(paths: Paths, *, filesystem: Any = None, parallelism: int = -1, **a
     beginning of the first file and hold for all files.
     """
     from paceline.data.sources.csv_files import CsvSource
-    from paceline.data.sources.file_source import check_parallelism
 
-    check_parallelism(parallelism)
+    _check_parallelism(parallelism)
     files = list_files(paths, filesystem, _with_packed(".csv", ".tsv"))
     return _dataset(CsvSource(files, parallelism, arrow_csv_args))
 
@@ -70,10 +68,9 @@ def read_json(paths: Paths, *, filesystem: Any = None, parallelism: int = -1, **
     `read_options` and `parse_options` are those of pyarrow.json. Fields and types are inferred from the beginning
     of the first file and hold for all files.
     """
-    from paceline.data.sources.file_source import check_parallelism
     from paceline.data.sources.json_lines import JsonSource
 
-    check_parallelism(parallelism)
+    _check_parallelism(parallelism)
     files = list_files(paths, filesystem, _with_packed(".json", ".jsonl", ".ndjson"))
     return _dataset(JsonSource(files, parallelism, arrow_json_args))
 
@@ -87,10 +84,9 @@ def read_text(
     drop_empty_lines: bool = True,
 ) -> Dataset:
     """The lines of text files, in a column "text"; also compressed."""
-    from paceline.data.sources.file_source import check_parallelism
     from paceline.data.sources.text import TextSource
 
-    check_parallelism(parallelism)
+    _check_parallelism(parallelism)
     return _dataset(TextSource(list_files(paths, filesystem), parallelism, encoding, drop_empty_lines))
 
 
@@ -99,18 +95,16 @@ def read_binary_files(
 ) -> Dataset:
     """Whole files, one per row, in a column "bytes"."""
     from paceline.data.sources.binary import BinarySource
-    from paceline.data.sources.file_source import check_parallelism
 
-    check_parallelism(parallelism)
+    _check_parallelism(parallelism)
     return _dataset(BinarySource(list_files(paths, filesystem), parallelism, include_paths))
 
 
 def read_numpy(paths: Paths, *, filesystem: Any = None, parallelism: int = -1) -> Dataset:
     """.npy files as a column "data", .npz files with one column per array; rows run along the first axis."""
-    from paceline.data.sources.file_source import check_parallelism
     from paceline.data.sources.numpy_files import NumpySource
 
-    check_parallelism(parallelism)
+    _check_parallelism(parallelism)
     return _dataset(NumpySource(list_files(paths, filesystem, (".npy", ".npz")), parallelism))
 
 
@@ -128,10 +122,9 @@ def read_images(
     With `size` (height, width) all are resized and batches are one array; without it each image keeps
     its own shape. `mode` is one of Pillow's, such as "RGB" or "L"; None keeps what the file has.
     """
-    from paceline.data.sources.file_source import check_parallelism
     from paceline.data.sources.images import IMAGE_EXTENSIONS, ImageSource
 
-    check_parallelism(parallelism)
+    _check_parallelism(parallelism)
     files = list_files(paths, filesystem, IMAGE_EXTENSIONS)
     return _dataset(ImageSource(files, parallelism, size, mode, include_paths))
 
@@ -144,10 +137,9 @@ def read_tfrecords(
     `schema` names the features and their types (lists where a record may have other than one value);
     without it the first records tell.
     """
-    from paceline.data.sources.file_source import check_parallelism
     from paceline.data.sources.tfrecords import TfRecordSource
 
-    check_parallelism(parallelism)
+    _check_parallelism(parallelism)
     return _dataset(TfRecordSource(list_files(paths, filesystem, _with_packed(".tfrecord", ".tfrecords")), schema))
 
 
@@ -156,12 +148,16 @@ def read_webdataset(paths: Paths, *, filesystem: Any = None, parallelism: int = 
 
     txt, cls, json, npy and images are decoded, other endings are bytes; decoder=False leaves all as bytes.
     """
-    from paceline.data.sources.file_source import check_parallelism
     from paceline.data.sources.webdataset import WebDatasetSource
 
-    check_parallelism(parallelism)
+    _check_parallelism(parallelism)
     files = list_files(paths, filesystem, (".tar", ".tar.gz", ".tgz"))
     return _dataset(WebDatasetSource(files, decoder))
+
+
+def _check_parallelism(parallelism: int) -> None:
+    if isinstance(parallelism, bool) or not isinstance(parallelism, int) or (parallelism < 1 and parallelism != -1):
+        raise ConfigError(f"parallelism={parallelism!r}: give the number of blocks wanted, or -1 to leave it open.")
 
 
 def _with_packed(*extensions: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from paceline.data.sources.file_source import CHUNK_BYTES, FileGroupSource, read
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.sources.listing import FileEntry
+    from paceline.data.sources.file_entry import FileEntry
 
 
 class BinarySource(FileGroupSource):

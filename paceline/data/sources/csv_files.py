@@ -21,9 +21,10 @@ from paceline.data.sources.lines import Piece, cut_files, open_piece, piece_bloc
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.sources.listing import FileEntry
+    from paceline.data.sources.file_entry import FileEntry
 
 _INFERENCE_BYTES = 4 << 20
+_READ_ERRORS = (pa.ArrowException, OSError, KeyError, UnicodeError)
 _OPTIONS: dict[str, type[Any]] = {
     "read_options": pacsv.ReadOptions,
     "parse_options": pacsv.ParseOptions,
@@ -81,7 +82,7 @@ class CsvSource(FileSource):
         try:
             stream = open_piece(file, Piece(index, 0, file.size, True))
             return pacsv.open_csv(stream, read, self._parse_options, self._convert_options)
-        except (pa.ArrowException, KeyError, UnicodeError) as error:
+        except _READ_ERRORS as error:
             self._fail(error, index)
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
@@ -115,7 +116,7 @@ class CsvSource(FileSource):
             ):
                 for chunk in reader:
                     yield conform(chunk, schema, self.files[piece.file].label)
-        except (pa.ArrowException, KeyError, UnicodeError) as error:
+        except _READ_ERRORS as error:
             if not _is_empty(error):  # a line may be longer than a block; the next block then has none
                 self._fail(error, piece.file)
 
@@ -146,12 +147,14 @@ class CsvSource(FileSource):
                     pacsv.open_csv(stream, read, self._parse_options, convert) as reader,
                 ):
                     self._headers[index] = list(reader.schema.names)
-            except (pa.ArrowException, UnicodeError) as error:
+            except _READ_ERRORS as error:
                 self._fail(error, index)
         return self._headers[index]
 
     def _fail(self, error: Exception, index: int) -> NoReturn:
         text = " ".join(str(error).split()).strip("'\"").rstrip(".")
+        if isinstance(error, OSError):
+            raise DataError(f"{self.files[index].label} cannot be read: {text}.") from error
         numbered = re.search(r"column #(\d+)", text)
         names = self._headers.get(index, [])
         if numbered and int(numbered[1]) < len(names):

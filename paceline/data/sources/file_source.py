@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from paceline.air.errors import ConfigError, DataError
+from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.plan import chosen, cut
-from paceline.data.sources.listing import FileEntry, open_checked
+from paceline.data.sources.file_entry import FileEntry, open_checked
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
@@ -98,7 +99,7 @@ def empty_chunk(schema: pa.Schema) -> Chunk:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
-def check_parallelism(parallelism: int) -> int:
-    if isinstance(parallelism, bool) or not isinstance(parallelism, int) or (parallelism < 1 and parallelism != -1):
-        raise ConfigError(f"parallelism={parallelism!r}: give the number of blocks wanted, or -1 to leave it open.")
-    return parallelism
+def even_ranges(total: int, count: int) -> list[tuple[int, int]]:
+    """0 to total in this many ranges of about the same length."""
+    edges = [total * index // count for index in range(count + 1)]
+    return list(itertools.pairwise(edges))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from paceline.data.block import Chunk
-    from paceline.data.sources.listing import FileEntry
+    from paceline.data.sources.file_entry import FileEntry
 
 IMAGE_EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 

@@ -17,13 +17,13 @@ import pyarrow.json as pajson
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import Block, ReadRequest
 from paceline.data.formats import conform
+from paceline.data.sources.file_entry import open_checked
 from paceline.data.sources.file_source import FileSource, portions
 from paceline.data.sources.lines import Piece, cut_files, open_piece, piece_block, read_parts, whole_lines
-from paceline.data.sources.listing import open_checked
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.sources.listing import FileEntry
+    from paceline.data.sources.file_entry import FileEntry
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OBJECTS_AT_ONCE = 16_384
@@ -120,12 +120,26 @@ class JsonSource(FileSource):
         try:
             return pajson.read_json(pa.BufferReader(buffer), read, options)
         except (pa.ArrowException, ValueError) as error:
-            text = " ".join(str(error).split()).rstrip(".")
+            text = " ".join(str(error).split()).rstrip(".") + _new_fields(buffer, read, options)
             raise DataError(
                 f"{piece_block(self.files, piece).name} cannot be read as JSON lines: {text}. Types and fields are "
                 "taken from the beginning of the first file; to choose them, pass "
                 "parse_options=pyarrow.json.ParseOptions(explicit_schema=pyarrow.schema({...}))."
             ) from error
+
+
+def _new_fields(buffer: bytes, read: pajson.ReadOptions, options: pajson.ParseOptions) -> str:
+    """Arrow says that there was an unexpected field, but not which one."""
+    if options.explicit_schema is None:
+        return ""
+    tolerant = copy.copy(options)
+    tolerant.unexpected_field_behavior = "infer"
+    try:
+        found = pajson.read_json(pa.BufferReader(buffer), read, tolerant).schema
+    except (pa.ArrowException, ValueError):  # something else is wrong, and has been said
+        return ""
+    names = [field.name for field in found if field not in options.explicit_schema]
+    return f" (new or different: {', '.join(names)})"
 
 
 def _checked_options(given: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from paceline.air.errors import DataError
 from paceline.data.block import Block
-from paceline.data.sources.listing import FileEntry, open_checked
+from paceline.data.sources.file_entry import FileEntry, open_checked
+from paceline.data.sources.file_source import even_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,8 +47,9 @@ def cut_files(files: Sequence[FileEntry], parallelism: int, *, splittable: bool)
         if file.size <= size or not splittable or compression(file) is not None:
             pieces.append(Piece(index, 0, file.size, True))
         else:
-            starts = range(0, file.size, size)
-            pieces += [Piece(index, start, min(start + size, file.size), False) for start in starts]
+            pieces += [
+                Piece(index, start, stop, False) for start, stop in even_ranges(file.size, -(-file.size // size))
+            ]
     return pieces
 
 

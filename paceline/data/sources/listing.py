@@ -1,4 +1,4 @@
-"""Which files are meant, and opening one of them only if it is still the file that was listed.
+"""Which files are meant.
 
 A path is a file, a directory (everything below it), a glob pattern, or a URI that fsspec knows.
 """
@@ -10,45 +10,17 @@ import glob
 import itertools
 import os
 import re
-import stat as stat_module
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from paceline.air.errors import ConfigError, DataError, DataNotFoundError
+from paceline.data.sources.file_entry import FileEntry, local_state, stamp_of
 from paceline.storage.filesystem import without_credentials
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
 LISTING_THREADS = 16
-_REMOTE_READ_AHEAD = 8 << 20
-_STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "modified", "created")
-"""What file systems call the thing that changes with the content, the most reliable first."""
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """A file as it was when it was listed."""
-
-    path: str
-    size: int
-    stamp: str
-    """ "name=value" of what the file system says of this version of the file; empty: it says nothing."""
-    filesystem: Any = None
-    """An fsspec filesystem; None: this machine's files."""
-    below: str = ""
-    """The part of the path below the directory that the user gave."""
-
-    @property
-    def label(self) -> str:
-        """The file as a message should name it."""
-        if self.filesystem is None:
-            return self.path
-        return without_credentials(str(self.filesystem.unstrip_protocol(self.path)))
 
 
 # -- listing ------------------------------------------------------------------------------
@@ -210,13 +182,7 @@ def _relative(path: str, root: str) -> str:
 
 
 def _local_entry(path: str, below: str) -> FileEntry:
-    return FileEntry(path, *_local_state(os.stat(path)), below=below)
-
-
-def _local_state(status: os.stat_result) -> tuple[int, str]:
-    if not stat_module.S_ISREG(status.st_mode):
-        raise OSError(None, "it is neither a file nor a directory")
-    return status.st_size, f"mtime_ns={status.st_mtime_ns}"
+    return FileEntry(path, *local_state(os.stat(path)), below=below)
 
 
 # -- remote files -------------------------------------------------------------------------
@@ -233,13 +199,13 @@ def _remote_entries(filesystem: Any, place: str, given: str, extensions: tuple[s
             return [_remote_entry(filesystem, info, "")]
         below = place.rstrip("/") + "/"
         found = filesystem.find(place, detail=True).values()
+    except DataError:
+        raise
     except FileNotFoundError:
         names = _names_beside(
             lambda parent: [str(path) for path in filesystem.ls(parent, detail=False)], filesystem._parent(place)
         )
         raise _missing(label, place.rsplit("/", 1)[-1], names) from None
-    except DataError:
-        raise
     except Exception as error:  # each filesystem has classes of its own for "no such bucket" and "not allowed"
         raise DataError(f"{label} cannot be listed: {type(error).__name__}: {error}.") from error
     entries = [
@@ -265,15 +231,7 @@ def _remote_matches(filesystem: Any, place: str, label: str) -> list[FileEntry]:
 
 
 def _remote_entry(filesystem: Any, info: dict[str, Any], below: str) -> FileEntry:
-    return FileEntry(str(info["name"]), int(info["size"] or 0), _stamp(info), filesystem, below)
-
-
-def _stamp(info: dict[str, Any], name: str | None = None) -> str:
-    """The stamp in what a filesystem says of a file: of this name, or the first there is."""
-    for key in _STAMPS if name is None else (name,):
-        if info.get(key):
-            return f"{key}={str(info[key]).strip(chr(34))}"
-    return ""
+    return FileEntry(str(info["name"]), int(info["size"] or 0), stamp_of(info), filesystem, below)
 
 
 # -- what is missing ----------------------------------------------------------------------
@@ -297,76 +255,4 @@ def _nothing_in(directory: str, extensions: tuple[str, ...]) -> DataNotFoundErro
     return DataNotFoundError(
         f"There are no {wanted} in the directory {directory} (names that begin with . or _ do not count). "
         "To read files of other names, give a pattern or a list."
-    )
-
-
-# -- opening ------------------------------------------------------------------------------
-
-
-def open_checked(entry: FileEntry, *, ranges: bool = False) -> pa.NativeFile:
-    """Open a listed file, or raise DataError if it is not the file that was listed any more.
-
-    `ranges`: the caller reads exactly what it needs, so that reading ahead would be a waste.
-    """
-    try:
-        return _open_local(entry) if entry.filesystem is None else _open_remote(entry, ranges)
-    except FileNotFoundError:
-        raise DataError(
-            f"{entry.label} was deleted after it had been listed ({entry.size:,} bytes). Create the dataset again."
-        ) from None
-    except DataError:
-        raise
-    except Exception as error:
-        raise DataError(f"{entry.label} cannot be opened: {error}") from error
-
-
-def check_unchanged(entry: FileEntry) -> None:
-    """For a file that is kept open: raise DataError if it was replaced or written to. Costs no request."""
-    if entry.filesystem is None:
-        try:
-            size, stamp = _local_state(os.stat(entry.path))
-        except FileNotFoundError:
-            return  # deleted, but the open file still has all of its content
-        _compare(entry, size, stamp)
-
-
-def _open_local(entry: FileEntry) -> pa.NativeFile:
-    import pyarrow as pa
-
-    file = pa.OSFile(entry.path)
-    try:
-        _compare(entry, *_local_state(os.stat(entry.path)))
-    except BaseException:
-        file.close()
-        raise
-    return file
-
-
-def _open_remote(entry: FileEntry, ranges: bool) -> pa.NativeFile:
-    import pyarrow as pa
-    from fsspec.implementations.arrow import ArrowFSWrapper
-
-    name = entry.stamp.partition("=")[0]
-    if isinstance(entry.filesystem, ArrowFSWrapper):  # its own files need no Python to be read
-        info = entry.filesystem.info(entry.path)
-        _compare(entry, info["size"], _stamp(info, name))
-        return entry.filesystem.fs.open_input_file(entry.path)
-    caching = {"cache_type": "none"} if ranges else {"cache_type": "readahead", "block_size": _REMOTE_READ_AHEAD}
-    opened = entry.filesystem.open(entry.path, "rb", **caching)
-    try:
-        # What opening has asked the server already (s3fs: and it then reads this version or fails) saves a request.
-        info = getattr(opened, "details", None) or entry.filesystem.info(entry.path)
-        _compare(entry, info["size"], _stamp(info, name) if name else "")
-    except BaseException:
-        opened.close()
-        raise
-    return pa.PythonFile(opened, mode="r")
-
-
-def _compare(entry: FileEntry, size: int, stamp: str) -> None:
-    if size == entry.size and (stamp == entry.stamp or not stamp or not entry.stamp):
-        return
-    raise DataError(
-        f"{entry.label} changed after it had been listed: then {entry.size:,} bytes ({entry.stamp}), "
-        f"now {size:,} bytes ({stamp}). Create the dataset again."
     )

@@ -19,8 +19,9 @@ from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest
 from paceline.data.formats import conform, from_batch
 from paceline.data.plan import chosen
-from paceline.data.sources.file_source import FileSource, portions
-from paceline.data.sources.listing import LISTING_THREADS, FileEntry, open_checked
+from paceline.data.sources.file_entry import FileEntry, open_checked
+from paceline.data.sources.file_source import FileSource, even_ranges, portions
+from paceline.data.sources.listing import LISTING_THREADS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -132,9 +133,9 @@ def _cut(index: int, header: _Header | None, size: int) -> list[_Slice]:
         return [_Slice(index, None)]
     if header.by_columns:
         return [_Slice(index, header, 0, header.shape[0])]
-    rows = max(1, size // max(1, header.row_bytes))
-    starts = range(0, header.shape[0], rows)
-    return [_Slice(index, header, start, min(start + rows, header.shape[0])) for start in starts]
+    rows = header.shape[0]
+    count = max(1, min(rows, -(-rows * header.row_bytes // size)))
+    return [_Slice(index, header, start, stop) for start, stop in even_ranges(rows, count)]
 
 
 def _read_header(file: FileEntry) -> _Header | None:

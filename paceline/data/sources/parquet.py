@@ -20,8 +20,9 @@ from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest
 from paceline.data.formats import conform
 from paceline.data.plan import cut
+from paceline.data.sources.file_entry import FileEntry, check_unchanged, open_checked
 from paceline.data.sources.file_source import FileSource, empty_chunk
-from paceline.data.sources.listing import LISTING_THREADS, FileEntry, check_unchanged, open_checked
+from paceline.data.sources.listing import LISTING_THREADS
 from paceline.data.sources.partitions import Partitions
 
 if TYPE_CHECKING:

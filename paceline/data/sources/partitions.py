@@ -16,7 +16,7 @@ from paceline.air.errors import DataError
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.sources.listing import FileEntry
+    from paceline.data.sources.file_entry import FileEntry
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 

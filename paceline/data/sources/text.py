@@ -25,7 +25,7 @@ from paceline.data.sources.lines import (
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.sources.listing import FileEntry
+    from paceline.data.sources.file_entry import FileEntry
 
 _SCHEMA = pa.schema([pa.field("text", pa.string())])
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -20,7 +20,7 @@ from paceline.data.sources.tf_framing import read_records
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.sources.listing import FileEntry
+    from paceline.data.sources.file_entry import FileEntry
 
 _SAMPLE_RECORDS = 4096
 _SAMPLE_BYTES = 4 << 20

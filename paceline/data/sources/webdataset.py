@@ -16,15 +16,16 @@ import pyarrow as pa
 
 from paceline.air.errors import DataError
 from paceline.data.block import ReadRequest
-from paceline.data.formats import column_array, conform
+from paceline.data.column_arrays import column_array
+from paceline.data.formats import conform
+from paceline.data.sources.file_entry import open_checked
 from paceline.data.sources.file_source import CHUNK_BYTES, WholeFileSource, portions
 from paceline.data.sources.images import IMAGE_EXTENSIONS, decode_image
-from paceline.data.sources.listing import open_checked
 from paceline.data.tensors import ragged_array
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.sources.listing import FileEntry
+    from paceline.data.sources.file_entry import FileEntry
 
 _KEY = "__key__"
 _SAMPLE_ROWS = 256
