@@ -19,6 +19,10 @@ class Place:
 
     block: int
     name: str
+    start: int = 0
+    """The first row that comes in, counted from the beginning of the block."""
+    fresh: bool = False
+    """What comes in is memory that nobody else refers to."""
 
 
 class Operation(ABC):
@@ -57,5 +61,5 @@ class Operation(ABC):
         """The schema afterwards, if it can be told without running; else None."""
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # most hold nothing
         """Give back what was made on first use (processes); it is made anew if needed again."""

@@ -108,10 +108,7 @@ class Plan(Source):
         if not self.operations:
             yield from self.source.read(block, request)
             return
-        place = Place(block, self.source.blocks()[block].name)
-        yield from self._read_through(block, request, place)
-
-    def _read_through(self, block: int, request: ReadRequest, place: Place) -> Iterator[Chunk]:
+        name = self.source.blocks()[block].name
         columns = request.columns
         for operation in reversed(self.operations):
             columns = operation.input_columns(columns)
@@ -125,12 +122,14 @@ class Plan(Source):
             )
         inner = ReadRequest(inner.start, inner.stop, columns, request.chunk_rows, request.threads)
         chunks = self.source.read(block, inner)
+        fresh = self.source.fresh
         for operation in self.operations:
-            chunks = operation.run(chunks, place)
+            chunks = operation.run(chunks, Place(block, name, inner.start, fresh))
+            fresh = fresh and operation.native and operation.keeps_memory_apart
         if start or stop is not None:
             chunks = cut(chunks, start, stop)
         for chunk in chunks:
-            yield chunk if request.columns is None else chosen(chunk, request.columns, place.name)
+            yield chunk if request.columns is None else chosen(chunk, request.columns, name)
 
     # -- counting -------------------------------------------------------------------------
 

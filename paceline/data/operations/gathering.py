@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+MOST_BYTES = 16 << 20
+"""Rows may have become much larger than they were (decoded images): no more than this is held back."""
+
+
+def _most_rows(batch: dict[str, NDArray[Any]], rows: int) -> int:
+    size = sum(values.nbytes for values in batch.values())
+    return max(1, MOST_BYTES * max(1, rows) // max(1, size))
+
+
 class Gathering:
     """Takes dicts of arrays of numbers with the same names and types, `capacity` rows of them.
 
@@ -35,6 +44,9 @@ class Gathering:
         if rows is None or self._rows + rows > self._capacity:
             return None
         if not self._columns:
+            self._capacity = min(self._capacity, _most_rows(batch, rows))
+            if rows > self._capacity:
+                return None
             self._columns = {name: self._room_for(values) for name, values in batch.items()}
         elif not self._fits(batch):
             return None

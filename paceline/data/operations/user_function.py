@@ -21,12 +21,14 @@ class Spot:
     place: str
     first: int
     rows: int
+    fresh: bool = False
+    """Nobody else refers to the memory of the rows: the function may have it as it is."""
 
     def row(self, index: int) -> Spot:
         return Spot(self.place, self.first + index, 1)
 
     def part(self, start: int, rows: int) -> Spot:
-        return Spot(self.place, self.first + start, rows)
+        return Spot(self.place, self.first + start, rows, self.fresh)
 
     def __str__(self) -> str:
         if self.rows == 1:

@@ -126,7 +126,7 @@ class UserOperation(Operation):
 
 
 def _with_spots(pieces: Iterator[Chunk], place: Place) -> Iterator[tuple[Chunk, Spot]]:
-    first = 0
+    first = place.start
     for chunk in pieces:
-        yield chunk, Spot(place.name, first, chunk.num_rows)
+        yield chunk, Spot(place.name, first, chunk.num_rows, place.fresh)
         first += chunk.num_rows

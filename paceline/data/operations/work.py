@@ -11,13 +11,15 @@ import pyarrow as pa
 
 from paceline.air.errors import DataError
 from paceline.data.column_arrays import column_array
-from paceline.data.formats import BatchFormat, from_batch, from_rows, to_batch, to_numpy, to_rows
+from paceline.data.formats import BatchFormat, from_batch, from_rows, to_batch, to_numpy, to_rows, writable
 from paceline.data.operations.gathering import Gathering
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
     from paceline.data.operations.user_function import Spot, UserFunction
 
+CHUNK_BYTES = 16 << 20
+"""Results of large rows are passed on in portions of about this size."""
 QUICK_S = 0.002
 """A function that takes longer for a batch is not made quicker by joining its results, only later."""
 
@@ -57,7 +59,8 @@ class BatchWork(Work):
 
     def results(self, chunk: Chunk, spot: Spot) -> Iterator[Chunk]:
         rows = 0
-        for output in self._outputs(to_batch(chunk, self.batch_format, copy=not self.zero_copy), spot):
+        copy = not (self.zero_copy or spot.fresh)
+        for output in self._outputs(to_batch(chunk, self.batch_format, copy=copy, own=spot.fresh), spot):
             result = self._chunk(output, chunk.schema, spot)
             rows += result.num_rows
             yield result
@@ -76,7 +79,7 @@ class BatchWork(Work):
         gathering = Gathering(chunk.num_rows)
         start = 0
         try:
-            for batch in numpy_batches(chunk, size, copy=not self.zero_copy):
+            for batch in numpy_batches(chunk, size, copy=not (self.zero_copy or spot.fresh), own=spot.fresh):
                 its_spot = spot.part(start, min(size, chunk.num_rows - start))
                 start, rows = start + its_spot.rows, 0
                 began = time.perf_counter()
@@ -137,10 +140,17 @@ class RowWork(Work):
             if not isinstance(output, Mapping):
                 raise _not_a_row(function, output, spot.row(index))
             rows.append(output)
-        result = from_rows(rows, f"What {function} returned on {spot}")
+            if len(rows) >= most_rows(rows[0]):
+                yield self._chunk(rows, spot)
+                rows = []
+        if rows:
+            yield self._chunk(rows, spot)
+
+    def _chunk(self, rows: list[Mapping[str, Any]], spot: Spot) -> Chunk:
+        result = from_rows(rows, f"What {self.function} returned on {spot}")
         if not result.num_columns:
-            raise DataError(f"{function} returned rows without columns on {spot}.")
-        yield result
+            raise DataError(f"{self.function} returned rows without columns on {spot}.")
+        return result
 
 
 class FlatMapWork(Work):
@@ -166,7 +176,7 @@ class FlatMapWork(Work):
                 if not isinstance(each, Mapping):
                     raise _not_a_row(function, each, spot.row(index))
             rows += made
-            if len(rows) >= most:
+            if rows and len(rows) >= min(most, most_rows(rows[0])):
                 yield from_rows(rows, what)
                 rows = []
         if rows:
@@ -216,8 +226,8 @@ class ColumnWork(Work):
         return [values] * rows if isinstance(values, (str, bytes, bool, int, float)) else values
 
 
-def numpy_batches(chunk: Chunk, size: int, *, copy: bool) -> Iterator[dict[str, Any]]:
-    """A chunk in batches of `size` rows, each a dict of arrays.
+def numpy_batches(chunk: Chunk, size: int, *, copy: bool, own: bool = False) -> Iterator[dict[str, Any]]:
+    """A chunk in batches of `size` rows, each a dict of arrays; `copy` and `own` as in `to_batch`.
 
     Columns of plain values are converted once for all batches: for small batches that is most of the work.
     """
@@ -226,6 +236,8 @@ def numpy_batches(chunk: Chunk, size: int, *, copy: bool) -> Iterator[dict[str, 
         to_numpy(column, copy=False) if pa.types.is_primitive(column.type) and not column.null_count else None
         for column in columns
     ]
+    if own and not copy:
+        whole = [values if values is None or values.flags.writeable else writable(values) for values in whole]
     for start in range(0, chunk.num_rows, size):
         batch: dict[str, Any] = {}
         for name, column, values in zip(names, columns, whole, strict=True):
@@ -235,6 +247,14 @@ def numpy_batches(chunk: Chunk, size: int, *, copy: bool) -> Iterator[dict[str, 
                 part = values[start : start + size]
                 batch[name] = part.copy() if copy else part
         yield batch
+
+
+def most_rows(row: Mapping[str, Any]) -> int:
+    """How many rows like this one make a chunk: a decoded image takes as much memory as thousands of plain rows."""
+    size = sum(
+        getattr(value, "nbytes", None) or len(value) if hasattr(value, "__len__") else 8 for value in row.values()
+    )
+    return max(1, CHUNK_BYTES // max(1, size))
 
 
 def _is_several(output: Any) -> bool:
