@@ -62,6 +62,14 @@ class Writes(DatasetBase):
 
         self._write(path, NumpyFormat(column), filesystem, try_create_dir)
 
+    def write_tfrecords(
+        self, path: str | os.PathLike[str], *, filesystem: Any = None, try_create_dir: bool = True
+    ) -> None:
+        """TFRecord files with one tf.train.Example per row. Floats become float32: the format has no others."""
+        from paceline.data.write_tfrecords import TfRecordsFormat
+
+        self._write(path, TfRecordsFormat(), filesystem, try_create_dir)
+
     def _write(self, path: str | os.PathLike[str], form: FileFormat, filesystem: Any, try_create_dir: bool) -> None:
         from paceline.data.write_files import write_blocks
 

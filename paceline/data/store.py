@@ -59,6 +59,8 @@ class StoredSource(Source):
         self.size_bytes = sum(batch.nbytes for batch in self._batches)
         self.block_rows = block_rows or default_block_rows(self.rows)
         self.descriptor = descriptor
+        self.left_out: list[str] = []
+        """What could not be read when these rows were."""
         if descriptor is not None:
             weakref.finalize(self, os.close, descriptor)
 
@@ -94,6 +96,9 @@ class StoredSource(Source):
 
     def resolved(self) -> StoredSource:
         return self
+
+    def skipped(self) -> list[str]:
+        return self.left_out
 
     def schema(self) -> pa.Schema:
         return self._schema
@@ -211,7 +216,9 @@ def stored(plan: Plan) -> StoredSource:
 
     if isinstance(plan.source, StoredSource) and not plan.operations:
         return plan.source
-    return store(chunks_of(plan, chunk_rows=chunk_rows_for(plan)), plan.schema())
+    rows = store(chunks_of(plan, chunk_rows=chunk_rows_for(plan)), plan.schema())
+    rows.left_out = plan.skipped()
+    return rows
 
 
 def _portions(chunks: Iterator[Chunk], schema: pa.Schema) -> Iterator[Chunk]:

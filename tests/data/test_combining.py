@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import paceline.data.store as store_module
@@ -232,3 +234,22 @@ def test_materialize_runs_once_and_keeps_the_rows() -> None:
     assert len(calls) == after
     assert dataset.size_bytes() == 800
     assert data.range(100).map_batches(watched).size_bytes() is None
+
+
+def test_what_could_not_be_read_is_still_told_after_barriers(tmp_path: Path) -> None:
+    for number in range(3):
+        pq.write_table(pa.table({"id": [number]}), tmp_path / f"{number}.parquet")
+    (tmp_path / "1.parquet").write_bytes(b"damaged")
+    dataset = data.read_parquet(str(tmp_path), on_error="skip")
+    results = [
+        dataset.sort("id"),
+        dataset.random_shuffle(seed=1),
+        dataset.materialize(),
+        dataset.union(dataset),
+        dataset.limit(5),
+        dataset.groupby("id").map_groups(lambda group: group),
+    ]
+    for result in results:
+        assert sorted(set(column(result, "id"))) == [0, 2]
+        (line,) = set(result._plan.resolved().skipped())
+        assert "1.parquet" in line

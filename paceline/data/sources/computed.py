@@ -26,7 +26,6 @@ class ComputedSource(Source):
     def __init__(self, children: tuple[Plan, ...]) -> None:
         self._children = children
         self._result: StoredSource | None = None
-        self._skipped: list[str] = []
         self._lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -51,9 +50,9 @@ class ComputedSource(Source):
     def resolved(self) -> StoredSource:
         with self._lock:
             if self._result is None:
-                self._result = self._compute()
-                self._skipped = self.skipped()
-                self._children = ()
+                result = self._compute()
+                result.left_out = self.skipped()
+                self._result, self._children = result, ()
             return self._result
 
     def schema(self) -> pa.Schema:
@@ -69,7 +68,9 @@ class ComputedSource(Source):
             return row_blocks(self.describe() + ", rows", rows, default_block_rows(rows))
 
     def skipped(self) -> list[str]:
-        return [*self._skipped, *(line for child in self._children for line in child.skipped())]
+        if self._result is not None:
+            return self._result.skipped()
+        return [line for child in self._children for line in child.skipped()]
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
         yield from self.resolved().read(block, request)
