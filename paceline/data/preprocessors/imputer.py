@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import pyarrow as pa
@@ -78,14 +79,19 @@ class SimpleImputer(Preprocessor):
             if not is_number_type(kind):
                 raise DataError(f"SimpleImputer: column {column!r} is of type {kind}, but a mean fills numbers only.")
             return pa.float64()
-        try:
-            pa.scalar(fill, kind)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            pass
-        else:
-            if not pa.types.is_null(kind):
-                return kind
+        if _fits(fill, kind):
+            return kind
         wider = pa.scalar(fill).type
         if pa.types.is_null(kind) or (pa.types.is_floating(wider) and is_number_type(kind)):
             return wider
         raise DataError(f"SimpleImputer: column {column!r} is of type {kind}, which {fill!r} does not fit.")
+
+
+def _fits(fill: Any, kind: pa.DataType) -> bool:
+    """True if a column of this type can hold the value as it is; to be rounded to its precision does no harm."""
+    if pa.types.is_floating(kind):
+        return isinstance(fill, Real)
+    try:
+        return bool(pa.scalar(fill, kind).as_py() == fill)  # Arrow cuts off the fraction of 0.5 without a word
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
