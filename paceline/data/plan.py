@@ -141,7 +141,9 @@ class Plan(Source):
                     from paceline.data.execution import count_rows
 
                     began = time.perf_counter()
-                    self._counts = count_rows(self)
+                    # Operations that keep rows need not be run to count them.
+                    keeps = all(operation.keeps_row_count for operation in self.operations)
+                    self._counts = count_rows(Plan(self.source) if keeps else self)
                     self._counting_s = time.perf_counter() - began
         return self
 
@@ -173,8 +175,6 @@ class Plan(Source):
             return self
         plan = Plan(source, self.operations)
         plan._schema = self._schema
-        if all(operation.keeps_row_count for operation in self.operations):
-            plan._counts = None
         return plan
 
     def close(self) -> None:

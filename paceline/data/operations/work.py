@@ -251,10 +251,14 @@ def numpy_batches(chunk: Chunk, size: int, *, copy: bool, own: bool = False) -> 
 
 def most_rows(row: Mapping[str, Any]) -> int:
     """How many rows like this one make a chunk: a decoded image takes as much memory as thousands of plain rows."""
-    size = sum(
-        getattr(value, "nbytes", None) or len(value) if hasattr(value, "__len__") else 8 for value in row.values()
-    )
-    return max(1, CHUNK_BYTES // max(1, size))
+    return max(1, CHUNK_BYTES // max(1, sum(map(_size_of, row.values()))))
+
+
+def _size_of(value: Any) -> int:
+    size = getattr(value, "nbytes", None)
+    if size is not None:
+        return int(size)
+    return len(value) if isinstance(value, (str, bytes, list)) else 8
 
 
 def _is_several(output: Any) -> bool:
