@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -231,9 +232,19 @@ def test_files_without_rows(tmp_path: Path) -> None:
 
 
 def test_large_row_groups_are_read_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.data.sources.parquet._LARGE_ROW_GROUP", 10)
-    write_parts(tmp_path, files=2, rows=1000, row_group_size=1000)
-    assert table_of(source_of(tmp_path), chunk_rows=64)["id"].to_pylist() == list(range(2000))
+    monkeypatch.setattr("paceline.data.sources.parquet._LARGE_ROW_GROUP", 1 << 20)
+    rows = 1 << 20
+    table = pa.table({"x": np.arange(rows), "y": np.arange(rows)})
+    pq.write_table(table, tmp_path / "a.parquet", compression="none", use_dictionary=False, row_group_size=rows)
+    source = source_of(tmp_path)
+    assert [block.rows for block in source.blocks()] == [rows]
+    before, most, seen = pa.total_allocated_bytes(), 0, 0
+    for chunk in source.read(0, ReadRequest(chunk_rows=1024)):
+        assert chunk["x"][0].as_py() == seen
+        seen += chunk.num_rows
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert seen == rows
+    assert most < table.nbytes / 4
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,12 @@ class CsvSource(FileSource):
             and not self._read_options.skip_rows_after_names
         )
         self._pieces = cut_files(files, parallelism, splittable=splittable)
+        self._blocks = [piece_block(files, piece) for piece in self._pieces]
         self._schema: pa.Schema | None = None
         self._headers: dict[int, list[str]] = {}
 
     def blocks(self) -> Sequence[Block]:
-        return [piece_block(self.files, piece) for piece in self._pieces]
+        return self._blocks
 
     def schema(self) -> pa.Schema:
         if self._schema is None:

@@ -39,8 +39,12 @@ class FileSource(Source):
 class WholeFileSource(FileSource):
     """One block per file."""
 
+    def __init__(self, files: tuple[FileEntry, ...]) -> None:
+        super().__init__(files)
+        self._blocks = [Block(file.label) for file in files]
+
     def blocks(self) -> Sequence[Block]:
-        return [Block(file.label) for file in self.files]
+        return self._blocks
 
 
 class FileGroupSource(FileSource):
@@ -49,9 +53,10 @@ class FileGroupSource(FileSource):
     def __init__(self, files: tuple[FileEntry, ...], parallelism: int) -> None:
         super().__init__(files)
         self._groups = group_files(files, parallelism)
+        self._blocks = [_group_block(group) for group in self._groups]
 
     def blocks(self) -> Sequence[Block]:
-        return [_group_block(group) for group in self._groups]
+        return self._blocks
 
     def _wanted(self, block: int, request: ReadRequest) -> tuple[FileEntry, ...]:
         return self._groups[block][request.start : request.stop]

@@ -42,10 +42,11 @@ class JsonSource(FileSource):
         self._parse_options: Any = options["parse_options"]
         self._across_lines = bool(self._parse_options.newlines_in_values)
         self._pieces = cut_files(files, parallelism, splittable=not self._across_lines)
+        self._blocks = [piece_block(files, piece) for piece in self._pieces]
         self._schema: pa.Schema | None = None
 
     def blocks(self) -> Sequence[Block]:
-        return [piece_block(self.files, piece) for piece in self._pieces]
+        return self._blocks
 
     def schema(self) -> pa.Schema:
         if self._schema is None:

@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from paceline.data.block import Chunk
 
 _READ_ERRORS = (OSError, pa.ArrowException)
-_LARGE_ROW_GROUP = 256 << 20
-_BUFFER_BYTES = 1 << 20
+_LARGE_ROW_GROUP = 64 << 20
+_LOCAL_BUFFER = 256 << 10
+_REMOTE_BUFFER = 4 << 20
+"""Per column of a large row group: small enough for many columns, large enough that requests are few."""
 _IDLE_FILES = 4
-_NOT_PICKLED = ("_idle", "_idle_lock", "_metadata_lock")
+_NOT_PICKLED = ("_blocks", "_idle", "_idle_lock", "_metadata_lock")
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,16 @@ class ParquetSource(FileSource):
         self._partitions = Partitions.of(files)
         self._schema: pa.Schema | None = None
         self._row_groups: tuple[RowGroup, ...] | None = None
+        self._large_files: set[int] = set()
         self._unreadable: dict[int, str] = {}
         """Of skipped files: why."""
         self._decoded: dict[int, str] = {}
         """Of row groups that have been tried: why they are skipped, or nothing if they are fine."""
-        self._forget_open_files()
+        self._start_fresh()
 
-    def _forget_open_files(self) -> None:
+    def _start_fresh(self) -> None:
+        """What every process has for itself."""
+        self._blocks: list[Block] = []
         self._idle: OrderedDict[int, pq.ParquetFile] = OrderedDict()
         self._idle_lock = threading.Lock()
         self._metadata_lock = threading.RLock()
@@ -79,7 +84,7 @@ class ParquetSource(FileSource):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._forget_open_files()
+        self._start_fresh()
 
     # -- metadata -------------------------------------------------------------------------
 
@@ -106,14 +111,16 @@ class ParquetSource(FileSource):
         raise AssertionError("a listing holds at least one file")
 
     def blocks(self) -> Sequence[Block]:
-        return [
-            Block(
-                f"{self.files[group.file].label}, row group {group.number}",
-                rows=group.rows if not self._skips else self._rows_after_skipping(index, group),
-                size_bytes=group.size,
-            )
-            for index, group in enumerate(self._groups())
-        ]
+        if self._blocks:
+            return self._blocks
+        blocks = []
+        for index, group in enumerate(self._groups()):
+            name = f"{self.files[group.file].label}, row group {group.number}"
+            rows = self._rows_after_skipping(index, group) if self._skips else group.rows
+            blocks.append(Block(name, rows, group.size))
+        if not any(block.rows is None for block in blocks):
+            self._blocks = blocks
+        return blocks
 
     def _rows_after_skipping(self, block: int, group: RowGroup) -> int | None:
         if block not in self._decoded:
@@ -127,7 +134,10 @@ class ParquetSource(FileSource):
                 if self._row_groups is None:
                     with ThreadPoolExecutor(min(LISTING_THREADS, len(self.files))) as pool:
                         footers = pool.map(lambda index: self._read_footer(index, schema), range(len(self.files)))
-                        self._row_groups = tuple(group for groups in footers for group in groups)
+                        groups = tuple(group for groups in footers for group in groups)
+                    self._large_files = {group.file for group in groups if group.size > _LARGE_ROW_GROUP}
+                    self._close_idle()  # how to open a file for its rows is known only now
+                    self._row_groups = groups
         return self._row_groups
 
     def _read_footer(self, index: int, schema: pa.Schema) -> list[RowGroup]:
@@ -227,12 +237,7 @@ class ParquetSource(FileSource):
         entry = self.files[index]
         opened = open_checked(entry, ranges=True)
         try:
-            return pq.ParquetFile(
-                opened,
-                pre_buffer=entry.filesystem is not None,  # fewer and larger requests; on local disks only overhead
-                buffer_size=_BUFFER_BYTES if self._has_large_groups(index) else 0,
-                page_checksum_verification=True,
-            )
+            return pq.ParquetFile(opened, page_checksum_verification=True, **self._buffering(index))
         except _READ_ERRORS as error:
             opened.close()
             raise DataError(
@@ -240,9 +245,18 @@ class ParquetSource(FileSource):
                 'Repair or leave out the file, or pass on_error="skip" to read_parquet.'
             ) from error
 
-    def _has_large_groups(self, index: int) -> bool:
-        """Then columns are read page by page, so that memory does not grow with the row group; else at once."""
-        return any(group.file == index and group.size > _LARGE_ROW_GROUP for group in self._row_groups or ())
+    def _buffering(self, index: int) -> dict[str, Any]:
+        """How to read: large row groups page by page, so that memory does not grow with them."""
+        remote = self.files[index].filesystem is not None
+        if index in self._large_files:
+            return {"pre_buffer": False, "buffer_size": _REMOTE_BUFFER if remote else _LOCAL_BUFFER}
+        return {"pre_buffer": remote, "buffer_size": 0}  # fewer and larger requests; on local disks only overhead
+
+    def _close_idle(self) -> None:
+        with self._idle_lock:
+            idle = [self._idle.popitem()[1] for _ in range(len(self._idle))]
+        for file in idle:
+            file.close(force=True)
 
     def _give_back(self, index: int, file: pq.ParquetFile) -> None:
         with self._idle_lock:

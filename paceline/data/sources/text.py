@@ -44,9 +44,10 @@ class TextSource(FileSource):
             raise ConfigError(f"encoding={encoding!r}: there is no such encoding; for example use 'utf-8'.") from error
         self._drop_empty_lines = drop_empty_lines
         self._pieces = cut_files(files, parallelism, splittable=splits_at_newlines(self._encoding))
+        self._blocks = [piece_block(files, piece) for piece in self._pieces]
 
     def blocks(self) -> Sequence[Block]:
-        return [piece_block(self.files, piece) for piece in self._pieces]
+        return self._blocks
 
     def schema(self) -> pa.Schema:
         return _SCHEMA
