@@ -51,7 +51,10 @@ def decode(content: bytes, place: str) -> Any:
         raise CheckpointError(
             f"The preprocessor of {place} is a {name}, which is not loaded. Import the module that defines it first."
         )
-    return importlib.import_module(BUILT_IN).loader(name)(state)
+    try:
+        return importlib.import_module(BUILT_IN).loader(name)(state)
+    except Exception as error:
+        raise CheckpointError(f"The preprocessor of {place} ({name}) cannot be loaded: {error}") from error
 
 
 def _is_built_in(name: str) -> bool:

@@ -76,7 +76,7 @@ def _encode_list(values: list[Any]) -> Any:
     if len(values) > LONG and len({type(value) for value in values}) == 1 and type(values[0]) in (str, int):
         try:
             return {"$list": _to_ipc(pa.array(values))}
-        except pa.ArrowException:  # an integer of more than 64 bits, text that is no UTF-8
+        except (OverflowError, UnicodeError):  # an integer of more than 64 bits, text that is no UTF-8
             pass
     return [encode(value) for value in values]
 
