@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from paceline.air.errors import DataError
-from paceline.data import statistics_scratch
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.plan import Plan
 from paceline.data.sources.memory import TableSource
@@ -122,7 +121,7 @@ def test_a_full_disk_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(statistics_scratch.os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", full)
     with Scratch(memory_bytes=0) as scratch, pytest.raises(DataError, match=r"No space left.*TMPDIR"):
         scratch.put(np.arange(3))
 
