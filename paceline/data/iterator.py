@@ -64,7 +64,7 @@ class DataIterator(Batches):
             yielded = list(leg.yielded)
             yielded[self._rank] = self._yielded
             progress = replace(progress, legs=(*progress.legs[:-1], replace(leg, yielded=tuple(yielded))))
-        return {**progress.as_json(), "rank": self._rank}
+        return {**progress.as_json(), "rank": self._rank, "workers": self._workers}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on from a position: this rank's own, or the list of all ranks' (needed if their number has changed)."""
@@ -77,9 +77,9 @@ class DataIterator(Batches):
                 f"The state was taken from a dataset of {progress.rows:,} rows in {progress.blocks} blocks; "
                 f"{self._dataset.name!r} has {self._dataset.rows:,} rows in {self._dataset.blocks}."
             )
-        if "rank" in whole and progress.legs and progress.legs[-1].workers != self._workers:
+        if progress.legs and whole.get("workers", self._workers) != self._workers:
             raise DataError(
-                f"The state is that of one of {progress.legs[-1].workers} workers, and there are {self._workers} now: "
+                f"The state is that of one of {whole['workers']} workers, and there are {self._workers} now: "
                 "pass the list of all their states."
             )
         self._progress, self._yielded, self._current = progress, None, None
@@ -198,7 +198,7 @@ class DataIterator(Batches):
     def _ended(self, epoch: Epoch) -> None:
         if epoch is self._current:
             self._current, self._yielded = None, None
-            self._progress = replace(self._progress, epoch=self._progress.epoch + 1, legs=())
+            self._progress = self._progress.next_epoch()
 
 
 class _ShardEpoch(PlanEpoch):

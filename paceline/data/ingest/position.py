@@ -47,30 +47,54 @@ class Progress:
     """Rows of the dataset, to recognise that it is another one."""
     blocks: int
     legs: tuple[Leg, ...] = ()
+    later: tuple[tuple[Leg, ...], ...] = ()
+    """Of the epochs that follow, where a rank that had no more rows of this one has begun them: their legs."""
 
     def as_json(self) -> dict[str, Any]:
-        return {
+        stored = {
             "epoch": self.epoch,
             "seed": self.seed,
             "rows": self.rows,
             "blocks": self.blocks,
-            "legs": [[leg.workers, list(leg.yielded), leg.window, leg.window_seed] for leg in self.legs],
+            "legs": _legs_as_json(self.legs),
         }
+        return {**stored, "later": [_legs_as_json(legs) for legs in self.later]} if self.later else stored
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Progress:
         try:
-            legs = tuple(
-                Leg(int(workers), tuple(int(rows) for rows in yielded), int(window), int(seed))
-                for workers, yielded, window, seed in stored["legs"]
-            )
-            return cls(int(stored["epoch"]), int(stored["seed"]), int(stored["rows"]), int(stored["blocks"]), legs)
+            epoch, seed, rows, blocks = (int(stored[name]) for name in ("epoch", "seed", "rows", "blocks"))
+            later = tuple(_legs_from_json(legs) for legs in stored.get("later", ()))
+            return cls(epoch, seed, rows, blocks, _legs_from_json(stored["legs"]), later)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"This is not the state of a dataset shard ({error}): {stored!r}.") from None
 
     def fits(self, rows: int, blocks: int) -> bool:
         """Whether this tells of a dataset of that size."""
         return (self.rows, self.blocks) == (rows, blocks)
+
+    def next_epoch(self) -> Progress:
+        """When a rank has ended this epoch."""
+        legs, *later = self.later or ((),)
+        return replace(self, epoch=self.epoch + 1, legs=legs, later=tuple(later))
+
+    def legs_in(self, epoch: int) -> tuple[Leg, ...]:
+        """What is known of that epoch or a later one."""
+        if epoch == self.epoch:
+            return self.legs
+        ahead = epoch - self.epoch - 1
+        return self.later[ahead] if 0 <= ahead < len(self.later) else ()
+
+
+def _legs_as_json(legs: tuple[Leg, ...]) -> list[list[Any]]:
+    return [[leg.workers, list(leg.yielded), leg.window, leg.window_seed] for leg in legs]
+
+
+def _legs_from_json(stored: Any) -> tuple[Leg, ...]:
+    return tuple(
+        Leg(int(workers), tuple(int(rows) for rows in yielded), int(window), int(seed))
+        for workers, yielded, window, seed in stored
+    )
 
 
 @dataclass(frozen=True)
@@ -135,29 +159,37 @@ def _not_divisible(remaining: Ranges, workers: int, epoch: int) -> Ranges:
 
 
 def merged(ranks: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """One state out of those that the ranks had at one report; None if no rank is known.
+    """One state out of those that all ranks had at one report; None if no rank is known.
 
     A rank that did not tell its position is taken to be where rank 0 is. A rank that has
     begun a later epoch has yielded all of its share of the earlier one.
     """
-    known = [Progress.from_json(state) for state in ranks if state is not None]
+    told = [None if state is None else Progress.from_json(state) for state in ranks]
+    known = [progress for progress in told if progress is not None]
     if not known:
         return None
-    epoch = min(progress.epoch for progress in known)
-    furthest = max((progress for progress in known if progress.epoch == epoch), key=lambda each: len(each.legs))
-    if not furthest.legs:
-        return furthest.as_json()
+    places = [(rank, progress) if progress is not None else (0, known[0]) for rank, progress in enumerate(told)]
+    first = min(progress.epoch for progress in known)
+    last = max(progress.epoch + len(progress.later) for progress in known)
+    legs, *later = [_merged_legs(epoch, places) for epoch in range(first, last + 1)]
+    while later and not later[-1]:
+        later.pop()
+    return Progress(first, known[0].seed, known[0].rows, known[0].blocks, legs, tuple(later)).as_json()
+
+
+def _merged_legs(epoch: int, places: Sequence[tuple[int, Progress]]) -> tuple[Leg, ...]:
+    """What all ranks together have read of one epoch."""
+    legs = max((progress.legs_in(epoch) for _, progress in places), key=len)
+    ahead = [progress.epoch > epoch for _, progress in places]
+    if not legs or legs[-1].workers != len(places):  # nobody who is still in this epoch has begun the newest leg
+        if not any(ahead):
+            return legs
+        legs = (*legs, Leg(len(places), (0,) * len(places)))
     yielded = []
-    for rank, state in enumerate(ranks):
-        progress = known[0] if state is None else Progress.from_json(state)
-        if progress.epoch > epoch:
-            yielded.append(_ALL)
-        elif len(progress.legs) < len(furthest.legs):  # has not begun this leg
-            yielded.append(0)
-        else:
-            yielded.append(progress.legs[-1].yielded[0 if state is None else rank])
-    leg = replace(furthest.legs[-1], yielded=tuple(yielded))
-    return replace(furthest, legs=(*furthest.legs[:-1], leg)).as_json()
+    for (rank, progress), is_ahead in zip(places, ahead, strict=True):
+        own = progress.legs_in(epoch)
+        yielded.append(_ALL if is_ahead else own[-1].yielded[rank] if len(own) == len(legs) else 0)
+    return (*legs[:-1], replace(legs[-1], yielded=tuple(yielded)))
 
 
 _ALL = 1 << 62
