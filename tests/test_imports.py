@@ -26,9 +26,50 @@ STOPPERS = {
     "TrialPlateauStopper",
 }
 
+READERS = {
+    "read_binary_files",
+    "read_csv",
+    "read_images",
+    "read_json",
+    "read_numpy",
+    "read_parquet",
+    "read_text",
+    "read_tfrecords",
+    "read_webdataset",
+}
+PREPROCESSORS = {
+    "BatchMapper",
+    "Categorizer",
+    "Chain",
+    "Concatenator",
+    "CountVectorizer",
+    "CustomKBinsDiscretizer",
+    "FeatureHasher",
+    "HashingVectorizer",
+    "LabelEncoder",
+    "MaxAbsScaler",
+    "MinMaxScaler",
+    "MultiHotEncoder",
+    "Normalizer",
+    "OneHotEncoder",
+    "OrdinalEncoder",
+    "PowerTransformer",
+    "RobustScaler",
+    "SimpleImputer",
+    "StandardScaler",
+    "Tokenizer",
+    "TorchVisionPreprocessor",
+    "UniformKBinsDiscretizer",
+}
+
 # What each public package exports: a name that comes or goes is a decision, made here too.
 EXPORTED: dict[str, set[str]] = {
     "paceline.air": CONFIGS | {"Checkpoint", "DatasetConfig", "Result", "session"},
+    "paceline.data": READERS
+    | {"from_arrow", "from_huggingface", "from_items", "from_numpy", "from_pandas", "from_torch"}
+    | {"range", "range_tensor"}
+    | {"ActorPoolStrategy", "DataIterator", "Dataset", "GroupedData", "Preprocessor"},
+    "paceline.data.preprocessors": PREPROCESSORS | {"Preprocessor"},
     "paceline.train": CONFIGS
     | OLDEST_SESSION
     | {"get_checkpoint", "get_context", "get_dataset_shard"}
@@ -75,6 +116,11 @@ OLD_PATHS: dict[str, set[str]] = {
         "get_world_size",
         "report",
     },
+    "paceline.data.aggregate": {"AggregateFn", "Count", "Max", "Mean", "Min", "Std", "Sum"},
+    "paceline.data.dataset": {"Dataset"},
+    "paceline.data.grouped": {"GroupedData"},
+    "paceline.data.iterator": {"DataIterator"},
+    "paceline.data.preprocessor": {"Preprocessor", "PreprocessorNotFittedException"},
     "paceline.train.backend": {"Backend", "BackendConfig"},
     "paceline.train.base_trainer": {"BaseTrainer", "TrainingFailedError"},
     "paceline.train.callbacks": {"TorchTensorboardProfilerCallback"},
@@ -98,6 +144,7 @@ def modules_after(code: str) -> set[str]:
         "from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig, session",
         "from paceline import train; train.report, train.get_context",
         "from paceline.train import DataParallelTrainer",
+        "from paceline import data; import paceline.data.preprocessors",
         "from paceline.train.torch import TorchConfig, TorchTrainer, prepare_model",
     ],
 )
@@ -127,6 +174,7 @@ def test_everything_is_reachable_from_the_package() -> None:
         "import paceline\n"
         "paceline.air.session.report, paceline.air.config.RunConfig, paceline.tune.logger.LoggerCallback\n"
         "paceline.train.torch.TorchTrainer, paceline.train.torch.prepare_model\n"
+        "paceline.data.read_parquet, paceline.data.preprocessors.StandardScaler\n"
         "paceline.init, paceline.shutdown, paceline.is_initialized"
     )
     assert "paceline.train.torch" in modules_after(code)
@@ -153,13 +201,19 @@ def test_importing_a_class_that_is_to_come_says_so(name: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["paceline.data", "paceline.serve", "paceline.train.tensorflow", "paceline.tune.search", "paceline.tune.run"],
+    ["paceline.serve", "paceline.train.tensorflow", "paceline.tune.search", "paceline.tune.run"],
 )
 def test_an_attribute_that_is_to_come_says_so(path: str) -> None:
     package, _, name = path.rpartition(".")
     with pytest.raises(AttributeError, match=rf"{path} is not in this version; what there is: "):
         getattr(importlib.import_module(package), name)
     assert name not in dir(importlib.import_module(package))
+
+
+@pytest.mark.parametrize(("name", "way"), [("read_sql", "from_arrow"), ("from_spark", "read_parquet")])
+def test_a_source_that_is_not_there_names_another_way(name: str, way: str) -> None:
+    with pytest.raises(AttributeError, match=rf"paceline\.data\.{name} is not in this version: .*{way}"):
+        getattr(importlib.import_module("paceline.data"), name)
 
 
 def test_layers_are_respected() -> None:

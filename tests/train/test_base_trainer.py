@@ -11,8 +11,10 @@ import pytest
 
 import paceline.air.base_trainer
 import paceline.train.trainer
+from paceline import data
 from paceline.air import Checkpoint, FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError, TrainingFailedError
+from paceline.data.preprocessors import MinMaxScaler
 from paceline.run.callbacks import Callback
 from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_run
@@ -118,10 +120,31 @@ def test_several_workers_need_the_other_trainer() -> None:
         NotingTrainer(scaling_config=ScalingConfig(num_workers=2)).fit()
 
 
-@pytest.mark.parametrize("arguments", [{"datasets": {"train": [1]}}, {"preprocessor": object()}])
-def test_what_this_version_does_not_have(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="inside the train function"):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"datasets": {"train": [1]}}, r"datasets\['train'\] must be a paceline.data Dataset, .* not list"),
+        ({"datasets": {1: data.range(3)}}, "names are strings, not 1"),
+        ({"preprocessor": object()}, "preprocessor must be a paceline.data Preprocessor, not object"),
+    ],
+)
+def test_what_can_be_no_dataset_or_preprocessor(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         NotingTrainer(**arguments)
+
+
+class Summing(BaseTrainer):
+    def training_loop(self) -> None:
+        sums = {f"sum_{name}": dataset.sum("x") for name, dataset in self.datasets.items()}
+        session.report(sums, checkpoint=Checkpoint.from_dict({}))
+
+
+def test_datasets_are_preprocessed_before_the_loop() -> None:
+    rows = {"train": data.from_items([{"x": 0.0}, {"x": 4.0}]), "valid": lambda: data.from_items([{"x": 8.0}])}
+    result = Summing(datasets=rows, preprocessor=MinMaxScaler(["x"]), run_config=QUIET).fit()
+    assert (result.metrics["sum_train"], result.metrics["sum_valid"]) == (1.0, 2.0)
+    assert result.checkpoint is not None
+    assert result.checkpoint.get_preprocessor().stats_ == {"min(x)": 0.0, "max(x)": 4.0}
 
 
 def test_construction_does_nothing_yet(results_dir: Path) -> None:

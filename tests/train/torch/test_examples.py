@@ -6,10 +6,12 @@ import runpy
 from pathlib import Path
 
 import pytest
+import sklearn  # noqa: F401  # sets variables of the environment on import, which no single test shall be blamed for
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 EXPECTED = {
+    "data_to_torch": ["epoch 7: ", "test accuracy: 9"],
     "torch_checkpoints": ["epoch 3, checkpoint id 3", "/checkpoint_000003"],
     "torch_fsdp": ["each worker held 577 of 1153 parameters", "has all of them: 1153"],
     "torch_metrics": ["rank 0: last batch", "rank 1: last batch"],
@@ -21,7 +23,8 @@ EXPECTED = {
 
 
 def test_no_example_is_forgotten() -> None:
-    assert {path.stem for path in EXAMPLES.glob("torch_*.py")} == set(EXPECTED)
+    found = {path.stem for pattern in ("torch_*.py", "data_*.py") for path in EXAMPLES.glob(pattern)}
+    assert found == set(EXPECTED)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
