@@ -170,7 +170,13 @@ class Preprocessor(ABC):
 
     def _runs_user_code(self) -> bool:
         """True if transforming calls functions of the user's: then one thread at a time does it."""
-        return not self._is_built_in()
+        if not self._is_built_in():
+            return True
+        for argument in self._arguments().values():
+            for part in argument if isinstance(argument, list | tuple) else (argument,):
+                if part._runs_user_code() if isinstance(part, Preprocessor) else callable(part):
+                    return True
+        return False
 
     def _snapshot(self) -> Self:
         """A copy that fitting this one again does not change."""

@@ -19,7 +19,7 @@ from paceline.data import preprocessors
 from paceline.data.dataset import Dataset
 from paceline.data.preprocessor import Preprocessor, PreprocessorNotFittedException
 from paceline.data.preprocessor_state import decode, encode
-from paceline.data.preprocessors import MaxAbsScaler, MinMaxScaler, StandardScaler
+from paceline.data.preprocessors import BatchMapper, Chain, MaxAbsScaler, MinMaxScaler, StandardScaler, Tokenizer
 from tests.data.preprocessing import column, dataset
 
 FitStatus = Preprocessor.FitStatus
@@ -145,6 +145,22 @@ def test_rows_are_neither_added_nor_removed() -> None:
 
     with pytest.raises(DataError, match=r"Shorter made 1 rows of 2.*Dataset\.filter"):
         Shorter().transform(dataset(x=[1, 2])).to_arrow()
+
+
+@pytest.mark.parametrize(
+    ("preprocessor", "expected"),
+    [
+        (StandardScaler(["x"]), False),
+        (Tokenizer(["x"]), False),
+        (Tokenizer(["x"], str.split), True),
+        (BatchMapper(lambda batch: batch, "numpy"), True),
+        (Chain(StandardScaler(["x"])), False),
+        (Chain(StandardScaler(["x"]), Chain(Doubled())), True),
+        (Doubled(), True),
+    ],
+)
+def test_only_one_thread_at_a_time_runs_functions_of_users(preprocessor: Preprocessor, expected: bool) -> None:
+    assert preprocessor._runs_user_code() is expected
 
 
 def test_where_time_went() -> None:
