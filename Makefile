@@ -7,10 +7,10 @@ PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constr
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-faults check format bench setup clean
+.PHONY: help demo test test-faults check format bench bench-20gb setup clean
 
 help: ## list the commands
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 demo: setup ## train a small network on the digits with 2 workers, then resume it
 	@$(PY) examples/digits_demo.py
@@ -33,6 +33,9 @@ format: setup ## rewrite the code the way `make check` wants it
 
 bench: setup $(VENV)/.bench-ready ## one table: each row measured against the peer beside it
 	@$(PY) -m benchmarks
+
+bench-20gb: setup ## 20 GB of Parquet through 2 workers (needs 30 GB in TMPDIR; removed afterwards)
+	@$(PY) -m benchmarks data-20gb
 
 setup: $(VENV)/.ready
 

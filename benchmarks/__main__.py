@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,18 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks import checkpoints, deaths, fits, footprint, many_workers, reports, throughput
+from benchmarks import (
+    checkpoints,
+    data_compute,
+    data_ingest,
+    data_large,
+    deaths,
+    fits,
+    footprint,
+    many_workers,
+    reports,
+    throughput,
+)
 from benchmarks.harness import ROOT, Bench, MeasureError
 from benchmarks.table import Failed, Row, Table
 
@@ -31,18 +43,28 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "size": footprint.installed_size,
     "many-reports": reports.growth,
     "many-workers": many_workers.start,
+    "data-ingest": data_ingest.rate,
+    "data-seek": data_ingest.seek,
+    "data-map": data_compute.map_batches,
+    "data-fit": data_compute.fit,
 }
+ON_REQUEST: dict[str, Callable[[Bench], Iterator[Row]]] = {"data-20gb": data_large.stream}
+"""Too heavy to be measured by default."""
 
 
 def main() -> int:
+    known = MEASURES | ON_REQUEST
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="paceline and its peers side by side")
-    parser.add_argument("measures", nargs="*", metavar="measure", help=f"any of: {', '.join(MEASURES)} (default: all)")
+    parser.add_argument(
+        "measures", nargs="*", metavar="measure", help=f"any of: {', '.join(known)} (default: all but the last)"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer repeats: a look, not a figure to quote")
     parser.add_argument("--no-ray", action="store_true", help="leave Ray out, which takes most of the time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single value to FILE")
     options = parser.parse_args()
-    if unknown := set(options.measures) - set(MEASURES):
-        parser.error(f"no such measure: {', '.join(sorted(unknown))}; there are {', '.join(MEASURES)}")
+    if unknown := set(options.measures) - set(known):
+        parser.error(f"no such measure: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that scratch files are removed
 
     print(machine(), flush=True)
     table = Table()
@@ -51,7 +73,7 @@ def main() -> int:
         for name in options.measures or MEASURES:
             started = time.monotonic()
             try:
-                table.rows += MEASURES[name](bench)
+                table.rows += known[name](bench)
             except MeasureError as error:
                 table.failed.append(Failed(name, str(error)))
             print(f"  {name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
@@ -66,7 +88,7 @@ def main() -> int:
 def machine() -> str:
     """Where the figures come from."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    names = ("torch", "ray", "accelerate")
+    names = ("torch", "ray", "accelerate", "pyarrow", "duckdb", "polars", "datasets")
     versions = [f"{name} {metadata.version(name)}" for name in names if _installed(name)]
     return (
         f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}, {', '.join(versions)}; "

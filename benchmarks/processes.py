@@ -59,10 +59,21 @@ def proportional_mb(pids: Iterable[int]) -> float:
     return kilobytes / 1024
 
 
-def resident_mb(pid: int) -> float:
-    """The resident set of one process."""
-    pages = int((PROC / str(pid) / "statm").read_text().split()[1])
+def resident_mb(pid: int | None = None) -> float:
+    """The resident set of one process; of this one unless told otherwise."""
+    pages = int((PROC / str(pid or os.getpid()) / "statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def peak_mb() -> float:
+    """The largest resident set that this process has had since it began, or since `forget_peak`."""
+    lines = (PROC / "self" / "status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+
+
+def forget_peak() -> None:
+    """Let `peak_mb` begin anew with what is resident now."""
+    (PROC / "self" / "clear_refs").write_text("5")
 
 
 def kill_and_time(root: int, members: Iterable[int], patience: float) -> tuple[float, list[int]]:

@@ -136,6 +136,11 @@ def _target(row: Row) -> str:
     return f"{'max ' if row.target.of == 'worst' else ''}{sign} {show(row.target.bound, row.unit)}"
 
 
+def spread(values: Sequence[float]) -> str:
+    """How far the values lie apart: for notes."""
+    return f"{(max(values) - min(values)) / max(values):.0%}"
+
+
 def show(value: float, unit: Unit) -> str:
     """A figure with as many digits as it deserves."""
     if unit == "1/s":
