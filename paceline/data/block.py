@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from paceline.data.stage_times import StageTimes
 
     Chunk: TypeAlias = pa.RecordBatch
 
@@ -46,6 +48,8 @@ class ReadRequest:
     """At most this many rows in a chunk."""
     threads: int = 1
     """How many threads decoding one block may use."""
+    times: StageTimes | None = field(default=None, compare=False)
+    """Where to note how long reading and each operation took."""
 
 
 class Source(ABC):

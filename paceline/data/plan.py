@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.operation import Operation, Place
+from paceline.data.stage_times import TimedStage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,28 +108,28 @@ class Plan(Source):
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
         if not self.operations:
-            yield from self.source.read(block, request)
+            chunks = self.source.read(block, request)
+            yield from chunks if request.times is None else TimedStage(chunks, "reading", request.times, None)
             return
         name = self.source.blocks()[block].name
         columns = request.columns
         for operation in reversed(self.operations):
             columns = operation.input_columns(columns)
-        if self.row_local:
-            inner, start, stop = request, 0, None
-        else:  # the operations see the block from its first row on; what is not wanted is cut off afterwards
-            inner, start, stop = (
-                ReadRequest(chunk_rows=request.chunk_rows, threads=request.threads),
-                request.start,
-                request.stop,
-            )
-        inner = ReadRequest(inner.start, inner.stop, columns, request.chunk_rows, request.threads)
+        inner = replace(request, columns=columns, times=None)
+        if not self.row_local:  # the operations see the block from its first row on; the rest is cut off afterwards
+            inner = replace(inner, start=0, stop=None)
         chunks = self.source.read(block, inner)
         fresh = self.source.fresh
+        timed: TimedStage | None = None
+        if request.times is not None:
+            chunks = timed = TimedStage(chunks, "reading", request.times, None)
         for operation in self.operations:
             chunks = operation.run(chunks, Place(block, name, inner.start, fresh))
+            if request.times is not None:
+                chunks = timed = TimedStage(chunks, operation.label, request.times, timed)
             fresh = fresh and operation.native and operation.keeps_memory_apart
-        if start or stop is not None:
-            chunks = cut(chunks, start, stop)
+        if not self.row_local and (request.start or request.stop is not None):
+            chunks = cut(chunks, request.start, request.stop)
         for chunk in chunks:
             yield chunk if request.columns is None else chosen(chunk, request.columns, name)
 

@@ -48,7 +48,7 @@ class PlanEpoch(Epoch):
         self._reader = ReadAhead(
             plan,
             pieces,
-            ReadRequest(chunk_rows=rows),
+            ReadRequest(chunk_rows=rows, times=stats.stages),
             threads=threads if options.prefetch_batches else 0,
             depth=max(1, min(64, ahead // rows)),
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from paceline.data.stage_times import StageTimes
+
 
 @dataclass
 class IterationStats:
@@ -22,6 +24,8 @@ class IterationStats:
     user_s: float = 0.0
     """The consumer's own work between two batches."""
     first_batch_s: float | None = None
+    stages: StageTimes = field(default_factory=StageTimes)
+    """Reading and each operation, in seconds of the threads that read ahead."""
     notes: list[str] = field(default_factory=list)
 
     def to_string(self) -> str:
@@ -38,6 +42,9 @@ class IterationStats:
             f"  cutting, converting   {self.convert_s:9.3f} s  {_share(self.convert_s, total)}",
             f"  your code             {self.user_s:9.3f} s  {_share(self.user_s, total)}",
         ]
+        if self.stages.seconds:
+            lines.append("  meanwhile, in the reading threads:")
+            lines += [f"    {stage:<32} {seconds:9.3f} s" for stage, seconds in self.stages.seconds.items()]
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
 
