@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.tensors import tensor_array
-from paceline.data.tf_batches import column_values, tensor_signature, tf_columns, to_tf_dataset
+from paceline.data.tf_batches import column_values, tensor_signature
 
 CHUNK = pa.record_batch(
     {
@@ -48,22 +51,62 @@ def test_values_keep_strings() -> None:
         column_values(pa.array(["a", None]), "s")
 
 
-def test_tensors_have_values_and_types() -> None:
-    tf = pytest.importorskip("tensorflow")
-    tensors = tf_columns(CHUNK.select(["n", "s", "image"]), {"n": tf.float32})
-    assert tensors["n"].dtype == tf.float32
-    assert tensors["s"].numpy().tolist() == [b"a", b"b"]
-    assert tensors["image"].shape == (2, 3, 4)
-    with pytest.raises(DataError, match="Column 'n' has nulls"):
-        tf_columns(pa.record_batch({"n": pa.array([1, None])}), tf.int64)
+# TensorFlow changes the environment and starts threads when it is imported: it runs in a process of its own.
+
+TENSORS = """
+import numpy as np, pyarrow as pa, tensorflow as tf
+from paceline.air.errors import DataError
+from paceline.data.tensors import tensor_array
+from paceline.data.tf_batches import tf_columns
+
+chunk = pa.record_batch({
+    "n": pa.array([1, 2], pa.int32()),
+    "s": pa.array(["a", "b"]).dictionary_encode(),
+    "image": tensor_array(np.zeros((2, 3, 4), dtype=np.uint8)),
+})
+tensors = tf_columns(chunk, {"n": tf.float32})
+assert tensors["n"].dtype == tf.float32
+assert tensors["s"].numpy().tolist() == [b"a", b"b"]
+assert tensors["image"].shape == (2, 3, 4)
+try:
+    tf_columns(pa.record_batch({"n": pa.array([1, None])}), tf.int64)
+except DataError as error:
+    assert "Column 'n' has nulls" in str(error), error
+else:
+    raise AssertionError("nulls in integers were taken")
+"""
+
+DATASETS = """
+import numpy as np, tensorflow as tf
+from paceline import data
+
+rows = data.from_numpy(np.arange(10.0)).map_batches(lambda b: {"x": b["data"], "y": 3 * b["data"]})
+assert [len(batch["x"]) for batch in rows.iter_tf_batches(batch_size=4)] == [4, 4, 2]
+dataset = rows.to_tf("x", "y", batch_size=4)
+for _ in range(2):  # every iteration is a new pass
+    seen = [float(value) for features, _ in dataset for value in features]
+    assert seen == [float(number) for number in range(10)], seen
+named = rows.to_tf(["x"], ["y"], batch_size=5)
+assert set(named.element_spec[0]) == {"x"}
+"""
+
+LEARNS = """
+import numpy as np, tensorflow as tf
+from paceline import data
+
+x = np.linspace(-1, 1, 256, dtype="float32")
+rows = data.from_pandas(__import__("pandas").DataFrame({"x": x, "y": 2 * x + 1}))
+model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
+model.compile(optimizer=tf.keras.optimizers.SGD(0.1), loss="mse")
+shard = rows.random_shuffle(seed=1).iterator()
+features = shard.to_tf("x", "y", batch_size=32).map(lambda x, y: (x[:, None], y[:, None]))
+losses = model.fit(features, epochs=8, verbose=0).history["loss"]
+assert losses[-1] < 0.05 * losses[0], losses
+assert shard.epoch == 8, shard.epoch
+"""
 
 
-def test_a_tf_dataset_can_be_iterated_again() -> None:
-    tf = pytest.importorskip("tensorflow")
-    chunk = CHUNK.drop_columns("when")
-    batches = [tf_columns(chunk), tf_columns(chunk.slice(0, 1))]
-    dataset = to_tf_dataset(batches, CHUNK.schema, ["n", "image"], "ids")
-    assert dataset.element_spec[0]["image"] == tf.TensorSpec((None, 3, 4), tf.uint8, name="image")
-    for _ in range(2):
-        lengths = [len(features["n"]) for features, label in dataset]
-        assert lengths == [2, 1]
+def test_with_tensorflow() -> None:
+    script = TENSORS + DATASETS + LEARNS  # one process: the import takes most of the time
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
