@@ -41,8 +41,8 @@ class ReadAhead:
     """Iterates over the chunks of pieces, one piece after the other.
 
     Each of `threads` threads reads one piece at a time, at most `depth` chunks ahead of what
-    was taken from it, and no piece further ahead than there are threads: memory is bounded by threads x (depth + 1)
-    chunks. With threads=0 everything is read in the calling thread. An error of a reading thread
+    was taken from it, and no piece further ahead than there are threads: memory is bounded by
+    threads x (depth + 1) + depth chunks. With threads=0 everything is read in the calling thread. An error of a reading thread
     is raised where its chunk would have come. After close() the threads end with the chunk they are at.
     """
 
