@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Self
 
@@ -96,13 +97,14 @@ class Combining(DatasetBase):
         """One part for each share of the rows, and a last one with the rest."""
         if not proportions or not all(is_number(share) and share > 0 for share in proportions):
             raise ConfigError(f"split_proportionately: {proportions!r} must be numbers above 0.")
-        if sum(proportions) >= 1:
+        shares = [_exact(share) for share in proportions]
+        if sum(shares) >= 1:
             raise ConfigError(
-                f"split_proportionately: the shares add up to {sum(proportions):g}. They must stay below 1:"
+                f"split_proportionately: the shares add up to {float(sum(shares)):g}. They must stay below 1:"
                 " what is left becomes the last part."
             )
         rows = self._row_count()
-        cuts = [0, *(int(rows * share) for share in accumulate(proportions)), rows]
+        cuts = [0, *(int(rows * share) for share in accumulate(shares)), rows]
         if any(start == stop for start, stop in pairwise(cuts)):
             raise ConfigError(f"split_proportionately: of {rows} rows, {list(proportions)} would leave a part empty.")
         return self._cut(cuts)
@@ -118,7 +120,7 @@ class Combining(DatasetBase):
         if isinstance(test_size, float):
             if not 0 < test_size < 1:
                 raise ConfigError(f"test_size is {test_size}: give a share between 0 and 1, or a whole number of rows.")
-            test_rows = int(rows * test_size)
+            test_rows = int(rows * _exact(test_size))
         else:
             test_rows = whole_number(test_size, "test_size", least=1)
             if test_rows >= rows:
@@ -199,6 +201,11 @@ def column_names(value: str | Sequence[str], what: str) -> list[str]:
     if len(set(names)) < len(names):
         raise ConfigError(f"{what} is {value!r}: a column is named twice.")
     return names
+
+
+def _exact(share: float) -> Fraction:
+    """The share as it is written: 0.29 of 100 rows are 29, while the product of floats lies below that."""
+    return Fraction(str(float(share)))
 
 
 def _seed(seed: int | None) -> int:

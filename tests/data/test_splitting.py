@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from paceline import data
 from paceline.air.errors import ConfigError
 from paceline.data.block import ReadRequest
 from paceline.data.dataset import Dataset
@@ -101,6 +102,14 @@ def test_split_proportionately() -> None:
     for bad in ([], [0.5, 0.5], [0.0, 0.1], [-0.1], [0.01]):
         with pytest.raises(ConfigError, match="split_proportionately"):
             numbered(20, 6).split_proportionately(bad)
+
+
+def test_shares_are_meant_as_they_are_written() -> None:
+    """As floats, 0.7 + 0.2 is below 0.9 and 0.29 * 100 is below 29."""
+    assert [part.count() for part in data.range(1000).split_proportionately([0.7, 0.2])] == [700, 200, 100]
+    assert [part.count() for part in data.range(100).train_test_split(0.29)] == [71, 29]
+    with pytest.raises(ConfigError, match="add up to 1"):
+        data.range(1000).split_proportionately([0.7, 0.2, 0.1])
 
 
 def test_train_test_split_cuts_from_the_end() -> None:
