@@ -159,9 +159,9 @@ class ParquetSource(FileSource):
         missing = [name for name in wanted if name not in stored.names]
         surplus = [name for name in stored.names if name not in wanted] if self._columns is None else []
         if missing or surplus:
-            problem = f"has no column {missing[0]!r}" if missing else f"has a column {surplus[0]!r} more"
+            problem = f"has no column {missing[0]!r}" if missing else f"has a column {surplus[0]!r}"
             raise DataError(
-                f"{label} {problem} than the first file of this dataset, {self.files[0].label}. Read files with "
+                f"{label} {problem}, unlike the first file of this dataset, {self.files[0].label}. Read files with "
                 "different columns as separate datasets, or choose the columns that all have: columns=[...]."
             )
         conform(empty_chunk(stored).select(wanted), _chosen_fields(schema, tuple(wanted), label), label)
