@@ -71,14 +71,20 @@ def to_batch(chunk: Chunk, batch_format: BatchFormat, *, copy: bool, own: bool =
     chunk's memory. Arrow tables cannot be written to and are never copied.
     """
     if batch_format == "pandas":
-        return _to_pandas(chunk, copy=copy)
+        return _to_pandas(chunk, copy=copy or own)  # pandas keeps Arrow's read-only mark, a frame is writable only anew
     if batch_format == "pyarrow":
         return pa.Table.from_batches([chunk])
     names = chunk.schema.names
     batch = {name: to_numpy(column, copy=copy) for name, column in zip(names, chunk.columns, strict=True)}
-    if own and not copy:
-        return {name: array if array.flags.writeable else writable(array) for name, array in batch.items()}
-    return batch
+    return {name: _all_writable(array) for name, array in batch.items()} if own and not copy else batch
+
+
+def _all_writable(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype == object and len(array) and isinstance(array[0], np.ndarray):  # lists or tensors, cell by cell
+        for row, cell in enumerate(array):
+            if isinstance(cell, np.ndarray) and not cell.flags.writeable:
+                array[row] = writable(cell)
+    return array if array.flags.writeable else writable(array)
 
 
 class _Memory:
@@ -164,9 +170,13 @@ def _to_pandas(chunk: Chunk, *, copy: bool) -> pd.DataFrame:
     )  # without metadata: no index columns
     if copy:
         frame = frame.copy()
+        for field in plain.schema:
+            if field.type.id in _LISTS:  # a copy of a frame shares what its cells refer to
+                cells = [cell.copy() if isinstance(cell, np.ndarray) else cell for cell in frame[field.name]]
+                frame[field.name] = pd.Series(cells, dtype=object)
     for name, column in tensors.items():
-        cells = pd.Series(list(tensor_to_numpy(column, copy)), dtype=object, index=pd.RangeIndex(chunk.num_rows))
-        frame.insert(chunk.schema.names.index(name), name, cells)
+        values = pd.Series(list(tensor_to_numpy(column, copy)), dtype=object, index=pd.RangeIndex(chunk.num_rows))
+        frame.insert(chunk.schema.names.index(name), name, values)
     return frame
 
 

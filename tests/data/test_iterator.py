@@ -1,0 +1,388 @@
+"""The shard of a worker: epochs, positions, and batches that belong to the user."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import paceline.data
+from paceline.air.errors import ConfigError, DataError
+from paceline.data import Dataset
+from paceline.data.ingest.prepare import prepared
+from paceline.data.iterator import DataIterator
+
+
+def shards(dataset: Dataset, workers: int, **settings: Any) -> list[DataIterator]:
+    ready = prepared("train", dataset, split=True, **settings)
+    return [DataIterator(ready, rank, workers) for rank in range(workers)]
+
+
+def ids(batches: Any) -> list[int]:
+    return [int(number) for batch in batches for number in batch["id"]]
+
+
+@pytest.fixture
+def many_small_blocks(tmp_path: Path) -> Dataset:
+    """1,000 rows in 143 row groups of 7."""
+    pq.write_table(pa.table({"id": range(1000)}), tmp_path / "rows.parquet", row_group_size=7)
+    return paceline.data.read_parquet(str(tmp_path))
+
+
+# -- epochs -------------------------------------------------------------------------------
+
+
+def test_every_iteration_is_a_new_epoch() -> None:
+    shard = paceline.data.range(10).random_shuffle(seed=1).iterator()
+    batches = shard.iter_torch_batches(batch_size=4)
+    orders = []
+    for epoch in range(3):
+        assert shard.epoch == epoch
+        orders.append(ids(batches))  # one iterable serves all epochs
+    assert shard.epoch == 3
+    assert all(sorted(order) == list(range(10)) for order in orders)
+    assert len(set(map(tuple, orders))) == 3
+
+
+def test_epochs_are_the_same_in_another_process_with_the_same_seed() -> None:
+    def orders() -> list[list[int]]:
+        shard = paceline.data.range(50).random_shuffle(seed=7).iterator()
+        return [ids(shard.iter_batches(batch_size=8)) for _ in range(3)]
+
+    assert orders() == orders()
+    other = paceline.data.range(50).random_shuffle(seed=8).iterator()
+    assert ids(other.iter_batches()) != orders()[0]
+
+
+def test_leaving_an_epoch_early_ends_it() -> None:
+    shard = paceline.data.range(10).iterator()
+    for batch in shard.iter_batches(batch_size=4):
+        assert batch["id"].tolist() == [0, 1, 2, 3]
+        assert shard.epoch == 0
+        break
+    assert shard.epoch == 1
+    assert ids(shard.iter_batches(batch_size=4)) == list(range(10))
+
+
+def test_a_pass_that_nobody_ended_is_ended_by_the_next_one() -> None:
+    shard = paceline.data.range(10).iterator()
+    kept = iter(shard.iter_batches(batch_size=4))
+    next(kept)
+    assert ids(shard.iter_batches(batch_size=4)) == list(range(10))
+    assert shard.epoch == 2
+    assert ids(kept) == list(range(4, 10))  # the earlier one still works, and counts for nothing
+    assert shard.epoch == 2
+
+
+def test_next_works_on_what_iter_batches_gives() -> None:
+    batches = paceline.data.range(5).iterator().iter_batches(batch_size=2)
+    assert next(batches)["id"].tolist() == [0, 1]
+    assert next(batches)["id"].tolist() == [2, 3]
+    assert len(batches) == 3
+
+
+def test_looking_at_rows_is_no_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    shard = paceline.data.range(10).iterator()
+    before = shard.state_dict()
+    assert shard.take(2) == [{"id": 0}, {"id": 1}]
+    shard.show(1)
+    assert capsys.readouterr().out == "{'id': 0}\n"
+    assert shard.schema().names == shard.columns() == ["id"]
+    assert shard.count() == 10
+    assert shard.take_batch(3)["id"].tolist() == [0, 1, 2]
+    assert len(shard.take_all()) == len(shard.to_pandas()) == 10
+    assert shard.rows_left_out() == []
+    assert shard.state_dict() == before
+    assert ids(shard.iter_batches()) == list(range(10))
+
+
+def test_looking_in_the_middle_of_an_epoch_does_not_disturb_it() -> None:
+    shard = paceline.data.range(10).iterator()
+    batches = iter(shard.iter_batches(batch_size=3))
+    next(batches)
+    assert shard.take(2) == [{"id": 3}, {"id": 4}]
+    assert ids(batches) == list(range(3, 10))
+    assert shard.epoch == 1
+
+
+def test_iter_rows_counts_rows_one_by_one() -> None:
+    shard = paceline.data.range(10).iterator()
+    rows = shard.iter_rows()
+    assert [next(rows)["id"] for _ in range(4)] == [0, 1, 2, 3]
+    again = paceline.data.range(10).iterator()
+    again.load_state_dict(shard.state_dict())
+    assert [row["id"] for row in again.iter_rows()] == [4, 5, 6, 7, 8, 9]
+
+
+def test_iter_epochs_goes_on_from_the_current_one() -> None:
+    shard = paceline.data.range(4).iterator()
+    ids(shard.iter_batches())
+    seen = [(each.epoch, ids(each.iter_batches())) for each in shard.iter_epochs(3)]
+    assert seen == [(1, [0, 1, 2, 3]), (2, [0, 1, 2, 3])]
+
+
+def test_stats_say_where_the_time_went() -> None:
+    shard = paceline.data.range(100).filter(lambda row: row["id"] < 50).iterator()
+    assert "nothing has been iterated" in shard.stats()
+    ids(shard.iter_batches(batch_size=10))
+    assert "50 rows in 5 batches" in shard.stats()
+    assert "counting the rows took one pass" in shard.stats()
+
+
+# -- shares -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+@pytest.mark.parametrize("shuffle", ["none", "blocks", "rows"])
+def test_the_shards_of_all_ranks_are_the_dataset(many_small_blocks: Dataset, shuffle: Any, workers: int) -> None:
+    parts = [ids(shard.iter_batches(batch_size=32)) for shard in shards(many_small_blocks, workers, shuffle=shuffle)]
+    assert sorted(number for part in parts for number in part) == list(range(1000))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    together = [number for part in parts for number in part]
+    whole = ids(DataIterator(prepared("train", many_small_blocks, shuffle=shuffle)).iter_batches())
+    assert (together == whole) == (shuffle == "none")  # unseeded: another order each time
+
+
+def test_the_order_of_an_epoch_does_not_depend_on_the_number_of_workers(many_small_blocks: Dataset) -> None:
+    orders = []
+    for workers in (1, 2, 5):
+        parts = [ids(shard.iter_batches()) for shard in shards(many_small_blocks, workers, shuffle="rows", seed=3)]
+        orders.append([number for part in parts for number in part])
+    assert orders[0] == orders[1] == orders[2]
+
+
+def test_equal_shares_have_equally_many_batches_and_rotate_what_they_leave_out() -> None:
+    ranks = shards(paceline.data.range(11), 3, uneven="equal")
+    left_out: list[int] = []
+    for epoch in range(11):
+        announced = [shard.rows_left_out() for shard in ranks]
+        assert announced == [announced[0]] * 3
+        assert ranks[0].rows_left_out(epoch) == announced[0]
+        parts = [[batch["id"].tolist() for batch in shard.iter_batches(batch_size=2)] for shard in ranks]
+        assert [list(map(len, part)) for part in parts] == [[2, 1]] * 3
+        seen = sorted(number for part in parts for batch in part for number in batch)
+        assert sorted([*seen, *announced[0]]) == list(range(11))
+        left_out += announced[0]
+    assert sorted(left_out) == sorted(list(range(11)) * 2)  # every row is left out equally often
+
+
+def test_three_rows_for_four_workers() -> None:
+    parts = [ids(shard.iter_batches()) for shard in shards(paceline.data.range(3), 4)]
+    assert parts == [[0], [1], [2], []]
+    empty = shards(paceline.data.range(3), 4)[3]
+    assert empty.count() == 0
+    assert empty.take() == []
+    assert list(empty.to_pandas().columns) == ["id"]
+    assert len(empty.to_pandas()) == 0
+
+
+def test_an_empty_dataset_is_an_epoch_without_batches() -> None:
+    shard = paceline.data.range(10).filter(lambda row: False).iterator()
+    assert list(shard.iter_batches()) == []
+    assert shard.epoch == 1
+    assert list(shard.iter_rows()) == []
+    assert shard.state_dict()["epoch"] == 2
+
+
+def test_a_dataset_that_is_not_split_is_whole_for_every_rank() -> None:
+    ready = prepared("valid", paceline.data.range(5))
+    for rank in range(3):
+        shard = DataIterator(ready, rank, 3)
+        assert ids(shard.iter_batches()) == [0, 1, 2, 3, 4]
+        assert shard.rows_left_out() == []
+
+
+# -- positions ----------------------------------------------------------------------------
+
+
+def test_a_state_is_a_few_plain_numbers() -> None:
+    shard = shards(paceline.data.range(100), 2)[1]
+    next(iter(shard.iter_batches(batch_size=10)))
+    state = shard.state_dict()
+    assert json.loads(json.dumps(state)) == state
+    assert len(json.dumps(state)) < 200
+
+
+def test_a_state_counts_what_was_handed_out_not_what_was_read_ahead() -> None:
+    shard = paceline.data.range(1000).iterator()
+    batches = iter(shard.iter_batches(batch_size=10, prefetch_batches=8))
+    next(batches)
+    again = paceline.data.range(1000).iterator()
+    again.load_state_dict(shard.state_dict())
+    assert next(iter(again.iter_batches(batch_size=10)))["id"][0] == 10
+
+
+def test_a_state_that_was_loaded_and_not_used_is_the_same_state() -> None:
+    shard = shards(paceline.data.range(100), 2)[1]
+    batches = iter(shard.iter_batches(batch_size=10))
+    next(batches)
+    again = shards(paceline.data.range(100), 2)[1]
+    again.load_state_dict(shard.state_dict())
+    assert again.state_dict() == shard.state_dict()
+
+
+def test_states_of_all_ranks_let_another_number_of_workers_go_on() -> None:
+    before = shards(paceline.data.range(100), 2)
+    seen, states = [], []
+    for shard, batches in ((before[0], 3), (before[1], 1)):
+        passing = iter(shard.iter_batches(batch_size=10))
+        for _ in range(batches):
+            seen += next(passing)["id"].tolist()
+        states.append(shard.state_dict())
+    after = shards(paceline.data.range(100), 3)
+    for shard in after:
+        shard.load_state_dict(states)
+    rest = [ids(shard.iter_batches(batch_size=10)) for shard in after]
+    assert sorted([*seen, *(number for part in rest for number in part)]) == list(range(100))
+    assert [len(part) for part in rest] == [20, 20, 20]
+    with pytest.raises(DataError, match="one of 2 workers, and there are 3 now"):
+        after[0].load_state_dict(states[0])
+
+
+def test_another_local_shuffle_in_the_middle_of_an_epoch_repeats_nothing() -> None:
+    shard = paceline.data.range(100).iterator()
+    batches = iter(shard.iter_batches(batch_size=10, local_shuffle_buffer_size=30))
+    seen = next(batches)["id"].tolist() + next(batches)["id"].tolist()
+    again = paceline.data.range(100).iterator()
+    again.load_state_dict(shard.state_dict())
+    assert sorted(seen + ids(again.iter_batches(batch_size=10))) == list(range(100))
+
+
+def test_states_that_do_not_fit_are_refused() -> None:
+    shard = paceline.data.range(100).iterator()
+    with pytest.raises(DataError, match="dataset of 99 rows"):
+        shard.load_state_dict(paceline.data.range(99).iterator().state_dict())
+    with pytest.raises(DataError, match="not the state of a dataset shard"):
+        shard.load_state_dict({"epoch": 3})
+    with pytest.raises(DataError, match="list of states is empty"):
+        shard.load_state_dict([])
+    assert ids(shard.iter_batches()) == list(range(100))
+
+
+# -- batches ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [None, 64, 333])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
+def test_only_the_last_batch_is_short(
+    many_small_blocks: Dataset, window: int | None, drop_last: bool, prefetch: int
+) -> None:
+    shard = many_small_blocks.iterator()
+    options: dict[str, Any] = {
+        "batch_size": 64,
+        "drop_last": drop_last,
+        "prefetch_batches": prefetch,
+        "local_shuffle_buffer_size": window,
+    }
+    for epoch in range(2):
+        sizes = [len(batch["id"]) for batch in shard.iter_batches(**options)]
+        assert sizes == [64] * 15 + ([] if drop_last else [40]), f"epoch {epoch}"
+
+
+def test_a_local_shuffle_mixes_rows_within_its_window() -> None:
+    shard = paceline.data.range(1000).iterator()
+    options: dict[str, Any] = {"batch_size": 50, "local_shuffle_buffer_size": 100, "local_shuffle_seed": 3}
+    first, second = ids(shard.iter_batches(**options)), ids(shard.iter_batches(**options))
+    assert sorted(first) == sorted(second) == list(range(1000))
+    assert first != second
+    assert all(abs(place - number) < 100 for place, number in enumerate(first))
+    again = paceline.data.range(1000).iterator()
+    assert ids(again.iter_batches(**options)) == first
+
+
+def test_bad_batch_options_are_refused_where_they_are_given() -> None:
+    shard = paceline.data.range(10).iterator()
+    for wrong in (
+        {"batch_size": 0},
+        {"batch_size": 2.5},
+        {"prefetch_batches": -1},
+        {"batch_size": 10, "local_shuffle_buffer_size": 5},
+        {"local_shuffle_buffer_size": 300, "local_shuffle_seed": -1},
+    ):
+        with pytest.raises(ConfigError, match=next(reversed(wrong))):
+            shard.iter_batches(**wrong)
+    with pytest.raises(DataError, match="dtypes= has no use"):
+        shard.iter_torch_batches(collate_fn=lambda batch: batch, dtypes={"id": None})
+    with pytest.raises(ValueError, match="batch_format"):
+        shard.iter_batches(batch_format="lists")
+
+
+SOURCES: dict[str, Callable[[Path], Dataset]] = {
+    "parquet": lambda folder: paceline.data.read_parquet(_written(folder)),
+    "items": lambda _: paceline.data.from_items([{"id": number, "x": float(number)} for number in range(100)]),
+    "numpy": lambda _: paceline.data.from_numpy(np.arange(100.0)).rename_columns({"data": "x"}),
+    "stored": lambda folder: paceline.data.read_parquet(_written(folder)).materialize(),
+    "shuffled": lambda folder: paceline.data.read_parquet(_written(folder)).random_shuffle(seed=1),
+    "kept by a function": lambda _: paceline.data.range(100).map_batches(_always_the_same, batch_size=10),
+}
+
+KEPT = {"x": np.zeros(10)}
+
+
+def _always_the_same(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return KEPT
+
+
+def _written(folder: Path) -> str:
+    path = folder / "rows.parquet"
+    pq.write_table(pa.table({"id": range(100), "x": np.arange(100.0)}), path, row_group_size=40)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "pandas", "rows in numpy"])
+@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize("source", SOURCES)
+def test_batches_are_the_users_own(source: str, window: int | None, kind: str, tmp_path: Path) -> None:
+    """Writing to a batch changes neither another batch nor the next epoch."""
+    shard = SOURCES[source](tmp_path).iterator()
+    options: dict[str, Any] = {"batch_size": 10, "local_shuffle_buffer_size": window}
+    expected = shard.to_pandas()["x"].sum()
+    for epoch in range(2):
+        if kind == "torch":
+            batches: Any = shard.iter_torch_batches(**options)
+        else:
+            batches = shard.iter_batches(batch_format=kind if kind == "pandas" else "numpy", **options)
+        total = 0.0
+        kept = []
+        for batch in batches:
+            total += float(batch["x"].sum())
+            if kind == "pandas":
+                batch.loc[:, "x"] = -1.0
+            else:
+                batch["x"][...] = -1.0
+            kept.append(batch)
+        assert total == expected, f"epoch {epoch}"
+        assert all(float(batch["x"].sum()) == -len(batch["x"]) for batch in kept)
+    assert not KEPT["x"].any()
+
+
+@pytest.mark.parametrize("batch_format", ["numpy", "pandas"])
+def test_lists_in_batches_are_the_users_own(tmp_path: Path, batch_format: str) -> None:
+    lists = [[1.0] * (number % 3 + 1) for number in range(20)]
+    pq.write_table(pa.table({"ragged": lists, "equal": [[1.0, 2.0]] * 20}), tmp_path / "lists.parquet")
+    shard = paceline.data.read_parquet(str(tmp_path)).iterator()
+    for _ in range(2):
+        for batch in shard.iter_batches(batch_size=5, batch_format=batch_format):
+            for column in ("ragged", "equal"):
+                for cell in batch[column]:
+                    assert cell[0] == 1.0
+                    cell[...] = -1.0
+
+
+@pytest.mark.parametrize("source", ["parquet", "items"])
+def test_functions_may_write_to_the_frames_they_are_given(source: str, tmp_path: Path) -> None:
+    def halve_the_first(frame: Any) -> Any:
+        frame.loc[frame["id"] < 10, "x"] = 0.5
+        return frame
+
+    dataset = SOURCES[source](tmp_path)
+    changed = dataset.map_batches(halve_the_first, batch_format="pandas").to_pandas()
+    assert changed["x"].tolist() == [0.5] * 10 + [float(number) for number in range(10, 100)]
+    assert dataset.to_pandas()["x"].tolist() == [float(number) for number in range(100)]
