@@ -15,6 +15,7 @@ from paceline.data.statistics_scratch import Scratch
 
 SLICE_ROWS = 32_768
 """Numbers are worked on in portions that stay in a core's cache."""
+CENTER_ROWS = 64
 
 
 def is_number_type(kind: pa.DataType) -> bool:
@@ -112,12 +113,12 @@ class _Moments(Accumulator):
         numbers = numbers_of(values)
         with np.errstate(invalid="ignore", over="ignore"):  # infinities show in the result
             for start in range(0, len(numbers), SLICE_ROWS):
-                self._add_portion(numbers[start : start + SLICE_ROWS].astype(np.float64))
+                self._add_portion(numbers[start : start + SLICE_ROWS])
 
-    def _add_portion(self, portion: np.ndarray) -> None:
+    def _add_portion(self, numbers: np.ndarray) -> None:
         if not self._count:
-            self._near = _center(without_nan(portion))
-        portion -= self._near
+            self._near = _center(numbers)
+        portion = np.subtract(numbers, self._near, dtype=np.float64)
         total = float(portion.sum())
         if math.isnan(total):
             portion = without_nan(portion)
@@ -149,8 +150,12 @@ class _Moments(Accumulator):
 
 
 def _center(numbers: np.ndarray) -> float:
-    mean = float(numbers.mean()) if len(numbers) else 0.0
-    return mean if math.isfinite(mean) else 0.0
+    """The middle one of a few values: an outlier among them does not matter."""
+    for some in (numbers[:CENTER_ROWS], numbers):
+        finite = some[np.isfinite(some)]
+        if len(finite):
+            return float(np.sort(finite)[len(finite) // 2])
+    return 0.0
 
 
 @dataclass(frozen=True)
