@@ -18,6 +18,10 @@ class StageTimes:
         self.seconds: dict[str, float] = {}
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[type[StageTimes], tuple[()]]:
+        """Datasets travel to workers; what was measured here stays here."""
+        return StageTimes, ()
+
     def add(self, stage: str, seconds: float) -> None:
         with self._lock:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
