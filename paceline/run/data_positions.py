@@ -2,7 +2,7 @@
 
 A checkpoint that tells how far each rank has read is worth something only if all ranks have said so. They are waited
 for; a rank that does not report at all (some leave reporting to rank 0) is taken to be where rank 0 is after a while,
-because waiting for ever would hang the run.
+because waiting for ever would hang the run. That while is spent once in an attempt, not at every checkpoint.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ class DataPositions:
         self._by_index: dict[int, dict[int, RankState]] = {}
         self._wanted: dict[int, float] = {}
         """Reports whose checkpoint waits for positions, and since when."""
+        self._first_wanted: float | None = None
 
     def note(self, rank: int, index: int, state: RankState | None, *, with_checkpoint: bool) -> None:
         """A rank has reported. Kept only if the checkpoint of this report, or of a later one of rank 0, may need it."""
         self._last[rank] = index
         if rank == 0:
             if with_checkpoint:
-                self._wanted[index] = time.monotonic()
+                self._wanted[index] = now = time.monotonic()
+                self._first_wanted = self._first_wanted or now
             for known in [known for known in self._by_index if known <= index and known not in self._wanted]:
                 del self._by_index[known]
         if state is not None and (index > self._last[0] or index in self._wanted):
@@ -56,9 +58,10 @@ class DataPositions:
         missing = [rank for rank in self.missing(index) if rank not in self._finished]
         if not missing:
             return True
-        waited = time.monotonic() - self._wanted.get(index, time.monotonic())
-        silent = all(self._last[rank] == self._start for rank in missing)
-        return waited >= (SILENT_WAIT_S if silent else LATE_WAIT_S)
+        now = time.monotonic()
+        if all(self._last[rank] == self._start for rank in missing):
+            return now - (self._first_wanted or now) >= SILENT_WAIT_S
+        return now - self._wanted.get(index, now) >= LATE_WAIT_S
 
     def take(self, index: int) -> dict[str, Any]:
         """What is stored with the checkpoint of this report."""

@@ -82,6 +82,7 @@ class ReportFlow:
         self._positions = positions
         self._waiting_for_positions: dict[int, Callable[[], None]] = {}
         """Reports whose checkpoint is staged, and how to commit it once all ranks' places in the data are known."""
+        self._told_missing: set[int] = set()
         self._decided = start_index
         self._outbox: list[tuple[int, ToWorker]] = []
         self._commits: deque[_PendingCommit] = deque()
@@ -209,7 +210,8 @@ class ReportFlow:
             if not self._positions.complete(index):
                 return
             missing = self._positions.missing(index)
-            if missing:
+            if not self._told_missing.issuperset(missing):  # once, not for each checkpoint
+                self._told_missing.update(missing)
                 self._observers.warn(
                     f"Rank(s) {', '.join(map(str, missing))} did not reach report {index}, which has a checkpoint: "
                     "their place in the datasets is taken to be that of rank 0. Call report() on every rank."

@@ -1,0 +1,137 @@
+"""A checkpoint waits until all ranks have said where they are in the data, and for no one who never will."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import paceline.data
+from paceline.air import Checkpoint, CheckpointConfig, session
+from paceline.data.ingest.prepare import prepared
+from paceline.data.iterator import DataIterator
+from paceline.run import data_positions
+from paceline.run.data_positions import DataPositions
+from paceline.testing.invariants import check_run
+from tests.train.quick import quick_trainer
+
+TRAIN = {"train": True}
+
+
+def place(rank: int, batches: int, workers: int = 2) -> dict[str, Any]:
+    """What a rank says that has handed out so many batches of 10 of its share of 100 rows."""
+    shard = DataIterator(prepared("train", paceline.data.range(100), split=True), rank, workers)
+    passing = iter(shard.iter_batches(batch_size=10))
+    for _ in range(batches):
+        next(passing)
+    return {"train": shard.state_dict()}
+
+
+def yielded(stored: dict[str, Any]) -> list[int]:
+    rows: list[int] = stored["train"]["legs"][-1][1]
+    return rows
+
+
+def test_a_checkpoint_is_complete_when_all_ranks_have_told_their_place() -> None:
+    positions = DataPositions(2, 0, TRAIN)
+    positions.note(0, 1, place(0, 2), with_checkpoint=True)
+    assert not positions.complete(1)
+    assert positions.missing(1) == [1]
+    positions.note(1, 1, place(1, 3), with_checkpoint=False)
+    assert positions.complete(1)
+    assert yielded(positions.take(1)) == [20, 30]
+
+
+def test_what_a_rank_ahead_said_is_kept_until_rank_0_gets_there() -> None:
+    positions = DataPositions(2, 0, TRAIN)
+    for index in (1, 2, 3):
+        positions.note(1, index, place(1, index), with_checkpoint=True)
+    positions.note(0, 1, place(0, 1), with_checkpoint=False)
+    positions.note(0, 2, place(0, 2), with_checkpoint=True)
+    assert positions.complete(2)
+    assert yielded(positions.take(2)) == [20, 20]
+    assert set(positions._by_index) == {3}, "what nobody needs any more is not kept"
+
+
+def test_several_checkpoints_may_wait_for_a_rank_that_is_behind() -> None:
+    positions = DataPositions(2, 5, TRAIN)
+    for index in (6, 7, 8):
+        positions.note(0, index, place(0, index - 5), with_checkpoint=index != 7)
+    positions.note(1, 6, place(1, 1), with_checkpoint=False)
+    assert positions.complete(6)
+    assert not positions.complete(8)
+    assert yielded(positions.take(6)) == [10, 10]
+    for index in (7, 8):
+        positions.note(1, index, place(1, index - 5), with_checkpoint=False)
+    assert yielded(positions.take(8)) == [30, 30]
+    assert not positions._by_index
+
+
+def test_a_rank_that_has_ended_is_not_waited_for() -> None:
+    positions = DataPositions(2, 0, TRAIN)
+    positions.note(0, 1, place(0, 2), with_checkpoint=True)
+    positions.finish(1)
+    assert positions.complete(1)
+    assert yielded(positions.take(1)) == [20, 20]
+
+
+class Clock:
+    """Time that passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(data_positions, "time", clock)
+    return clock
+
+
+def test_a_rank_that_never_reports_delays_the_first_checkpoint_only(clock: Clock) -> None:
+    positions = DataPositions(2, 0, TRAIN)
+    positions.note(0, 1, place(0, 1), with_checkpoint=True)
+    clock.now += data_positions.SILENT_WAIT_S - 1
+    assert not positions.complete(1)
+    clock.now += 1
+    assert positions.complete(1)
+    assert yielded(positions.take(1)) == [10, 10]
+    positions.note(0, 2, place(0, 2), with_checkpoint=True)
+    assert positions.complete(2)
+
+
+def test_a_rank_that_has_reported_before_is_given_more_time(clock: Clock) -> None:
+    positions = DataPositions(2, 0, TRAIN)
+    positions.note(1, 1, place(1, 1), with_checkpoint=False)
+    for index in (1, 2):
+        positions.note(0, index, place(0, index), with_checkpoint=index == 2)
+    clock.now += data_positions.LATE_WAIT_S - 1
+    assert not positions.complete(2)
+    clock.now += 1
+    assert positions.complete(2)
+
+
+def only_rank_0_reports() -> None:
+    shard = session.get_dataset_shard("train")
+    for _ in shard.iter_batches(batch_size=10):
+        if session.get_world_rank() == 0:
+            session.report({"epoch": shard.epoch}, checkpoint=Checkpoint.from_dict({}))
+
+
+@pytest.mark.parametrize("async_save", [False, True])
+def test_a_run_in_which_only_rank_0_reports_keeps_its_checkpoints(
+    monkeypatch: pytest.MonkeyPatch, async_save: bool
+) -> None:
+    monkeypatch.setattr(data_positions, "SILENT_WAIT_S", 0.05)
+    trainer = quick_trainer(only_rank_0_reports, checkpoint_config=CheckpointConfig(async_save=async_save))
+    trainer.datasets = {"train": paceline.data.range(100)}
+    result = trainer.fit()
+    assert len(result.best_checkpoints) == 5
+    told = [warning for warning in result.warnings if "place in the datasets" in warning]
+    assert len(told) <= 1
+    assert "Only rank 0 called report()" in " ".join(result.warnings)
+    check_run(result.path, result=result)
