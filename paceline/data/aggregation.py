@@ -76,8 +76,9 @@ class Aggregator:
     def _columns(self, schema: pa.Schema) -> tuple[str, ...] | None:
         """What has to be read."""
         wanted = [*self._keys, *(each.on for each in self._native if each.on is not None)]
+        known = set(schema.names)
         for name in wanted:
-            if name not in schema.names:
+            if name not in known:
                 raise DataError(f"aggregate: there is no column {name!r}; the columns are {schema.names}.")
         if self._own or not wanted:
             return None  # a function of the user's may look at any column; and rows without columns cannot be counted

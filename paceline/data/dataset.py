@@ -59,6 +59,9 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("a dataset is iterated with iter_rows() or iter_batches()")
 
+    def __bool__(self) -> bool:
+        return True
+
     # -- all of it ------------------------------------------------------------------------
 
     def to_pandas(self, limit: int | None = 100_000) -> pd.DataFrame:
@@ -92,6 +95,14 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
         from paceline.data.iterator import DataIterator
 
         return DataIterator.over(self)
+
+    def repeat(self, times: int | None = None) -> DataIterator:
+        """As `iterator()`: each pass over it is the next epoch, as many as you like."""
+        return self.iterator()
+
+    def window(self, *, blocks_per_window: int = 10, bytes_per_window: int | None = None) -> DataIterator:
+        """As `iterator()`: rows stream in windows of their own already."""
+        return self.iterator()
 
     # -- iterating ------------------------------------------------------------------------
 

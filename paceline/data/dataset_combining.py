@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from fractions import Fraction
@@ -120,7 +121,7 @@ class Combining(DatasetBase):
         if isinstance(test_size, float):
             if not 0 < test_size < 1:
                 raise ConfigError(f"test_size is {test_size}: give a share between 0 and 1, or a whole number of rows.")
-            test_rows = int(rows * _exact(test_size))
+            test_rows = math.ceil(rows * _exact(test_size))
         else:
             test_rows = whole_number(test_size, "test_size", least=1)
             if test_rows >= rows:

@@ -231,7 +231,8 @@ class Transforms(DatasetBase):
         self._check_columns("drop_columns", columns, schema)
         if schema is None:
             return self._then(DropColumns(columns))
-        rest = [name for name in schema.names if name not in columns]
+        dropped = set(columns)
+        rest = [name for name in schema.names if name not in dropped]
         if not rest:
             raise ConfigError("drop_columns: no column would be left.")
         return self._then(SelectColumns(rest, checked=True))
@@ -265,8 +266,11 @@ class Transforms(DatasetBase):
 
     @staticmethod
     def _check_columns(method: str, columns: Sequence[str], schema: pa.Schema | None) -> None:
-        for name in columns if schema is not None else ():
-            if schema is not None and name not in schema.names:
+        if schema is None:
+            return
+        known = set(schema.names)
+        for name in columns:
+            if name not in known:
                 raise ConfigError(f"{method}: {no_such_column(name, schema.names)}")
 
     # -- rows -----------------------------------------------------------------------------
@@ -299,6 +303,7 @@ def _column_names(method: str, columns: Any) -> list[str]:
     for name in names:
         if not isinstance(name, str):
             raise ConfigError(f"{method}: {name!r} is no name of a column: give text.")
-        if names.count(name) > 1:
-            raise ConfigError(f"{method}: {name!r} is there twice; names of columns are unique.")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"{method}: {twice!r} is there twice; names of columns are unique.")
     return names

@@ -251,11 +251,16 @@ def _from_columns(columns: Mapping[str, Any], what: str, *, empty: bool = False)
 
 def _from_frame(frame: pd.DataFrame, what: str) -> Chunk:
     names = [str(name) for name in frame.columns]
-    for name in names:
-        if names.count(name) > 1:
-            raise DataError(f"{what}: the frame has several columns named {name!r}; names must be unique.")
+    check_unique(names, what)
     arrays = [column_array(frame.iloc[:, at], name, what) for at, name in enumerate(names)]
     return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def check_unique(names: Sequence[str], what: str) -> None:
+    """Rows are dicts: of two columns with one name, one would be lost."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{what}: there are several columns named {twice!r}; names must be unique.")
 
 
 # -- chunks among each other ------------------------------------------------------------------
@@ -294,14 +299,16 @@ def conform(chunk: Chunk, schema: pa.Schema, place: str) -> Chunk:
     """
     if chunk.schema.equals(schema):
         return chunk
+    columns = dict(zip(chunk.schema.names, chunk.columns, strict=True))
     for name in schema.names:
-        if name not in chunk.schema.names:
+        if name not in columns:
             raise DataError(f"{place}: column {name!r} is missing; the columns are {chunk.schema.names}.")
-    for name in chunk.schema.names:
-        if name not in schema.names:
+    expected = set(schema.names)
+    for name in columns:
+        if name not in expected:
             raise DataError(f"{place}: there is an additional column {name!r}; expected were {schema.names}.")
-    columns = [_conform_column(chunk.column(field.name), field, place) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    conformed = [_conform_column(columns[field.name], field, place) for field in schema]
+    return pa.RecordBatch.from_arrays(conformed, schema=schema)
 
 
 def _conform_column(array: pa.Array, field: pa.Field, place: str) -> pa.Array:

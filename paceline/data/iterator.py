@@ -36,7 +36,7 @@ class DataIterator(Batches):
         self._rank = rank if dataset.split else 0
         self._workers = workers if dataset.split else 1
         self._threads = threads or usable_cores()
-        self._progress = Progress(0, dataset.seed, dataset.rows, dataset.blocks)
+        self._progress = self._start_of(0, dataset.seed)
         self._yielded: int | None = None
         """Rows that the current pass has handed out of this rank's share of the current leg; None: there is none."""
         self._current: Epoch | None = None
@@ -72,11 +72,10 @@ class DataIterator(Batches):
         if whole is None:
             raise DataError("load_state_dict: the list of states is empty.")
         progress = Progress.from_json(whole)
-        if not progress.fits(self._dataset.rows, self._dataset.blocks):
-            raise DataError(
-                f"The state was taken from a dataset of {progress.rows:,} rows in {progress.blocks} blocks; "
-                f"{self._dataset.name!r} has {self._dataset.rows:,} rows in {self._dataset.blocks}."
-            )
+        misfit = progress.misfit(self._dataset.rows, self._dataset.blocks, self._dataset.shuffle)
+        if misfit is not None:
+            raise DataError(f"The state does not fit the dataset {self._dataset.name!r}: {misfit}.")
+        progress = replace(progress, equal=self._dataset.uneven == "equal")
         if progress.legs and whole.get("workers", self._workers) != self._workers:
             raise DataError(
                 f"The state is that of one of {whole['workers']} workers, and there are {self._workers} now: "
@@ -163,9 +162,13 @@ class DataIterator(Batches):
         order = self._dataset.order_of(self._progress.seed, self.epoch)
         return PlanEpoch(plan, order.pieces(ranges), options, IterationStats(), threads=self._threads)
 
+    def _start_of(self, epoch: int, seed: int) -> Progress:
+        data = self._dataset
+        return Progress(epoch, seed, data.rows, data.blocks, shuffle=data.shuffle, equal=data.uneven == "equal")
+
     def _fresh_shares(self, epoch: int) -> Shares:
         """Of an epoch of which nothing has been read."""
-        start = Progress(epoch, self._progress.seed, self._progress.rows, self._progress.blocks)
+        start = self._start_of(epoch, self._progress.seed)
         return share_epoch(start, self._workers, self._dataset.uneven, LocalShuffle())
 
     def _shares(self, shuffle: LocalShuffle) -> Shares:

@@ -200,9 +200,11 @@ def cut(chunks: Iterator[Chunk], start: int, stop: int | None) -> Iterator[Chunk
 
 def chosen(chunk: Chunk, columns: tuple[str, ...], place: str) -> Chunk:
     """These columns of a chunk, in this order."""
-    if tuple(chunk.schema.names) == columns:
+    names = chunk.schema.names
+    if tuple(names) == columns:
         return chunk
+    known = set(names)
     for column in columns:
-        if column not in chunk.schema.names:
-            raise DataError(f"{place}: there is no column {column!r}; the columns are {chunk.schema.names}.")
+        if column not in known:
+            raise DataError(f"{place}: there is no column {column!r}; the columns are {names}.")
     return chunk.select(list(columns))

@@ -98,10 +98,11 @@ def compute(plan: Plan, statistics: Iterable[Statistic], what: str = "Statistics
 
 def check_columns(schema: pa.Schema, statistics: Sequence[Statistic], what: str) -> None:
     """Refuse columns that are not there or of a type that has no such statistic, before anything is read."""
+    kinds = dict(zip(schema.names, schema.types, strict=True))
     for statistic in statistics:
-        if statistic.column not in schema.names:
+        if statistic.column not in kinds:
             raise DataError(f"{what}: there is no column {statistic.column!r}; the columns are {schema.names}.")
-        kind = schema.field(statistic.column).type
+        kind = kinds[statistic.column]
         needed = statistic.refuses(kind)
         if needed is not None:
             raise DataError(f"{what}: column {statistic.column!r} is of type {kind}, but must hold {needed}.")

@@ -22,6 +22,7 @@ from paceline.engine.base import (
     WorkerPlace,
 )
 from paceline.engine.devices import assign_gpus, visible_gpus
+from paceline.engine.frames import MAX_FDS
 from paceline.engine.serialization import dumps
 from paceline.run import process_registry
 from paceline.run.messages import FromWorker, SessionSetup, ToWorker, decode_from_worker, encode
@@ -131,12 +132,12 @@ class Attempt:
         )
 
     def _hand_over_files(self, group: WorkerGroup) -> None:
-        """The checkpoint and the rows that are in files without a name: the first message brings them."""
+        """The checkpoint and the rows that are in files without a name: the first messages bring them."""
         memory_file = self.start_point.memory_file
         files = [*([] if memory_file is None else [memory_file]), *self._data_files]
-        if files:
-            for rank in range(self.world_size):
-                group.reply(rank, b"", files)
+        for rank in range(self.world_size):
+            for start in range(0, len(files), MAX_FDS):
+                group.reply(rank, b"", files[start : start + MAX_FDS])
 
     # -- running --------------------------------------------------------------------------
 

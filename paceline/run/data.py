@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.run.spec import RunSpec
 
 if TYPE_CHECKING:
+    from paceline.data.ingest.prepared import PreparedDataset
     from paceline.run.data_positions import DataPositions
 
 
@@ -21,9 +22,7 @@ class RunData:
     """Descriptors that belong to `packed`; they live as long as `owner`."""
     preprocessor: Any = None
     notes: list[str] = field(default_factory=list)
-    sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Rows and blocks of each dataset."""
-    split: dict[str, bool] = field(default_factory=dict)
+    datasets: Mapping[str, PreparedDataset] = field(default_factory=dict)
     owner: Any = None
 
     @classmethod
@@ -40,30 +39,30 @@ class RunData:
             files=parcel.descriptors,
             preprocessor=ready.preprocessor,
             notes=ready.notes,
-            sizes={name: (dataset.rows, dataset.blocks) for name, dataset in ready.datasets.items()},
-            split={name: dataset.split for name, dataset in ready.datasets.items()},
+            datasets=ready.datasets,
             owner=parcel,
         )
 
     def positions(self, world_size: int, start_index: int) -> DataPositions | None:
         """Gathers where the ranks are, for one attempt."""
-        if not self.split:
+        if not self.datasets:
             return None
         from paceline.run.data_positions import DataPositions
 
-        return DataPositions(world_size, start_index, self.split)
+        split = {name: dataset.split for name, dataset in self.datasets.items()}
+        return DataPositions(world_size, start_index, split)
 
     def usable_state(self, stored: Mapping[str, Any] | None, warn: Callable[[str], None]) -> dict[str, Any] | None:
         """The positions of a checkpoint that fit the datasets there are; others are told and begun anew."""
-        if not stored or not self.sizes:
+        if not stored or not self.datasets:
             return None
         from paceline.data.ingest.states import problem_with
 
         usable = {}
         for name, state in stored.items():
-            if name not in self.sizes:
+            if name not in self.datasets:
                 continue
-            problem = problem_with(state, *self.sizes[name])
+            problem = problem_with(state, self.datasets[name])
             if problem is None:
                 usable[name] = state
             else:

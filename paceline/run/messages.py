@@ -121,7 +121,7 @@ class SessionSetup(msgspec.Struct, frozen=True):
     keep_all_ranks: bool = False
     score_attribute: str | None = None
     data_files: int = 0
-    """How many descriptors of files with rows come with the first message, after the checkpoint's."""
+    """How many descriptors of files with rows come with the first messages, after the checkpoint's."""
     data_state: dict[str, Any] | None = None
     """Where the ranks were in each dataset when the checkpoint to continue from was reported."""
     window: int = 1000

@@ -341,6 +341,8 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
         "max_failures": config.failure_config.max_failures,
         "stop": as_json(config.stop) if isinstance(config.stop, Mapping) else None,
         "datasets": sorted(spec.ingest.datasets) if spec.ingest is not None else [],
+        "dataset_config": spec.ingest.configs_as_json() if spec.ingest is not None else {},
+        "had_preprocessor": spec.ingest is not None and spec.ingest.preprocessor is not None,
         "had_callbacks": bool(config.callbacks),
         "had_stop": config.stop is not None,
     }

@@ -50,10 +50,12 @@ class TrainTask:
 
 
 def _handed_over_files(setup: SessionSetup, channel: WorkerChannel) -> list[int]:
-    if not setup.resume_in_memory and not setup.data_files:
-        return []
-    channel.receive(None)
-    return list(channel.take_fds())
+    """As many as were announced; a message carries only so many of them."""
+    files: list[int] = []
+    while len(files) < setup.resume_in_memory + setup.data_files:
+        channel.receive(None)
+        files += channel.take_fds()
+    return files
 
 
 def _resume_checkpoint(setup: SessionSetup, files: list[int]) -> Checkpoint | None:

@@ -15,7 +15,7 @@ from paceline.run.attempt import modules_to_preload
 from paceline.run.backend import BackendConfig
 from paceline.run.spec import RunSpec, TrainFunction
 from paceline.train.base_trainer import BaseTrainer
-from paceline.train.datasets import complete_configs, make_ingest
+from paceline.train.datasets import complete_configs, make_ingest, restored_configs
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
@@ -100,6 +100,10 @@ class DataParallelTrainer(BaseTrainer):
                 f"{cls.__name__}.restore() needs the train function again, because code is never read from disk: "
                 "restore(path, train_loop_per_worker=train_func)."
             )
+        if settings.get("had_preprocessor") and "preprocessor" not in given:
+            raise RestoreError("The run had a preprocessor: pass preprocessor= to restore() again.")
+        if settings.get("dataset_config") and "dataset_config" not in given:
+            given["dataset_config"] = restored_configs(settings["dataset_config"])
         if "train_loop_config" not in given:
             stored = settings["config"]
             if stored is None:

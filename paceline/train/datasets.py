@@ -59,6 +59,11 @@ def complete_configs(
     return DatasetConfig.validated(DatasetConfig.merge(DEFAULT_DATASET_CONFIG, given), datasets)
 
 
+def restored_configs(stored: Mapping[str, Mapping[str, Any]]) -> dict[str, DatasetConfig]:
+    """The configs that an earlier driver wrote down."""
+    return {name: DatasetConfig(**config) for name, config in stored.items()}
+
+
 def make_ingest(
     datasets: Mapping[str, Any], config: DataConfig | Mapping[str, DatasetConfig] | None, preprocessor: Any
 ) -> Ingest | None:

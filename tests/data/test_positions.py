@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ from paceline.data.ingest import ranges as rs
 from paceline.data.ingest.epoch_order import EpochOrder
 from paceline.data.ingest.local_shuffle import LocalShuffle
 from paceline.data.ingest.position import Progress, Shares, merged, share_epoch
+from paceline.data.ingest.prepared import PreparedDataset
 from paceline.data.ingest.states import merge_states, problem_with, state_for
+from paceline.data.plan import Plan
+from paceline.data.sources.memory import RangeSource
 
 
 def members(ranges: rs.Ranges) -> list[int]:
@@ -142,11 +146,25 @@ def test_states_of_datasets_that_every_rank_reads_whole_stay_with_their_rank() -
     stored = merge_states(states, {"valid": False})["valid"]
     assert (state_for(stored, 1, 2) or {})["epoch"] == 1
     assert (state_for(stored, 2, 3) or {})["epoch"] == 0
-    assert problem_with(stored, 10, 1) is None
-    assert "20 in 1" in str(problem_with(stored, 20, 1))
+    ten = PreparedDataset("valid", Plan(RangeSource(10, block_rows=10)), split=False)
+    assert problem_with(stored, ten) is None
+    twenty = PreparedDataset("valid", Plan(RangeSource(20, block_rows=20)), split=False)
+    assert "20 in 1" in str(problem_with(stored, twenty))
+    assert "whole among the workers then and is split now" in str(problem_with(stored, replace(ten, split=True)))
+    assert "with shuffle 'none', and now it is 'rows'" in str(problem_with(stored, replace(ten, shuffle="rows")))
+
+
+def test_a_share_goes_on_as_it_was_dealt_though_the_policy_is_another_one_now() -> None:
+    equal = share_epoch(Progress(0, 0, 11, 1), 2, "equal", LocalShuffle())
+    mine = equal.progress.as_json()
+    mine["legs"][-1][1] = [3, 2]
+    later = share_epoch(Progress.from_json(mine), 2, "all", LocalShuffle())
+    seen = [*members(equal.parts[0])[:3], *members(equal.parts[1])[:2]]
+    rest = [position for part in later.parts for position in members(part)]
+    assert sorted([*seen, *rest, *members(equal.left_out)]) == list(range(11))
 
 
 def test_what_is_no_state_is_refused() -> None:
     with pytest.raises(DataError, match="not the state of a dataset shard"):
         Progress.from_json({"epoch": 1})
-    assert "cannot be read" in str(problem_with({"legs": 3}, 1, 1))
+    assert "cannot be read" in str(problem_with({"legs": 3}, PreparedDataset("x", Plan(RangeSource(1)), split=True)))

@@ -31,6 +31,8 @@ class Leg:
     window: int = 0
     """Rows of the local shuffle window; 0 for none."""
     window_seed: int = 0
+    equal: bool = False
+    """Rows that did not divide by the number of workers were left out."""
 
     @property
     def shuffle(self) -> LocalShuffle:
@@ -49,6 +51,10 @@ class Progress:
     legs: tuple[Leg, ...] = ()
     later: tuple[tuple[Leg, ...], ...] = ()
     """Of the epochs that follow, where a rank that had no more rows of this one has begun them: their legs."""
+    shuffle: str = "none"
+    """How epochs are ordered, to recognise that they no longer are."""
+    equal: bool = False
+    """Whether new legs leave out what does not divide."""
 
     def as_json(self) -> dict[str, Any]:
         stored = {
@@ -56,6 +62,8 @@ class Progress:
             "seed": self.seed,
             "rows": self.rows,
             "blocks": self.blocks,
+            "shuffle": self.shuffle,
+            "equal": self.equal,
             "legs": _legs_as_json(self.legs),
         }
         return {**stored, "later": [_legs_as_json(legs) for legs in self.later]} if self.later else stored
@@ -65,13 +73,21 @@ class Progress:
         try:
             epoch, seed, rows, blocks = (int(stored[name]) for name in ("epoch", "seed", "rows", "blocks"))
             later = tuple(_legs_from_json(legs) for legs in stored.get("later", ()))
-            return cls(epoch, seed, rows, blocks, _legs_from_json(stored["legs"]), later)
+            shuffle, equal = str(stored["shuffle"]), bool(stored["equal"])
+            return cls(epoch, seed, rows, blocks, _legs_from_json(stored["legs"]), later, shuffle, equal)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"This is not the state of a dataset shard ({error}): {stored!r}.") from None
 
-    def fits(self, rows: int, blocks: int) -> bool:
-        """Whether this tells of a dataset of that size."""
-        return (self.rows, self.blocks) == (rows, blocks)
+    def misfit(self, rows: int, blocks: int, shuffle: str) -> str | None:
+        """Why this cannot be a position in a dataset of that size and order; None if it can."""
+        if (self.rows, self.blocks) != (rows, blocks):
+            return (
+                f"it was taken in a dataset of {self.rows:,} rows in {self.blocks} block(s), and this one has "
+                f"{rows:,} in {blocks}"
+            )
+        if self.shuffle != shuffle:
+            return f"it was taken with shuffle {self.shuffle!r}, and now it is {shuffle!r}: the order is another one"
+        return None
 
     def next_epoch(self) -> Progress:
         """When a rank has ended this epoch."""
@@ -87,13 +103,13 @@ class Progress:
 
 
 def _legs_as_json(legs: tuple[Leg, ...]) -> list[list[Any]]:
-    return [[leg.workers, list(leg.yielded), leg.window, leg.window_seed] for leg in legs]
+    return [[leg.workers, list(leg.yielded), leg.window, leg.window_seed, leg.equal] for leg in legs]
 
 
 def _legs_from_json(stored: Any) -> tuple[Leg, ...]:
     return tuple(
-        Leg(int(workers), tuple(int(rows) for rows in yielded), int(window), int(seed))
-        for workers, yielded, window, seed in stored
+        Leg(int(workers), tuple(int(rows) for rows in yielded), int(window), int(seed), bool(equal))
+        for workers, yielded, window, seed, equal in stored
     )
 
 
@@ -121,28 +137,24 @@ def share_epoch(progress: Progress, workers: int, uneven: Uneven, shuffle: Local
     """The shares with which `workers` workers go on from `progress`."""
     shares: Shares | None = None
     for leg in progress.legs:
-        shares = _begin_leg(shares, replace(progress, legs=()), leg, uneven)
-    if shares is not None and _same(shares.progress.legs[-1], workers, shuffle):
+        shares = _begin_leg(shares, replace(progress, legs=()), leg)
+    new = Leg(workers, (0,) * workers, shuffle.window, shuffle.seed, equal=uneven == "equal")
+    if shares is not None and replace(shares.progress.legs[-1], yielded=new.yielded) == new:
         return shares
-    new = Leg(workers, (0,) * workers, shuffle.window, shuffle.seed)
-    return _begin_leg(shares, replace(progress, legs=()), new, uneven)
+    return _begin_leg(shares, replace(progress, legs=()), new)
 
 
-def _same(leg: Leg, workers: int, shuffle: LocalShuffle) -> bool:
-    return leg.workers == workers and leg.shuffle == shuffle
-
-
-def _begin_leg(before: Shares | None, bare: Progress, leg: Leg, uneven: Uneven) -> Shares:
+def _begin_leg(before: Shares | None, bare: Progress, leg: Leg) -> Shares:
     if before is None:
         legs: tuple[Leg, ...] = ()
         remaining: Ranges = ((0, bare.rows),) if bare.rows else ()
         left_out: Ranges = ()
     else:
         legs, remaining, left_out = before.progress.legs, before.remaining(), before.left_out
-    if uneven == "equal":
+    if leg.equal:
         out = _not_divisible(remaining, leg.workers, bare.epoch)
         remaining, left_out = rs.without(remaining, out), rs.joined((*left_out, *out))
-    parts = rs.dealt(remaining, leg.workers, equal=uneven == "equal")
+    parts = rs.dealt(remaining, leg.workers, equal=leg.equal)
     return Shares(replace(bare, legs=(*legs, leg)), tuple(parts), left_out)
 
 
@@ -174,7 +186,7 @@ def merged(ranks: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     legs, *later = [_merged_legs(epoch, places) for epoch in range(first, last + 1)]
     while later and not later[-1]:
         later.pop()
-    return Progress(first, known[0].seed, known[0].rows, known[0].blocks, legs, tuple(later)).as_json()
+    return replace(known[0], epoch=first, legs=legs, later=tuple(later)).as_json()
 
 
 def _merged_legs(epoch: int, places: Sequence[tuple[int, Progress]]) -> tuple[Leg, ...]:
@@ -184,7 +196,7 @@ def _merged_legs(epoch: int, places: Sequence[tuple[int, Progress]]) -> tuple[Le
     if not legs or legs[-1].workers != len(places):  # nobody who is still in this epoch has begun the newest leg
         if not any(ahead):
             return legs
-        legs = (*legs, Leg(len(places), (0,) * len(places)))
+        legs = (*legs, Leg(len(places), (0,) * len(places), equal=places[0][1].equal))
     yielded = []
     for (rank, progress), is_ahead in zip(places, ahead, strict=True):
         own = progress.legs_in(epoch)

@@ -168,7 +168,7 @@ def _notes(dataset: PreparedDataset, workers: int) -> list[str]:
         if surplus:
             notes.append(
                 f"dataset {dataset.name!r}: {rows:,} rows do not divide by {workers} workers; each epoch leaves out "
-                f"{surplus} row(s), others in each epoch, so that all ranks get equally many "
+                f"{surplus} row(s), so that all ranks get equally many; which ones changes from epoch to epoch "
                 '(uneven="all" keeps them all).'
             )
     return notes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.data_config import DatasetConfig
@@ -19,6 +19,10 @@ class Ingest:
     datasets: Mapping[str, Any]
     configs: Mapping[str, DatasetConfig]
     preprocessor: Any = None
+
+    def configs_as_json(self) -> dict[str, dict[str, Any]]:
+        """The configs as plain values; a preprocessor of each epoch is code and stays out."""
+        return {name: asdict(replace(config, per_epoch_preprocessor=None)) for name, config in self.configs.items()}
 
     def prepare(self, workers: int) -> Prepared:
         """Fit, count and store what is needed; raises for data that cannot be used with so many workers."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from paceline.air.errors import DataError
 from paceline.data.ingest.position import Progress, merged
+from paceline.data.ingest.prepared import PreparedDataset
 
 RankState = Mapping[str, Mapping[str, Any]]
 """What one rank reports: dataset name -> position."""
@@ -39,17 +40,15 @@ def state_for(stored: Mapping[str, Any], rank: int, workers: int) -> dict[str, A
     return None if state is None else dict(state)
 
 
-def problem_with(stored: Any, rows: int, blocks: int) -> str | None:
+def problem_with(stored: Any, dataset: PreparedDataset) -> str | None:
     """Why a stored position cannot be taken up with this dataset; None if it can."""
     try:
         states = [stored] if "ranks" not in stored else [each for each in stored["ranks"] if each is not None]
         positions = [Progress.from_json(state) for state in states]
     except (DataError, TypeError, AttributeError, KeyError) as error:
         return f"the stored position cannot be read ({error})"
-    for position in positions:
-        if not position.fits(rows, blocks):
-            return (
-                f"it was taken in a dataset of {position.rows:,} rows in {position.blocks} block(s), and this one has "
-                f"{rows:,} in {blocks}"
-            )
-    return None
+    if dataset.split == ("ranks" in stored):
+        then, now = ("whole", "split") if dataset.split else ("split", "whole")
+        return f"it was {then} among the workers then and is {now} now"
+    problems = (position.misfit(dataset.rows, dataset.blocks, dataset.shuffle) for position in positions)
+    return next((problem for problem in problems if problem is not None), None)

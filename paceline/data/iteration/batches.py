@@ -66,6 +66,9 @@ class BatchIterable(Generic[B]):
         self._own: Iterator[B] | None = None
 
     def __iter__(self) -> Iterator[B]:
+        if self._own is not None:  # what next() has begun is gone on with
+            own, self._own = self._own, None
+            return own
         return self._pass()
 
     def __next__(self) -> B:

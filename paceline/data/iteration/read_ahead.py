@@ -42,8 +42,9 @@ class ReadAhead:
 
     Each of `threads` threads reads one piece at a time, at most `depth` chunks ahead of what
     was taken from it, and no piece further ahead than there are threads: memory is bounded by
-    threads x (depth + 1) + depth chunks. With threads=0 everything is read in the calling thread. An error of a reading thread
-    is raised where its chunk would have come. After close() the threads end with the chunk they are at.
+    threads x (depth + 1) + depth chunks. With threads=0 everything is read in the calling thread. An
+    error of a reading thread is raised where its chunk would have come. After close() the threads end
+    with the chunk they are at.
     """
 
     def __init__(

@@ -37,9 +37,11 @@ class ColumnOperation(Operation):
 
     def _check(self, named: Sequence[str], chunk: Chunk, place: Place) -> None:
         if not self.checked:
+            names = chunk.schema.names
+            missing = set(named).difference(names)
             for name in named:
-                if name not in chunk.schema.names:
-                    raise DataError(f"{self.label} on {place.name}: {no_such_column(name, chunk.schema.names)}")
+                if name in missing:
+                    raise DataError(f"{self.label} on {place.name}: {no_such_column(name, names)}")
 
 
 class SelectColumns(ColumnOperation):
@@ -54,7 +56,8 @@ class SelectColumns(ColumnOperation):
     def input_columns(self, wanted: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if wanted is None or not self.checked:
             return self.columns
-        return tuple(name for name in self.columns if name in wanted)
+        chosen = set(wanted)
+        return tuple(name for name in self.columns if name in chosen)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema | None:
         import pyarrow as pa
@@ -64,7 +67,8 @@ class SelectColumns(ColumnOperation):
     def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
         for chunk in chunks:
             self._check(self.columns, chunk, place)
-            yield chunk.select([name for name in self.columns if name in chunk.schema.names])
+            there = set(chunk.schema.names)
+            yield chunk.select([name for name in self.columns if name in there])
 
 
 class DropColumns(ColumnOperation):
@@ -110,8 +114,8 @@ class RenameColumns(ColumnOperation):
         for chunk in chunks:
             self._check(list(self.names), chunk, place)
             names = [self.names.get(name, name) for name in chunk.schema.names]
-            for name in names:
-                if names.count(name) > 1:
-                    raise DataError(f"{self.label} on {place.name}: there would be two columns named {name!r}.")
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise DataError(f"{self.label} on {place.name}: there would be two columns named {twice!r}.")
             fields = [field.with_name(name) for field, name in zip(chunk.schema, names, strict=True)]
             yield pa.RecordBatch.from_arrays(chunk.columns, schema=pa.schema(fields))

@@ -91,8 +91,9 @@ class CsvSource(FileSource):
         label = self.files[piece.file].label
         schema = self.schema()
         if request.columns is not None:
+            known = set(schema.names)
             for column in request.columns:
-                if column not in schema.names:
+                if column not in known:
                     raise DataError(f"{label} has no column {column!r}; the columns are {schema.names}.")
             # To count rows, one column has to be decoded.
             schema = pa.schema([schema.field(name) for name in request.columns or schema.names[:1]])

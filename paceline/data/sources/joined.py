@@ -63,11 +63,15 @@ class JoinedSource(ComputedSource):
         left_keys = sortable(left, names, f"{self.describe()}, left side")
         right_keys = sortable(right, names, f"{self.describe()}, right side")
         for name in names:
-            if left_keys.schema.field(name).type != right_keys.schema.field(name).type:
-                raise DataError(
-                    f"{self.describe()}: column {name!r} is {left_keys.schema.field(name).type} on the left and"
-                    f" {right_keys.schema.field(name).type} on the right; give both the same type."
-                )
+            one, other = left_keys.schema.field(name).type, right_keys.schema.field(name).type
+            if one != other:
+                common = _common_type(one, other)
+                if common is None:
+                    raise DataError(
+                        f"{self.describe()}: column {name!r} is {one} on the left and {other} on the right; give both "
+                        "the same type."
+                    )
+                left_keys, right_keys = (_with_type(keys, name, common) for keys in (left_keys, right_keys))
         left_keys = left_keys.append_column(_LEFT, pa.array(np.arange(len(left))))
         right_keys = right_keys.append_column(_RIGHT, pa.array(np.arange(len(right))))
         joined = left_keys.join(right_keys, keys=names, join_type=_KINDS[self._how])
@@ -87,6 +91,19 @@ class JoinedSource(ComputedSource):
             for name in self._on:  # of rows that have no left side, too
                 columns[name] = part.column(name).cast(left_rows.schema.field(name).type).combine_chunks()
             yield pa.RecordBatch.from_arrays([*columns.values(), *right_rows.columns], schema=schema)
+
+
+def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type in which values of both can be compared; None if there is none."""
+    schemas = [pa.schema([pa.field("key", each)]) for each in (one, other)]
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive").field("key").type
+    except pa.ArrowException:
+        return None
+
+
+def _with_type(keys: pa.Table, name: str, wanted: pa.DataType) -> pa.Table:
+    return keys.set_column(keys.column_names.index(name), name, keys.column(name).cast(wanted))
 
 
 def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray | None]:

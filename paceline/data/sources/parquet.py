@@ -156,8 +156,8 @@ class ParquetSource(FileSource):
     def _check_schema(self, stored: pa.Schema, schema: pa.Schema, label: str) -> None:
         """Finds mixed schemas before any row is read."""
         wanted = [name for name in schema.names if name not in self._partitions.names]
-        missing = [name for name in wanted if name not in stored.names]
-        surplus = [name for name in stored.names if name not in wanted] if self._columns is None else []
+        missing = _without(wanted, stored.names)
+        surplus = _without(stored.names, wanted) if self._columns is None else []
         if missing or surplus:
             problem = f"has no column {missing[0]!r}" if missing else f"has a column {surplus[0]!r}"
             raise DataError(
@@ -274,10 +274,16 @@ def _plain(schema: pa.Schema) -> pa.Schema:
 def _chosen_fields(schema: pa.Schema, columns: tuple[str, ...] | None, label: str) -> pa.Schema:
     if columns is None:
         return schema
+    known = set(schema.names)
     for column in columns:
-        if column not in schema.names:
+        if column not in known:
             raise DataError(f"{label} has no column {column!r}; the columns are {schema.names}.")
     return pa.schema([schema.field(column) for column in columns])
+
+
+def _without(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    known = set(others)
+    return [name for name in names if name not in known]
 
 
 def _one_line(error: BaseException) -> str:
