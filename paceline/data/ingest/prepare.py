@@ -16,7 +16,7 @@ from paceline.data.operations.preprocess import Preprocess
 from paceline.data.plan import Plan
 from paceline.data.preprocessor import Preprocessor
 from paceline.data.sources.shuffled import BlockShuffled, RowShuffled
-from paceline.data.store import store
+from paceline.data.store import stored
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
@@ -119,9 +119,9 @@ def prepared(
     plan = plan.resolved()
     if shuffle == "rows":
         plan = _with_random_access(plan)
-    if plan.for_epoch(1) is not plan and not all(each.keeps_row_count for each in plan.operations):
+    if plan.for_epoch(1) is not plan and not plan.for_epoch(1).knows_counts:
         # The rows of each block would have to be counted in every epoch: its order is settled once instead.
-        plan = _stored(plan)
+        plan = Plan(stored(plan))
     try:
         plan.counted()
     except DataError as error:
@@ -132,15 +132,9 @@ def prepared(
 def _with_random_access(plan: Plan) -> Plan:
     """A plan whose source can be read row by row in any order; operations follow it where they keep rows in place."""
     if all(operation.keeps_row_count and operation.row_local for operation in plan.operations):
-        source = plan.source if hasattr(plan.source, "take") else _stored(Plan(plan.source)).source
+        source = plan.source if hasattr(plan.source, "take") else stored(Plan(plan.source))
         return Plan(source, plan.operations)
-    return _stored(plan)
-
-
-def _stored(plan: Plan) -> Plan:
-    from paceline.data.execution import chunks_of
-
-    return Plan(store(chunks_of(plan), plan.schema()))
+    return Plan(stored(plan))
 
 
 def _notes(dataset: PreparedDataset, workers: int) -> list[str]:
