@@ -68,6 +68,8 @@ class DataIterator(Batches):
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on from a position: this rank's own, or the list of all ranks' (needed if their number has changed)."""
+        if isinstance(state, Sequence):
+            _check_all_are_there(state)
         whole = merged(state) if isinstance(state, Sequence) else dict(state)
         if whole is None:
             raise DataError("load_state_dict: the list of states is empty.")
@@ -80,6 +82,11 @@ class DataIterator(Batches):
             raise DataError(
                 f"The state is that of one of {whole['workers']} workers, and there are {self._workers} now: "
                 "pass the list of all their states."
+            )
+        if progress.legs and whole.get("rank", self._rank) != self._rank:
+            raise DataError(
+                f"The state is that of rank {whole['rank']}, and this is rank {self._rank}, which reads other rows: "
+                "keep each rank's own state, or pass the list of all their states."
             )
         self._progress, self._yielded, self._current = progress, None, None
 
@@ -110,9 +117,17 @@ class DataIterator(Batches):
         from paceline.data.formats import concat, to_batch
 
         epoch = self._begin_look(BatchOptions(batch_size=None))
-        chunks = list(epoch.chunks())
-        if limit is not None and sum(chunk.num_rows for chunk in chunks) > limit:
-            raise DataError(f"to_pandas(limit={limit:,}): there are more rows than that; pass limit=None for all.")
+        chunks, rows = [], 0
+        try:
+            for chunk in epoch.chunks():
+                rows += chunk.num_rows
+                if limit is not None and rows > limit:
+                    raise DataError(
+                        f"to_pandas(limit={limit:,}): there are more rows than that; pass limit=None for all."
+                    )
+                chunks.append(chunk)
+        finally:
+            epoch.end()
         table = concat(chunks or [pa.RecordBatch.from_pylist([], schema=self.schema())])
         frame: Any = to_batch(table, "pandas", copy=True)
         return frame  # type: ignore[no-any-return]  # "pandas" gives a frame
@@ -202,6 +217,17 @@ class DataIterator(Batches):
         if epoch is self._current:
             self._current, self._yielded = None, None
             self._progress = self._progress.next_epoch()
+
+
+def _check_all_are_there(states: Sequence[Mapping[str, Any]]) -> None:
+    """A list of states must be that of all ranks, in their order: a place in it stands for a rank."""
+    for place, state in enumerate(states):
+        rank, workers = state.get("rank", place), state.get("workers", len(states))
+        if (rank, workers) != (place, len(states)):
+            raise DataError(
+                f"load_state_dict: of {len(states)} states, number {place} is that of rank {rank} of {workers} "
+                "worker(s). Pass those of all ranks, in the order of ranks."
+            )
 
 
 class _ShardEpoch(PlanEpoch):

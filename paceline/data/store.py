@@ -80,8 +80,8 @@ class StoredSource(Source):
     def __reduce__(self) -> tuple[Any, ...]:
         if self.descriptor is not None:
             raise SerializationError(
-                f"{self.describe()} lies in a temporary file and cannot be pickled:"
-                " hand its descriptor to the other process instead."
+                f"{self.describe()} lies in a temporary file, which cannot be pickled. A trainer with a train function"
+                " per worker hands it over; elsewhere, write_parquet() it and read that."
             )
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self._schema) as writer:

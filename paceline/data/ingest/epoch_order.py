@@ -19,6 +19,9 @@ from paceline.data.permutation import block_permutation, permute
 Shuffle = Literal["none", "blocks", "rows"]
 """Not at all, by whole blocks, or each row on its own."""
 
+NEAR_ROWS = 1024
+"""Reading so many rows in vain costs less than beginning to read anew after them."""
+
 
 @dataclass(frozen=True)
 class EpochOrder:
@@ -37,8 +40,20 @@ class EpochOrder:
     def pieces(self, ranges: Ranges) -> list[Piece]:
         """What to read for these positions, in order.
 
-        Where rows are shuffled one by one the source itself has them in the order of the epoch.
+        Where rows are shuffled one by one the source itself has them in the order of the epoch. Of a local
+        shuffle that was interrupted, thousands of single rows may be left: those near each other are read together.
         """
+        pieces: list[Piece] = []
+        group: list[Piece] = []
+        for piece in self._stretches(ranges):
+            if group and not _near(group[-1], piece):
+                pieces.append(_as_one(group))
+                group = []
+            group.append(piece)
+        return [*pieces, _as_one(group)] if group else pieces
+
+    def _stretches(self, ranges: Ranges) -> list[Piece]:
+        """These positions, in order, as rows of blocks."""
         blocks = self._blocks()
         ends = np.cumsum([self.counts[block] for block in blocks], dtype=np.int64)
         pieces: list[Piece] = []
@@ -71,7 +86,7 @@ class EpochOrder:
                     yield permute(positions, self.rows, self.seed, self.epoch)
             return
         begins = np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
-        for piece in self.pieces(ranges):
+        for piece in self._stretches(ranges):
             assert piece.stop is not None
             for low in range(piece.start, piece.stop, at_a_time):
                 high = min(piece.stop, low + at_a_time)
@@ -81,3 +96,16 @@ class EpochOrder:
         if self.shuffle == "blocks":
             return block_permutation(len(self.counts), self.seed, self.epoch)
         return range(len(self.counts))
+
+
+def _near(one: Piece, other: Piece) -> bool:
+    assert one.stop is not None
+    return one.block == other.block and 0 <= other.start - one.stop <= NEAR_ROWS
+
+
+def _as_one(pieces: list[Piece]) -> Piece:
+    """One piece from the first row to the last, of which only those of the given ones are wanted."""
+    if len(pieces) == 1:
+        return pieces[0]
+    kept = tuple((piece.start, piece.stop) for piece in pieces if piece.stop is not None)
+    return Piece(pieces[0].block, kept[0][0], kept[-1][1], kept)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 CLOSING_WAIT_S = 1.0
-"""How long the end of a pass waits for each reading thread to notice it."""
+"""How long the end of a pass waits for its reading threads to notice it."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Piece:
     block: int
     start: int = 0
     stop: int | None = None
+    kept: tuple[tuple[int, int], ...] = ()
+    """Only these ranges of rows of the block are wanted, in ascending order; empty: all of the piece."""
 
 
 class _Lane:
@@ -86,8 +88,10 @@ class ReadAhead:
             self._closed = True
             self._lanes.clear()
             self._changed.notify_all()
-        while self._readers:
-            self._readers.pop().join(CLOSING_WAIT_S)
+            readers, self._readers = self._readers, []
+        deadline = time.monotonic() + CLOSING_WAIT_S
+        for reader in readers:
+            reader.join(max(0.0, deadline - time.monotonic()))
 
     # -- the consumer ---------------------------------------------------------------------
 
@@ -170,6 +174,22 @@ class ReadAhead:
             return True
 
     def _read(self, piece: Piece) -> Iterator[Chunk]:
-        for chunk in self._source.read(piece.block, replace(self._request, start=piece.start, stop=piece.stop)):
+        chunks = self._source.read(piece.block, replace(self._request, start=piece.start, stop=piece.stop))
+        for chunk in _picked(chunks, piece) if piece.kept else chunks:
             if chunk.num_rows:
                 yield chunk
+
+
+def _picked(chunks: Iterator[Chunk], piece: Piece) -> Iterator[Chunk]:
+    """Of the rows of a piece, those that are wanted."""
+    import numpy as np
+    import pyarrow as pa
+
+    starts, stops = np.array(piece.kept, dtype=np.int64).T
+    first = piece.start
+    for chunk in chunks:
+        rows = np.arange(first, first + chunk.num_rows)
+        nearest = np.searchsorted(starts, rows, side="right") - 1  # the range that begins at a row or before it
+        wanted = np.flatnonzero((nearest >= 0) & (rows < stops[nearest]))
+        yield chunk if len(wanted) == len(rows) else chunk.take(pa.array(wanted))
+        first += chunk.num_rows
