@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
 from paceline.air.faults import fault_point
 from paceline.air.metrics import plain_metrics
@@ -124,7 +125,9 @@ class Session:
             return self._stager.newest_committed() or self._resume
 
     def get_dataset_shard(self, name: str | None = None) -> Any:
-        """This rank's part of a dataset."""
+        """This rank's part of a dataset; None for a name that there is not."""
+        if not self.shards:
+            warn_at_users_line("get_dataset_shard(): the trainer was given no datasets=, so there is none.")
         if name is None:
             if len(self.shards) > 1:
                 raise RuntimeError(

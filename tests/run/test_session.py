@@ -125,7 +125,8 @@ def test_the_checkpoint_it_started_from_until_there_is_a_newer_one(tmp_path: Pat
 
 def test_shards_by_name(tmp_path: Path) -> None:
     session = Session(session_setup(tmp_path), FakeChannel(), None)
-    assert session.get_dataset_shard() is None
+    with pytest.warns(UserWarning, match="no datasets="):
+        assert session.get_dataset_shard() is None
     session.shards = {"train": [1]}
     assert session.get_dataset_shard() == session.get_dataset_shard("train") == [1]
     session.shards["valid"] = [2]
