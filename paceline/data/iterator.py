@@ -249,7 +249,7 @@ class _ShardEpoch(PlanEpoch):
             owner._stats,
             window_order=window_order,
             window_skip=window[1],
-            threads=owner._threads if plan.native else 1,
+            threads=owner._threads,
         )
         self._owner = owner
 

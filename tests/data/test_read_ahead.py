@@ -14,8 +14,10 @@ import pytest
 import paceline.data
 from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.ingest.prepare import prepared
 from paceline.data.iteration.background import Background
 from paceline.data.iteration.read_ahead import Piece, ReadAhead
+from paceline.data.iterator import DataIterator
 from paceline.data.plan import Plan
 from paceline.testing.chaos import wait_for
 
@@ -195,3 +197,18 @@ def test_a_shard_leaves_no_thread_behind() -> None:
     next(iter(shard.iter_batches(batch_size=10)))
     shard.take(3)
     assert len(shard.to_pandas()) == 5000
+
+
+def test_a_users_function_is_never_called_by_two_threads() -> None:
+    callers = set()
+
+    def note(row: dict[str, Any]) -> dict[str, Any]:
+        callers.add(threading.current_thread())
+        return row
+
+    dataset = paceline.data.range(4000).map(note)
+    shard = DataIterator(prepared("train", dataset), threads=4)
+    for read in (shard.take_all, shard.to_pandas, lambda: list(shard.iter_batches()), dataset.to_pandas):
+        callers.clear()
+        assert len(read()) > 0
+        assert len(callers) == 1, read

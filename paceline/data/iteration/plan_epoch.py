@@ -42,8 +42,10 @@ class PlanEpoch(Epoch):
         rows = chunk_rows_for(plan, options.batch_size)
         if options.most_rows is not None:
             rows = max(1, min(rows, options.most_rows))
-        if threads is None:
-            threads = usable_cores() if plan.native else 1
+        if not plan.native:
+            threads = 1  # users' functions are not called by several threads at once
+        elif threads is None:
+            threads = usable_cores()
         ahead = options.prefetch_batches * (options.batch_size or rows)
         self._reader = ReadAhead(
             plan,
