@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from paceline.data.plan import Plan
 
 _ROWS_TO_MERGE_AT = 1 << 18
-_ROW = "__row"
+_ROW = "row"
 Function = tuple[str, str, str]
 """A column, what to compute of it, which values count."""
 
@@ -52,6 +52,7 @@ class Aggregator:
         if len(set(names)) < len(names):
             raise ConfigError(f"the result would have two columns of one name among {names}: use alias_name.")
         self._keys = list(keys)
+        self._inner = _inner_names(keys)
         self._all = list(aggregations)
         self._native = [each for each in aggregations if isinstance(each, ColumnAggregation)]
         self._own = [each for each in aggregations if isinstance(each, AggregateFn)]
@@ -98,8 +99,12 @@ class Aggregator:
             functions += [(f"{i}", *part) for part in each.parts]
             if not each.ignore_nulls:
                 functions.append((f"{i}", "count", "only_null"))
-        found = _aggregated(pa.table(columns), self._keys, functions)
-        names = [*self._keys, _ROW]
+        try:
+            found = _aggregated(pa.table(columns), self._inner, functions)
+        except pa.ArrowNotImplementedError as error:
+            told = ", ".join([*self._keys, *(each.name for each in self._native)])
+            raise DataError(f"aggregate({told}): {error}. Convert the column to another type first.") from error
+        names = [*self._inner, _ROW]
         tidied: dict[str, Any] = dict(zip(names, found.columns, strict=False))
         parts = iter(found.columns[len(names) :])
         for i, each in enumerate(self._native):
@@ -144,8 +149,8 @@ class Aggregator:
         if len(tables) == 1:
             return tables[0]
         table = pa.concat_tables(tables).combine_chunks()
-        order, offsets, keys = group_rows(table, self._keys)
-        merged: dict[str, Any] = dict(zip(self._keys, keys.columns, strict=True))
+        order, offsets, keys = group_rows(table, self._inner)
+        merged: dict[str, Any] = dict(zip(self._inner, keys.columns, strict=True))
         functions: list[Function] = [(_ROW, "sum", VALID)]
         for i, each in enumerate(self._native):
             count = len(each.parts)
@@ -155,7 +160,7 @@ class Aggregator:
                 merged.update({f"{i}.{j}": part for j, part in enumerate(each.merge(parts, offsets))})
             if not each.ignore_nulls:
                 functions.append((f"{i}.{count}", "sum", VALID))
-        found = _aggregated(table, self._keys, functions).columns[len(self._keys) :]
+        found = _aggregated(table, self._inner, functions).columns[len(self._inner) :]
         merged.update(zip((name for name, _, _ in functions), found, strict=True))
         return pa.table({name: merged[name] for name in table.column_names}).cast(table.schema)
 
@@ -163,8 +168,8 @@ class Aggregator:
 
     def _result(self, partial: Partial) -> pa.Table:
         table = partial.table
-        results: dict[str, Any] = {name: table.column(name) for name in self._keys}
-        keys = _key_tuples(table, self._keys) if self._own else []
+        results: dict[str, Any] = dict(zip(self._keys, table.select(self._inner).columns, strict=True))
+        keys = _key_tuples(table, self._inner) if self._own else []
         for each in self._all:
             if isinstance(each, ColumnAggregation):
                 results[each.name] = self._finished(table, self._native.index(each))
@@ -223,14 +228,19 @@ def _options(function: str, counted: str) -> Any:
     return pc.VarianceOptions(ddof=0) if function == "variance" else None
 
 
+def _inner_names(keys: Sequence[str]) -> list[str]:
+    """What key columns are called here: users may have named them like columns that are added to them."""
+    return [f"key {number}" for number in range(len(keys))]
+
+
 def _keys_of(chunk: Chunk, keys: list[str]) -> dict[str, Any]:
-    """The key columns, such that equal keys are equal bytes."""
+    """The key columns by their inner names, such that equal keys are equal bytes."""
     if not keys:
         return {}
     columns = sortable(pa.Table.from_batches([chunk.select(keys)]), keys, f"groupby({', '.join(keys)})")
     return {
         name: pc.add(column, 0.0) if pa.types.is_floating(column.type) else column  # -0.0 becomes 0.0
-        for name, column in zip(keys, columns.columns, strict=True)
+        for name, column in zip(_inner_names(keys), columns.columns, strict=True)
     }
 
 
@@ -239,9 +249,10 @@ def _groups(chunk: Chunk, keys: list[str]) -> Iterator[tuple[tuple[Any, ...], Ch
     if not keys:
         yield (), chunk
         return
-    order, offsets, found = group_rows(pa.table(_keys_of(chunk, keys)), keys)
+    inner = _inner_names(keys)
+    order, offsets, found = group_rows(pa.table(_keys_of(chunk, keys)), inner)
     rows = chunk.take(order)
-    for key, (start, stop) in zip(_key_tuples(found, keys), pairwise(offsets), strict=True):
+    for key, (start, stop) in zip(_key_tuples(found, inner), pairwise(offsets), strict=True):
         yield key, rows.slice(int(start), int(stop - start))
 
 

@@ -207,10 +207,9 @@ def from_batch(batch: object, what: str) -> Chunk:
     Takes dicts of columns (arrays, lists, tensors of torch or TensorFlow, Series), pandas frames, and Arrow
     tables or anything else that speaks Arrow's C stream. May share memory with what it was given.
     """
-    if isinstance(batch, pa.RecordBatch):
-        return batch
-    if isinstance(batch, pa.Table):
-        return _one_chunk(batch)
+    if isinstance(batch, pa.RecordBatch | pa.Table):
+        check_unique(batch.schema.names, what)
+        return batch if isinstance(batch, pa.RecordBatch) else _one_chunk(batch)
     if isinstance(batch, Mapping):
         return _from_columns(batch, what)
     if type(batch).__module__.partition(".")[0] == "pandas" and hasattr(batch, "columns"):
@@ -328,6 +327,8 @@ def _conform_column(array: pa.Array, field: pa.Field, place: str) -> pa.Array:
             return array.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         reason = f" ({error})"
+    if pa.types.is_null(field.type):
+        reason = " (there were only nulls before)"
     raise DataError(
         f"{place}: column {field.name!r} has type {array.type}, but {field.type} was expected{reason}."
         " Give the column one type in all files or results."
@@ -352,6 +353,8 @@ def _keeps_values(have: pa.DataType, want: pa.DataType) -> bool:
         return bool(types.is_floating(want)) and have.bit_width <= want.bit_width
     if have.id in _LISTS and want.id in _LISTS:
         return bool(have.value_type == want.value_type) or _keeps_values(have.value_type, want.value_type)
+    if types.is_timestamp(have) and types.is_timestamp(want) and (have.tz is None) != (want.tz is None):
+        return False  # which instant a time without zone means is not known
     texts = (types.is_string, types.is_large_string, types.is_string_view)
     blobs = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
     times = (types.is_timestamp, types.is_date)

@@ -166,10 +166,12 @@ def _dataset(source: Source) -> Dataset:
 def _table_dataset(parts: Sequence[pa.RecordBatch | pa.Table], what: str, parallelism: int = -1) -> Dataset:
     import pyarrow as pa
 
+    from paceline.data.formats import check_unique
     from paceline.data.sources.memory import TableSource
 
     tables = [part if isinstance(part, pa.Table) else pa.Table.from_batches([part]) for part in parts]
     columns = tables[0].column_names
+    check_unique(columns, what)
     for position, table in enumerate(tables):
         if set(table.column_names) != set(columns):
             raise DataError(

@@ -14,7 +14,7 @@ from paceline.data.dataset_combining import column_names
 from paceline.data.formats import check_batch_format
 from paceline.data.operation import Operation, Place
 from paceline.data.operations.user_function import Spot, UserFunction
-from paceline.data.operations.work import BatchWork
+from paceline.data.operations.work import BatchWork, like_before
 from paceline.data.plan import Plan
 from paceline.data.sources.grouped_rows import AggregatedSource, WholeGroups, starts_of_groups
 from paceline.data.sources.repartitioned import RepartitionedSource
@@ -104,7 +104,7 @@ class MapGroups(Operation):
         return self._schema
 
     def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
-        from paceline.data.formats import concat, conform
+        from paceline.data.formats import concat
 
         first = 0
         for parts in self._groups(chunks):
@@ -115,7 +115,7 @@ class MapGroups(Operation):
                 if self._schema is None and result.num_rows:
                     self._schema = result.schema
                 if self._schema is not None and result.schema != self._schema:
-                    result = conform(result, self._schema, f"What {self._work.function} returned on {spot}")
+                    result = like_before(result, self._schema, f"What {self._work.function} returned on {spot}")
                 yield result
 
     def _groups(self, chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:

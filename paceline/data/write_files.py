@@ -11,6 +11,7 @@ import tempfile
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,9 +80,15 @@ class CsvFormat(FileFormat):
                     f"write_csv: column {field.name!r} holds {field.type}, and CSV has no form for it:"
                     " use write_parquet or write_json, or drop the column."
                 )
-        with pa_csv.CSVWriter(path, schema, **self._settings) as writer:
+        with pa.OSFile(str(path), "wb") as file, pa_csv.CSVWriter(file, schema, **self._settings) as writer:
             for chunk in chunks:
-                writer.write_batch(chunk)
+                if len(schema) == 1 and chunk.column(0).null_count:
+                    # A null alone in its row would be an empty line, which readers pass over: it becomes "".
+                    texts = chunk.column(0).cast(pa.string()).fill_null("")
+                    bare = pa_csv.WriteOptions(include_header=False)
+                    pa_csv.write_csv(pa.table([texts], names=schema.names), file, bare)
+                else:
+                    writer.write_batch(chunk)
 
 
 class JsonFormat(FileFormat):
@@ -160,7 +167,7 @@ def write_blocks(
         target.commit()
     except BaseException as error:
         target.abort()
-        if isinstance(error, OSError) and not isinstance(error, DataError):
+        if isinstance(error, OSError | pa.ArrowException) and not isinstance(error, DataError):
             raise DataError(f"{what} failed: {error}") from error
         raise
 
@@ -279,4 +286,6 @@ def _target(path: str | os.PathLike[str], filesystem: Any, try_create_dir: bool)
 def _as_json(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
+    if isinstance(value, datetime | timedelta) and hasattr(value, "isoformat"):  # pandas' own, with nanoseconds
+        return value.isoformat()
     raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -143,7 +143,7 @@ _BINARY: dict[type[ast.operator], Any] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
     ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
+    ast.Div: lambda a, b: a.cast("float64") / b,  # as in Python: of whole numbers, too
     ast.BitAnd: lambda a, b: a & b,
     ast.BitOr: lambda a, b: a | b,
 }

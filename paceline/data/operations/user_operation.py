@@ -92,7 +92,7 @@ class UserOperation(Operation):
 
         Results without rows say little about types: one is passed on only if a block has no other.
         """
-        from paceline.data.formats import conform
+        from paceline.data.operations.work import like_before
 
         empty: Chunk | None = None
         some = False
@@ -103,7 +103,7 @@ class UserOperation(Operation):
             if self._schema is None:
                 self._schema = chunk.schema
             elif chunk.schema != self._schema:
-                chunk = conform(chunk, self._schema, f"What {self.work.function} returned on {place.name}")
+                chunk = like_before(chunk, self._schema, f"What {self.work.function} returned on {place.name}")
             some = True
             yield chunk
         if empty is not None and not some and (self._schema is None or empty.schema == self._schema):

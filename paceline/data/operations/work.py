@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from paceline.air.errors import DataError
 from paceline.data.column_arrays import column_array
-from paceline.data.formats import BatchFormat, from_batch, from_rows, to_batch, to_numpy, to_rows, writable
+from paceline.data.formats import BatchFormat, conform, from_batch, from_rows, to_batch, to_numpy, to_rows, writable
 from paceline.data.operations.gathering import Gathering
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class BatchWork(Work):
         result = from_batch(output, f"What {self.function} returned on {spot}")
         if not result.num_columns:
             raise DataError(f"{self.function} returned a batch without columns on {spot}.")
-        return result if result.num_rows else with_types_of(result, schema)
+        return with_types_of(result, schema)
 
     def _check_count(self, rows: int, spot: Spot) -> None:
         if self.keeps_row_count and rows != spot.rows:
@@ -141,16 +142,16 @@ class RowWork(Work):
                 raise _not_a_row(function, output, spot.row(index))
             rows.append(output)
             if len(rows) >= most_rows(rows[0]):
-                yield self._chunk(rows, spot)
+                yield self._chunk(rows, chunk.schema, spot)
                 rows = []
         if rows:
-            yield self._chunk(rows, spot)
+            yield self._chunk(rows, chunk.schema, spot)
 
-    def _chunk(self, rows: list[Mapping[str, Any]], spot: Spot) -> Chunk:
+    def _chunk(self, rows: list[Mapping[str, Any]], schema: pa.Schema, spot: Spot) -> Chunk:
         result = from_rows(rows, f"What {self.function} returned on {spot}")
         if not result.num_columns:
             raise DataError(f"{self.function} returned rows without columns on {spot}.")
-        return result
+        return with_types_of(result, schema)
 
 
 class FlatMapWork(Work):
@@ -177,10 +178,10 @@ class FlatMapWork(Work):
                     raise _not_a_row(function, each, spot.row(index))
             rows += made
             if rows and len(rows) >= min(most, most_rows(rows[0])):
-                yield from_rows(rows, what)
+                yield with_types_of(from_rows(rows, what), chunk.schema)
                 rows = []
         if rows:
-            yield from_rows(rows, what)
+            yield with_types_of(from_rows(rows, what), chunk.schema)
 
 
 class FilterWork(Work):
@@ -274,9 +275,40 @@ def _shown(value: Any) -> str:
 
 
 def with_types_of(result: Chunk, schema: pa.Schema) -> Chunk:
-    """A result of no rows: where its types cannot be seen (no strings are no list of strings), those of the input."""
-    fields = [
-        schema.field(field.name) if pa.types.is_null(field.type) and field.name in schema.names else field
-        for field in result.schema
+    """Where the type of a column cannot be seen (no value, or nulls only), it has the one of the input."""
+    unseen = {field.name for field in result.schema if pa.types.is_null(field.type)}.intersection(schema.names)
+    if not unseen:
+        return result
+    columns = [
+        pa.nulls(result.num_rows, schema.field(name).type) if name in unseen else column
+        for name, column in zip(result.schema.names, result.columns, strict=True)
     ]
-    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in fields], schema=pa.schema(fields))
+    return pa.RecordBatch.from_arrays(columns, names=result.schema.names)
+
+
+def like_before(result: Chunk, schema: pa.Schema, what: str) -> Chunk:
+    """A result with the schema that earlier ones had.
+
+    Numpy and pandas have no whole numbers beside nulls: floats that are whole numbers or missing become again what
+    they were in batches without nulls.
+    """
+    if result.schema == schema:
+        return result
+    wanted = dict(zip(schema.names, schema.types, strict=True))
+    columns = [
+        _whole_numbers(column, wanted[name])
+        if pa.types.is_floating(column.type) and pa.types.is_integer(wanted.get(name, column.type))
+        else column
+        for name, column in zip(result.schema.names, result.columns, strict=True)
+    ]
+    return conform(pa.RecordBatch.from_arrays(columns, names=result.schema.names), schema, what)
+
+
+def _whole_numbers(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    present = pc.if_else(pc.is_nan(column), None, column)
+    if not present.null_count:
+        return column
+    try:
+        return present.cast(wanted)
+    except pa.ArrowInvalid:  # there are fractions
+        return column

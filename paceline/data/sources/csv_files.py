@@ -15,7 +15,7 @@ import pyarrow.csv as pacsv
 
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import Block, ReadRequest
-from paceline.data.formats import conform
+from paceline.data.formats import check_unique, conform
 from paceline.data.sources.file_source import FileSource, portions
 from paceline.data.sources.lines import Piece, cut_files, open_piece, piece_block, splits_at_newlines
 
@@ -68,6 +68,7 @@ class CsvSource(FileSource):
             if file.size == 0:
                 continue
             with self._open_start(index) as reader:
+                check_unique(reader.schema.names, file.label)
                 schema = schema or reader.schema
                 if any(batch.num_rows for batch in _first(reader)):
                     return reader.schema
@@ -154,7 +155,8 @@ class CsvSource(FileSource):
         return self._headers[index]
 
     def _fail(self, error: Exception, index: int) -> NoReturn:
-        text = " ".join(str(error).split()).strip("'\"").rstrip(".")
+        text = str(error.args[0]) if isinstance(error, KeyError) else str(error)
+        text = " ".join(text.split()).rstrip(".")
         if isinstance(error, OSError):
             raise DataError(f"{self.files[index].label} cannot be read: {text}.") from error
         numbered = re.search(r"column #(\d+)", text)

@@ -103,6 +103,8 @@ def starts_of_groups(rows: Chunk, keys: tuple[str, ...], before: Chunk | None) -
         columns = pa.concat_tables([pa.Table.from_batches([before.select(list(keys))]), columns])
     differs = np.zeros(max(0, len(columns) - 1), dtype=bool)
     for column in sortable(columns, list(keys), "groupby").columns:
+        if pa.types.is_null(column.type):
+            continue  # all the same
         above, below = column.slice(0, len(column) - 1), column.slice(1)
         unequal = pc.not_equal(above, below)
         if pa.types.is_floating(column.type):  # NaN counts as equal to NaN

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from paceline.data.plan import Plan
 
 _KINDS = {"inner": "inner", "left": "left outer", "right": "right outer", "outer": "full outer"}
-_LEFT, _RIGHT = "__left_row", "__right_row"
+_LEFT, _RIGHT = "left row", "right row"
 
 
 class JoinedSource(ComputedSource):
@@ -42,7 +42,18 @@ class JoinedSource(ComputedSource):
         left, right = (child.schema() for child in self._children)
         renamed = new_names(left.names, self._others(right))
         fields = [*left, *(right.field(old).with_name(new) for new, old in renamed.items())]
+        if self._keys_of_both:
+            fields = [self._key_field(field, right) if field.name in self._on else field for field in fields]
         return pa.schema([field.with_nullable(True) for field in fields])
+
+    @property
+    def _keys_of_both(self) -> bool:
+        """Whether there are rows that have their keys from the right side."""
+        return self._how in ("right", "outer")
+
+    def _key_field(self, field: pa.Field, right: pa.Schema) -> pa.Field:
+        other = right.field(field.name).type if field.name in right.names else field.type
+        return field if field.type == other else field.with_type(_common_type(field.type, other) or field.type)
 
     def _others(self, right: pa.Schema) -> list[str]:
         """The columns of the right side but for the keys."""
@@ -62,20 +73,22 @@ class JoinedSource(ComputedSource):
         names = list(self._on)
         left_keys = sortable(left, names, f"{self.describe()}, left side")
         right_keys = sortable(right, names, f"{self.describe()}, right side")
-        for name in names:
-            one, other = left_keys.schema.field(name).type, right_keys.schema.field(name).type
-            if one != other:
-                common = _common_type(one, other)
-                if common is None:
-                    raise DataError(
-                        f"{self.describe()}: column {name!r} is {one} on the left and {other} on the right; give both "
-                        "the same type."
-                    )
-                left_keys, right_keys = (_with_type(keys, name, common) for keys in (left_keys, right_keys))
-        left_keys = left_keys.append_column(_LEFT, pa.array(np.arange(len(left))))
-        right_keys = right_keys.append_column(_RIGHT, pa.array(np.arange(len(right))))
-        joined = left_keys.join(right_keys, keys=names, join_type=_KINDS[self._how])
-        return joined.sort_by([(_LEFT, "ascending"), (_RIGHT, "ascending")]).combine_chunks()
+        inner = [f"key {number}" for number in range(len(names))]  # users' names may be any
+        left_columns, right_columns = {}, {}
+        for name, new in zip(names, inner, strict=True):
+            one, other = left_keys.column(name), right_keys.column(name)
+            common = _common_type(one.type, other.type)
+            if common is None or pa.types.is_null(common):
+                raise DataError(
+                    f"{self.describe()}: column {name!r} is {one.type} on the left and {other.type} on the right; "
+                    "give both the same type, of which there are values."
+                )
+            left_columns[new], right_columns[new] = one.cast(common), other.cast(common)
+        left_numbered = pa.table({**left_columns, _LEFT: np.arange(len(left))})
+        right_numbered = pa.table({**right_columns, _RIGHT: np.arange(len(right))})
+        joined = left_numbered.join(right_numbered, keys=inner, join_type=_KINDS[self._how])
+        ordered = joined.sort_by([(_LEFT, "ascending"), (_RIGHT, "ascending")]).combine_chunks()
+        return ordered.select([*inner, _LEFT, _RIGHT])
 
     def _rows(self, pairs: pa.Table, left: StoredSource, right: StoredSource, schema: pa.Schema) -> Iterator[Chunk]:
         others = tuple(self._others(right.schema()))
@@ -88,22 +101,28 @@ class JoinedSource(ComputedSource):
             left_rows = left.take(left_numbers, missing=no_left)
             right_rows = right.take(right_numbers, others, missing=no_right)
             columns = dict(zip(left_rows.schema.names, left_rows.columns, strict=True))
-            for name in self._on:  # of rows that have no left side, too
-                columns[name] = part.column(name).cast(left_rows.schema.field(name).type).combine_chunks()
+            for number, name in enumerate(self._on if self._keys_of_both else ()):
+                columns[name] = _with_type(part.column(number).combine_chunks(), schema.field(name).type)
             yield pa.RecordBatch.from_arrays([*columns.values(), *right_rows.columns], schema=schema)
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """The type in which values of both can be compared; None if there is none."""
-    schemas = [pa.schema([pa.field("key", each)]) for each in (one, other)]
+    plain = [each.value_type if pa.types.is_dictionary(each) else each for each in (one, other)]
+    schemas = [pa.schema([pa.field("key", each)]) for each in plain]
     try:
         return pa.unify_schemas(schemas, promote_options="permissive").field("key").type
     except pa.ArrowException:
         return None
 
 
-def _with_type(keys: pa.Table, name: str, wanted: pa.DataType) -> pa.Table:
-    return keys.set_column(keys.column_names.index(name), name, keys.column(name).cast(wanted))
+def _with_type(keys: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if not pa.types.is_dictionary(wanted):
+        return keys.cast(wanted)
+    encoded = keys.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(
+        encoded.indices.cast(wanted.index_type), encoded.dictionary.cast(wanted.value_type), ordered=wanted.ordered
+    )
 
 
 def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray | None]:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest
-from paceline.data.formats import conform
+from paceline.data.formats import check_unique, conform
 from paceline.data.plan import cut
 from paceline.data.sources.file_entry import FileEntry, check_unchanged, open_checked
 from paceline.data.sources.file_source import FileSource, empty_chunk
@@ -106,6 +106,7 @@ class ParquetSource(FileSource):
                 continue
             stored = _plain(opened.schema_arrow)
             self._give_back(index, opened)
+            check_unique(stored.names, file.label)
             self._partitions = self._partitions.without(stored.names)
             return _chosen_fields(pa.schema([*stored, *self._partitions.fields]), self._columns, file.label)
         raise AssertionError("a listing holds at least one file")

@@ -57,6 +57,8 @@ def sortable(table: pa.Table, names: list[str], what: str) -> pa.Table:
         column = table.column(name)
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
+        if pa.types.is_float16(column.type):
+            column = column.cast(pa.float32())
         if pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
             raise DataError(
                 f"{what}: column {name!r} holds {column.type}, which has no order; use a column of plain values."
