@@ -164,9 +164,8 @@ def test_g5_restored_with_more_workers_in_the_middle_of_an_epoch(parquet: str, t
         failed.path,
         train_loop_per_worker=tell_rows,
         datasets={"train": dataset},
-        dataset_config=ALL,
         scaling_config=ScalingConfig(num_workers=3),
-    ).fit()
+    ).fit()  # dataset_config is that of the run
     check_run(restored.path, result=restored)
     rows = surviving(restored)
     assert {row["rank"] for row in rows if row["epoch"] == 0} == {0, 1, 2}
