@@ -44,6 +44,8 @@ class Checkpoint:
     """The user's metadata where the source is not a directory; None: as stored."""
     _preprocessor: Any
     """A preprocessor that was set on this object; None: as stored."""
+    _data_state: Mapping[str, Any] | None
+    """Where the workers were in their datasets, of one that a run had in memory only; None: as stored."""
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class Checkpoint:
         self._source = source
         self._notes = None
         self._preprocessor = None
+        self._data_state = None
 
     @classmethod
     def _around(cls: type[C], source: Source) -> C:
@@ -111,6 +114,7 @@ class Checkpoint:
         checkpoint._adopt(other._source)
         checkpoint._notes = other._notes
         checkpoint._preprocessor = other._preprocessor
+        checkpoint._data_state = other._data_state
         return checkpoint
 
     @classmethod

@@ -97,8 +97,8 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
         return DataIterator.over(self)
 
     def repeat(self, times: int | None = None) -> DataIterator:
-        """As `iterator()`: each pass over it is the next epoch, as many as you like."""
-        return self.iterator()
+        """As `iterator()`: each pass over it is the next epoch; iter_epochs() ends after `times` of them."""
+        return self.iterator().repeat(times)
 
     def window(self, *, blocks_per_window: int = 10, bytes_per_window: int | None = None) -> DataIterator:
         """As `iterator()`: rows stream in windows of their own already."""

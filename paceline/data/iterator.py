@@ -40,6 +40,8 @@ class DataIterator(Batches):
         self._yielded: int | None = None
         """Rows that the current pass has handed out of this rank's share of the current leg; None: there is none."""
         self._current: Epoch | None = None
+        self._times: int | None = None
+        """How many epochs iter_epochs() has where that is not said."""
         self._stats = IterationStats(source=self._label())
 
     @classmethod
@@ -137,15 +139,20 @@ class DataIterator(Batches):
         return self._stats.to_string()
 
     def iter_epochs(self, max_epoch: int = -1) -> Iterator[DataIterator]:
-        """This iterator once per epoch, from the current one on: `for epoch in shard.iter_epochs(10): ...`."""
-        while max_epoch < 0 or self.epoch < max_epoch:
+        """This iterator once per epoch, from the current one on: `for epoch in shard.iter_epochs(10): ...`.
+
+        Without a number, as many epochs as repeat() was given; without that, no end.
+        """
+        last = max_epoch if max_epoch >= 0 else self._times
+        while last is None or self.epoch < last:
             before = self.epoch
             yield self
             if self.epoch == before:  # the caller did not iterate: do not spin for ever on one epoch
                 return
 
     def repeat(self, times: int | None = None) -> DataIterator:
-        """Itself: every pass over it is an epoch of its own already."""
+        """Itself: every pass over it is an epoch of its own already. `times` is where iter_epochs() ends."""
+        self._times = times
         return self
 
     def window(self, *, blocks_per_window: int = 10, bytes_per_window: int | None = None) -> DataIterator:

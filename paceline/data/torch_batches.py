@@ -158,6 +158,11 @@ def features_and_label(
 
     class FeaturesAndLabel(torch.utils.data.IterableDataset[tuple[Any, torch.Tensor | None]]):
         def __iter__(self) -> Iterator[tuple[Any, torch.Tensor | None]]:
+            if torch.utils.data.get_worker_info() is not None:
+                raise DataError(
+                    "A dataset of to_torch() cannot be read by the processes of a DataLoader: each of them would give "
+                    "every row. Use DataLoader(..., num_workers=0); rows are read ahead by threads (prefetch_batches)."
+                )
             return map(pair, iter(batches))
 
     return FeaturesAndLabel()

@@ -245,7 +245,9 @@ class CheckpointKeeper:
         """The checkpoint as users get it."""
         if self.in_memory:
             assert self.memory_file is not None
-            return Checkpoint._from_memory_file(os.dup(self.memory_file))
+            checkpoint = Checkpoint._from_memory_file(os.dup(self.memory_file))
+            checkpoint._data_state = kept.data
+            return checkpoint
         path = self.run_dir.checkpoint(kept.number)
         if self.mirror is not None and not path.exists():  # of an earlier driver elsewhere: fetched when it is used
             store = self.mirror.filesystem

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import paceline.data
-from paceline.air import RunConfig, ScalingConfig, session
+from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.ingest.epoch_order import NEAR_ROWS, EpochOrder
@@ -149,6 +149,24 @@ def test_rows_of_a_shuffled_union_are_counted_once_for_all_epochs(
         assert sorted(row["id"] for row in shard.iter_rows()) == list(range(130))
 
 
+def test_repeat_says_how_many_epochs_there_are() -> None:
+    passes = [len(epoch.take_all()) for epoch in paceline.data.range(10).repeat(3).iter_epochs(1)]
+    assert passes == [10]
+    counts = []
+    for epoch in paceline.data.range(10).repeat(3).iter_epochs():
+        counts.append(sum(len(batch["id"]) for batch in epoch.iter_batches(batch_size=4)))
+    assert counts == [10, 10, 10]
+
+
+def test_processes_of_a_data_loader_are_refused_because_each_would_give_all_rows() -> None:
+    torch = pytest.importorskip("torch")
+    rows = paceline.data.range(20).to_torch(batch_size=5)
+    in_this_process = torch.utils.data.DataLoader(rows, batch_size=None)
+    assert sum(len(features) for features, _ in in_this_process) == 20
+    with pytest.raises(DataError, match="num_workers=0"):
+        list(torch.utils.data.DataLoader(rows, batch_size=None, num_workers=1))
+
+
 # -- the end of a pass ----------------------------------------------------------------------------
 
 
@@ -219,3 +237,40 @@ def test_more_tables_than_one_message_carries_reach_the_workers(tmp_path: Path) 
     totals = result.rank_dataframe["total"].tolist()
     assert sum(totals) == sum(int(table["id"].to_numpy().sum()) for table in tables)
     assert result.metrics["others"] == [10_000] * 20
+
+
+def test_an_error_of_a_function_that_makes_a_dataset_names_the_dataset(tmp_path: Path) -> None:
+    def no_such_table() -> Any:
+        raise KeyError("sales")
+
+    trainer = DataParallelTrainer(
+        lambda: None,
+        datasets={"train": no_such_table},
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(storage_path=str(tmp_path), verbose=0),
+    )
+    with pytest.raises(KeyError) as told:
+        trainer.fit()
+    assert "datasets['train']" in told.value.__notes__[0]
+
+
+def test_a_checkpoint_that_was_in_memory_only_knows_the_place_in_the_data(tmp_path: Path) -> None:
+    def loop() -> None:
+        for batch in session.get_dataset_shard("train").iter_batches(batch_size=10):
+            session.report({"first": int(batch["id"][0])}, checkpoint=Checkpoint.from_dict({}))
+            return
+
+    def started(checkpoint: Checkpoint | None) -> Any:
+        return DataParallelTrainer(
+            loop,
+            datasets={"train": paceline.data.range(100)},
+            scaling_config=ScalingConfig(num_workers=1),
+            run_config=RunConfig(
+                storage_path=str(tmp_path), verbose=0, checkpoint_config=CheckpointConfig(num_to_keep=0)
+            ),
+            resume_from_checkpoint=checkpoint,
+        ).fit()
+
+    first = started(None)
+    second = started(first.checkpoint)
+    assert (first.metrics["first"], second.metrics["first"]) == (0, 10)

@@ -63,7 +63,13 @@ def as_dataset(name: str, value: Any) -> Dataset:
     """The dataset itself, or what a function without arguments makes."""
     from paceline.data.dataset import Dataset
 
-    made = value() if callable(value) and not isinstance(value, Dataset) else value
+    made = value
+    if callable(value) and not isinstance(value, Dataset):
+        try:
+            made = value()
+        except Exception as error:
+            error.add_note(f"This was raised by the function given as datasets[{name!r}].")
+            raise
     if not isinstance(made, Dataset):
         what = "what the function returned" if made is not value else "the value"
         raise ConfigError(
