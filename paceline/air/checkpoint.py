@@ -151,8 +151,12 @@ class Checkpoint:
                 shutil.rmtree(target)
                 raise
         target = os.path.abspath(os.fspath(path))
-        if not (isinstance(self._source, LocalDirectory) and self._source.is_at(target)):
-            self.write_files(DirectorySink(Path(target)))
+        if isinstance(self._source, LocalDirectory):
+            if self._source.is_at(target):
+                return target
+            if self._source.contains(target):
+                raise ConfigError(f"to_directory({target!r}) lies inside {self!r}, and would become part of itself.")
+        self.write_files(DirectorySink(Path(target)))
         return target
 
     @contextmanager

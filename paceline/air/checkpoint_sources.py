@@ -106,6 +106,10 @@ class LocalDirectory(Source):
         """Whether `path` is this very directory."""
         return os.path.realpath(self.path) == os.path.realpath(path)
 
+    def contains(self, path: str) -> bool:
+        """Whether `path` lies below this directory."""
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path))
+
     def read_file(self, name: str) -> bytes | None:
         self.check()
         try:

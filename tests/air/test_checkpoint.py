@@ -531,3 +531,10 @@ def test_repr_tells_where_it_is_and_hides_passwords(tmp_path: Path) -> None:
     assert repr(FancyCheckpoint(tmp_path)) == f"FancyCheckpoint(local_path={str(tmp_path)!r})"
     assert repr(Checkpoint.from_dict({"a": 1})) == "Checkpoint(data_dict with 'a')"
     assert "canary" not in repr(Checkpoint(uri="s3://key:canary@bucket/x"))
+
+
+def test_a_checkpoint_is_not_copied_into_itself(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.from_directory(Checkpoint.from_dict({"a": 1}).to_directory(tmp_path / "one"))
+    with pytest.raises(ConfigError, match="part of itself"):
+        checkpoint.to_directory(tmp_path / "one" / "copy")
+    assert checkpoint.to_directory(tmp_path / "one") == str(tmp_path / "one")
