@@ -305,6 +305,21 @@ def test_processes_end_when_nobody_refers_to_the_dataset_any_more() -> None:
     wait_until_gone(pids)
 
 
+def test_the_others_end_too_when_one_was_killed_and_nobody_refers_to_the_dataset() -> None:
+    def die_late(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if batch["a"][0] >= 60:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return with_pid(batch)
+
+    ds = dataset().map_batches(die_late, batch_size=10, concurrency=2)
+    pids = {pid for chunk in read(ds, 0) for pid in chunk.column("pid").to_pylist()}
+    with pytest.raises(DataError, match="SIGKILL"):
+        list(read(ds, 1))
+    del ds
+    gc.collect()
+    wait_until_gone(pids)
+
+
 SCRIPT = """
     import os, sys, time
     import numpy as np, pyarrow as pa

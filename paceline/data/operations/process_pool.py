@@ -97,13 +97,14 @@ class _Shared:
         self.busy: set[subprocess.Popen[bytes]] = set()
         self.unfinished = 0
         self.stopping = False
-        self.broken: DataError | None = None
+        self.broken: str | None = None
+        """Why, if a process was lost. Not the error itself: its traceback leads to the pool, which would never go."""
         self._lock = threading.RLock()  # the garbage collector may call `stop` while this thread holds it
 
     def submit(self, task: _Task, least: int) -> Future[list[Chunk]]:
         with self._lock:
             if self.broken is not None:
-                raise DataError(str(self.broken)) from self.broken
+                raise DataError(self.broken)
             if self.stopping:
                 raise DataError(f"{self.function}: its processes were closed while it was in use.")
             self.unfinished += 1
@@ -138,7 +139,7 @@ class _Shared:
     def fail(self, error: DataError) -> None:
         """A process was lost: nothing more is accepted, and nobody waits for what was not begun."""
         with self._lock:
-            self.broken = self.broken or error
+            self.broken = self.broken or str(error)
             if not self.stopping:
                 self._give_up_waiting(error)
 
