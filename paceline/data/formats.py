@@ -108,8 +108,9 @@ def to_numpy(array: pa.Array, *, copy: bool) -> NDArray[Any]:
     """One column as a numpy array; see the table at the top. Numbers without nulls are not copied unless asked."""
     kind = array.type.id
     values: NDArray[Any]
-    if kind in _NUMBERS:
-        values = array.to_numpy(zero_copy_only=False)
+    if kind in _NUMBERS and not array.null_count:
+        # Not Arrow's own to_numpy: its first call imports pandas, which takes as long as thousands of batches.
+        values = np.from_dlpack(array)
     elif kind in _LISTS:
         values = _lists_to_numpy(array, copy=copy)
     elif is_tensor(array.type):
