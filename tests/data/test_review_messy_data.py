@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import io
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import paceline.data as data
-from paceline.air.errors import DataError
+from paceline.air.errors import ConfigError, DataError
 from paceline.data.aggregate import AggregateFn, Max, Std, Sum
 
 # -- names ------------------------------------------------------------------------------------
@@ -186,3 +188,36 @@ def test_nanoseconds_are_written_to_json(tmp_path: Path) -> None:
     lines = next(tmp_path.iterdir()).read_text().splitlines()
     assert lines[0] == '{"when":"1970-01-01T00:00:00.000000001","took":"P0DT0H0M1.000000001S"}'
     assert lines[1] == '{"when":null,"took":null}'
+
+
+def test_an_empty_array_in_a_shard_is_told_with_its_place(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "shard.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("a.npy"), io.BytesIO(b""))
+    with pytest.raises(DataError, match=r"shard\.tar, a\.npy cannot be decoded as npy"):
+        data.read_webdataset(tmp_path).take_all()
+
+
+# -- arguments --------------------------------------------------------------------------------
+
+
+def test_a_column_may_be_one_number_of_numpy() -> None:
+    assert data.range(2).add_column("x", lambda frame: np.float32(1.5)).take_all() == [
+        {"id": 0, "x": 1.5},
+        {"id": 1, "x": 1.5},
+    ]
+
+
+def test_fewer_than_no_rows_cannot_be_taken() -> None:
+    with pytest.raises(ConfigError, match="limit is -1"):
+        data.range(3).take(-1)
+
+
+def test_thousands_of_columns() -> None:
+    names = [f"c{number}" for number in range(4000)]
+    wide = data.from_arrow(pa.table({name: [1.0, 3.0] for name in names}))
+    chosen = wide.rename_columns({name: f"{name}!" for name in names}).select_columns(
+        [f"{name}!" for name in names[1:]]
+    )
+    zipped = chosen.zip(wide).to_arrow()
+    assert zipped.column_names == [*(f"{name}!" for name in names[1:]), *names]
+    assert zipped.num_rows == 2

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from paceline.air.checks import whole_number
 from paceline.air.errors import DataError
 from paceline.data.iteration.background import Background
 from paceline.data.iteration.batching import runs
@@ -306,6 +307,7 @@ class Batches(ABC):
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
         """The first rows."""
+        limit = whole_number(limit, "limit", least=0)
         rows = _rows_of(self._begin_look, BatchOptions(batch_size=None, prefetch_batches=0, most_rows=limit))
         return list(itertools.islice(rows, limit))
 

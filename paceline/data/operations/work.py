@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -224,7 +225,7 @@ class ColumnWork(Work):
     @staticmethod
     def _one_per_row(values: Any, rows: int) -> Any:
         """A single value stands for all rows, as in an assignment to a column of a frame."""
-        return [values] * rows if isinstance(values, (str, bytes, bool, int, float)) else values
+        return [values] * rows if isinstance(values, (str, bytes, bool, int, float, np.generic)) else values
 
 
 def numpy_batches(chunk: Chunk, size: int, *, copy: bool, own: bool = False) -> Iterator[dict[str, Any]]:

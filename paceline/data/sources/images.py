@@ -120,6 +120,8 @@ def decode_image(content: bytes, label: str, size: tuple[int, int] | None, mode:
             height, width = size
             image = image.resize((width, height), PIL.Image.Resampling.BILINEAR)
         return np.array(image)
+    except PIL.UnidentifiedImageError as error:
+        raise DataError(f"{label} cannot be decoded as an image: its format is not known to Pillow.") from error
     except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
         raise DataError(f"{label} cannot be decoded as an image: {error}") from error
 

@@ -111,7 +111,7 @@ class WebDatasetSource(WholeFileSource):
                 return json.loads(content)
             if kind == "npy":
                 return np.load(io.BytesIO(content), allow_pickle=False)
-        except ValueError as error:
+        except (ValueError, EOFError) as error:
             raise DataError(f"{place} cannot be decoded as {kind}: {error}") from error
         return decode_image(content, place, None, None) if kind in _IMAGES else content
 
