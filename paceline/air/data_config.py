@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from paceline.air.checks import check_bool, check_choice
+from paceline.air.checks import check_bool, check_choice, whole_number
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError
 
@@ -51,7 +51,7 @@ class DatasetConfig:
                 check_bool(getattr(self, name), name)
         if self.uneven is not None:
             check_choice(self.uneven, "uneven", UNEVEN_CHOICES)
-        _check_seed(self.seed)
+        self.seed = _checked_seed(self.seed)
         share = self.max_object_store_memory_fraction
         if share is not None and share != -1 and not 0 <= share <= 1:
             raise ConfigError(f"max_object_store_memory_fraction is {share!r}: use 0 to 1, or -1 for no limit.")
@@ -117,9 +117,8 @@ def usual_uneven(name: str) -> Uneven:
     return "equal" if name == TRAIN_DATASET_KEY else "all"
 
 
-def _check_seed(seed: Any) -> None:
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 62):
-        raise ConfigError(f"seed is {seed!r}: use a whole number from 0 on, or None.")
+def _checked_seed(seed: Any) -> int | None:
+    return None if seed is None else whole_number(seed, "seed", least=0, most=2**62 - 1)
 
 
 def _overlay(below: DatasetConfig, above: DatasetConfig) -> DatasetConfig:
@@ -155,7 +154,7 @@ class DataConfig:
             check_choice(self.uneven, "uneven", UNEVEN_CHOICES)
         if self.shuffle is not None:
             check_choice(self.shuffle, "shuffle", ("rows", "blocks"))
-        _check_seed(self.seed)
+        self.seed = _checked_seed(self.seed)
 
     def splits(self, name: str) -> bool:
         """Whether this dataset is split."""

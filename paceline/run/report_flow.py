@@ -316,7 +316,7 @@ class ReportFlow:
 
         They wait for the driver to store a checkpoint, or leave reporting to rank 0.
         """
-        excused = set(self.alignment.waiting) if self._commits else set()
+        excused = set(self.alignment.waiting) if self.commits_under_way else set()
         if self.alignment.only_rank_zero_reported:
             excused.update(range(1, self.alignment.world_size))
         return excused

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +17,8 @@ import pytest
 
 import paceline.data
 from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig, session
-from paceline.air.errors import DataError
+from paceline.air.data_config import DataConfig, DatasetConfig
+from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.ingest.epoch_order import NEAR_ROWS, EpochOrder
 from paceline.data.ingest.prepare import prepared
@@ -115,6 +117,30 @@ def test_a_list_of_states_must_be_that_of_all_ranks_in_order() -> None:
         alone.load_state_dict(states[:1])
     with pytest.raises(DataError, match="number 0 is that of rank 1 of 2"):
         alone.load_state_dict(states[::-1])
+
+
+@pytest.mark.parametrize("seed", [-5, np.int64(7), 2**64 - 1])
+def test_numbers_of_numpy_and_any_seed_make_plain_states(seed: Any) -> None:
+    shard = paceline.data.range(100).random_shuffle(seed=seed).iterator()
+    options: dict[str, Any] = {"batch_size": np.int64(10), "local_shuffle_buffer_size": np.int32(20)}
+    seeded: dict[str, Any] = {**options, "local_shuffle_seed": np.uint8(3)}
+    for _ in shard.iter_batches(**seeded):
+        state = shard.state_dict()
+        break
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(state)) == state
+    assert sorted(row for batch in shard.iter_batches(**options) for row in batch["id"].tolist()) == [*range(100)]
+
+
+def test_a_seed_too_large_for_a_stored_position_is_refused_where_it_is_given() -> None:
+    batches = paceline.data.range(10).iter_batches
+    with pytest.raises(ConfigError, match="local_shuffle_seed"):
+        batches(batch_size=2, local_shuffle_buffer_size=4, local_shuffle_seed=2**70)
+
+
+def test_a_config_takes_a_seed_of_numpy() -> None:
+    assert type(DataConfig(seed=np.int64(3)).seed) is int  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="seed is -1"):
+        DatasetConfig(seed=-1)
 
 
 def test_to_pandas_of_too_many_rows_reads_no_more_than_it_must() -> None:

@@ -27,7 +27,7 @@ class LocalShuffle:
         start = share[0][0] if share else 0
 
         def of(window: int, rows: int) -> np.ndarray:
-            keys = np.random.SeedSequence([self.seed, epoch, start, first_window + window])
+            keys = np.random.SeedSequence([self.seed % 2**64, epoch, start, first_window + window])  # none is negative
             return np.random.Generator(np.random.PCG64(keys)).permutation(rows)
 
         return of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError
 
 DEFAULT_BATCH_ROWS = 256
@@ -34,28 +35,18 @@ class BatchOptions:
         local_shuffle_buffer_size: Any,
         local_shuffle_seed: Any,
     ) -> BatchOptions:
-        """Options from the user's arguments."""
+        """Options from the user's arguments, as plain numbers: some of them become part of stored positions."""
         if batch_size is not None:
-            _check_whole("batch_size", batch_size, least=1)
-        _check_whole("prefetch_batches", prefetch_batches, least=0)
+            batch_size = whole_number(batch_size, "batch_size", least=1)
+        prefetch_batches = whole_number(prefetch_batches, "prefetch_batches", least=0)
+        window = 0
         if local_shuffle_buffer_size is not None:
-            _check_whole("local_shuffle_buffer_size", local_shuffle_buffer_size, least=1)
-            if batch_size is not None and local_shuffle_buffer_size < batch_size:
+            window = whole_number(local_shuffle_buffer_size, "local_shuffle_buffer_size", least=1)
+            if batch_size is not None and window < batch_size:
                 raise ConfigError(
-                    f"local_shuffle_buffer_size is {local_shuffle_buffer_size}, less than batch_size={batch_size}: "
+                    f"local_shuffle_buffer_size is {window}, less than batch_size={batch_size}: "
                     "rows are shuffled within that buffer, so make it several times the batch."
                 )
         if local_shuffle_seed is not None:
-            _check_whole("local_shuffle_seed", local_shuffle_seed, least=0)
-        return cls(batch_size, prefetch_batches, bool(drop_last), local_shuffle_buffer_size or 0, local_shuffle_seed)
-
-
-def _check_whole(name: str, value: Any, least: int) -> None:
-    import operator
-
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if isinstance(value, bool) or number < least:
-        raise ConfigError(f"{name} is {value!r}: use a whole number of at least {least}.")
+            local_shuffle_seed = whole_number(local_shuffle_seed, "local_shuffle_seed", least=0, most=2**63 - 1)
+        return cls(batch_size, prefetch_batches, bool(drop_last), window, local_shuffle_seed)
