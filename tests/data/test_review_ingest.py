@@ -193,6 +193,15 @@ def test_processes_of_a_data_loader_are_refused_because_each_would_give_all_rows
         list(torch.utils.data.DataLoader(rows, batch_size=None, num_workers=1))
 
 
+def test_a_function_that_keeps_other_rows_each_time_is_told_of() -> None:
+    calls = itertools.count()
+    fewer = paceline.data.range(1000).filter(lambda row: next(calls) < 1500)  # 1000 when counted, then 500
+    shard = fewer.iterator()
+    with pytest.raises(DataError, match=r"range, rows \d+ to \d+ ended after .* materialize\(\)"):
+        for _ in shard.iter_batches():
+            pass
+
+
 # -- the end of a pass ----------------------------------------------------------------------------
 
 

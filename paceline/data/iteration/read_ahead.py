@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from paceline.air.errors import DataError
 from paceline.data.block import ReadRequest
 
 if TYPE_CHECKING:
@@ -174,22 +175,28 @@ class ReadAhead:
             return True
 
     def _read(self, piece: Piece) -> Iterator[Chunk]:
-        chunks = self._source.read(piece.block, replace(self._request, start=piece.start, stop=piece.stop))
-        for chunk in _picked(chunks, piece) if piece.kept else chunks:
-            if chunk.num_rows:
-                yield chunk
+        row = piece.start
+        for chunk in self._source.read(piece.block, replace(self._request, start=piece.start, stop=piece.stop)):
+            wanted = _picked(chunk, row, piece.kept) if piece.kept else chunk
+            row += chunk.num_rows
+            if wanted.num_rows:
+                yield wanted
+        if piece.stop is not None and row < piece.stop:
+            # Going on would give ranks unequally many rows, and a stored position would mean other ones.
+            raise DataError(
+                f"{self._source.describe()}: {self._source.blocks()[piece.block].name} ended after {row:,} rows; when "
+                f"they were counted it had {piece.stop:,} or more. A function that keeps other rows each time it is "
+                "called needs a fixed seed, or materialize() after it."
+            )
 
 
-def _picked(chunks: Iterator[Chunk], piece: Piece) -> Iterator[Chunk]:
-    """Of the rows of a piece, those that are wanted."""
+def _picked(chunk: Chunk, first: int, kept: tuple[tuple[int, int], ...]) -> Chunk:
+    """Of a chunk that begins with row `first` of its block, the rows that are wanted."""
     import numpy as np
     import pyarrow as pa
 
-    starts, stops = np.array(piece.kept, dtype=np.int64).T
-    first = piece.start
-    for chunk in chunks:
-        rows = np.arange(first, first + chunk.num_rows)
-        nearest = np.searchsorted(starts, rows, side="right") - 1  # the range that begins at a row or before it
-        wanted = np.flatnonzero((nearest >= 0) & (rows < stops[nearest]))
-        yield chunk if len(wanted) == len(rows) else chunk.take(pa.array(wanted))
-        first += chunk.num_rows
+    starts, stops = np.array(kept, dtype=np.int64).T
+    rows = np.arange(first, first + chunk.num_rows)
+    nearest = np.searchsorted(starts, rows, side="right") - 1  # the range that begins at a row or before it
+    wanted = np.flatnonzero((nearest >= 0) & (rows < stops[nearest]))
+    return chunk if len(wanted) == len(rows) else chunk.take(pa.array(wanted))
