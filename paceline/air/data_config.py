@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from paceline.air.checks import check_bool, check_choice, whole_number
+from paceline.air.checks import check_bool, check_choice, warn_at_users_line, whole_number
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError
 
@@ -136,7 +136,7 @@ class DataConfig:
     datasets_to_split: Literal["all"] | list[str] | None = None
     """Names, or "all"; None splits "train" alone."""
     execution_options: Any = None
-    """Options of the data engine."""
+    """Taken for old code; has no effect."""
     uneven: Uneven | None = None
     """As in DatasetConfig; None means "equal" for "train" and "all" for others."""
     shuffle: Literal["rows", "blocks"] | None = None
@@ -152,6 +152,8 @@ class DataConfig:
             raise ConfigError(f"datasets_to_split is {names!r}: use a list of dataset names, or 'all'.")
         if self.uneven is not None:
             check_choice(self.uneven, "uneven", UNEVEN_CHOICES)
+        if self.execution_options is not None:
+            warn_at_users_line("DataConfig(execution_options=...) has no effect: datasets here need no such options.")
         if self.shuffle is not None:
             check_choice(self.shuffle, "shuffle", ("rows", "blocks"))
         self.seed = _checked_seed(self.seed)

@@ -96,6 +96,21 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
 
         return DataIterator.over(self)
 
+    def streaming_split(
+        self, n: int, *, equal: bool = False, locality_hints: list[Any] | None = None
+    ) -> list[DataIterator]:
+        """One iterator for each of n consumers, as the workers of a run have them; each reads its own share.
+
+        equal=True leaves out the few rows that do not divide by n, others in each epoch.
+        """
+        from paceline.air.checks import whole_number
+        from paceline.data.ingest.prepare import prepared
+        from paceline.data.iterator import DataIterator
+
+        count = whole_number(n, "n", least=1)
+        dataset = prepared("dataset", self, split=True, uneven="equal" if equal else "all")
+        return [DataIterator(dataset, rank, count) for rank in range(count)]
+
     def repeat(self, times: int | None = None) -> DataIterator:
         """As `iterator()`: each pass over it is the next epoch; iter_epochs() ends after `times` of them."""
         return self.iterator().repeat(times)

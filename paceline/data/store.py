@@ -23,6 +23,7 @@ from paceline.air.errors import DataError, SerializationError
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.formats import conform
 from paceline.data.plan import chosen
+from paceline.data.row_blocks import MOST_BLOCK_ROWS, default_block_rows, row_blocks, rows_of_block
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
@@ -32,7 +33,6 @@ MEMORY_BYTES = 64 << 20
 """Up to this much stays in memory."""
 BATCH_BYTES = 32 << 20
 """Rows are stored in portions of about this size; taking rows from all over visits each portion once."""
-MOST_BLOCK_ROWS = 65_536
 
 Indices = npt.NDArray[np.int64]
 
@@ -108,7 +108,8 @@ class StoredSource(Source):
         return row_blocks("stored rows", self.rows, self.block_rows, each)
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
-        start, stop = rows_of_block(block, request, self.rows, self.block_rows)
+        wanted = rows_of_block(block, request, self.rows, self.block_rows)
+        start, stop = wanted.start, wanted.stop
         return self.rows_between(start, stop, request)
 
     def rows_between(self, start: int, stop: int, request: ReadRequest) -> Iterator[Chunk]:
@@ -161,29 +162,6 @@ class StoredSource(Source):
         step = min(step, chunk_rows or MOST_BLOCK_ROWS)
         for start in range(0, len(indices), step):
             yield self.take(indices[start : start + step], columns)
-
-
-def default_block_rows(rows: int) -> int:
-    """Blocks are what is dealt to workers: several for each even of a small dataset."""
-    return max(1, min(MOST_BLOCK_ROWS, -(-rows // 16)))
-
-
-def row_blocks(name: str, rows: int, block_rows: int, row_bytes: float | None = None) -> list[Block]:
-    """Blocks of `block_rows` rows, the last one shorter."""
-    blocks = []
-    for start in range(0, rows, block_rows):
-        stop = min(rows, start + block_rows)
-        size = None if row_bytes is None else int((stop - start) * row_bytes)
-        blocks.append(Block(f"{name} {start} to {stop}", stop - start, size))
-    return blocks
-
-
-def rows_of_block(block: int, request: ReadRequest, rows: int, block_rows: int) -> tuple[int, int]:
-    """Which rows of a source with such blocks a request is about."""
-    begin = block * block_rows
-    end = min(rows, begin + block_rows)
-    start = min(end, begin + request.start)
-    return start, end if request.stop is None else max(start, min(end, begin + request.stop))
 
 
 def store(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,9 @@ def complete_configs(
             "dataset_config must be a DataConfig, or a dict of dataset name to DatasetConfig, "
             f"not {type(given).__name__}."
         )
+    for name in given:
+        if name not in datasets and name != WILDCARD and (meant := difflib.get_close_matches(name, datasets, n=1)):
+            raise ConfigError(f"dataset_config names {name!r}; there is no such dataset. Did you mean {meant[0]!r}?")
     return DatasetConfig.validated(DatasetConfig.merge(DEFAULT_DATASET_CONFIG, given), datasets)
 
 

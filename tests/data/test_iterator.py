@@ -386,3 +386,14 @@ def test_functions_may_write_to_the_frames_they_are_given(source: str, tmp_path:
     changed = dataset.map_batches(halve_the_first, batch_format="pandas").to_pandas()
     assert changed["x"].tolist() == [0.5] * 10 + [float(number) for number in range(10, 100)]
     assert dataset.to_pandas()["x"].tolist() == [float(number) for number in range(100)]
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_streaming_split_gives_each_consumer_its_share(equal: bool) -> None:
+    parts = paceline.data.range(103).streaming_split(4, equal=equal)
+    seen = [[int(number) for batch in part.iter_batches(batch_size=8) for number in batch["id"]] for part in parts]
+    sizes = [len(rows) for rows in seen]
+    assert sizes == ([25] * 4 if equal else [26, 26, 26, 25])
+    together = sorted(row for rows in seen for row in rows)
+    left_out = parts[0].rows_left_out(0)
+    assert sorted([*together, *left_out]) == list(range(103))

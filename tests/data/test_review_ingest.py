@@ -25,6 +25,7 @@ from paceline.data.ingest.prepare import prepared
 from paceline.data.iteration import read_ahead
 from paceline.data.iteration.read_ahead import Piece, ReadAhead
 from paceline.data.iterator import DataIterator
+from paceline.data.sources.memory import RangeSource
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 
 
@@ -53,7 +54,7 @@ def test_single_rows_near_each_other_are_read_together() -> None:
 
 @pytest.mark.parametrize("chunk_rows", [1, 3, 7, 1000])
 def test_of_rows_that_are_read_together_only_the_wanted_ones_come_out(chunk_rows: int) -> None:
-    source = paceline.data.range(64)._plan
+    source = RangeSource(64, block_rows=4)
     (block,) = [Piece(0, 1, 4, kept=((1, 2), (3, 4)))]
     reader = ReadAhead(source, [block, Piece(1)], ReadRequest(chunk_rows=chunk_rows), threads=1)
     ids = [number for chunk in reader for number in chunk.column("id").to_pylist()]

@@ -17,6 +17,7 @@ import pytest
 import paceline.data as data
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.aggregate import AggregateFn, Max, Std, Sum
+from paceline.data.sources.memory import TableSource
 
 # -- names ------------------------------------------------------------------------------------
 
@@ -74,17 +75,21 @@ def late_nulls() -> pa.Table:
     )
 
 
+def in_small_blocks(table: pa.Table) -> data.Dataset:
+    return data.Dataset(TableSource(table, block_rows=3))
+
+
 @pytest.mark.parametrize("batch_format", ["numpy", "pandas", "pyarrow"])
 def test_batches_with_and_without_nulls_have_one_schema(batch_format: str) -> None:
     table = late_nulls()
-    dataset = data.from_arrow(table).map_batches(lambda batch: batch, batch_format=batch_format)
+    dataset = in_small_blocks(table).map_batches(lambda batch: batch, batch_format=batch_format)
     assert dataset.to_arrow().equals(table)
 
 
 @pytest.mark.parametrize("method", ["map", "flat_map"])
 def test_rows_with_and_without_nulls_have_one_schema(method: str) -> None:
     table = late_nulls()
-    dataset = data.from_arrow(table)
+    dataset = in_small_blocks(table)
     same = dataset.map(lambda row: row) if method == "map" else dataset.flat_map(lambda row: [row])
     assert same.to_arrow().to_pylist() == table.to_pylist()
 
@@ -100,7 +105,7 @@ def test_fractions_after_whole_numbers_are_not_cut() -> None:
         return {"x": batch["id"] if batch["id"][0] == 0 else np.where(batch["id"] % 2, np.nan, batch["id"] + 0.5)}
 
     with pytest.raises(DataError, match=r"halved.*column 'x' has type double, but int64 was expected"):
-        data.range(40).map_batches(halved).take_all()
+        in_small_blocks(pa.table({"id": range(40)})).map_batches(halved).take_all()
 
 
 # -- types ------------------------------------------------------------------------------------

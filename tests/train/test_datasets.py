@@ -310,3 +310,13 @@ def test_nothing_is_left_open_after_fit() -> None:
     for _ in range(2):
         run()
     wait_for(lambda: descriptors() <= before and threading.active_count() <= threads, "descriptors and threads to go")
+
+
+def test_a_misspelt_name_in_dataset_config_is_answered_with_the_right_one() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'train'"):
+        DataParallelTrainer(
+            lambda: None,
+            datasets={"train": paceline.data.range(4)},
+            dataset_config={"trian": DatasetConfig(uneven="all")},
+            scaling_config=ScalingConfig(num_workers=2),
+        )

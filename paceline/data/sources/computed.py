@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.data.block import Block, ReadRequest, Source
-from paceline.data.store import StoredSource, default_block_rows, row_blocks, stored
+from paceline.data.row_blocks import default_block_rows, row_blocks
+from paceline.data.store import StoredSource, stored
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.row_blocks import default_block_rows
 from paceline.data.sources.computed import ComputedSource
 from paceline.data.sources.sorted_rows import SortedSource, sortable
-from paceline.data.store import StoredSource, default_block_rows, store
+from paceline.data.store import StoredSource, store
 
 if TYPE_CHECKING:
     from paceline.data.aggregation import Aggregator

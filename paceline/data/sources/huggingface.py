@@ -12,7 +12,7 @@ from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.formats import concat, conform
 from paceline.data.plain_types import plain_schema, plain_table
 from paceline.data.plan import chosen, cut
-from paceline.data.sources.memory import default_block_rows, row_blocks, wanted_rows
+from paceline.data.row_blocks import default_block_rows, row_blocks, rows_of_block
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
@@ -35,7 +35,7 @@ class HuggingFaceSource(Source):
         self.dataset = dataset.with_format("arrow")
         self.rows = len(dataset)
         self.block_rows = block_rows or default_block_rows(self.rows)
-        self._blocks = row_blocks(self.rows, self.block_rows, "Hugging Face dataset")
+        self._blocks = row_blocks("Hugging Face dataset, rows", self.rows, self.block_rows)
 
     def blocks(self) -> Sequence[Block]:
         return self._blocks
@@ -45,7 +45,7 @@ class HuggingFaceSource(Source):
         return pa.schema([schema.field(name) for name in self.columns])
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
-        rows = wanted_rows(block, self.block_rows, self.rows, request)
+        rows = rows_of_block(block, request, self.rows, self.block_rows)
         portion = min(request.chunk_rows, self._rows_within_bytes())
         wanted = request.columns or self.columns
         for first in range(rows.start, rows.stop, portion):

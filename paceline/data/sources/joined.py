@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from paceline.air.checks import check_choice
 from paceline.air.errors import DataError
+from paceline.data.row_blocks import MOST_BLOCK_ROWS
 from paceline.data.sources.computed import ComputedSource
 from paceline.data.sources.sorted_rows import sortable
 from paceline.data.sources.zipped import new_names
-from paceline.data.store import BATCH_BYTES, MOST_BLOCK_ROWS, StoredSource, store, stored
+from paceline.data.store import BATCH_BYTES, StoredSource, store, stored
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,32 +10,11 @@ import pyarrow as pa
 
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.plan import chosen
+from paceline.data.row_blocks import default_block_rows, row_blocks, rows_of_block
 from paceline.data.tensors import tensor_array
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-
-
-def default_block_rows(rows: int) -> int:
-    """Small enough that a few workers get several blocks each, large enough that a block is worth its overhead."""
-    return max(1, min(65_536, math.ceil(rows / 16)))
-
-
-def row_blocks(rows: int, block_rows: int, name: str) -> list[Block]:
-    """The blocks of something that has `rows` rows and can start at any of them."""
-    starts = range(0, rows, block_rows)
-    return [
-        Block(f"{name}, rows {start} to {min(start + block_rows, rows) - 1}", min(block_rows, rows - start))
-        for start in starts
-    ]
-
-
-def wanted_rows(block: int, block_rows: int, rows: int, request: ReadRequest) -> range:
-    """Which rows of the whole a request for a part of a block means."""
-    first = block * block_rows
-    last = min(first + block_rows, rows)
-    stop = last if request.stop is None else min(first + request.stop, last)
-    return range(min(first + request.start, stop), stop)
 
 
 class TableSource(Source):
@@ -64,10 +42,7 @@ class TableSource(Source):
     def _cut(self) -> Sequence[Block]:
         rows = self.table.num_rows
         each = self.table.nbytes / rows if rows else 0.0
-        return [
-            Block(block.name, block.rows, int(each * (block.rows or 0)))
-            for block in row_blocks(rows, self.block_rows, "table")
-        ]
+        return row_blocks("table, rows", rows, self.block_rows, each)
 
     def blocks(self) -> Sequence[Block]:
         return self._blocks
@@ -76,7 +51,7 @@ class TableSource(Source):
         return self.table.schema
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
-        rows = wanted_rows(block, self.block_rows, self.table.num_rows, request)
+        rows = rows_of_block(block, request, self.table.num_rows, self.block_rows)
         for chunk in self.table.slice(rows.start, len(rows)).to_batches(max_chunksize=request.chunk_rows):
             yield chunk if request.columns is None else chosen(chunk, request.columns, "table")
 
@@ -96,7 +71,7 @@ class RangeSource(Source):
         self.rows = rows
         self.shape = shape
         self.block_rows = block_rows or default_block_rows(rows)
-        self._blocks = row_blocks(rows, self.block_rows, "range")
+        self._blocks = row_blocks("range, rows", rows, self.block_rows)
 
     def blocks(self) -> Sequence[Block]:
         return self._blocks
@@ -105,7 +80,7 @@ class RangeSource(Source):
         return self._chunk(range(0)).schema
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
-        rows = wanted_rows(block, self.block_rows, self.rows, request)
+        rows = rows_of_block(block, request, self.rows, self.block_rows)
         for first in range(rows.start, rows.stop, request.chunk_rows):
             chunk = self._chunk(range(first, min(first + request.chunk_rows, rows.stop)))
             yield chunk if request.columns is None else chosen(chunk, request.columns, "range")

@@ -12,8 +12,9 @@ import numpy as np
 
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.permutation import Positions, block_permutation, permute
+from paceline.data.row_blocks import default_block_rows
 from paceline.data.sources.combined import CombinedSource
-from paceline.data.store import StoredSource, default_block_rows
+from paceline.data.store import StoredSource
 
 if TYPE_CHECKING:
     import pyarrow as pa

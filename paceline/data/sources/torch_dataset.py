@@ -9,7 +9,7 @@ from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.formats import conform, from_rows
 from paceline.data.plan import chosen
-from paceline.data.sources.memory import row_blocks, wanted_rows
+from paceline.data.row_blocks import row_blocks, rows_of_block
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +32,7 @@ class TorchDatasetSource(Source):
         self.dataset = dataset
         self.rows = len(dataset)
         self.block_rows = block_rows or _BLOCK_ROWS
-        self._blocks = row_blocks(self.rows, self.block_rows, self._name)
+        self._blocks = row_blocks(f"{self._name}, items", self.rows, self.block_rows)
         self._schema: pa.Schema | None = None
 
     def blocks(self) -> Sequence[Block]:
@@ -44,7 +44,7 @@ class TorchDatasetSource(Source):
         return self._schema
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
-        rows = wanted_rows(block, self.block_rows, self.rows, request)
+        rows = rows_of_block(block, request, self.rows, self.block_rows)
         portion = min(request.chunk_rows, _CHUNK_ROWS)
         for first in range(rows.start, rows.stop, portion):
             indices = range(first, min(first + portion, rows.stop))
