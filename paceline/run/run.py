@@ -1,6 +1,6 @@
 """A Run drives one RunSpec to a Result: `step()` until `done`.
 
-Reading order: `drive` (the only loop), `Run.step` (start an attempt, listen, act on what
+Reading order: drive.py (the only loop), `Run.step` (start an attempt, listen, act on what
 was heard), then `_begin` and the endings. What happens to a report is in report_flow.py.
 """
 
@@ -21,11 +21,10 @@ from paceline.air.errors import (
     TrainingFailedError,
     WorkerError,
     WorkerFailure,
-    interruption,
 )
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine
-from paceline.run import interrupts, root_cause, trial_files
+from paceline.run import root_cause, trial_files
 from paceline.run.attempt import Attempt, pickled_task
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.data import RunData
@@ -479,33 +478,3 @@ class Run:
             warnings, self._keeper.warnings = self._keeper.warnings, []
             for warning in warnings:
                 self._observers.warn(warning)
-
-
-def drive(run: Run, raise_on_error: bool = True) -> Result:
-    """Step a run to its end; the error, an interruption and a signal come out of here."""
-    try:
-        with interrupts.handled(run):
-            while not run.done:
-                run.step()
-    except KeyboardInterrupt:
-        run.break_off("interrupted")
-        reached = f"; what was reached is in {run.result.path}" if run.result is not None else ""
-        raise interruption(f"training was interrupted{reached}", run.result) from None
-    except SystemExit:  # a second SIGTERM, or sys.exit() in a callback
-        run.break_off("interrupted")
-        raise
-    except Exception as error:  # of a callback, a stopper, the storage: not of a worker
-        run.break_off("failed", error)
-        if raise_on_error or run.result is None or run.result.error is None:
-            raise
-    finally:
-        run.close()
-    result = run.result
-    assert result is not None
-    if run.stopped_by_signal == signal.SIGINT:
-        raise interruption(f"training was interrupted; what was reached is in {result.path}", result)
-    if run.stopped_by_signal is not None:
-        raise SystemExit(128 + run.stopped_by_signal)
-    if result.error is not None and raise_on_error:
-        raise result.error
-    return result

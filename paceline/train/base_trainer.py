@@ -112,7 +112,8 @@ class BaseTrainer:
         Raises TrainingFailedError, which carries what was reached as `.result`; with
         raise_on_error=False that Result is returned instead, its `.error` set.
         """
-        from paceline.run.run import Run, drive
+        from paceline.run.drive import drive
+        from paceline.run.run import Run
 
         spec = self.to_run_spec()
         _check_is_there(spec.resume_from)
