@@ -58,7 +58,7 @@ class _EventFile(AppendFile):
     def __init__(self, directory: Path) -> None:
         now = time.time()
         # TensorBoard reads a directory's files in the order of their names.
-        writer = f"{socket.gethostname()}.{os.getpid()}.{next(_file_number)}"
+        writer = f"{socket.gethostname()}.{os.getpid()}.{next(_file_number):06d}"  # padded: 10 comes after 9
         super().__init__(directory / f"events.out.tfevents.{int(now):010d}.{writer}")
         self._encoder = ScalarEncoder(prefix="paceline/")
         self._supersedes = False
