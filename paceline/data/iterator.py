@@ -76,7 +76,7 @@ class DataIterator(Batches):
         if whole is None:
             raise DataError("load_state_dict: the list of states is empty.")
         progress = Progress.from_json(whole)
-        misfit = progress.misfit(self._dataset.rows, self._dataset.blocks, self._dataset.shuffle)
+        misfit = self._dataset.misfit(progress)
         if misfit is not None:
             raise DataError(f"The state does not fit the dataset {self._dataset.name!r}: {misfit}.")
         progress = replace(progress, equal=self._dataset.uneven == "equal")
@@ -186,7 +186,8 @@ class DataIterator(Batches):
 
     def _start_of(self, epoch: int, seed: int) -> Progress:
         data = self._dataset
-        return Progress(epoch, seed, data.rows, data.blocks, shuffle=data.shuffle, equal=data.uneven == "equal")
+        equal = data.uneven == "equal"
+        return Progress(epoch, seed, data.rows, data.blocks, shuffle=data.shuffle, equal=equal, mark=data.mark)
 
     def _fresh_shares(self, epoch: int) -> Shares:
         """Of an epoch of which nothing has been read."""

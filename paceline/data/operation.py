@@ -41,6 +41,9 @@ class Operation(ABC):
     keeps_memory_apart: bool = True
     """Of a native one: what comes out refers to the memory of its input, or to memory that nothing else refers to."""
 
+    seeds: tuple[int, ...] = ()
+    """Of what it does at random."""
+
     @property
     @abstractmethod
     def label(self) -> str:

@@ -61,6 +61,8 @@ class StoredSource(Source):
         self.descriptor = descriptor
         self.left_out: list[str] = []
         """What could not be read when these rows were."""
+        self.made_with: tuple[int, ...] = ()
+        """The seeds of what these rows come from."""
         if descriptor is not None:
             weakref.finalize(self, os.close, descriptor)
 
@@ -99,6 +101,9 @@ class StoredSource(Source):
 
     def skipped(self) -> list[str]:
         return self.left_out
+
+    def seeds(self) -> tuple[int, ...]:
+        return self.made_with
 
     def schema(self) -> pa.Schema:
         return self._schema
@@ -195,7 +200,7 @@ def stored(plan: Plan) -> StoredSource:
     if isinstance(plan.source, StoredSource) and not plan.operations:
         return plan.source
     rows = store(chunks_of(plan, chunk_rows=chunk_rows_for(plan)), plan.schema())
-    rows.left_out = plan.skipped()
+    rows.left_out, rows.made_with = plan.skipped(), plan.seeds()
     return rows
 
 

@@ -37,6 +37,21 @@ def shards(rows: int, workers: int) -> list[DataIterator]:
 # -- what is left of an interrupted local shuffle -----------------------------------------------
 
 
+def test_a_position_in_a_dataset_that_was_made_with_another_seed_is_not_taken_over() -> None:
+    def train_part(seed: int) -> DataIterator:
+        train, _ = paceline.data.range(100).train_test_split(0.2, shuffle=True, seed=seed)
+        return train.iterator()
+
+    one = train_part(1)
+    next(one.iter_batches(batch_size=10))
+    state = one.state_dict()
+    train_part(1).load_state_dict(state)
+    with pytest.raises(DataError, match="with another seed"):
+        train_part(2).load_state_dict(state)
+    sampled = paceline.data.range(100).random_sample(0.5, seed=1).materialize().iterator()
+    assert sampled.state_dict()["mark"] != 0
+
+
 def test_single_rows_near_each_other_are_read_together() -> None:
     order = EpochOrder((5000, 5000), "none", 0, 0)
     ranges = ((1, 2), (4, 5), (9, 12), (4990, 5003), (9000, 9001))

@@ -55,6 +55,8 @@ class Progress:
     """How epochs are ordered, to recognise that they no longer are."""
     equal: bool = False
     """Whether new legs leave out what does not divide."""
+    mark: int = 0
+    """Of the seeds inside the dataset, to recognise that it was made with others."""
 
     def as_json(self) -> dict[str, Any]:
         stored = {
@@ -64,6 +66,7 @@ class Progress:
             "blocks": self.blocks,
             "shuffle": self.shuffle,
             "equal": self.equal,
+            "mark": self.mark,
             "legs": _legs_as_json(self.legs),
         }
         return {**stored, "later": [_legs_as_json(legs) for legs in self.later]} if self.later else stored
@@ -74,11 +77,12 @@ class Progress:
             epoch, seed, rows, blocks = (int(stored[name]) for name in ("epoch", "seed", "rows", "blocks"))
             later = tuple(_legs_from_json(legs) for legs in stored.get("later", ()))
             shuffle, equal = str(stored["shuffle"]), bool(stored["equal"])
-            return cls(epoch, seed, rows, blocks, _legs_from_json(stored["legs"]), later, shuffle, equal)
+            legs = _legs_from_json(stored["legs"])
+            return cls(epoch, seed, rows, blocks, legs, later, shuffle, equal, int(stored["mark"]))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"This is not the state of a dataset shard ({error}): {stored!r}.") from None
 
-    def misfit(self, rows: int, blocks: int, shuffle: str) -> str | None:
+    def misfit(self, rows: int, blocks: int, shuffle: str, mark: int) -> str | None:
         """Why this cannot be a position in a dataset of that size and order; None if it can."""
         if (self.rows, self.blocks) != (rows, blocks):
             return (
@@ -87,6 +91,11 @@ class Progress:
             )
         if self.shuffle != shuffle:
             return f"it was taken with shuffle {self.shuffle!r}, and now it is {shuffle!r}: the order is another one"
+        if self.mark != mark:
+            return (
+                "the dataset was shuffled or sampled with another seed when it was taken (give random_shuffle(), "
+                "train_test_split(shuffle=True) and random_sample() a seed, so that it is the same next time)"
+            )
         return None
 
     def next_epoch(self) -> Progress:

@@ -122,6 +122,7 @@ def prepared(
         plan = Plan(source.child, plan.operations)
     if seed is None:
         seed = random.getrandbits(31) if shuffle != "none" else 0
+    mark = _mark_of(plan.seeds())
     plan = plan.resolved()
     if shuffle == "rows":
         plan = _with_random_access(plan)
@@ -132,7 +133,13 @@ def prepared(
         plan.counted()
     except DataError as error:
         raise type(error)(f"dataset {name!r}: {error}") from error.__cause__
-    return PreparedDataset(name, plan, split, uneven, shuffle, seed)
+    return PreparedDataset(name, plan, split, uneven, shuffle, seed, mark)
+
+
+def _mark_of(seeds: tuple[int, ...]) -> int:
+    import xxhash
+
+    return xxhash.xxh32_intdigest(repr(seeds).encode()) if seeds else 0
 
 
 def _with_random_access(plan: Plan) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.data.ingest.epoch_order import EpochOrder, Shuffle
-from paceline.data.ingest.position import Uneven
+from paceline.data.ingest.position import Progress, Uneven
 from paceline.data.plan import Plan
 from paceline.data.sources.shuffled import RowShuffled
 
@@ -22,6 +22,8 @@ class PreparedDataset:
     uneven: Uneven = "all"
     shuffle: Shuffle = "none"
     seed: int = 0
+    mark: int = 0
+    """Stands for all seeds inside the plan."""
 
     @property
     def rows(self) -> int:
@@ -30,6 +32,10 @@ class PreparedDataset:
     @property
     def blocks(self) -> int:
         return len(self.plan.blocks())
+
+    def misfit(self, position: Progress) -> str | None:
+        """Why a position was not taken in this dataset; None if it may have been."""
+        return position.misfit(self.rows, self.blocks, self.shuffle, self.mark)
 
     def plan_of(self, seed: int, epoch: int) -> Plan:
         """The plan whose blocks `order_of` counts."""

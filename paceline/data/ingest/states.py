@@ -50,5 +50,5 @@ def problem_with(stored: Any, dataset: PreparedDataset) -> str | None:
     if dataset.split == ("ranks" in stored):
         then, now = ("whole", "split") if dataset.split else ("split", "whole")
         return f"it was {then} among the workers then and is {now} now"
-    problems = (position.misfit(dataset.rows, dataset.blocks, dataset.shuffle) for position in positions)
+    problems = (dataset.misfit(position) for position in positions)
     return next((problem for problem in problems if problem is not None), None)

@@ -21,6 +21,7 @@ class RandomSample(Operation):
     def __init__(self, fraction: float, seed: int) -> None:
         self.fraction = fraction
         self.seed = seed
+        self.seeds = (seed,)
 
     @property
     def label(self) -> str:

@@ -33,6 +33,9 @@ class CombinedSource(Source):
     def skipped(self) -> list[str]:
         return [line for child in self.children for line in child.skipped()]
 
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(seed for child in self.children for seed in child.seeds())
+
     def resolved(self) -> Self:
         return self._over(tuple(child.resolved() for child in self.children))
 

@@ -26,6 +26,7 @@ class ComputedSource(Source):
 
     def __init__(self, children: tuple[Plan, ...]) -> None:
         self._children = children
+        self._seeds = tuple(seed for child in children for seed in child.seeds())
         self._result: StoredSource | None = None
         self._lock = threading.RLock()
 
@@ -52,7 +53,7 @@ class ComputedSource(Source):
         with self._lock:
             if self._result is None:
                 result = self._compute()
-                result.left_out = self.skipped()
+                result.left_out, result.made_with = self.skipped(), self.seeds()
                 self._result, self._children = result, ()
             return self._result
 
@@ -72,6 +73,9 @@ class ComputedSource(Source):
         if self._result is not None:
             return self._result.skipped()
         return [line for child in self._children for line in child.skipped()]
+
+    def seeds(self) -> tuple[int, ...]:
+        return self._seeds
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
         yield from self.resolved().read(block, request)

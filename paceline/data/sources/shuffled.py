@@ -55,6 +55,9 @@ class _ComputedOrder(Source):
     def skipped(self) -> list[str]:
         return self.child.skipped()
 
+    def seeds(self) -> tuple[int, ...]:
+        return (self.seed, *self.child.seeds())
+
     def blocks(self) -> Sequence[Block]:
         return [
             Block(f"random_shuffle, rows {start} to {stop}", stop - start)
@@ -156,6 +159,9 @@ class BlockShuffled(CombinedSource):
 
     def schema(self) -> pa.Schema:
         return self.child.schema()
+
+    def seeds(self) -> tuple[int, ...]:
+        return (self.seed, *super().seeds())
 
     def blocks(self) -> Sequence[Block]:
         blocks = self.child.blocks()
