@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import DataError
 from paceline.data.dataset_aggregates import Aggregates
 from paceline.data.dataset_combining import Combining
@@ -122,6 +123,7 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
     # -- iterating ------------------------------------------------------------------------
 
     def _begin(self, options: BatchOptions) -> Epoch:
+        self._warn_if_read_whole_by_every_worker()
         self._stats = IterationStats(source=self._plan.describe(), notes=self._plan.notes())
         plan = self._plan.resolved()
         pieces = [Piece(block) for block in range(len(plan.blocks()))]
@@ -130,6 +132,16 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
             seed = random.getrandbits(32) if options.window_seed is None else options.window_seed
             order = LocalShuffle(options.window, seed).order((), 0)
         return PlanEpoch(plan, pieces, options, self._stats, window_order=order)
+
+    def _warn_if_read_whole_by_every_worker(self) -> None:
+        from paceline.air import session as session_slot
+
+        session = session_slot.current()
+        if session is not None and session.world_size > 1:
+            warn_at_users_line(
+                "A dataset that comes into the train function by itself is read whole by every worker. Pass it to the "
+                "trainer, datasets={'train': ...}, and use get_dataset_shard('train') to have it split."
+            )
 
     def _rows_per_pass(self) -> int | None:
         return sum(self._plan.row_counts()) if self._plan.knows_counts else None

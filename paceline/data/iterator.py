@@ -10,7 +10,7 @@ from paceline.air.errors import DataError
 from paceline.data.execution import usable_cores
 from paceline.data.ingest import ranges as rs
 from paceline.data.ingest.local_shuffle import LocalShuffle
-from paceline.data.ingest.position import Progress, Shares, merged, share_epoch
+from paceline.data.ingest.position import Progress, Shares, merged, remaining_in, share_epoch
 from paceline.data.ingest.prepared import PreparedDataset
 from paceline.data.iteration.batches import Batches, Epoch
 from paceline.data.iteration.options import BatchOptions
@@ -90,6 +90,8 @@ class DataIterator(Batches):
                 f"The state is that of rank {whole['rank']}, and this is rank {self._rank}, which reads other rows: "
                 "keep each rank's own state, or pass the list of all their states."
             )
+        if progress.legs and not remaining_in(progress):  # its last row was handed out: the epoch is over
+            progress = progress.next_epoch()
         self._progress, self._yielded, self._current = progress, None, None
 
     def rows_left_out(self, epoch: int | None = None) -> list[int]:

@@ -35,10 +35,10 @@ class RunData:
         ready = spec.ingest.prepare(spec.world_size)
         parcel = Parcel(ready.datasets)
         return cls(
-            packed=parcel.content,
+            packed=parcel.content if ready.datasets else None,
             files=parcel.descriptors,
             preprocessor=ready.preprocessor,
-            notes=ready.notes,
+            notes=[*spec.ingest.notes, *ready.notes],
             datasets=ready.datasets,
             owner=parcel,
         )

@@ -135,6 +135,10 @@ class Session:
                     "get_dataset_shard()."
                 )
             return next(iter(self.shards.values()), None)
+        if self.shards and name not in self.shards:
+            warn_at_users_line(
+                f"get_dataset_shard({name!r}) is None: the trainer was given the datasets {sorted(self.shards)}."
+            )
         return self.shards.get(name)
 
     # -- what the worker calls ------------------------------------------------------------

@@ -98,6 +98,8 @@ class BaseTrainer:
     def preprocess_datasets(self) -> None:
         """Fit the preprocessor on "train" (if it is not fitted) and apply it to all datasets; called second."""
         if self.datasets:
+            if self.preprocessor is None and self.resume_from_checkpoint is not None:
+                self.preprocessor = self.resume_from_checkpoint.get_preprocessor()
             self.datasets = preprocessed(self.datasets, self.preprocessor)
 
     def training_loop(self) -> None:

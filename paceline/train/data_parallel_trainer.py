@@ -83,7 +83,8 @@ class DataParallelTrainer(BaseTrainer):
             raise ConfigError("How many workers? Pass scaling_config=ScalingConfig(num_workers=2), for example.")
         config = {} if self.train_loop_config is None else {"train_loop_config": dict(self.train_loop_config)}
         function = TrainFunction(self.train_loop_per_worker, self.train_loop_config, self._takes_config)
-        ingest = make_ingest(self.datasets, self.dataset_config, self.preprocessor)
+        resumed = self.resume_from_checkpoint
+        ingest = make_ingest(self.datasets, self.dataset_config, self.preprocessor, resumed)
         return self._run_spec(function, config, backend_config=self.backend_config, ingest=ingest)
 
     def get_dataset_config(self) -> dict[str, DatasetConfig]:

@@ -11,6 +11,7 @@ from paceline.air.data_config import WILDCARD, DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError, RestoreError
 
 if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
     from paceline.data.ingest.request import Ingest
 
 DEFAULT_DATASET_CONFIG = {TRAIN_DATASET_KEY: DatasetConfig(fit=True, split=True), WILDCARD: DatasetConfig(split=False)}
@@ -69,15 +70,27 @@ def restored_configs(stored: Mapping[str, Mapping[str, Any]]) -> dict[str, Datas
 
 
 def make_ingest(
-    datasets: Mapping[str, Any], config: DataConfig | Mapping[str, DatasetConfig] | None, preprocessor: Any
+    datasets: Mapping[str, Any],
+    config: DataConfig | Mapping[str, DatasetConfig] | None,
+    preprocessor: Any,
+    resume_from: Checkpoint | None,
 ) -> Ingest | None:
-    """What a run shall do with the datasets; None without any."""
+    """What a run shall do with the datasets; None without any.
+
+    A run that starts from a checkpoint treats data as the run before did: with its preprocessor, unless
+    another is given.
+    """
     configs = complete_configs(config, datasets)
-    if not datasets:
+    if not datasets and preprocessor is None:
         return None
     from paceline.data.ingest.request import Ingest
 
-    return Ingest(datasets, configs, preprocessor)
+    notes: tuple[str, ...] = ()
+    if preprocessor is None and resume_from is not None:
+        preprocessor = resume_from.get_preprocessor()
+        if preprocessor is not None:
+            notes = (f"The datasets are preprocessed as before, with the checkpoint's {preprocessor!r}.",)
+    return Ingest(datasets, configs, preprocessor, notes)
 
 
 def preprocessed(datasets: Mapping[str, Any], preprocessor: Any) -> dict[str, Any]:

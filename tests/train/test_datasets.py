@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import paceline.data
-from paceline.air import Checkpoint, DataConfig, DatasetConfig, RunConfig, ScalingConfig, session
+from paceline.air import Checkpoint, DataConfig, DatasetConfig, FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError, DataError, RestoreError, SerializationError, TrainingFailedError
 from paceline.data.preprocessors import BatchMapper, StandardScaler
 from paceline.testing.chaos import wait_for
@@ -320,3 +320,92 @@ def test_a_misspelt_name_in_dataset_config_is_answered_with_the_right_one() -> N
             dataset_config={"trian": DatasetConfig(uneven="all")},
             scaling_config=ScalingConfig(num_workers=2),
         )
+
+
+def fit_once(loop: Any, tmp_path: Path, **arguments: Any) -> Any:
+    return DataParallelTrainer(
+        loop,
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(storage_path=str(tmp_path), verbose=0),
+        **arguments,
+    ).fit()
+
+
+def first_value() -> None:
+    (batch,) = session.get_dataset_shard("train").iter_batches(batch_size=None)
+    session.report({"first": float(batch["id"][0])}, checkpoint=Checkpoint.from_dict({}))
+
+
+def test_a_resumed_run_preprocesses_as_the_one_before(tmp_path: Path) -> None:
+    datasets = {"train": paceline.data.range(5)}
+    first = fit_once(first_value, tmp_path, datasets=datasets, preprocessor=StandardScaler(["id"]))
+    again = fit_once(first_value, tmp_path, datasets=datasets, resume_from_checkpoint=first.checkpoint)
+    assert again.metrics["first"] == first.metrics["first"] < 0
+    assert any("preprocessed as before" in warning for warning in again.warnings)
+    assert again.checkpoint.get_preprocessor().stats_ == first.checkpoint.get_preprocessor().stats_
+
+
+def only_report() -> None:
+    session.report({}, checkpoint=Checkpoint.from_dict({}))
+
+
+def test_a_fitted_preprocessor_without_datasets_goes_into_the_checkpoints(tmp_path: Path) -> None:
+    scaler = StandardScaler(["id"])
+    with pytest.raises(ConfigError, match="to be fitted on the dataset 'train'"):
+        fit_once(only_report, tmp_path, preprocessor=scaler)
+    result = fit_once(only_report, tmp_path, preprocessor=scaler.fit(paceline.data.range(5)))
+    assert result.checkpoint.get_preprocessor().stats_ == scaler.stats_
+
+
+def two_passes() -> None:
+    shard = session.get_dataset_shard("train")
+    passes = []
+    for epoch in range(shard.epoch, 2):
+        rows = 0
+        for batch in shard.iter_batches(batch_size=5):
+            rows += len(batch["id"])
+            if rows == 10 and epoch == 0:  # the last batch of the epoch, before the loop knows
+                session.report({"passes": passes}, checkpoint=Checkpoint.from_dict({}))
+                if session.get_checkpoint() is not None and not Path("failed").exists():
+                    Path("failed").touch()
+                    raise RuntimeError("once")
+        passes.append([epoch, rows])
+    session.report({"passes": passes})
+
+
+def test_a_checkpoint_after_the_last_batch_is_one_of_the_next_epoch(tmp_path: Path) -> None:
+    result = DataParallelTrainer(
+        two_passes,
+        datasets={"train": paceline.data.range(10)},
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(storage_path=str(tmp_path), verbose=0, failure_config=FailureConfig(max_failures=1)),
+    ).fit()
+    assert result.attempts == 2
+    assert result.metrics["passes"] == [[1, 10]]
+
+
+def test_uneven_train_data_that_may_keep_a_collective_waiting_is_told(tmp_path: Path) -> None:
+    result = DataParallelTrainer(
+        only_report,
+        datasets={"train": paceline.data.range(11)},
+        dataset_config=DataConfig(uneven="all"),
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    assert any("waits for ever" in warning for warning in result.warnings)
+
+
+def look_for_others() -> None:
+    with pytest.warns(UserWarning, match=r"get_dataset_shard\('trian'\) is None: .* \['train'\]"):
+        assert session.get_dataset_shard("trian") is None
+    with pytest.warns(UserWarning, match="read whole by every worker"):
+        assert paceline.data.range(3).take(1) == [{"id": 0}]
+
+
+def test_what_was_probably_meant_otherwise_is_warned_about(tmp_path: Path) -> None:
+    DataParallelTrainer(
+        look_for_others,
+        datasets={"train": paceline.data.range(4)},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(storage_path=str(tmp_path), verbose=0),
+    ).fit()

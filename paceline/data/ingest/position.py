@@ -153,6 +153,12 @@ def share_epoch(progress: Progress, workers: int, uneven: Uneven, shuffle: Local
     return _begin_leg(shares, replace(progress, legs=()), new)
 
 
+def remaining_in(progress: Progress) -> Ranges:
+    """What no worker has yielded of an epoch that has been begun."""
+    leg = progress.legs[-1]
+    return share_epoch(progress, leg.workers, "equal" if leg.equal else "all", leg.shuffle).remaining()
+
+
 def _begin_leg(before: Shares | None, bare: Progress, leg: Leg) -> Shares:
     if before is None:
         legs: tuple[Leg, ...] = ()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.data_config import DatasetConfig
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.ingest.epoch_order import Shuffle
@@ -165,6 +166,12 @@ def _notes(dataset: PreparedDataset, workers: int) -> list[str]:
         raise DataError(
             f"dataset {dataset.name!r}: {rows:,} rows do not divide by {workers} workers, and "
             f'uneven="error" asks to refuse that. {ways_out}'
+        )
+    if dataset.uneven == "all" and dataset.name == TRAIN_DATASET_KEY and surplus:
+        notes.append(
+            f"dataset {dataset.name!r}: {rows:,} rows do not divide by {workers} workers, so some ranks get a row more "
+            'than others (uneven="all"). If that makes a batch more, a collective in each batch (DDP) waits for ever '
+            "at the last one: use uneven=\"equal\", or torch's Join."
         )
     if dataset.uneven == "equal":
         if rows < workers:

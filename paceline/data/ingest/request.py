@@ -19,6 +19,8 @@ class Ingest:
     datasets: Mapping[str, Any]
     configs: Mapping[str, DatasetConfig]
     preprocessor: Any = None
+    notes: tuple[str, ...] = ()
+    """What the user should know about it."""
 
     def configs_as_json(self) -> dict[str, dict[str, Any]]:
         """The configs as plain values; a preprocessor of each epoch is code and stays out."""
