@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Self
 from paceline.data.plan import Plan
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from paceline.data.block import Source
     from paceline.data.operation import Operation
 
@@ -24,3 +26,12 @@ class DatasetBase:
     def _of(self, source: Source) -> Self:
         """A dataset of another source."""
         return type(self)(source)
+
+    def _known_schema(self) -> pa.Schema | None:
+        """The columns, if they can be told without running a function of the user's."""
+        schema: pa.Schema | None = self._plan.source.schema()
+        for operation in self._plan.operations:
+            schema = operation.output_schema(schema)
+            if schema is None:
+                return None
+        return schema if schema is not None and len(schema) else None

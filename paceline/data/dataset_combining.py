@@ -9,7 +9,7 @@ from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Self
 
-from paceline.air.checks import check_bool, is_number, whole_number
+from paceline.air.checks import check_bool, is_number, warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
 from paceline.data.dataset_base import DatasetBase
 
@@ -78,6 +78,10 @@ class Combining(DatasetBase):
         if locality_hints is not None and len(locality_hints) != n:
             raise ConfigError(f"split: locality_hints has {len(locality_hints)} entries for {n} parts.")
         rows = self._row_count()
+        if equal and rows < n:
+            raise ConfigError(
+                f"split: equal=True would leave out all of the {rows} row(s), which are fewer than {n} parts."
+            )
         if equal:
             sizes = [rows // n] * n
         else:
@@ -117,6 +121,10 @@ class Combining(DatasetBase):
 
         shuffle=True shuffles first; the two sets then keep their rows in all epochs.
         """
+        if seed is not None and not shuffle:
+            warn_at_users_line(
+                "train_test_split: seed has no effect without shuffle=True; the last rows are taken."
+            )
         rows = self._row_count()
         if isinstance(test_size, float):
             if not 0 < test_size < 1:

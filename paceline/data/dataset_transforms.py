@@ -165,6 +165,8 @@ class Transforms(DatasetBase):
             if any(extra is not None for extra in extras):
                 raise ConfigError("filter: concurrency and fn_... are for functions; expr needs none of them.")
             return self._filter_by_expression(expr)
+        if isinstance(fn, str):
+            raise ConfigError(f"filter: text goes to expr: filter(expr={fn!r}).")
         assert fn is not None
         function = UserFunction("filter", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs)
         processes = processes_wanted(concurrency, compute)
@@ -254,15 +256,6 @@ class Transforms(DatasetBase):
         if schema is not None:
             _column_names("rename_columns", [names.get(name, name) for name in schema.names])
         return self._then(RenameColumns(names, checked=schema is not None))
-
-    def _known_schema(self) -> pa.Schema | None:
-        """The columns, if they can be told without running a function of the user's."""
-        schema: pa.Schema | None = self._plan.source.schema()
-        for operation in self._plan.operations:
-            schema = operation.output_schema(schema)
-            if schema is None:
-                return None
-        return schema if schema is not None and len(schema) else None
 
     @staticmethod
     def _check_columns(method: str, columns: Sequence[str], schema: pa.Schema | None) -> None:

@@ -25,6 +25,11 @@ def from_items(items: Iterable[Any], *, parallelism: int = -1) -> Dataset:
     from paceline.data.formats import from_batch, from_rows
 
     _refuse_ray(items, "from_items")
+    if isinstance(items, Mapping) or hasattr(items, "columns") or not isinstance(items, Iterable):
+        raise ConfigError(
+            f"from_items: expected a list of rows or values, not {_type_name(items)}. A single row is"
+            ' from_items([row]); columns are for from_pandas, or for from_arrow(pyarrow.table({"x": [...]})).'
+        )
     rows = items if isinstance(items, list) else list(items)
     dicts = sum(isinstance(item, Mapping) for item in rows)
     if 0 < dicts < len(rows):
@@ -42,8 +47,8 @@ def from_items(items: Iterable[Any], *, parallelism: int = -1) -> Dataset:
 def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     """A dataset of one frame, or of several with the same columns.
 
-    An index with a name becomes columns, others are left out. NaN becomes null, as pandas means it. Numbers
-    share memory with the frame.
+    An index with a name becomes columns, others are left out. NaN becomes null, as pandas means it. Values are
+    copied: changing the frame later does not change the dataset.
     """
     import pandas as pd
 
@@ -58,20 +63,21 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
                 frame = frame.reset_index()
             except ValueError as error:
                 raise DataError(f"{what}: the index cannot become a column: {error}. Rename or drop it.") from error
-        chunks.append(from_batch(frame, what))
+        chunks.append(from_batch(frame.copy(), what))
     return _table_dataset(chunks, "from_pandas")
 
 
 def from_numpy(ndarrays: NDArray[Any] | Sequence[NDArray[Any]]) -> Dataset:
     """A dataset with one column "data": a row per entry of the first dimension, also over several arrays.
 
-    Arrays of more than one dimension make a tensor column. Shares memory with a single array: do not change it.
+    Arrays of more than one dimension make a tensor column. Values are copied: changing an array later does not
+    change the dataset.
     """
     import numpy as np
 
     from paceline.data.formats import from_batch
 
-    arrays = _listed(ndarrays, np.ndarray, "from_numpy", "a numpy array")
+    arrays = _listed(ndarrays, np.ndarray, "from_numpy", "a numpy array", " Use from_items for a list of lists.")
     for array in arrays:
         if array.ndim == 0:
             raise ConfigError("from_numpy: an array without dimensions has no rows; use from_items for single values.")
@@ -80,7 +86,7 @@ def from_numpy(ndarrays: NDArray[Any] | Sequence[NDArray[Any]]) -> Dataset:
                 f"from_numpy: all arrays must agree in all but their first dimension, but there are shapes"
                 f" {arrays[0].shape} and {array.shape}."
             )
-    joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    joined = np.concatenate(arrays)  # a copy, also of a single one
     return _table_dataset([from_batch({"data": joined}, "from_numpy")], "from_numpy")
 
 
@@ -215,11 +221,16 @@ def _of_huggingface(dataset: Any) -> Dataset:
     return _dataset(HuggingFaceSource(dataset) if hasattr(dataset, "__len__") else HuggingFaceStreamSource(dataset))
 
 
-def _listed(value: Any, kind: type, function: str, meant: str) -> list[Any]:
+def _listed(value: Any, kind: type, function: str, meant: str, advice: str = "") -> list[Any]:
     _refuse_ray(value, function)
     values = [value] if isinstance(value, kind) else value
-    if not isinstance(values, list | tuple) or not values or not all(isinstance(part, kind) for part in values):
-        raise ConfigError(f"{function}: expected {meant} or a list of at least one, not {_type_name(value)}.")
+    if not isinstance(values, list | tuple) or not values:
+        raise ConfigError(f"{function}: expected {meant} or a list of at least one, not {_type_name(value)}.{advice}")
+    for part in values:
+        if not isinstance(part, kind):
+            raise ConfigError(
+                f"{function}: expected {meant} or a list of them; the list holds {_type_name(part)}.{advice}"
+            )
     return list(values)
 
 
@@ -248,4 +259,5 @@ def _is_from(package: str, value: object) -> bool:
 
 
 def _type_name(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -13,13 +13,16 @@ def default_block_rows(rows: int) -> int:
     return max(FEWEST_BLOCK_ROWS, min(MOST_BLOCK_ROWS, -(-rows // 16)))
 
 
-def row_blocks(name: str, rows: int, block_rows: int, row_bytes: float | None = None) -> list[Block]:
-    """Blocks of `block_rows` rows, the last one shorter."""
+def row_blocks(
+    name: str, rows: int, block_rows: int, row_bytes: float | None = None, unit: str = "rows"
+) -> list[Block]:
+    """Blocks of `block_rows` rows, the last one shorter. Messages count rows from the beginning of a block."""
     blocks = []
-    for start in range(0, rows, block_rows):
+    for number, start in enumerate(range(0, rows, block_rows)):
         stop = min(rows, start + block_rows)
+        part = f", block {number} ({unit} {start} to {stop - 1})" if rows > block_rows else ""
         size = None if row_bytes is None else int((stop - start) * row_bytes)
-        blocks.append(Block(f"{name} {start} to {stop}", stop - start, size))
+        blocks.append(Block(f"{name}{part}", stop - start, size))
     return blocks
 
 

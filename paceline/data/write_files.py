@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, DataError, DataNotFoundError, StorageError
 from paceline.data.execution import map_blocks
+from paceline.data.sources.listing import list_files
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
@@ -34,6 +36,8 @@ ROW_GROUP_BYTES = 128 << 20
 class FileFormat(ABC):
     """How rows become one file."""
 
+    name: str
+    """As in write_<name> and read_<name>."""
     extension: str
     columns: tuple[str, ...] | None = None
     """What is written; None: all columns."""
@@ -44,6 +48,7 @@ class FileFormat(ABC):
 
 
 class ParquetFormat(FileFormat):
+    name = "parquet"
     extension = "parquet"
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -53,7 +58,13 @@ class ParquetFormat(FileFormat):
     def write(self, path: Path, schema: pa.Schema, chunks: Iterator[Chunk]) -> None:
         import pyarrow.parquet as pq
 
-        with pq.ParquetWriter(path, schema, **self._settings) as writer:
+        try:
+            opened = pq.ParquetWriter(path, schema, **self._settings)
+        except TypeError as error:
+            raise ConfigError(
+                f"write_parquet: pyarrow.parquet.ParquetWriter does not take {self._settings}: {error}."
+            ) from error
+        with opened as writer:
             waiting: list[Chunk] = []
             for chunk in chunks:
                 waiting.append(chunk)
@@ -66,9 +77,16 @@ class ParquetFormat(FileFormat):
 
 
 class CsvFormat(FileFormat):
+    name = "csv"
     extension = "csv"
 
     def __init__(self, settings: dict[str, Any]) -> None:
+        for name in settings:
+            if name not in ("write_options", "memory_pool"):
+                raise ConfigError(
+                    f"write_csv has no setting {name!r}: settings of the format go into "
+                    "write_options=pyarrow.csv.WriteOptions(...)."
+                )
         self._settings = settings
 
     def write(self, path: Path, schema: pa.Schema, chunks: Iterator[Chunk]) -> None:
@@ -94,6 +112,7 @@ class CsvFormat(FileFormat):
 class JsonFormat(FileFormat):
     """One object per line. Bytes are written as base64, arrays as lists, times in ISO form."""
 
+    name = "json"
     extension = "json"
 
     def write(self, path: Path, schema: pa.Schema, chunks: Iterator[Chunk]) -> None:
@@ -110,6 +129,7 @@ class JsonFormat(FileFormat):
 class NumpyFormat(FileFormat):
     """One column as an array."""
 
+    name = "numpy"
     extension = "npy"
 
     def __init__(self, column: str) -> None:
@@ -136,7 +156,9 @@ def write_blocks(
     plan: Plan, path: str | os.PathLike[str], form: FileFormat, *, filesystem: Any, try_create_dir: bool
 ) -> None:
     """One file per block, `<uuid>_000000.<extension>` and so on; blocks without rows have none."""
-    what = f"write_{form.extension} to {os.fspath(path)!r}"
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise ConfigError(f"write_{form.name}: the path is {path!r}: give a directory or a URI.")
+    what = f"write_{form.name} to {os.fspath(path)!r}"
     schema = plan.schema()
     for name in form.columns or ():
         if name not in schema.names:
@@ -146,6 +168,12 @@ def write_blocks(
     if not schema.names:
         raise DataError(f"{what}: the dataset has no rows and no columns.")
     target = _target(path, filesystem, try_create_dir)
+    there = _files_there(path, filesystem, form)
+    if there:
+        warn_at_users_line(
+            f"{what}: there are {there} .{form.extension} file(s) already, and they stay: read_{form.name} on that "
+            "directory gives their rows and the new ones. Write to a new directory, or delete the files first."
+        )
     token = uuid.uuid4().hex
 
     def write_block(block: int, chunks: Iterator[Chunk]) -> bool:
@@ -264,8 +292,6 @@ class _RemoteTarget(_Target):
 
 def _target(path: str | os.PathLike[str], filesystem: Any, try_create_dir: bool) -> _Target:
     text = os.fspath(path)
-    if not isinstance(text, str) or not text:
-        raise ConfigError(f"the path to write to is {path!r}: give a directory or a URI.")
     if filesystem is None and text.startswith("file://"):
         text = text.removeprefix("file://")
     if filesystem is not None or "://" in text:
@@ -281,6 +307,14 @@ def _target(path: str | os.PathLike[str], filesystem: Any, try_create_dir: bool)
     elif not directory.is_dir():
         raise DataNotFoundError(f"there is no directory {text!r}: make it, or leave out try_create_dir=False.")
     return _LocalTarget(directory)
+
+
+def _files_there(path: str | os.PathLike[str], filesystem: Any, form: FileFormat) -> int:
+    """How many files of this format are there: what reading the directory would find."""
+    try:
+        return len(list_files(path, filesystem, (f".{form.extension}",)))
+    except DataError:  # nothing there, or a place that can be written to but not listed
+        return 0
 
 
 def _as_json(value: Any) -> Any:

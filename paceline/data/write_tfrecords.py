@@ -26,7 +26,7 @@ Encoder = Callable[[Any], bytes]
 class TfRecordsFormat(FileFormat):
     """One record per row. Integers and truth values become int64, floats float32, text UTF-8; nulls are left out."""
 
-    extension = "tfrecords"
+    name = extension = "tfrecords"
 
     def write(self, path: Path, schema: pa.Schema, chunks: Iterator[Chunk]) -> None:
         encoders = {field.name: _encoder(field) for field in schema}

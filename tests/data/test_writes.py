@@ -133,10 +133,13 @@ def test_tfrecords_come_back(tmp_path: Path) -> None:
 def test_directories_are_made_and_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "a" / "b"
     mixed(4).write_parquet(place)
-    mixed(4).write_parquet(str(place))
-    mixed(4).write_parquet(f"file://{place}")
+    with pytest.warns(UserWarning, match=r"there are 1 \.parquet file\(s\) already"):
+        mixed(4).write_parquet(str(place))
+    with pytest.warns(UserWarning, match=r"there are 2 \.parquet file\(s\) already"):
+        mixed(4).write_parquet(f"file://{place}")
     monkeypatch.setenv("HOME", str(tmp_path))
-    mixed(4).write_parquet("~/a/b")
+    with pytest.warns(UserWarning, match=r"there are 3 \.parquet file\(s\) already"):
+        mixed(4).write_parquet("~/a/b")
     assert data.read_parquet(str(place)).count() == 16
     with pytest.raises(DataNotFoundError, match="nowhere"):
         mixed().write_parquet(tmp_path / "nowhere", try_create_dir=False)
@@ -193,7 +196,7 @@ def fails_late(batch: dict[str, Any]) -> dict[str, Any]:
 def test_a_failed_write_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
     mixed(4).write_parquet(tmp_path)
     before = files(tmp_path)
-    with pytest.raises(DataError, match="no more"):
+    with pytest.raises(DataError, match="no more"), pytest.warns(UserWarning, match="already"):
         mixed().select_columns(["id"]).map_batches(fails_late).write_parquet(tmp_path)
     assert files(tmp_path) == before
 

@@ -53,10 +53,11 @@ class UserFunction:
     ) -> None:
         _check(method, function, bool(constructor_args or constructor_kwargs))
         self.function = function
-        self.args = tuple(args or ())
-        self.kwargs = dict(kwargs or {})
-        self.constructor_args = tuple(constructor_args or ())
-        self.constructor_kwargs = dict(constructor_kwargs or {})
+        self.args = _positional(method, "fn_args", args)
+        self.kwargs = _named(method, "fn_kwargs", kwargs)
+        self.constructor_args = _positional(method, "fn_constructor_args", constructor_args)
+        self.constructor_kwargs = _named(method, "fn_constructor_kwargs", constructor_kwargs)
+        self.method = method
         self.label = f"{method}({_name_of(function)})"
         self.origin = _origin_of(function)
         self._instance: Callable[..., Any] | None = None
@@ -107,15 +108,38 @@ class UserFunction:
 
     def failure(self, error: Exception, spot: Spot, given: Any = None) -> DataError:
         """The error for an exception of the user's code."""
+        import numpy as np
+
         hint = ""
         if isinstance(error, KeyError) and hasattr(given, "keys"):
             hint = f" It was given the columns {list(given.keys())}."
+        elif isinstance(error, AttributeError) and type(error.obj) in (dict, np.ndarray):
+            if self.method == "map":
+                hint = ' It was given a dict, a value per column: row["x"].'
+            elif self.method in ("map_batches", "map_groups"):
+                hint = ' It was given a dict of numpy arrays; batch_format="pandas" gives it a DataFrame.'
         return DataError(f"{self} failed on {spot}: {_told(error)}.{hint}")
 
 
 def _told(error: BaseException) -> str:
     """Type and message, whatever its `__str__` does."""
     return describe_exception(error, rank=0, time_ns=0).message.rstrip(".")
+
+
+def _positional(method: str, name: str, values: Any) -> tuple[Any, ...]:
+    if values is None:
+        return ()
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise ConfigError(f"{method}: {name} is {values!r}: give a list or tuple of arguments, such as {name}=[3].")
+    return tuple(values)
+
+
+def _named(method: str, name: str, values: Any) -> dict[str, Any]:
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping) or not all(isinstance(each, str) for each in values):
+        raise ConfigError(f"{method}: {name} is {values!r}: give a dict of arguments by name.")
+    return dict(values)
 
 
 def _check(method: str, function: Any, has_constructor_args: bool) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paceline.air.checks import check_bool
+from paceline.air.checks import check_bool, warn_at_users_line
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.preprocessor import Preprocessor
+from paceline.data.dataset_base import DatasetBase
+from paceline.data.operations.columns import no_such_column
+from paceline.data.preprocessor import D, Preprocessor
 from paceline.data.preprocessors.columns import checked_columns
 from paceline.data.preprocessors.numeric import numbers_and_nulls
 from paceline.data.statistics_numeric import is_number_type
@@ -22,10 +24,12 @@ class Concatenator(Preprocessor):
 
     All columns are taken, or those in `include`, without those in `exclude`; they are removed. A tensor column
     contributes all of its elements. `dtype` is the type of the vectors' elements; by default the one that
-    holds the values of all columns.
+    holds the values of all columns. Names that are not there lead to a warning, or to an error with `raise_if_missing`.
     """
 
     _is_fittable = False
+    _told = False
+    """The user has been told of names that are not there."""
 
     def __init__(
         self,
@@ -44,6 +48,13 @@ class Concatenator(Preprocessor):
         self.dtype = None if dtype is None else _checked_dtype(dtype)
         self.raise_if_missing = raise_if_missing
 
+    def transform(self, ds: D) -> D:
+        """The dataset with the columns put together; lazily, when its rows are read."""
+        schema = ds._known_schema() if isinstance(ds, DatasetBase) else None
+        if schema is not None:
+            self._check_names(schema.names)  # here, where the user's line is known
+        return super().transform(ds)
+
     def _input_columns(self) -> tuple[str, ...] | None:
         return None if self.include is None else tuple(self.include)
 
@@ -61,15 +72,23 @@ class Concatenator(Preprocessor):
         return pa.record_batch([*(chunk.column(name) for name in rest), vectors], [*rest, self.output_column_name])
 
     def _taken(self, names: list[str]) -> list[str]:
+        self._check_names(names)
         wanted = names if self.include is None else self.include
-        if self.raise_if_missing:
-            absent = [name for name in (*wanted, *(self.exclude or ())) if name not in names]
-            if absent:
-                raise DataError(f"Concatenator: there are no columns {absent}; the columns are {names}.")
         taken = [name for name in names if name in wanted and name not in (self.exclude or ())]
         if not taken:
             raise DataError(f"Concatenator: none of the columns {names} is left to be put together.")
         return taken
+
+    def _check_names(self, names: list[str]) -> None:
+        absent = [name for name in (*(self.include or ()), *(self.exclude or ())) if name not in names]
+        if absent and self.raise_if_missing:
+            raise DataError(f"Concatenator: {no_such_column(absent[0], names)}")
+        if absent and not self._told:
+            self._told = True
+            warn_at_users_line(
+                f"Concatenator goes on without {absent}: {no_such_column(absent[0], names)} "
+                "raise_if_missing=True makes this an error."
+            )
 
     def _joined(self, chunk: pa.RecordBatch, taken: list[str]) -> np.ndarray:
         """The vectors of all rows. Their type depends on the columns' types only: all chunks must have the same."""

@@ -67,7 +67,7 @@ class ComputedSource(Source):
             rows = self._rows_before() if self._result is None else None
             if rows is None:
                 return self.resolved().blocks()
-            return row_blocks(self.describe() + ", rows", rows, default_block_rows(rows))
+            return row_blocks(self.describe(), rows, default_block_rows(rows))
 
     def skipped(self) -> list[str]:
         if self._result is not None:

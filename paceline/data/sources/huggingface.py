@@ -35,7 +35,7 @@ class HuggingFaceSource(Source):
         self.dataset = dataset.with_format("arrow")
         self.rows = len(dataset)
         self.block_rows = block_rows or default_block_rows(self.rows)
-        self._blocks = row_blocks("Hugging Face dataset, rows", self.rows, self.block_rows)
+        self._blocks = row_blocks("Hugging Face dataset", self.rows, self.block_rows)
 
     def blocks(self) -> Sequence[Block]:
         return self._blocks

@@ -40,7 +40,7 @@ class ImageSource(FileGroupSource):
         super().__init__(files, parallelism)
         check_pillow()
         self._size = _checked_size(size)
-        self._mode = mode
+        self._mode = _checked_mode(mode)
         self._include_paths = include_paths
         self._schema: pa.Schema | None = None
 
@@ -129,6 +129,18 @@ def decode_image(content: bytes, label: str, size: tuple[int, int] | None, mode:
 def _checked_size(size: tuple[int, int] | None) -> tuple[int, int] | None:
     if size is None:
         return None
-    if len(size) != 2 or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in size):
+    sides = size if isinstance(size, tuple | list) else ()
+    if len(sides) != 2 or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in sides):
         raise ConfigError(f"size={size!r}: give (height, width) in pixels.")
-    return size[0], size[1]
+    return sides[0], sides[1]
+
+
+def _checked_mode(mode: str | None) -> str | None:
+    from PIL import ImageMode
+
+    if mode is not None:
+        try:
+            ImageMode.getmode(mode)
+        except (KeyError, TypeError):
+            raise ConfigError(f'mode={mode!r}: give a mode of Pillow, such as "RGB", "RGBA" or "L".') from None
+    return mode

@@ -10,10 +10,11 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
+from paceline.air import session
 from paceline.air.errors import ConfigError, DataError, DataNotFoundError
 from paceline.data.sources.file_entry import FileEntry, local_state, stamp_of
 from paceline.storage.filesystem import without_credentials
@@ -44,8 +45,11 @@ def list_files(paths: Paths, filesystem: Any = None, extensions: tuple[str, ...]
 def _as_list(paths: Paths) -> list[str]:
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
-    if not isinstance(paths, Iterable):
-        raise ConfigError(f"paths is a {type(paths).__name__}; give a path, a URI, or a list of them.")
+    if not isinstance(paths, Sequence | Iterator | Set):  # a frame or dict would give the names of its columns
+        raise ConfigError(
+            f"paths is a {type(paths).__name__}; give a path, a URI, or a list of them. What is in memory already is "
+            "for from_pandas, from_arrow, from_items and the like."
+        )
     result = []
     for path in paths:
         plain = os.fspath(path) if isinstance(path, str | os.PathLike) else path
@@ -59,7 +63,17 @@ def _as_list(paths: Paths) -> list[str]:
 
 def _expand(path: str, filesystem: Any, extensions: tuple[str, ...]) -> list[FileEntry]:
     remote, place = _filesystem_of(path, filesystem)
-    entries = _local_entries(place, extensions) if remote is None else _remote_entries(remote, place, path, extensions)
+    try:
+        entries = (
+            _local_entries(place, extensions) if remote is None else _remote_entries(remote, place, path, extensions)
+        )
+    except DataNotFoundError as error:
+        if remote is not None or os.path.isabs(os.path.expanduser(path)) or session.current() is None:
+            raise
+        raise DataNotFoundError(
+            f"{error} The path {path!r} is relative, and each worker runs in a directory of its own: "
+            "use an absolute path."
+        ) from None
     return sorted(entries, key=lambda entry: natural_key(entry.path))
 
 
@@ -79,6 +93,8 @@ def _filesystem_of(path: str, filesystem: Any) -> tuple[Any, str]:
         raise ConfigError(f"{without_credentials(path)} needs a package: {error}") from error
     except ValueError as error:
         raise ConfigError(f"{without_credentials(path)} cannot be used: {error}") from error
+    except Exception as error:  # connecting may fail in as many ways as there are file systems
+        raise DataError(f"{without_credentials(path)} cannot be reached: {_first_line(error)}") from error
     if _is_local(opened):
         return None, os.path.abspath(place)
     return opened, str(place)
@@ -201,13 +217,15 @@ def _remote_entries(filesystem: Any, place: str, given: str, extensions: tuple[s
         found = filesystem.find(place, detail=True).values()
     except DataError:
         raise
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if (problem := _behind(error)) is not None:
+            raise DataError(f"{label} cannot be reached: {_first_line(problem)}") from error
         names = _names_beside(
             lambda parent: [str(path) for path in filesystem.ls(parent, detail=False)], filesystem._parent(place)
         )
         raise _missing(label, place.rsplit("/", 1)[-1], names) from None
     except Exception as error:  # each filesystem has classes of its own for "no such bucket" and "not allowed"
-        raise DataError(f"{label} cannot be listed: {type(error).__name__}: {error}.") from error
+        raise DataError(f"{label} cannot be listed: {_first_line(error)}") from error
     entries = [
         _remote_entry(filesystem, info, name)
         for info in found
@@ -216,6 +234,20 @@ def _remote_entries(filesystem: Any, place: str, given: str, extensions: tuple[s
     if not entries:
         raise _nothing_in(label, extensions)
     return entries
+
+
+def _behind(error: FileNotFoundError) -> BaseException | None:
+    """What really happened, where a file system says "not found" of a server that did not answer or refused."""
+    cause = error.__cause__
+    if isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) == 404:
+        return None
+    return cause if isinstance(cause, OSError) or hasattr(cause, "status") else None
+
+
+def _first_line(error: BaseException) -> str:
+    """Type and message; some libraries append pages of a Java stack or of XML."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}." if lines else f"{type(error).__name__}."
 
 
 def _remote_matches(filesystem: Any, place: str, label: str) -> list[FileEntry]:

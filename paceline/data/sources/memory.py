@@ -42,7 +42,7 @@ class TableSource(Source):
     def _cut(self) -> Sequence[Block]:
         rows = self.table.num_rows
         each = self.table.nbytes / rows if rows else 0.0
-        return row_blocks("table, rows", rows, self.block_rows, each)
+        return row_blocks("in-memory table", rows, self.block_rows, each)
 
     def blocks(self) -> Sequence[Block]:
         return self._blocks
@@ -53,7 +53,7 @@ class TableSource(Source):
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
         rows = rows_of_block(block, request, self.table.num_rows, self.block_rows)
         for chunk in self.table.slice(rows.start, len(rows)).to_batches(max_chunksize=request.chunk_rows):
-            yield chunk if request.columns is None else chosen(chunk, request.columns, "table")
+            yield chunk if request.columns is None else chosen(chunk, request.columns, "in-memory table")
 
     def describe(self) -> str:
         return f"table({self.table.num_rows} rows)"
@@ -71,7 +71,7 @@ class RangeSource(Source):
         self.rows = rows
         self.shape = shape
         self.block_rows = block_rows or default_block_rows(rows)
-        self._blocks = row_blocks("range, rows", rows, self.block_rows)
+        self._blocks = row_blocks(self.describe(), rows, self.block_rows)
 
     def blocks(self) -> Sequence[Block]:
         return self._blocks
@@ -83,7 +83,7 @@ class RangeSource(Source):
         rows = rows_of_block(block, request, self.rows, self.block_rows)
         for first in range(rows.start, rows.stop, request.chunk_rows):
             chunk = self._chunk(range(first, min(first + request.chunk_rows, rows.stop)))
-            yield chunk if request.columns is None else chosen(chunk, request.columns, "range")
+            yield chunk if request.columns is None else chosen(chunk, request.columns, self.describe())
 
     def _chunk(self, rows: range) -> Chunk:
         numbers = np.arange(rows.start, rows.stop, dtype=np.int64)

@@ -32,7 +32,7 @@ class TorchDatasetSource(Source):
         self.dataset = dataset
         self.rows = len(dataset)
         self.block_rows = block_rows or _BLOCK_ROWS
-        self._blocks = row_blocks(f"{self._name}, items", self.rows, self.block_rows)
+        self._blocks = row_blocks(self._name, self.rows, self.block_rows, unit="items")
         self._schema: pa.Schema | None = None
 
     def blocks(self) -> Sequence[Block]:
@@ -61,7 +61,14 @@ class TorchDatasetSource(Source):
 
     def _chunk(self, indices: range) -> Chunk:
         place = f"{self._name}, items {indices.start} to {indices.stop - 1}"
-        return from_rows([_row(item) for item in self._items(indices)], place)
+        items = self._items(indices)
+        for index, item in zip(indices, items, strict=False):
+            if isinstance(item, tuple) and isinstance(items[0], tuple) and len(item) != len(items[0]):
+                raise DataError(
+                    f"{self._name}: item {index} has {len(item)} values and item {indices.start} has {len(items[0])}; "
+                    "all must have as many, since each becomes a column."
+                )
+        return from_rows([_row(item) for item in items], place)
 
     def _items(self, indices: range) -> Sequence[Any]:
         index = indices.start
