@@ -36,7 +36,7 @@ def train_loop(config: dict[str, Any]) -> None:
     model = prepare_model(network)
     optimizer = torch.optim.Adam(model.parameters(), lr=config["lr"])
 
-    for epoch in range(config["epochs"]):
+    for epoch in range(train_rows.epoch, config["epochs"]):
         for batch in train_rows.iter_torch_batches(batch_size=16):
             loss = nn.functional.cross_entropy(model(batch["features"]), batch["diagnosis"])
             optimizer.zero_grad()
