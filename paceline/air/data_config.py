@@ -146,9 +146,10 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         names = self.datasets_to_split
-        if isinstance(names, str):
-            check_choice(names, "datasets_to_split", ("all",))
-        elif names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        if isinstance(names, str) and names != "all":
+            raise ConfigError(f"datasets_to_split is {names!r}: use a list of dataset names, [{names!r}], or 'all'.")
+        listed = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if names is not None and names != "all" and not listed:
             raise ConfigError(f"datasets_to_split is {names!r}: use a list of dataset names, or 'all'.")
         if self.uneven is not None:
             check_choice(self.uneven, "uneven", UNEVEN_CHOICES)

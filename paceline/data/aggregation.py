@@ -20,6 +20,7 @@ from paceline.air.errors import ConfigError, DataError
 from paceline.data.aggregate import VALID, AggregateFn, Aggregation, ColumnAggregation, Offsets
 from paceline.data.column_arrays import column_array
 from paceline.data.formats import to_rows
+from paceline.data.operations.columns import no_such_column
 from paceline.data.sources.sorted_rows import sort_order, sortable
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ class Aggregator:
         known = set(schema.names)
         for name in wanted:
             if name not in known:
-                raise DataError(f"aggregate: there is no column {name!r}; the columns are {schema.names}.")
+                what = "groupby" if name in self._keys else next(each.name for each in self._native if each.on == name)
+                raise DataError(f"{what}: {no_such_column(name, schema.names)}")
         if self._own or not wanted:
             return None  # a function of the user's may look at any column; and rows without columns cannot be counted
         return tuple(dict.fromkeys(wanted))

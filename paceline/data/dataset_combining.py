@@ -122,9 +122,7 @@ class Combining(DatasetBase):
         shuffle=True shuffles first; the two sets then keep their rows in all epochs.
         """
         if seed is not None and not shuffle:
-            warn_at_users_line(
-                "train_test_split: seed has no effect without shuffle=True; the last rows are taken."
-            )
+            warn_at_users_line("train_test_split: seed has no effect without shuffle=True; the last rows are taken.")
         rows = self._row_count()
         if isinstance(test_size, float):
             if not 0 < test_size < 1:

@@ -39,6 +39,26 @@ def torch_columns(chunk: Chunk, dtypes: Dtypes = None, copy: bool = False) -> di
     return {name: _tensor(column, name, wanted.get(name), copy) for name, column in columns}
 
 
+def checked_dtypes(dtypes: Any) -> Dtypes:
+    """The types that the user means, as torch's own; numpy's and names ("float32") are taken as well."""
+    if isinstance(dtypes, Mapping):
+        return {name: _checked_dtype(dtype, f"dtypes[{name!r}]") for name, dtype in dtypes.items()}
+    return None if dtypes is None else _checked_dtype(dtypes, "dtypes")
+
+
+def _checked_dtype(dtype: Any, what: str) -> torch.dtype:
+    import torch
+
+    if isinstance(dtype, str):
+        dtype = getattr(torch, dtype.removeprefix("torch."), dtype)
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    try:
+        return torch.from_numpy(np.empty(0, dtype)).dtype
+    except (TypeError, ValueError):
+        raise ConfigError(f"{what} is {dtype!r}: give a type of torch, such as torch.float32.") from None
+
+
 def split(
     chunk: Chunk, batch_rows: int, dtypes: Dtypes = None, copy: bool = False
 ) -> Iterator[dict[str, torch.Tensor]]:
@@ -133,6 +153,11 @@ def features_and_label(
     or of columns. Unsqueezing gives columns of plain numbers a second dimension of length one.
     """
     import torch
+
+    label_column_dtype = (
+        None if label_column_dtype is None else _checked_dtype(label_column_dtype, "label_column_dtype")
+    )
+    feature_column_dtypes = checked_dtypes(feature_column_dtypes)
 
     def matrix(batch: dict[str, torch.Tensor], names: Sequence[str], group: str | None) -> torch.Tensor:
         parts = []

@@ -20,15 +20,22 @@ MAIN_MARK = "__paceline_worker__"
 """Set in a `__main__` module that belongs to a worker process and not to a user's script."""
 
 
-def dumps(obj: Any, what: str) -> bytes:
-    """Pickle `obj` by value where needed; `what` is how the user knows it, e.g. ``train_loop_config``."""
+def dumps(
+    obj: Any,
+    what: str,
+    whom: str = "the workers",
+    advice: str = "Create it inside the training function, or pass what is needed to create it.",
+) -> bytes:
+    """Pickle `obj` by value where needed; `what` is how the user knows it, e.g. ``train_loop_config``.
+
+    `whom` and `advice` are for the message if that fails: who was to get it, and what to do instead.
+    """
     try:
         return _pickled(obj)
     except Exception as error:
         path, culprit, reason = _find_culprit(obj, what, error)
         raise SerializationError(
-            f"{path} ({_type_name(culprit)}) cannot be sent to the workers: {_first_line(reason)}. "
-            f"Create it inside the training function, or pass what is needed to create it."
+            f"{path} ({_type_name(culprit)}) cannot be sent to {whom}: {_first_line(reason)}. {advice}"
         ) from None  # The pickler's own traceback says nothing that the reason does not say.
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
     from paceline.data.ingest.request import Ingest
 
+_MAKERS = {"datasets": "from_huggingface", "torch": "from_torch", "pandas": "from_pandas", "pyarrow": "from_arrow"}
 DEFAULT_DATASET_CONFIG = {TRAIN_DATASET_KEY: DatasetConfig(fit=True, split=True), WILDCARD: DatasetConfig(split=False)}
 
 
@@ -28,15 +29,24 @@ def check_datasets(datasets: Mapping[str, Any], preprocessor: Any) -> None:
                 raise ConfigError(f"datasets: names are strings, not {name!r}.")
             refuse_ray_dataset(value, f"datasets[{name!r}]")
             if not isinstance(value, Dataset) and not callable(value):
+                kind = type(value)
                 raise ConfigError(
                     f"datasets[{name!r}] must be a paceline.data Dataset, or a function without arguments that makes "
-                    f"one, not {type(value).__name__}. Make one with paceline.data.from_pandas(), read_parquet(), ..."
+                    f"one, not {kind.__module__}.{kind.__qualname__}. {_way_to_a_dataset(kind)}"
                 )
     if preprocessor is not None:
         from paceline.data.preprocessor import Preprocessor
 
         if not isinstance(preprocessor, Preprocessor):
             raise ConfigError(f"preprocessor must be a paceline.data Preprocessor, not {type(preprocessor).__name__}.")
+
+
+def _way_to_a_dataset(kind: type) -> str:
+    packages = [base.__module__.partition(".")[0] for base in kind.__mro__]
+    maker = next((_MAKERS[package] for package in packages if package in _MAKERS), None)
+    if maker is None:
+        return "Make one with paceline.data.from_pandas(), read_parquet(), ..."
+    return f"Make one of it with paceline.data.{maker}()."
 
 
 def complete_configs(

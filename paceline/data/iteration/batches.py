@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from paceline.air.checks import whole_number
-from paceline.air.errors import DataError
+from paceline.air.errors import ConfigError, DataError
 from paceline.data.iteration.background import Background
 from paceline.data.iteration.batching import runs
 from paceline.data.iteration.options import DEFAULT_BATCH_ROWS, BatchOptions
@@ -152,15 +152,18 @@ class Batches(ABC):
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
+        prefetch_blocks: int | None = None,
         _collate_fn: Callable[[Any], Any] | None = None,
     ) -> BatchIterable[Any]:
         """Batches as dicts of numpy arrays ("numpy", the default), pandas frames or Arrow tables.
 
         Only the last batch of a pass may be shorter than `batch_size`. What is given out is yours: writing to
-        it changes nothing else.
+        it changes nothing else. `prefetch_blocks` is the old spelling of `prefetch_batches`.
         """
         from paceline.data.formats import check_batch_format, to_batch
 
+        if prefetch_blocks is not None:
+            prefetch_batches = prefetch_blocks
         options = BatchOptions.checked(
             batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
         )
@@ -169,7 +172,7 @@ class Batches(ABC):
         def cut(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
             for start in range(0, run.num_rows, max(1, rows)):
                 batch = to_batch(run.slice(start, rows), chosen, copy=copy, own=not copy)
-                yield batch if _collate_fn is None else _collate_fn(batch)
+                yield batch if _collate_fn is None else _collated(_collate_fn, batch)
 
         return BatchIterable(self._begin, options, cut, self._rows_per_pass, in_background=_collate_fn is not None)
 
@@ -199,6 +202,9 @@ class Batches(ABC):
 
         if collate_fn is not None and dtypes is not None:
             raise DataError("iter_torch_batches: collate_fn makes the tensors itself, so dtypes= has no use with it.")
+        if collate_fn is not None and not callable(collate_fn):
+            raise ConfigError(f"collate_fn is {collate_fn!r}: give a function that gets a dict of numpy arrays.")
+        dtypes = torch_batches.checked_dtypes(dtypes)
         options = BatchOptions.checked(
             batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
         )
@@ -207,7 +213,7 @@ class Batches(ABC):
             assert collate_fn is not None
             for start in range(0, run.num_rows, max(1, rows)):
                 columns: Any = to_batch(run.slice(start, rows), "numpy", copy=copy, own=not copy)
-                yield torch_batches.to_device(collate_fn(columns), device)
+                yield torch_batches.to_device(_collated(collate_fn, columns), device)
 
         def cut(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
             for batch in torch_batches.split(run, rows, dtypes, copy):
@@ -341,6 +347,16 @@ class Batches(ABC):
     def columns(self) -> list[str]:
         """Names of the columns."""
         return list(self.schema().names)
+
+
+def _collated(collate_fn: Callable[[Any], Any], batch: Any) -> Any:
+    try:
+        return collate_fn(batch)
+    except Exception as error:
+        name = getattr(collate_fn, "__qualname__", type(collate_fn).__qualname__)
+        given = f" It was given a dict of numpy arrays: {list(batch)}." if isinstance(batch, dict) else ""
+        error.add_note(f"This happened in collate_fn={name}.{given}")
+        raise
 
 
 def _rows_of(begin: Callable[[BatchOptions], Epoch], options: BatchOptions) -> Iterator[dict[str, Any]]:

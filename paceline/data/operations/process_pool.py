@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline.air.errors import DataError, RemoteError
+from paceline.air.errors import DataError, RemoteError, SerializationError
 from paceline.data.operations import pool_connection, pool_worker
 from paceline.engine.failures import describe_exit
 from paceline.engine.local import linux, thread_pools
@@ -53,7 +53,7 @@ class ProcessPool:
 
     def __init__(self, work: Work, processes: Processes) -> None:
         self._least, self._most = processes
-        self._shared = _Shared(dumps(work, work.function.label), str(work.function), self._most)
+        self._shared = _Shared(_pickled(work), str(work.function), self._most)
         self._closing = weakref.finalize(self, _Shared.stop, self._shared)
 
     @property
@@ -82,6 +82,18 @@ class ProcessPool:
         for thread in self._shared.threads:
             if thread is not threading.current_thread():
                 thread.join()
+
+
+def _pickled(work: Work) -> bytes:
+    try:
+        return dumps(work, work.function.label)
+    except SerializationError:
+        advice = (
+            "Make it in the constructor of a class with a __call__ method, and give the class instead of the function: "
+            "each process makes an instance of its own."
+        )
+        dumps(work.function.function, work.function.label, "the processes of concurrency=", advice)
+        raise
 
 
 class _Shared:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.air.errors import DataError
-from paceline.data.column_arrays import column_array
+from paceline.data.column_arrays import column_array, kind_of
 from paceline.data.formats import BatchFormat, conform, from_batch, from_rows, to_batch, to_numpy, to_rows, writable
 from paceline.data.operations.gathering import Gathering
 
@@ -194,12 +194,20 @@ class FilterWork(Work):
         for index, row in enumerate(to_rows(chunk)):
             try:
                 output = call(row, *args, **kwargs)
-                kept.append(bool(output))
             except Exception as error:
                 raise function.failure(error, spot.row(index), row) from error
-            if output is None:
-                raise DataError(f"{function} returned None on {spot.row(index)}: return True or False.")
+            kept.append(output if isinstance(output, bool) else self._as_bool(output, spot.row(index)))
         yield chunk.filter(pa.array(kept, pa.bool_()))
+
+    def _as_bool(self, output: Any, spot: Spot) -> bool:
+        """Truth values of numpy and torch count, and 0 and 1. Text or other numbers are more likely slips."""
+        try:
+            value = output.item()
+        except Exception:  # no such thing, or an array of several values
+            value = output
+        if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+            return bool(value)
+        raise DataError(f"{self.function} returned {kind_of(output)} on {spot}: return True or False.")
 
 
 class ColumnWork(Work):

@@ -49,7 +49,7 @@ class WholeGroups(Source):
     """Rows sorted by key, each group in one block."""
 
     def __init__(self, child: Plan, keys: tuple[str, ...]) -> None:
-        self._sorted: SortedSource | StoredSource = SortedSource(child, tuple((key, False) for key in keys))
+        self._sorted: SortedSource | StoredSource = SortedSource(child, tuple((key, False) for key in keys), "groupby")
         self._keys = keys
         self._cuts: list[int] | None = None
 

@@ -81,8 +81,8 @@ class JoinedSource(ComputedSource):
             common = _common_type(one.type, other.type)
             if common is None or pa.types.is_null(common):
                 raise DataError(
-                    f"{self.describe()}: column {name!r} is {one.type} on the left and {other.type} on the right; "
-                    "give both the same type, of which there are values."
+                    f"{self.describe()}: column {name!r} is {one.type} on the left and {other.type} on the right, and "
+                    "values of these types cannot be compared. Convert one side first (map_batches)."
                 )
             left_columns[new], right_columns[new] = one.cast(common), other.cast(common)
         left_numbered = pa.table({**left_columns, _LEFT: np.arange(len(left))})

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.air.errors import DataError
+from paceline.data.operations.columns import no_such_column
 from paceline.data.sources.computed import ComputedSource
 from paceline.data.store import Indices, StoredSource, store, stored
 
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
 class SortedSource(ComputedSource):
     """Sorted by Arrow: stable, nulls last. In memory are the key columns and a number per row, not the rows."""
 
-    def __init__(self, child: Plan, keys: tuple[tuple[str, bool], ...]) -> None:
+    def __init__(self, child: Plan, keys: tuple[tuple[str, bool], ...], method: str = "sort") -> None:
         super().__init__((child,))
         self._keys = keys
         """Columns, and whether each is to descend."""
+        self._method = method
+        """What the user called, for messages."""
 
     def describe(self) -> str:
-        return f"sort({', '.join(name for name, _ in self._keys)})"
+        return f"{self._method}({', '.join(name for name, _ in self._keys)})"
 
     def _compute(self) -> StoredSource:
         rows = stored(self._children[0])
@@ -53,7 +56,7 @@ def sortable(table: pa.Table, names: list[str], what: str) -> pa.Table:
     columns = {}
     for name in names:
         if name not in table.column_names:
-            raise DataError(f"{what}: there is no column {name!r}; the columns are {table.column_names}.")
+            raise DataError(f"{what}: {no_such_column(name, table.column_names)}")
         column = table.column(name)
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
