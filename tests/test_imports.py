@@ -67,7 +67,7 @@ EXPORTED: dict[str, set[str]] = {
     "paceline.air": CONFIGS | {"Checkpoint", "DatasetConfig", "Result", "session"},
     "paceline.data": READERS
     | {"from_arrow", "from_huggingface", "from_items", "from_numpy", "from_pandas", "from_torch"}
-    | {"range", "range_tensor"}
+    | {"range", "range_table", "range_tensor"}
     | {"ActorPoolStrategy", "DataIterator", "Dataset", "GroupedData", "Preprocessor"},
     "paceline.data.preprocessors": PREPROCESSORS | {"Preprocessor"},
     "paceline.train": CONFIGS

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from paceline.data.from_objects import from_pandas as from_pandas
     from paceline.data.from_objects import from_torch as from_torch
     from paceline.data.from_objects import range as range
+    from paceline.data.from_objects import range_table as range_table
     from paceline.data.from_objects import range_tensor as range_tensor
     from paceline.data.grouped import GroupedData as GroupedData
     from paceline.data.iterator import DataIterator as DataIterator
@@ -45,6 +46,7 @@ _PLACES = {
     "from_pandas": "paceline.data.from_objects",
     "from_torch": "paceline.data.from_objects",
     "range": "paceline.data.from_objects",
+    "range_table": "paceline.data.from_objects",
     "range_tensor": "paceline.data.from_objects",
     "read_binary_files": "paceline.data.read",
     "read_csv": "paceline.data.read",
@@ -57,13 +59,23 @@ _PLACES = {
     "read_webdataset": "paceline.data.read",
 }
 _SUBMODULES = ("aggregate", "dataset", "grouped", "iterator", "preprocessor", "preprocessors")
+_SETTINGS = "there is nothing to set here: batch sizes, concurrency and reading ahead are arguments of the methods"
 _OF_OTHER_ENGINES = {
+    "DataContext": _SETTINGS,
+    "DatasetContext": _SETTINGS,
+    "ExecutionOptions": _SETTINGS,
+    "ExecutionResources": _SETTINGS,
     "from_dask": "convert with .compute() and use from_pandas()",
+    "from_mars": "convert with .to_pandas() and use from_pandas()",
     "from_modin": "convert with ._to_pandas() and use from_pandas()",
+    "from_polars": "use from_arrow(), which takes Polars frames",
     "from_spark": "write Parquet with Spark and use read_parquet()",
     "from_tf": "use from_numpy() or read_tfrecords()",
+    "read_datasource": "read with one of the read_ functions, or yield batches from map_batches over a list of places",
     "read_mongo": "use pymongoarrow and from_arrow()",
+    "read_parquet_bulk": "use read_parquet(), which reads many small files as well",
     "read_sql": "use DuckDB, Polars or pandas.read_sql, and from_arrow() or from_pandas()",
+    "set_progress_bars": "there are no progress bars to turn off; stats() tells where time went",
 }
 
 __all__ = sorted(_PLACES)

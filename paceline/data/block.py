@@ -90,6 +90,10 @@ class Source(ABC):
         """What was left out because it could not be read, where the user allowed that: one line each."""
         return []
 
+    def input_files(self) -> list[str]:
+        """The files that rows are read from, in their order."""
+        return []
+
     def seeds(self) -> tuple[int, ...]:
         """All seeds that decide which rows there are and in which order: with others it is another dataset."""
         return ()

@@ -18,6 +18,7 @@ from paceline.data.iteration.options import BatchOptions
 from paceline.data.iteration.plan_epoch import PlanEpoch
 from paceline.data.iteration.read_ahead import Piece
 from paceline.data.iteration.stats import IterationStats
+from paceline.data.method_names import named_after_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from paceline.data.iterator import DataIterator
 
 
+@named_after_class
 class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
     """Rows from files or memory, and what is to be done to them; nothing is read before it is asked for.
 
@@ -59,6 +61,14 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("a dataset is iterated with iter_rows() or iter_batches()")
+
+    def __getitem__(self, key: object) -> Any:
+        if isinstance(key, str):
+            raise TypeError(
+                f"columns are chosen with select_columns([{key!r}]); values are those of to_pandas()[{key!r}], "
+                "iter_batches() or take()"
+            )
+        raise TypeError("rows have no numbers to get them by: use take(n), limit(n), split_at_indices() or iter_rows()")
 
     def __bool__(self) -> bool:
         return True

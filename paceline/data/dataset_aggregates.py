@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.checks import warn_at_users_line
 from paceline.data.dataset_base import DatasetBase
 
 if TYPE_CHECKING:
@@ -16,7 +17,12 @@ class Aggregates(DatasetBase):
 
     def count(self) -> int:
         """How many rows there are; files that say so are not read for it."""
-        return sum(self._plan.row_counts())
+        rows = sum(self._plan.row_counts())
+        skipped = self._plan.skipped()
+        if skipped:
+            more = f" And {len(skipped) - 1} more, see stats()." if len(skipped) > 1 else ""
+            warn_at_users_line(f"count: {rows:,} rows without what could not be read. {skipped[0]}{more}")
+        return rows
 
     def aggregate(self, *aggregations: Aggregation) -> dict[str, Any]:
         """Several aggregations in one pass: {their name: value}."""

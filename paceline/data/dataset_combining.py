@@ -178,6 +178,18 @@ class Combining(DatasetBase):
 
         return self._of(stored(self._plan))
 
+    def fully_executed(self) -> Self:
+        """The old name of `materialize`."""
+        return self.materialize()
+
+    def lazy(self) -> Self:
+        """Itself: datasets are always lazy."""
+        return self
+
+    def input_files(self) -> list[str]:
+        """The files that the rows are read from; none for what was in memory, or has been materialized."""
+        return self._plan.input_files()
+
     def num_blocks(self) -> int:
         """How many parts the rows come in."""
         return len(self._plan.blocks())

@@ -140,6 +140,11 @@ def range(n: int, *, parallelism: int = -1) -> Dataset:
     return _dataset(RangeSource(n, block_rows=_block_rows(n, parallelism, "range")))
 
 
+def range_table(n: int, *, parallelism: int = -1) -> Dataset:
+    """The old name of a range with a column; `range` gives the same, with the column "id" instead of "value"."""
+    return range(n, parallelism=parallelism).rename_columns({"id": "value"})
+
+
 def range_tensor(n: int, *, shape: tuple[int, ...] = (1,), parallelism: int = -1) -> Dataset:
     """n tensors of that shape in a column "data", each filled with its row number; made when they are read."""
     from paceline.data.sources.memory import RangeSource

@@ -16,6 +16,7 @@ from paceline.data.iteration.batches import Batches, Epoch
 from paceline.data.iteration.options import BatchOptions
 from paceline.data.iteration.plan_epoch import PlanEpoch
 from paceline.data.iteration.stats import IterationStats
+from paceline.data.method_names import named_after_class
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
 
 
+@named_after_class
 class DataIterator(Batches):
     """What get_dataset_shard() gives. Each pass over it is the next epoch.
 
@@ -160,6 +162,15 @@ class DataIterator(Batches):
     def window(self, *, blocks_per_window: int = 10, bytes_per_window: int | None = None) -> DataIterator:
         """Itself: rows stream in windows of their own already."""
         return self
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("a shard is iterated with iter_batches(), iter_torch_batches() or iter_rows()")
+
+    def __len__(self) -> int:
+        raise TypeError("len() of a shard could mean rows or batches: use count(), or len(shard.iter_batches(...))")
+
+    def __bool__(self) -> bool:
+        return True
 
     def __repr__(self) -> str:
         return f"DataIterator({self._label()}, epoch={self.epoch})"

@@ -164,6 +164,9 @@ class Plan(Source):
     def skipped(self) -> list[str]:
         return self.source.skipped()
 
+    def input_files(self) -> list[str]:
+        return self.source.input_files()
+
     def seeds(self) -> tuple[int, ...]:
         return (*self.source.seeds(), *(seed for operation in self.operations for seed in operation.seeds))
 

@@ -344,6 +344,10 @@ class Batches(ABC):
         for row in self.take(limit):
             print(row)
 
+    def default_batch_format(self) -> type:
+        """What a batch is where no format is asked for: a dict, of numpy arrays by column."""
+        return dict
+
     def columns(self) -> list[str]:
         """Names of the columns."""
         return list(self.schema().names)

@@ -33,6 +33,9 @@ class CombinedSource(Source):
     def skipped(self) -> list[str]:
         return [line for child in self.children for line in child.skipped()]
 
+    def input_files(self) -> list[str]:
+        return list(dict.fromkeys(file for child in self.children for file in child.input_files()))
+
     def seeds(self) -> tuple[int, ...]:
         return tuple(seed for child in self.children for seed in child.seeds())
 

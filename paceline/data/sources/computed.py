@@ -27,6 +27,7 @@ class ComputedSource(Source):
     def __init__(self, children: tuple[Plan, ...]) -> None:
         self._children = children
         self._seeds = tuple(seed for child in children for seed in child.seeds())
+        self._files = list(dict.fromkeys(file for child in children for file in child.input_files()))
         self._result: StoredSource | None = None
         self._lock = threading.RLock()
 
@@ -73,6 +74,9 @@ class ComputedSource(Source):
         if self._result is not None:
             return self._result.skipped()
         return [line for child in self._children for line in child.skipped()]
+
+    def input_files(self) -> list[str]:
+        return self._files
 
     def seeds(self) -> tuple[int, ...]:
         return self._seeds

@@ -32,6 +32,9 @@ class FileSource(Source):
     def __init__(self, files: tuple[FileEntry, ...]) -> None:
         self.files = files
 
+    def input_files(self) -> list[str]:
+        return [file.label for file in self.files]
+
     def describe(self) -> str:
         return f"read_{self.format}({self.files[0].label}{', ...' if len(self.files) > 1 else ''})"
 

@@ -62,10 +62,14 @@ class WholeGroups(Source):
     def skipped(self) -> list[str]:
         return self._sorted.skipped()
 
+    def input_files(self) -> list[str]:
+        return self._sorted.input_files()
+
     def blocks(self) -> Sequence[Block]:
         cuts = self._found_cuts()
         return [
-            Block(f"{self.describe()}, sorted rows {start} to {stop}", stop - start) for start, stop in pairwise(cuts)
+            Block(f"{self.describe()}, sorted rows {start} to {stop - 1}", stop - start)
+            for start, stop in pairwise(cuts)
         ]
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:

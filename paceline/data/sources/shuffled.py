@@ -55,6 +55,9 @@ class _ComputedOrder(Source):
     def skipped(self) -> list[str]:
         return self.child.skipped()
 
+    def input_files(self) -> list[str]:
+        return self.child.input_files()
+
     def seeds(self) -> tuple[int, ...]:
         return (self.seed, *self.child.seeds())
 
