@@ -68,9 +68,9 @@ class ProcessPool:
             for chunk, spot in portions:
                 under_way.append(self._shared.submit(_Task(chunk, spot, Future()), self._least))
                 if len(under_way) >= PORTIONS_PER_PROCESS * self._most:
-                    yield from under_way.popleft().result()
+                    yield from _result(under_way.popleft())
             while under_way:
-                yield from under_way.popleft().result()
+                yield from _result(under_way.popleft())
         finally:
             for answer in under_way:
                 answer.cancel()
@@ -82,6 +82,13 @@ class ProcessPool:
         for thread in self._shared.threads:
             if thread is not threading.current_thread():
                 thread.join()
+
+
+def _result(answer: Future[list[Chunk]]) -> list[Chunk]:
+    error = answer.exception()
+    if error is not None:
+        raise error  # here and not in the future's code, whose lines would stand in a failure beside the user's
+    return answer.result()
 
 
 def _pickled(work: Work) -> bytes:
