@@ -30,9 +30,10 @@ def check_datasets(datasets: Mapping[str, Any], preprocessor: Any) -> None:
             refuse_ray_dataset(value, f"datasets[{name!r}]")
             if not isinstance(value, Dataset) and not callable(value):
                 kind = type(value)
+                known_as = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
                 raise ConfigError(
                     f"datasets[{name!r}] must be a paceline.data Dataset, or a function without arguments that makes "
-                    f"one, not {kind.__module__}.{kind.__qualname__}. {_way_to_a_dataset(kind)}"
+                    f"one, not {known_as}. {_way_to_a_dataset(kind)}"
                 )
     if preprocessor is not None:
         from paceline.data.preprocessor import Preprocessor

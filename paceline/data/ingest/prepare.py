@@ -171,7 +171,7 @@ def _notes(dataset: PreparedDataset, workers: int) -> list[str]:
         notes.append(
             f"dataset {dataset.name!r}: {rows:,} rows do not divide by {workers} workers, so some ranks get a row more "
             'than others (uneven="all"). If that makes a batch more, a collective in each batch (DDP) waits for ever '
-            "at the last one: use uneven=\"equal\", or torch's Join."
+            'at the last one: use uneven="equal", or torch\'s Join.'
         )
     if dataset.uneven == "equal":
         if rows < workers:
