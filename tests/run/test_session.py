@@ -130,6 +130,7 @@ def test_shards_by_name(tmp_path: Path) -> None:
     session.shards = {"train": [1]}
     assert session.get_dataset_shard() == session.get_dataset_shard("train") == [1]
     session.shards["valid"] = [2]
-    assert session.get_dataset_shard("other") is None
+    with pytest.warns(UserWarning, match=r"given the datasets \['train', 'valid'\]"):
+        assert session.get_dataset_shard("other") is None
     with pytest.raises(RuntimeError, match="train, valid"):
         session.get_dataset_shard()
