@@ -1,0 +1,158 @@
+"""The kinds of data that predictors take and give, and the ways between them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from paceline.air.errors import ConfigError, DataError
+from paceline.data.dataset_base import DatasetBase
+from paceline.data.formats import from_batch, to_batch
+from paceline.train.predictor import PREDICTIONS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from paceline.data.preprocessor import Preprocessor
+    from paceline.train.predictor import BatchFormat
+
+
+def kind_of(data: Any, predictor: str) -> BatchFormat:
+    """Which of the three kinds `data` is; what is none of them is refused."""
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return "pyarrow"
+    if isinstance(data, np.ndarray):
+        if data.ndim == 0:
+            raise ConfigError(f"{predictor}.predict: a single value is no batch; give an array with one row: [value].")
+        return "numpy"
+    if isinstance(data, Mapping):
+        _check_columns(data, predictor)
+        return "numpy"
+    if _is_frame(data):
+        return "pandas"
+    raise ConfigError(f"{predictor}.predict takes {_KINDS}, not {_named(data)}.{_advice(data)}")
+
+
+_KINDS = "a DataFrame, a numpy array, a dict of numpy arrays, or an Arrow table"
+
+
+def _check_columns(data: Mapping[Any, Any], predictor: str) -> None:
+    if not data:
+        raise ConfigError(f"{predictor}.predict: the dict has no columns.")
+    for name, values in data.items():
+        if not isinstance(values, np.ndarray) or values.ndim == 0:
+            raise ConfigError(
+                f"{predictor}.predict: column {name!r} of the dict is a {type(values).__name__}: give numpy arrays "
+                "with one entry per row."
+            )
+    lengths = {name: len(values) for name, values in data.items()}
+    if len(set(lengths.values())) > 1:
+        raise ConfigError(f"{predictor}.predict: columns must have one length, but they have {lengths} rows.")
+
+
+def _named(data: Any) -> str:
+    kind = type(data)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+
+
+def _advice(data: Any) -> str:
+    if isinstance(data, DatasetBase):
+        return (
+            " For a dataset: BatchPredictor.from_checkpoint(checkpoint, PredictorClass).predict(dataset), from"
+            " paceline.train.batch_predictor."
+        )
+    library, name = type(data).__module__.partition(".")[0], type(data).__name__
+    if library == "torch":
+        return " Give tensor.numpy(), or call a TorchPredictor's call_model(tensor)."
+    if library == "pandas" and name == "Series":
+        return " Give series.to_frame() for one column, series.to_frame().T for one row."
+    if isinstance(data, list | tuple):
+        return " Rows become a DataFrame by pandas.DataFrame(rows), numbers an array by numpy.array(values)."
+    return ""
+
+
+def _is_frame(data: Any) -> bool:
+    pandas = sys.modules.get("pandas")  # who has a frame has loaded pandas
+    return pandas is not None and isinstance(data, pandas.DataFrame)
+
+
+def rows_of(data: Any) -> int:
+    """The number of rows of a batch of any kind."""
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return int(data.num_rows)
+    return len(next(iter(data.values()))) if isinstance(data, Mapping) else len(data)
+
+
+def preprocessed(data: Any, preprocessor: Preprocessor) -> Any:
+    """The data as the model saw its training data."""
+    if isinstance(data, np.ndarray):
+        raise ConfigError(
+            f"A bare array has no names of columns, which {type(preprocessor).__name__} needs: give a dict of arrays "
+            'by column, {"x": array}, or a DataFrame.'
+        )
+    return preprocessor.transform_batch(data)
+
+
+def as_table(data: Any) -> pa.Table:
+    return pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+
+
+def converted(data: Any, kind: BatchFormat, predictor: str) -> Any:
+    """The data as a batch of another kind, which the model may write to. A bare array has columns "0", "1", ..."""
+    if isinstance(data, np.ndarray):
+        if data.ndim > 2:
+            raise ConfigError(
+                f"{predictor} predicts columns, but the array has {data.ndim} dimensions. Give rows x features, or "
+                "name the array: a dict of one column."
+            )
+        matrix = data.reshape(len(data), -1) if data.size else data.reshape(len(data), 1)
+        data = {str(index): np.ascontiguousarray(column) for index, column in enumerate(matrix.T)}
+    return to_batch(from_batch(data, f"What {predictor} was given"), kind, copy=True)
+
+
+def answer_like(answer: Any, data: Any, rows: int, predictor: str) -> Any:
+    """What a model returned, as the kind of data that it was asked with. It must have `rows` rows."""
+    what = f"What {predictor} returned"
+    if answer is None:
+        raise DataError(f"{predictor} returned None. Does it lack a return statement?")
+    if isinstance(answer, np.ndarray):
+        if answer.ndim == 0:
+            raise DataError(f"{what} is a single value, not one per row.")
+        answer = {PREDICTIONS: answer}
+    _check_answer(answer, rows, what)
+    if isinstance(data, np.ndarray | Mapping):
+        columns: Any = (
+            answer if isinstance(answer, Mapping) else to_batch(from_batch(answer, what), "numpy", copy=False)
+        )
+        return _single_array(columns) if isinstance(data, np.ndarray) else dict(columns)
+    if isinstance(data, pa.RecordBatch):
+        return from_batch(answer, what)
+    if isinstance(data, pa.Table):
+        return answer if isinstance(answer, pa.Table) else as_table(from_batch(answer, what))
+    if _is_frame(answer):
+        return answer
+    frame: Any = to_batch(from_batch(answer, what), "pandas", copy=True)
+    return frame.set_axis(data.index) if len(frame) == len(data) else frame
+
+
+def _check_answer(answer: Any, rows: int, what: str) -> None:
+    if not (isinstance(answer, Mapping | pa.Table | pa.RecordBatch) or _is_frame(answer)):
+        raise DataError(f"{what} is a {_named(answer)}: it must return {_KINDS}.")
+    if isinstance(answer, Mapping):
+        from_batch(answer, what)  # names and lengths
+    given = rows_of(answer)
+    if given != rows:
+        raise DataError(f"{what} has {given} rows for the {rows} that it was given: one for each is needed.")
+
+
+def _single_array(columns: Mapping[str, NDArray[Any]]) -> Any:
+    """One column as it is, "predictions_0", "predictions_1", ... side by side; other columns keep their names."""
+    if len(columns) == 1:
+        return next(iter(columns.values()))
+    if list(columns) == [f"{PREDICTIONS}_{index}" for index in range(len(columns))]:
+        return np.column_stack(list(columns.values()))
+    return dict(columns)

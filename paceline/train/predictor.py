@@ -1,0 +1,151 @@
+"""Predictor: a model from a checkpoint, that predicts batches of whichever kind it is given."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeAlias
+
+from paceline.air.errors import ConfigError, SerializationError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.data.preprocessor import Preprocessor
+
+    Arrays: TypeAlias = NDArray[np.generic] | dict[str, NDArray[np.generic]]
+    PredictionData: TypeAlias = pd.DataFrame | Arrays | pa.Table | pa.RecordBatch
+
+BatchFormat = Literal["pandas", "numpy", "pyarrow"]
+
+__all__ = ["Predictor", "PredictorNotSerializableException", "prediction_columns"]
+
+PREDICTIONS = "predictions"
+
+
+class PredictorNotSerializableException(SerializationError, RuntimeError):  # noqa: N818 - the name users know
+    """A predictor was to be sent to another process."""
+
+
+class Predictor(ABC):
+    """A model that predicts batches, with the preprocessor that its training data went through.
+
+    One of your own defines `from_checkpoint` and one or more of `_predict_pandas`, `_predict_numpy`
+    and `_predict_arrow`. Each gets a batch of that kind and returns one with as many rows; data of another
+    kind is converted for it and back. A model that gives one value per row has the column "predictions".
+    """
+
+    _preprocessor: Preprocessor | None = None
+
+    def __init__(self, preprocessor: Preprocessor | None = None) -> None:
+        self._preprocessor = _checked(preprocessor)
+
+    @classmethod
+    @abstractmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint, *args: Any, **kwargs: Any) -> Self:
+        """The predictor with the model and the preprocessor of a checkpoint."""
+
+    @classmethod
+    def from_pandas_udf(cls, pandas_udf: Callable[[pd.DataFrame], pd.DataFrame]) -> Predictor:
+        """A predictor that calls a function: it takes a DataFrame and returns one with as many rows."""
+        from paceline.train.prediction.pandas_function import PandasFunctionPredictor
+
+        return PandasFunctionPredictor(pandas_udf)
+
+    def get_preprocessor(self) -> Preprocessor | None:
+        """The preprocessor that data goes through before the model; None: it needs none."""
+        return self._preprocessor
+
+    def set_preprocessor(self, preprocessor: Preprocessor | None) -> None:
+        """Use this preprocessor from now on; None: data goes to the model as it is."""
+        self._preprocessor = _checked(preprocessor)
+
+    @classmethod
+    def preferred_batch_format(cls) -> BatchFormat:
+        """The kind of batch that needs no conversion: "pyarrow", else "pandas", else "numpy"."""
+        return _kinds_of(cls)[0]
+
+    def predict(self, data: PredictionData, **kwargs: Any) -> Any:
+        """What the model says about each row of `data`.
+
+        `data` is a DataFrame, a numpy array, a dict of numpy arrays, or an Arrow table or record batch, and so is
+        the answer. It goes through the preprocessor first, if there is one. A single array is answered with a
+        single array, unless the model gives several named values. `kwargs` go to the model.
+        """
+        from paceline.train.prediction import kinds
+
+        kind = kinds.kind_of(data, type(self).__name__)
+        prepared = data if self._preprocessor is None else kinds.preprocessed(data, self._preprocessor)
+        answer = self._answer(prepared, kind, kwargs)
+        return kinds.answer_like(answer, data, kinds.rows_of(prepared), type(self).__name__)
+
+    def _answer(self, data: Any, kind: BatchFormat, kwargs: dict[str, Any]) -> Any:
+        """By the method for this kind of data if there is one; otherwise by another, with the data converted."""
+        from paceline.train.prediction import kinds
+
+        there = _kinds_of(type(self))
+        chosen = kind if kind in there else there[0]
+        if chosen != kind:
+            data = kinds.converted(data, chosen, type(self).__name__)
+        if chosen == "pyarrow":
+            return self._predict_arrow(kinds.as_table(data), **kwargs)
+        if chosen == "pandas":
+            return self._predict_pandas(data, **kwargs)
+        return self._predict_numpy(data, **kwargs)
+
+    # -- for subclasses, which name the arguments that they take -----------------------------
+
+    def _predict_pandas(self, data: pd.DataFrame, *args: Any, **kwargs: Any) -> pd.DataFrame:
+        raise NotImplementedError
+
+    def _predict_numpy(self, data: Arrays, *args: Any, **kwargs: Any) -> Arrays:
+        raise NotImplementedError
+
+    def _predict_arrow(self, data: pa.Table, *args: Any, **kwargs: Any) -> pa.Table:
+        raise NotImplementedError
+
+    # -- a model is made in the process that uses it --------------------------------------
+
+    def __reduce__(self) -> NoReturn:
+        raise PredictorNotSerializableException(
+            f"{type(self).__name__} holds a model that is ready to be used, and is not sent to other processes or "
+            "stored. Send the checkpoint instead and make a predictor there: "
+            f"{type(self).__name__}.from_checkpoint(checkpoint). BatchPredictor does so for a whole dataset."
+        )
+
+
+def prediction_columns(predictions: NDArray[np.generic]) -> dict[str, NDArray[np.generic]]:
+    """Predictions by column: "predictions", or "predictions_0", "predictions_1", ... for several values per row."""
+    if predictions.ndim == 2 and predictions.shape[1] != 1:
+        return {f"{PREDICTIONS}_{index}": column for index, column in enumerate(predictions.T)}
+    return {PREDICTIONS: predictions.reshape(-1) if predictions.ndim == 2 else predictions}
+
+
+def _kinds_of(predictor: type[Predictor]) -> list[BatchFormat]:
+    """The kinds of batches that a class has a method for, the most direct one first."""
+    defined: dict[BatchFormat, bool] = {
+        "pyarrow": predictor._predict_arrow is not Predictor._predict_arrow,
+        "pandas": predictor._predict_pandas is not Predictor._predict_pandas,
+        "numpy": predictor._predict_numpy is not Predictor._predict_numpy,
+    }
+    there = [kind for kind, is_there in defined.items() if is_there]
+    if not there:
+        raise NotImplementedError(
+            f"{predictor.__name__} defines none of _predict_pandas, _predict_numpy and _predict_arrow: one is needed."
+        )
+    return there
+
+
+def _checked(preprocessor: Any) -> Preprocessor | None:
+    from paceline.data.preprocessor import Preprocessor
+
+    if preprocessor is not None and not isinstance(preprocessor, Preprocessor):
+        raise ConfigError(
+            f"preprocessor is {preprocessor!r}: give a paceline.data.preprocessor.Preprocessor, or None. "
+            "BatchMapper makes one of a function."
+        )
+    return preprocessor
