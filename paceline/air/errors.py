@@ -84,6 +84,12 @@ class ConfigError(PacelineError, ValueError):
     """A setting that cannot work."""
 
 
+class MissingDatasetError(ConfigError, KeyError):
+    """A dataset that is needed or named, and was not given."""
+
+    __str__ = Exception.__str__  # KeyError would show the text in quotes
+
+
 class MetricError(PacelineError, TypeError, ValueError):
     """A reported value that is not a plain value."""
 

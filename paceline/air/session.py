@@ -58,7 +58,7 @@ class SessionProtocol(Protocol):
         self,
         metrics: Mapping[str, Any],
         checkpoint: Checkpoint | None = None,
-        reduce: Mapping[str, str] | None = None,
+        reduce: Mapping[str, str | tuple[str, float]] | None = None,
     ) -> dict[str, float] | None: ...
 
     def get_checkpoint(self) -> Checkpoint | None: ...
@@ -121,11 +121,11 @@ def _refuse_in_child(called: str, advice: str) -> None:
 def report(
     metrics: Mapping[str, Any],
     checkpoint: Checkpoint | None = None,
-    reduce: Mapping[str, str] | None = None,
+    reduce: Mapping[str, str | tuple[str, float]] | None = None,
 ) -> dict[str, float] | None:
     """Hand one row of metrics, and maybe a checkpoint, to the run; each call is one iteration.
 
-    `reduce` names metrics to be combined over all ranks ("mean", "sum", "min", "max"): the call
+    `reduce` names metrics to be combined over all ranks ("mean", "rms", "sum", "min", "max"): the call
     then waits for every rank and returns the combined values.
     """
     session = _found(None)

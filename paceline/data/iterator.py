@@ -122,21 +122,48 @@ class DataIterator(Batches):
 
         from paceline.data.formats import concat, to_batch
 
-        epoch = self._begin_look(BatchOptions(batch_size=None))
         chunks, rows = [], 0
-        try:
-            for chunk in epoch.chunks():
-                rows += chunk.num_rows
-                if limit is not None and rows > limit:
-                    raise DataError(
-                        f"to_pandas(limit={limit:,}): there are more rows than that; pass limit=None for all."
-                    )
-                chunks.append(chunk)
-        finally:
-            epoch.end()
+        for chunk in self.look():
+            rows += chunk.num_rows
+            if limit is not None and rows > limit:
+                raise DataError(f"to_pandas(limit={limit:,}): there are more rows than that; pass limit=None for all.")
+            chunks.append(chunk)
         table = concat(chunks or [pa.RecordBatch.from_pylist([], schema=self.schema())])
         frame: Any = to_batch(table, "pandas", copy=True)
         return frame  # type: ignore[no-any-return]  # "pandas" gives a frame
+
+    def look(
+        self, columns: Sequence[str] | None = None, span: tuple[int, int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of this rank's next pass, or those numbered `span` of the dataset, in portions.
+
+        Not counted as a pass: looking again gives the same rows.
+        """
+        options = BatchOptions(batch_size=None)
+        epoch = self._begin_look(options, None if columns is None else tuple(columns), span)
+        try:
+            yield from epoch.chunks()
+        finally:
+            epoch.end()
+
+    @property
+    def is_split(self) -> bool:
+        """Each worker has a part of the dataset; otherwise each one has all of it."""
+        return self._dataset.split
+
+    @property
+    def rank(self) -> int:
+        """Which of the parts this is."""
+        return self._rank
+
+    @property
+    def workers(self) -> int:
+        """How many parts there are."""
+        return self._workers
+
+    def count_all(self) -> int:
+        """Rows of the dataset, those of the other ranks included."""
+        return self._dataset.rows
 
     def stats(self) -> str:
         """Where the time of the last pass went."""
@@ -191,11 +218,14 @@ class DataIterator(Batches):
         self._current = _ShardEpoch(self, *self._what_to_read(shares, options), options)
         return self._current
 
-    def _begin_look(self, options: BatchOptions) -> Epoch:
+    def _begin_look(
+        self, options: BatchOptions, columns: tuple[str, ...] | None = None, span: tuple[int, int] | None = None
+    ) -> Epoch:
         shares = self._shares(self._local_shuffle(options))
         plan, ranges, _ = self._what_to_read(shares, options)
         order = self._dataset.order_of(self._progress.seed, self.epoch)
-        return PlanEpoch(plan, order.pieces(ranges), options, IterationStats(), threads=self._threads)
+        pieces = order.pieces(ranges if span is None else rs.joined([span]))
+        return PlanEpoch(plan, pieces, options, IterationStats(), columns=columns, threads=self._threads)
 
     def _start_of(self, epoch: int, seed: int) -> Progress:
         data = self._dataset

@@ -5,18 +5,24 @@ Pure bookkeeping over the reports of one attempt; the run decides and acts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from paceline.air.errors import MetricError
 from paceline.run.messages import Report
 
-_REDUCERS: dict[str, Callable[[list[float]], float]] = {
-    "mean": lambda values: sum(values) / len(values),
-    "sum": sum,
-    "min": min,
-    "max": max,
+Reduce: TypeAlias = str | tuple[str, float]
+"""How a key is combined over ranks: "mean", or with a weight that is this rank's own: ("mean", rows)."""
+
+_REDUCERS: dict[str, Callable[[list[float], list[float]], float]] = {
+    "mean": lambda values, weights: _weighted_mean(values, weights),
+    "rms": lambda values, weights: math.sqrt(_weighted_mean([value * value for value in values], weights)),
+    "sum": lambda values, _: sum(values),
+    "min": lambda values, _: min(values),
+    "max": lambda values, _: max(values),
 }
+_WEIGHTED = ("mean", "rms")
 
 
 class Alignment:
@@ -128,18 +134,53 @@ def reduce_metrics(reports: Mapping[int, Report]) -> dict[str, float]:
             )
     reduced: dict[str, float] = {}
     for key, how in wanted.items():
-        values: list[Any] = [report.metrics[key] for report in reports.values() if key in report.metrics]
-        if not values:
+        there = [report for report in reports.values() if key in report.metrics]
+        if not there:
             raise MetricError(f"report(reduce={{{key!r}: {how!r}}}): no rank reported {key!r}.")
-        reduced[key] = _REDUCERS[how](values)
+        values: list[Any] = [report.metrics[key] for report in there]
+        reduced[key] = _REDUCERS[how](values, [(report.weights or {}).get(key, 1.0) for report in there])
     return reduced
 
 
-def check_reduce(metrics: Mapping[str, Any], reduce: Mapping[str, str]) -> None:
-    """Refuse what cannot be reduced, at the caller's line."""
-    for key, how in reduce.items():
-        if how not in _REDUCERS:
+def _weighted_mean(values: list[float], weights: list[float]) -> float:
+    """A rank without weight has no say, whatever its value (that of no rows at all is NaN)."""
+    total = sum(weights)
+    return (
+        sum(value * weight for value, weight in zip(values, weights, strict=True) if weight) / total
+        if total
+        else math.nan
+    )
+
+
+def check_reduce(
+    metrics: Mapping[str, Any], reduce: Mapping[str, Reduce]
+) -> tuple[dict[str, str], dict[str, float] | None]:
+    """(rule of each key, weights of this rank); refuses what cannot be reduced, at the caller's line."""
+    rules: dict[str, str] = {}
+    weights: dict[str, float] = {}
+    for key, asked in reduce.items():
+        how = asked
+        if isinstance(asked, tuple | list):
+            how, weights[key] = _weighted_rule(key, asked)
+        if not isinstance(how, str) or how not in _REDUCERS:
             raise MetricError(f"reduce={{{key!r}: {how!r}}}: choose one of {', '.join(sorted(_REDUCERS))}.")
+        rules[key] = how
         value = metrics.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise MetricError(f"reduce={{{key!r}: {how!r}}} needs a number, but metric {key!r} is {value!r}.")
+    return rules, weights or None
+
+
+def _weighted_rule(key: str, asked: Any) -> tuple[Any, float]:
+    """A rule that comes with this rank's weight."""
+    try:
+        how, weight = asked
+        weight = float(weight)
+    except (TypeError, ValueError):
+        weight = math.nan
+    if not 0 <= weight < math.inf or how not in _WEIGHTED:
+        raise MetricError(
+            f"reduce={{{key!r}: {asked!r}}}: with a weight, write ('mean', weight) or ('rms', weight), the weight a "
+            "number that is not negative."
+        )
+    return how, weight

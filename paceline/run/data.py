@@ -24,6 +24,7 @@ class RunData:
     notes: list[str] = field(default_factory=list)
     datasets: Mapping[str, PreparedDataset] = field(default_factory=dict)
     owner: Any = None
+    read_once: bool = False
 
     @classmethod
     def prepared(cls, spec: RunSpec) -> RunData:
@@ -41,11 +42,12 @@ class RunData:
             notes=[*spec.ingest.notes, *ready.notes],
             datasets=ready.datasets,
             owner=parcel,
+            read_once=spec.ingest.read_once,
         )
 
     def positions(self, world_size: int, start_index: int) -> DataPositions | None:
         """Gathers where the ranks are, for one attempt."""
-        if not self.datasets:
+        if not self.datasets or self.read_once:
             return None
         from paceline.run.data_positions import DataPositions
 
@@ -54,7 +56,7 @@ class RunData:
 
     def usable_state(self, stored: Mapping[str, Any] | None, warn: Callable[[str], None]) -> dict[str, Any] | None:
         """The positions of a checkpoint that fit the datasets there are; others are told and begun anew."""
-        if not stored or not self.datasets:
+        if not stored or not self.datasets or self.read_once:
             return None
         from paceline.data.ingest.states import problem_with
 

@@ -36,6 +36,8 @@ class Report(msgspec.Struct, frozen=True, tag=True, array_like=True):
     checkpoint_follows: bool = False
     """The checkpoint of this index is being written in the background (CheckpointReady)."""
     reduce: dict[str, str] | None = None
+    weights: dict[str, float] | None = None
+    """What this rank counts in keys that are reduced by weight."""
     data: dict[str, dict[str, Any]] | None = None
     """Where the rank is in each of its datasets."""
     with_checkpoint: bool = False
@@ -43,7 +45,7 @@ class Report(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class CheckpointReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A checkpoint that was written in the background is staged."""
+    """A checkpoint that did not come with its report is staged: written in the background, or made afterwards."""
 
     index: int
     checkpoint: StagedCheckpoint
@@ -124,6 +126,8 @@ class SessionSetup(msgspec.Struct, frozen=True):
     """How many descriptors of files with rows come with the first messages, after the checkpoint's."""
     data_state: dict[str, Any] | None = None
     """Where the ranks were in each dataset when the checkpoint to continue from was reported."""
+    number_offset: int | None = None
+    """Checkpoints are numbered by iteration, beginning after this one; None: they are counted."""
     window: int = 1000
     """How many rows a rank may run ahead of the journal."""
 

@@ -89,6 +89,8 @@ class ReportFlow:
         self._undecided_rows: dict[int, dict[str, Any]] = {}
         """Rows that are in the journal but not concluded: their checkpoints are being stored."""
         self._rows_awaiting_checkpoint: dict[int, dict[str, Any]] = {}
+        self._last_row: tuple[int, dict[str, Any]] | None = None
+        """The newest row without a checkpoint and its index: one may still be added."""
         self._ready: dict[int, dict[int, StagedCheckpoint]] = {}
         """Background checkpoints by index and rank, until those of all ranks are there."""
         newest = keeper.newest
@@ -111,7 +113,11 @@ class ReportFlow:
         if isinstance(message, Report):
             self._on_report(rank, message, descriptors)
         elif isinstance(message, CheckpointReady):
+            if descriptors:
+                self._memory_files[message.index] = descriptors[0]
             self._ready.setdefault(message.index, {})[rank] = message.checkpoint
+            if self._last_row is not None and self._last_row[0] == message.index:
+                self._rows_awaiting_checkpoint[message.index] = self._last_row[1]
             self._commit_if_ready(message.index)
         elif isinstance(message, CheckpointFailed):
             self.problem = Problem("storage", rank, f"the checkpoint of report {message.index}: {message.message}")
@@ -153,6 +159,7 @@ class ReportFlow:
             metrics = {**metrics, **reduced}
         self._journal_row(0, report, None if reduced is None else metrics)
         row = self._filler.fill(report.index, metrics, report.stamp, report.elapsed)
+        self._last_row = None if report.with_checkpoint else (report.index, row)
         if report.checkpoint_follows:
             self._rows_awaiting_checkpoint[report.index] = row
         if report.checkpoint is None:

@@ -66,18 +66,23 @@ def _comparable(value: Any, sign: float) -> tuple[float, float]:
 
 def deleted_numbers(records: Sequence[Mapping[str, Any]]) -> set[int]:
     """Checkpoints that the journal gave up."""
-    return {record["number"] for record in records if record["kind"] == "delete"}
+    return {number for number, record in _last_words(records).items() if record["kind"] == "delete"}
 
 
 def damaged_numbers(records: Sequence[Mapping[str, Any]]) -> set[int]:
     """Those given up because they were damaged: what is left of them stays for the user to look at."""
-    return {record["number"] for record in records if record["kind"] == "delete" and "reason" in record}
+    words = _last_words(records).items()
+    return {number for number, record in words if record["kind"] == "delete" and "reason" in record}
+
+
+def _last_words(records: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """By checkpoint, the record that counts: a number that goes by the iteration may be used again after a failure."""
+    return {record["number"]: record for record in records if record["kind"] in ("checkpoint", "delete")}
 
 
 def listed_numbers(records: Sequence[Mapping[str, Any]]) -> set[int]:
     """Checkpoints that the journal says are there."""
-    committed = {record["number"] for record in records if record["kind"] == "checkpoint"}
-    return committed - deleted_numbers(records)
+    return {number for number, record in _last_words(records).items() if record["kind"] == "checkpoint"}
 
 
 def still_kept(records: Sequence[Mapping[str, Any]], present: Mapping[int, Path | None]) -> list[KeptCheckpoint]:

@@ -12,9 +12,10 @@ from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
 from paceline.air.faults import fault_point
 from paceline.air.metrics import plain_metrics
-from paceline.run.alignment import check_reduce
+from paceline.run.alignment import Reduce, check_reduce
 from paceline.run.messages import (
     Acknowledged,
+    CheckpointReady,
     Decision,
     Hold,
     Report,
@@ -59,6 +60,7 @@ class Session:
         self._hold = False
         self._stopping = False
         self._ended = False
+        self._last_row: dict[str, Any] = {}
         self._lock = threading.RLock()
 
     # -- what user code calls -------------------------------------------------------------
@@ -67,7 +69,7 @@ class Session:
         self,
         metrics: Mapping[str, Any],
         checkpoint: Checkpoint | None = None,
-        reduce: Mapping[str, str] | None = None,
+        reduce: Mapping[str, Reduce] | None = None,
     ) -> dict[str, float] | None:
         """Hand one row, and maybe a checkpoint, to the driver.
 
@@ -77,8 +79,7 @@ class Session:
         Returns the reduced values if there are any.
         """
         plain, finite = plain_metrics(metrics)
-        if reduce:
-            check_reduce(plain, reduce)
+        rules, weights = check_reduce(plain, reduce) if reduce else (None, None)
         if checkpoint is not None:
             self._check_checkpoint(checkpoint, plain)
         with self._lock:
@@ -98,7 +99,8 @@ class Session:
                         waits=waits,
                         checkpoint=staged,
                         checkpoint_follows=follows,
-                        reduce=dict(reduce) if reduce else None,
+                        reduce=rules,
+                        weights=weights,
                         data={name: shard.state_dict() for name, shard in self.shards.items()} or None,
                         with_checkpoint=checkpoint is not None,
                     )
@@ -107,6 +109,7 @@ class Session:
             )
             self._stager.sent(fds)
             self._index = index
+            self._last_row = plain
             if not waits:
                 self._stay_within_window()
                 return None
@@ -117,6 +120,17 @@ class Session:
                 self._stopping = True
                 raise StopTraining(f"the run stops after report {index}")
             return decision.reduced
+
+    def add_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Hand in a checkpoint for the row that was reported last, which had none; every rank calls it.
+
+        For loops that learn only afterwards that a row was the last one, be it because the run was stopped there.
+        """
+        with self._lock:
+            staged, _, fds = self._stage(checkpoint, self._index, self._last_row)
+            if staged is not None:
+                self._channel.send(encode(CheckpointReady(index=self._index, checkpoint=staged)), fds)
+                self._stager.sent(fds)
 
     def get_checkpoint(self) -> Checkpoint | None:
         """The newest committed checkpoint of this run, or the one it started from."""

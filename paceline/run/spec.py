@@ -67,6 +67,10 @@ class RunSpec:
     restore_path: str | None = None
     """The trial directory to continue; None for a new one."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    numbers_by_iteration: bool = False
+    """checkpoint_00000n belongs to iteration n; otherwise checkpoints are counted."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """More of the trainer's arguments; plain ones are stored, so that restore() need not be given them again."""
     identity: TrialIdentity = field(default_factory=TrialIdentity.new)
 
     @property

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _MOST_IN_FLIGHT = 2
 """Background checkpoints that may wait to be committed before report() waits for one of them."""
 
+_THE_NEWEST_THERE_IS = -1
+
 Staged = tuple[StagedCheckpoint | None, bool, tuple[int, ...]]
 """(what the report carries, whether it follows later, descriptors that go with the report)"""
 
@@ -38,7 +40,8 @@ class CheckpointStager:
         self._channel = channel
         self._run_dir = RunDir(Path(os.fsdecode(setup.trial_dir)))
         self._began = time.monotonic()
-        self._number = setup.next_number
+        self._numbers: list[int] = []
+        """Of the checkpoints that this rank has reported in this attempt."""
         self._stages = setup.world_rank == 0 or setup.keep_all_ranks
         self._memory_file: int | None = None
         self._background: _BackgroundWriter | None = None
@@ -50,9 +53,16 @@ class CheckpointStager:
         self, checkpoint: Checkpoint, index: int, metrics: Mapping[str, Any], wait_for_message: Callable[[], None]
     ) -> Staged:
         """Capture the checkpoint of report `index`. Ranks whose files are not kept only count along."""
-        staged = self._staged(checkpoint, self._number, index, metrics, wait_for_message)
-        self._number += 1  # not before: a checkpoint that was refused has no number
+        number = self._number_at(index)
+        staged = self._staged(checkpoint, number, index, metrics, wait_for_message)
+        self._numbers.append(number)  # not before: a checkpoint that was refused has no number
         return staged
+
+    def _number_at(self, index: int) -> int:
+        """All ranks know the directory's name without talking to each other."""
+        if self._setup.number_offset is not None:
+            return self._setup.number_offset + index
+        return self._setup.next_number + len(self._numbers)
 
     def _staged(
         self,
@@ -170,7 +180,7 @@ class CheckpointStager:
             descriptor, self._memory_file = self._memory_file, None
             self.received(descriptor)
         elif not self._setup.checkpoints_in_memory:
-            self._newest = (self._number - 1, type(checkpoint))
+            self._newest = (self._numbers[-1], type(checkpoint))
 
     def received(self, memory_file: int) -> None:
         """The run's newest checkpoint is in this memory file: rank 0's own, or what the driver sent of it."""
@@ -186,9 +196,8 @@ class CheckpointStager:
             self._committed = checkpoints
             # A rank that lags behind sees no further than it has reported itself: what lies ahead of
             # it may be deleted while it is being read.
-            own = self._number - self._setup.next_number
-            seen = min(checkpoints, own) if own else checkpoints
-            self._newest = (self._setup.next_number + seen - 1, Checkpoint)
+            number = self._numbers[:checkpoints][-1] if self._numbers else _THE_NEWEST_THERE_IS
+            self._newest = (number, Checkpoint)
 
     def newest_committed(self) -> Checkpoint | None:
         """The newest checkpoint that this rank knows to be committed, or a newer one.

@@ -118,6 +118,7 @@ def session_setup(
         attempt=keeper.attempt,
         start_index=start.index,
         next_number=keeper.next_number,
+        number_offset=_number_offset(spec, keeper) if spec.numbers_by_iteration else None,
         decides=decides,
         resume_path=None if start.path is None else os.fsencode(start.path),
         resume_uri=start.uri,
@@ -129,3 +130,10 @@ def session_setup(
         data_files=data_files,
         data_state=None if data_state is None else dict(data_state),
     )
+
+
+def _number_offset(spec: RunSpec, keeper: CheckpointKeeper) -> int:
+    """What to add to an iteration to get the number of its checkpoint: a resumed run numbers on."""
+    if keeper.newest is not None:
+        return keeper.newest.number - keeper.newest.iteration
+    return (spec.resume_from.number or 0) if spec.resume_from is not None else 0

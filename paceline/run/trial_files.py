@@ -328,6 +328,7 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
     scaling, config = spec.scaling, spec.run_config
     return {
         "config": as_json(spec.config),
+        "arguments": {name: as_json(value) for name, value in spec.arguments.items()},
         "resumed": spec.resume_from is not None,
         "resume_from": spec.resume_from.path if spec.resume_from is not None else None,
         "num_workers": spec.world_size,
@@ -336,6 +337,8 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
         "num_to_keep": config.checkpoint_config.num_to_keep,
         "checkpoint_score_attribute": config.checkpoint_config.checkpoint_score_attribute,
         "checkpoint_score_order": config.checkpoint_config.checkpoint_score_order,
+        "checkpoint_frequency": config.checkpoint_config.checkpoint_frequency,
+        "checkpoint_at_end": config.checkpoint_config.checkpoint_at_end,
         "async_save": config.checkpoint_config.async_save,
         "keep_all_ranks": config.checkpoint_config.keep_all_ranks,
         "max_failures": config.failure_config.max_failures,

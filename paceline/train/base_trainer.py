@@ -210,6 +210,8 @@ class BaseTrainer:
                     num_to_keep=settings["num_to_keep"],
                     checkpoint_score_attribute=settings["checkpoint_score_attribute"],
                     checkpoint_score_order=settings["checkpoint_score_order"],
+                    checkpoint_frequency=settings.get("checkpoint_frequency", 0),
+                    checkpoint_at_end=settings.get("checkpoint_at_end"),
                     async_save=settings["async_save"],
                     keep_all_ranks=settings["keep_all_ranks"],
                 ),

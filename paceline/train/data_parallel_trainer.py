@@ -63,7 +63,7 @@ class DataParallelTrainer(BaseTrainer):
         self.train_loop_config = train_loop_config
         self.backend_config = backend_config or BackendConfig()
         self.dataset_config = dataset_config
-        complete_configs(dataset_config, self.datasets)  # what is wrong with it is told here
+        self.get_dataset_config()  # what is wrong with it is told here
         self._takes_config = _takes_config(train_loop_per_worker)
         if train_loop_config and not self._takes_config:
             warn_at_users_line(
@@ -96,11 +96,7 @@ class DataParallelTrainer(BaseTrainer):
         cls, settings: Mapping[str, Any], header: Mapping[str, Any], arguments: dict[str, Any]
     ) -> dict[str, Any]:
         given = super()._restored_arguments(settings, header, arguments)
-        if "train_loop_per_worker" not in given:
-            raise RestoreError(
-                f"{cls.__name__}.restore() needs the train function again, because code is never read from disk: "
-                "restore(path, train_loop_per_worker=train_func)."
-            )
+        cls._restored_function(settings, given)
         if settings.get("had_preprocessor") and "preprocessor" not in given:
             raise RestoreError("The run had a preprocessor: pass preprocessor= to restore() again.")
         if settings.get("dataset_config") and "dataset_config" not in given:
@@ -115,6 +111,15 @@ class DataParallelTrainer(BaseTrainer):
             if "train_loop_config" in stored:
                 given["train_loop_config"] = stored["train_loop_config"]
         return given
+
+    @classmethod
+    def _restored_function(cls, settings: Mapping[str, Any], given: dict[str, Any]) -> None:
+        """What to run must be among the given arguments; a subclass may add it from the settings."""
+        if "train_loop_per_worker" not in given:
+            raise RestoreError(
+                f"{cls.__name__}.restore() needs the train function again, because code is never read from disk: "
+                "restore(path, train_loop_per_worker=train_func)."
+            )
 
 
 def _takes_config(function: object) -> bool:

@@ -85,6 +85,8 @@ def make_ingest(
     config: DataConfig | Mapping[str, DatasetConfig] | None,
     preprocessor: Any,
     resume_from: Checkpoint | None,
+    *,
+    read_once: bool = False,
 ) -> Ingest | None:
     """What a run shall do with the datasets; None without any.
 
@@ -101,7 +103,7 @@ def make_ingest(
         preprocessor = resume_from.get_preprocessor()
         if preprocessor is not None:
             notes = (f"The datasets are preprocessed as before, with the checkpoint's {preprocessor!r}.",)
-    return Ingest(datasets, configs, preprocessor, notes)
+    return Ingest(datasets, configs, preprocessor, notes, read_once)
 
 
 def preprocessed(datasets: Mapping[str, Any], preprocessor: Any) -> dict[str, Any]:

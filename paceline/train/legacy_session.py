@@ -19,7 +19,7 @@ def report(
     metrics: dict[str, Any] | None = None,
     *,
     checkpoint: Checkpoint | None = None,
-    reduce: Mapping[str, str] | None = None,
+    reduce: Mapping[str, str | tuple[str, float]] | None = None,
     **keywords: Any,
 ) -> dict[str, Any] | None:
     """Hand one row of metrics, and maybe a checkpoint, to the run; each call is one iteration."""

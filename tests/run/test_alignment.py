@@ -138,7 +138,7 @@ def test_ranks_must_ask_for_the_same_reduction() -> None:
 @pytest.mark.parametrize(
     ("metrics", "reduce", "told"),
     [
-        ({"x": 1}, {"x": "median"}, "max, mean, min, sum"),
+        ({"x": 1}, {"x": "median"}, "max, mean, min, rms, sum"),
         ({"x": "text"}, {"x": "mean"}, "'x' is 'text'"),
         ({"x": True}, {"x": "mean"}, "'x' is True"),
         ({"x": [1]}, {"x": "mean"}, "needs a number"),

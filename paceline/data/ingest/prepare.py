@@ -39,8 +39,13 @@ def prepare(
     configs: Mapping[str, DatasetConfig],
     preprocessor: Preprocessor | None,
     workers: int,
+    *,
+    in_step: bool = True,
 ) -> Prepared:
-    """Do all that needs a look at all rows. `configs` has a complete entry for every dataset."""
+    """Do all that needs a look at all rows. `configs` has a complete entry for every dataset.
+
+    `in_step`: the workers read batch by batch together, so that it matters if one of them has more.
+    """
     given = {name: as_dataset(name, value) for name, value in datasets.items()}
     if preprocessor is not None:
         fit_preprocessor(preprocessor, given, configs)
@@ -56,7 +61,7 @@ def prepare(
         ready[name] = prepared(
             name, dataset, split=bool(config.split), uneven=uneven, shuffle=_asked_shuffle(config), seed=config.seed
         )
-        notes += _notes(ready[name], workers)
+        notes += _notes(ready[name], workers, in_step)
     return Prepared(ready, preprocessor, notes)
 
 
@@ -151,7 +156,7 @@ def _with_random_access(plan: Plan) -> Plan:
     return Plan(stored(plan))
 
 
-def _notes(dataset: PreparedDataset, workers: int) -> list[str]:
+def _notes(dataset: PreparedDataset, workers: int, in_step: bool) -> list[str]:
     """Refuse what cannot work with so many workers; tell what is left out."""
     notes = [f"dataset {dataset.name!r}: skipped {each}" for each in dataset.plan.skipped()]
     if not dataset.split:
@@ -167,7 +172,7 @@ def _notes(dataset: PreparedDataset, workers: int) -> list[str]:
             f"dataset {dataset.name!r}: {rows:,} rows do not divide by {workers} workers, and "
             f'uneven="error" asks to refuse that. {ways_out}'
         )
-    if dataset.uneven == "all" and dataset.name == TRAIN_DATASET_KEY and surplus:
+    if dataset.uneven == "all" and dataset.name == TRAIN_DATASET_KEY and surplus and in_step:
         notes.append(
             f"dataset {dataset.name!r}: {rows:,} rows do not divide by {workers} workers, so some ranks get a row more "
             'than others (uneven="all"). If that makes a batch more, a collective in each batch (DDP) waits for ever '

@@ -21,6 +21,9 @@ class Ingest:
     preprocessor: Any = None
     notes: tuple[str, ...] = ()
     """What the user should know about it."""
+    read_once: bool = False
+    """The workers read everything at their start: where they are in the data is no part of a checkpoint, and nobody
+    waits for a batch that another rank does not have."""
 
     def configs_as_json(self) -> dict[str, dict[str, Any]]:
         """The configs as plain values; a preprocessor of each epoch is code and stays out."""
@@ -30,4 +33,4 @@ class Ingest:
         """Fit, count and store what is needed; raises for data that cannot be used with so many workers."""
         from paceline.data.ingest.prepare import prepare
 
-        return prepare(self.datasets, self.configs, self.preprocessor, workers)
+        return prepare(self.datasets, self.configs, self.preprocessor, workers, in_step=not self.read_once)

@@ -30,6 +30,7 @@ class PlanEpoch(Epoch):
         options: BatchOptions,
         stats: IterationStats,
         *,
+        columns: tuple[str, ...] | None = None,
         window_order: Callable[[int, int], np.ndarray] | None = None,
         window_skip: int = 0,
         threads: int | None = None,
@@ -50,7 +51,7 @@ class PlanEpoch(Epoch):
         self._reader = ReadAhead(
             plan,
             pieces,
-            ReadRequest(chunk_rows=rows, times=stats.stages),
+            ReadRequest(columns=columns, chunk_rows=rows, times=stats.stages),
             threads=threads if options.prefetch_batches else 0,
             depth=max(1, min(64, ahead // rows)),
         )

@@ -1,0 +1,1 @@
+"""What the trainers of boosted trees share; XGBoost and LightGBM have folders of their own."""

@@ -1,0 +1,54 @@
+"""Rounds: reports a boosting loop round by round, and sees to its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from paceline.air import session as session_slot
+from paceline.air.errors import SessionMisuseError
+from paceline.run.session import Session
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.run.alignment import Reduce
+    from paceline.train.trees.task import TreeTask
+
+
+class Rounds:
+    """One row per boosting round, on every rank.
+
+    A round is known to be the last one only when the library returns: it may stop early, or the run may be
+    stopped at a row. So the final checkpoint is added to the row that was reported last.
+    """
+
+    def __init__(self, task: TreeTask, make_checkpoint: Callable[[], Checkpoint]) -> None:
+        self._frequency = task.checkpoint_frequency
+        self._at_end = task.checkpoint_at_end
+        self._make_checkpoint = make_checkpoint
+        self._session = _session()
+        self._lacks_checkpoint = False
+
+    def report(
+        self, done: int, metrics: Mapping[str, Any], reduce: Mapping[str, Reduce] | None = None
+    ) -> dict[str, float] | None:
+        """Hand in the row after `done` rounds; gives the values that were reduced over the ranks.
+
+        Raises StopTraining when the run ends here: call `end()` then as well.
+        """
+        due = bool(self._frequency) and done % self._frequency == 0
+        self._lacks_checkpoint = not due
+        return self._session.report(metrics, self._make_checkpoint() if due else None, reduce or None)
+
+    def end(self) -> None:
+        """Training is over, however it came about: the model of the last row is kept."""
+        if self._at_end and self._lacks_checkpoint:
+            self._lacks_checkpoint = False
+            self._session.add_checkpoint(self._make_checkpoint())
+
+
+def _session() -> Session:
+    session = session_slot.current()
+    if not isinstance(session, Session):
+        raise SessionMisuseError("A boosting loop reports its rounds to the run that a Trainer started.")
+    return session

@@ -1,0 +1,258 @@
+"""TreeTrainer: what XGBoostTrainer and LightGBMTrainer share."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.air.checks import whole_number
+from paceline.air.errors import ConfigError, RestoreError
+from paceline.run.spec import RunSpec
+from paceline.train.data_parallel_trainer import DataParallelTrainer
+from paceline.train.datasets import make_ingest
+from paceline.train.trees.datasets import check_columns, check_names, tree_configs
+from paceline.train.trees.task import TreeTask
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.air.config import RunConfig, ScalingConfig
+    from paceline.air.data_config import DataConfig, DatasetConfig
+    from paceline.run.backend import BackendConfig
+
+DEFAULT_ROUNDS = 10
+_STORED = ("params", "label_column", "dmatrix_params", "num_boost_round", "train_kwargs")
+
+
+class TreeTrainer(DataParallelTrainer):
+    """Boosted trees on all workers, each with its part of the rows.
+
+    Either `params`, `label_column` and `datasets` say what to train, and each boosting round is one iteration; or
+    `train_loop_per_worker` is a function of the user's, which calls the library itself.
+    """
+
+    _handles_checkpoint_freq: ClassVar[bool] = True
+    _handles_checkpoint_at_end: ClassVar[bool] = True
+
+    _library: ClassVar[str]
+    """As its users write it."""
+    _train_keywords: ClassVar[tuple[str, ...]]
+    """What the library's train function takes beside what the trainer gives it."""
+    _refused_keywords: ClassVar[Mapping[str, str]]
+    """Keywords of that function that make no sense here, and what to write instead."""
+    _matrix_keywords: ClassVar[tuple[str, ...]]
+    """What `dmatrix_params` may hold for a dataset."""
+    _column_keywords: ClassVar[tuple[str, ...]]
+    """Those of them whose value is the name of a column."""
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any] | None,
+        *,
+        train_loop_config: Mapping[str, Any] | None,
+        params: Mapping[str, Any] | None,
+        label_column: str | None,
+        dmatrix_params: Mapping[str, Mapping[str, Any]] | None,
+        num_boost_round: int | None,
+        train_kwargs: Mapping[str, Any],
+        backend_config: BackendConfig,
+        scaling_config: ScalingConfig | None,
+        dataset_config: Mapping[str, DatasetConfig] | DataConfig | None,
+        run_config: RunConfig | None,
+        datasets: Mapping[str, Any] | None,
+        preprocessor: Any,
+        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> None:
+        self.train_loop_config = train_loop_config
+        self.params = params
+        self.label_column = label_column
+        self.dmatrix_params = dmatrix_params
+        self.num_boost_round = num_boost_round
+        self.train_kwargs = dict(train_kwargs)
+        self._has_function = train_loop_per_worker is not None
+        super().__init__(
+            train_loop_per_worker if train_loop_per_worker is not None else _no_function,
+            train_loop_config=train_loop_config,
+            backend_config=backend_config,
+            scaling_config=scaling_config,
+            dataset_config=dataset_config,
+            run_config=run_config,
+            datasets=datasets,
+            preprocessor=preprocessor,
+            resume_from_checkpoint=resume_from_checkpoint,
+            metadata=metadata,
+        )
+
+    # -- what a library brings --------------------------------------------------------------
+
+    @abstractmethod
+    def _loop(self, task: TreeTask) -> Callable[[], None]:
+        """What every worker runs."""
+
+    @abstractmethod
+    def _evaluates_in_parts(self) -> bool:
+        """True if every metric of an evaluation set can be combined exactly from the workers' parts of it."""
+
+    def _check_params(self, params: Mapping[str, Any]) -> None:
+        """Refuse parameters of the library that cannot work here."""
+
+    # -- arguments --------------------------------------------------------------------------
+
+    def _check_arguments(self) -> None:
+        if self._has_function:
+            self._check_function_form()
+        else:
+            self._check_table_form()
+        super()._check_arguments()
+
+    def _check_function_form(self) -> None:
+        given = {
+            "params": self.params,
+            "label_column": self.label_column,
+            "dmatrix_params": self.dmatrix_params,
+            "num_boost_round": self.num_boost_round,
+            **self.train_kwargs,
+        }
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigError(
+                    f"{type(self).__name__} got a train function and {name}=: with a function of your own, call the "
+                    f"library's train() in it, and pass values by train_loop_config."
+                )
+        checkpoints = self.run_config.checkpoint_config
+        if checkpoints.checkpoint_frequency or checkpoints.checkpoint_at_end:
+            raise ConfigError(
+                "CheckpointConfig(checkpoint_frequency, checkpoint_at_end) have no meaning with a train function: give "
+                "the ReportCallback in it frequency= and checkpoint_at_end=."
+            )
+
+    def _check_table_form(self) -> None:
+        name = type(self).__name__
+        if self.train_loop_config is not None:
+            raise ConfigError(f"{name}(train_loop_config=...) goes with a train function, which was not given.")
+        if not isinstance(self.params, Mapping):
+            raise ConfigError(
+                f"{name} needs params=, a dict of {self._library} parameters such as {{'max_depth': 6}}, not "
+                f"{self.params!r}."
+            )
+        if not isinstance(self.label_column, str):
+            raise ConfigError(f"{name} needs label_column=, the name of the column to predict.")
+        self.num_boost_round = whole_number(
+            DEFAULT_ROUNDS if self.num_boost_round is None else self.num_boost_round,
+            "num_boost_round",
+            least=1,
+            advice="the number of boosting rounds.",
+        )
+        check_names(self.datasets, self.dmatrix_params or {}, name)
+        self._check_keywords()
+        self._check_params(self.params)
+
+    def _check_keywords(self) -> None:
+        name = type(self).__name__
+        for keyword in self.train_kwargs:
+            if keyword in self._refused_keywords:
+                raise ConfigError(f"{name}({keyword}=...): {self._refused_keywords[keyword]}")
+            if keyword not in self._train_keywords:
+                raise TypeError(f"{name} takes no argument {keyword!r}.{_meant(keyword, self._train_keywords)}")
+        for dataset, entries in (self.dmatrix_params or {}).items():
+            if not isinstance(entries, Mapping):
+                raise ConfigError(f"dmatrix_params[{dataset!r}] must be a dict, not {type(entries).__name__}.")
+            for keyword, value in entries.items():
+                if keyword not in self._matrix_keywords:
+                    raise ConfigError(
+                        f"dmatrix_params[{dataset!r}] has no entry {keyword!r}."
+                        f"{_meant(keyword, self._matrix_keywords)} "
+                        f"There are: {', '.join(sorted(self._matrix_keywords))}."
+                    )
+                if keyword in self._column_keywords and not isinstance(value, str):
+                    raise ConfigError(
+                        f"dmatrix_params[{dataset!r}][{keyword!r}] must be the name of a column, not "
+                        f"{type(value).__name__}: workers take their rows of it along with the features."
+                    )
+
+    # -- running ----------------------------------------------------------------------------
+
+    def to_run_spec(self) -> RunSpec:
+        if self._has_function:
+            return super().to_run_spec()
+        if self.scaling_config.num_workers is None:
+            raise ConfigError("How many workers? Pass scaling_config=ScalingConfig(num_workers=2), for example.")
+        configs = self.get_dataset_config()
+        self._check_columns()
+        ingest = make_ingest(self.datasets, configs, self.preprocessor, self.resume_from_checkpoint, read_once=True)
+        arguments = {name: getattr(self, name) for name in _STORED}
+        return self._run_spec(
+            self._loop(self._task()),
+            {},
+            backend_config=self.backend_config,
+            ingest=ingest,
+            numbers_by_iteration=True,
+            arguments=arguments,
+        )
+
+    def get_dataset_config(self) -> dict[str, DatasetConfig]:
+        if self._has_function:
+            return super().get_dataset_config()
+        return tree_configs(self.dataset_config, self.datasets, in_parts=self._evaluates_in_parts())
+
+    def _check_columns(self) -> None:
+        """Names of columns that are not there are told before workers start, where that can be known."""
+        assert self.label_column is not None
+        if self.preprocessor is None and self.resume_from_checkpoint is None:
+            wanted = {name: {"label_column": self.label_column, **self._columns_of(name)} for name in self.datasets}
+            check_columns(self.datasets, wanted)
+
+    def _columns_of(self, dataset: str) -> dict[str, str]:
+        entries = (self.dmatrix_params or {}).get(dataset, {})
+        return {keyword: entries[keyword] for keyword in self._column_keywords if keyword in entries}
+
+    def _task(self) -> TreeTask:
+        assert self.params is not None
+        assert self.label_column is not None
+        assert self.num_boost_round is not None
+        checkpoints = self.run_config.checkpoint_config
+        return TreeTask(
+            params=dict(self.params),
+            label_column=self.label_column,
+            num_boost_round=self.num_boost_round,
+            matrix_params={name: dict(entries) for name, entries in (self.dmatrix_params or {}).items()},
+            train_kwargs=self.train_kwargs,
+            checkpoint_frequency=checkpoints.checkpoint_frequency,
+            checkpoint_at_end=checkpoints.checkpoint_at_end is not False,
+        )
+
+    # -- continuing an earlier run ------------------------------------------------------------
+
+    @classmethod
+    def _restored_function(cls, settings: Mapping[str, Any], given: dict[str, Any]) -> None:
+        stored = settings.get("arguments") or {}
+        if not stored:  # it had a function
+            super()._restored_function(settings, given)
+            return
+        keywords = stored["train_kwargs"]
+        if keywords is None and not set(given) & set(cls._train_keywords):
+            raise RestoreError(
+                f"{cls.__name__}.restore(): the run's train keywords held code (callbacks, functions), which is never "
+                "read from disk: pass them again."
+            )
+        for name in ("params", "label_column", "dmatrix_params", "num_boost_round"):
+            if name not in given and stored[name] is None and name in ("params", "label_column"):
+                raise RestoreError(
+                    f"{cls.__name__}.restore(): the run's {name} cannot be stored as plain data: pass it again."
+                )
+            if stored[name] is not None:
+                given.setdefault(name, stored[name])
+        for name, value in (keywords or {}).items():
+            given.setdefault(name, value)
+
+
+def _no_function() -> None:
+    """Stands where a train function would; the loop of the library runs instead."""
+
+
+def _meant(keyword: str, known: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(keyword, known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
