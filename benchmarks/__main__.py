@@ -25,6 +25,7 @@ from benchmarks import (
     many_workers,
     reports,
     throughput,
+    trees,
 )
 from benchmarks.harness import ROOT, Bench, MeasureError
 from benchmarks.table import Failed, Row, Table
@@ -47,6 +48,8 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "data-seek": data_ingest.seek,
     "data-map": data_compute.map_batches,
     "data-fit": data_compute.fit,
+    "trees-xgboost": trees.xgboost,
+    "trees-lightgbm": trees.lightgbm,
 }
 ON_REQUEST: dict[str, Callable[[Bench], Iterator[Row]]] = {"data-20gb": data_large.stream}
 """Too heavy to be measured by default."""
@@ -88,7 +91,7 @@ def main() -> int:
 def machine() -> str:
     """Where the figures come from."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    names = ("torch", "ray", "accelerate", "pyarrow", "duckdb", "polars", "datasets")
+    names = ("torch", "ray", "accelerate", "pyarrow", "duckdb", "polars", "datasets", "xgboost-cpu", "lightgbm")
     versions = [f"{name} {metadata.version(name)}" for name in names if _installed(name)]
     return (
         f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}, {', '.join(versions)}; "
