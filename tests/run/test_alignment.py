@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,8 +12,14 @@ from paceline.run.alignment import Alignment, check_reduce, reduce_metrics
 from paceline.run.messages import Report
 
 
-def report(index: int, waits: bool = False, reduce: dict[str, str] | None = None, **metrics: Any) -> Report:
-    return Report(index=index, metrics=metrics, stamp=0.0, elapsed=0.0, waits=waits, reduce=reduce)
+def report(
+    index: int,
+    waits: bool = False,
+    reduce: dict[str, str] | None = None,
+    weights: dict[str, float] | None = None,
+    **metrics: Any,
+) -> Report:
+    return Report(index=index, metrics=metrics, stamp=0.0, elapsed=0.0, waits=waits, reduce=reduce, weights=weights)
 
 
 def aligned(counts: list[int], finished: tuple[int, ...] = (), start: int = 0) -> Alignment:
@@ -122,6 +129,19 @@ def test_reductions(how: str, value: float) -> None:
     assert reduce_metrics(reports) == {"x": value}
 
 
+def test_weighted_reductions() -> None:
+    """A rank without rows has no say, whatever number came of them."""
+    rows = {0: (2.0, 1.0), 1: (math.nan, 0.0), 2: (4.0, 3.0)}
+    for how, value in (("mean", 3.5), ("rms", math.sqrt(13.0))):
+        reports = {}
+        for rank, (number, weight) in rows.items():
+            rules, weights = check_reduce({"x": number}, {"x": (how, weight)})
+            reports[rank] = report(1, reduce=rules, weights=weights, x=number)
+        assert reduce_metrics(reports) == {"x": pytest.approx(value)}
+    nobody = {rank: report(1, reduce={"x": "mean"}, weights={"x": 0.0}, x=1.0) for rank in range(2)}
+    assert math.isnan(reduce_metrics(nobody)["x"])
+
+
 def test_ranks_that_did_not_report_a_key_are_left_out_of_its_reduction() -> None:
     asked = {"x": "mean"}
     reports = {0: report(1, reduce=asked, x=1.0), 1: report(1, reduce=asked), 2: report(1, reduce=asked, x=3.0)}
@@ -142,9 +162,14 @@ def test_ranks_must_ask_for_the_same_reduction() -> None:
         ({"x": "text"}, {"x": "mean"}, "'x' is 'text'"),
         ({"x": True}, {"x": "mean"}, "'x' is True"),
         ({"x": [1]}, {"x": "mean"}, "needs a number"),
+        ({"x": 1}, {"x": ("sum", 2)}, "write \\('mean', weight\\)"),
+        ({"x": 1}, {"x": ("mean", -1)}, "not negative"),
+        ({"x": 1}, {"x": ("mean", math.nan)}, "not negative"),
+        ({"x": 1}, {"x": ("mean",)}, "write \\('mean', weight\\)"),
+        ({"x": 1}, {"x": ("mean", "many")}, "write \\('mean', weight\\)"),
     ],
 )
-def test_what_cannot_be_reduced_is_refused(metrics: dict[str, Any], reduce: dict[str, str], told: str) -> None:
+def test_what_cannot_be_reduced_is_refused(metrics: dict[str, Any], reduce: dict[str, Any], told: str) -> None:
     with pytest.raises(MetricError, match=told):
         check_reduce(metrics, reduce)
 

@@ -1,0 +1,97 @@
+"""What a tree trainer refuses, where it was written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline import data
+from paceline.air import CheckpointConfig, RunConfig, ScalingConfig
+from paceline.air.data_config import DataConfig, DatasetConfig
+from paceline.air.errors import ConfigError
+from tests.train.trees.counting import CountingTrainer, rows
+
+GOOD: dict[str, Any] = {
+    "params": {"depth": 2},
+    "label_column": "label",
+    "scaling_config": ScalingConfig(num_workers=2),
+    "run_config": RunConfig(verbose=0),
+}
+
+
+def trainer(**changes: Any) -> CountingTrainer:
+    return CountingTrainer(**{**GOOD, "datasets": {"train": rows(), "valid": rows()}, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "told"),
+    [
+        ({"datasets": {"valid": rows()}}, KeyError, "'train', which was not given"),
+        ({"datasets": None}, KeyError, "pass datasets="),
+        ({"dmatrix_params": {"test": {}}}, KeyError, "names the dataset 'test'; the datasets are"),
+        ({"dmatrix_params": {"weight": "id"}}, KeyError, "It is a dict by dataset name"),
+        ({"dmatrix_params": {"train": {"wieght": "id"}}}, ConfigError, "Did you mean 'weight'"),
+        ({"dmatrix_params": {"train": {"weight": [1, 2]}}}, ConfigError, "must be the name of a column"),
+        ({"dmatrix_params": {"train": "weight"}}, ConfigError, "must be a dict"),
+        ({"params": None}, ConfigError, "needs params="),
+        ({"params": ["depth"]}, ConfigError, "needs params="),
+        ({"label_column": None}, ConfigError, "needs label_column="),
+        ({"num_boost_round": 0}, ConfigError, "num_boost_round"),
+        ({"num_boost_round": 2.5}, ConfigError, "num_boost_round"),
+        ({"callback": []}, TypeError, "takes no argument 'callback'. Did you mean 'callbacks'"),
+        ({"evals": []}, ConfigError, "evaluation sets are given as datasets"),
+        ({"train_loop_config": {}}, ConfigError, "goes with a train function"),
+        ({"train_loop_per_worker": print}, ConfigError, "got a train function and params="),
+        ({"dataset_config": {"train": DatasetConfig(split=False)}}, ConfigError, "must be split"),
+        ({"dataset_config": {"trian": DatasetConfig()}}, ConfigError, "Did you mean 'train'"),
+    ],
+)
+def test_refused_at_construction(changes: dict[str, Any], kind: type[Exception], told: str) -> None:
+    with pytest.raises(kind) as caught:
+        trainer(**changes)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"label_column": "target"}, "label_column='target': the dataset 'train' has no such column; it has id, label"),
+        ({"dmatrix_params": {"valid": {"weight": "w"}}}, "weight='w': the dataset 'valid' has no such column"),
+        ({"scaling_config": ScalingConfig()}, "How many workers"),
+    ],
+)
+def test_refused_before_workers_start(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        trainer(**changes).fit()
+    assert told in str(caught.value)
+
+
+def test_checkpoint_settings_do_not_go_with_a_function() -> None:
+    config = RunConfig(verbose=0, checkpoint_config=CheckpointConfig(checkpoint_frequency=2))
+    with pytest.raises(ConfigError, match="ReportCallback"):
+        CountingTrainer(print, scaling_config=ScalingConfig(num_workers=1), run_config=config)
+
+
+@pytest.mark.parametrize(
+    ("in_parts", "config", "split"),
+    [
+        (True, None, True),
+        (False, None, False),
+        (True, {"valid": DatasetConfig(split=False)}, False),
+        (False, {"valid": DatasetConfig(split=True)}, True),
+        (True, DataConfig(datasets_to_split=["train"]), False),
+        (False, DataConfig(datasets_to_split="all"), True),
+        (True, DataConfig(shuffle="rows"), True),
+    ],
+)
+def test_evaluation_sets_are_dealt_where_their_metrics_allow_it(in_parts: bool, config: Any, split: bool) -> None:
+    configs = trainer(params={"in_parts": in_parts}, dataset_config=config).get_dataset_config()
+    assert configs["train"].split is True
+    assert configs["valid"].split is split
+    assert {config.uneven for config in configs.values()} == {"all"}
+
+
+def test_a_function_gets_datasets_as_everywhere_else() -> None:
+    made = CountingTrainer(print, scaling_config=ScalingConfig(num_workers=1), datasets={"train": data.range(3)})
+    assert made.get_dataset_config()["train"].uneven == "equal"

@@ -1,0 +1,146 @@
+"""Rounds of boosting as iterations: their rows, and when there is a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.air import FailureConfig, Result
+from paceline.air.errors import RestoreError, TrainingFailedError
+from paceline.testing.invariants import check_run
+from tests.train.trees.counting import CountingTrainer, counting_trainer, rows
+
+
+def checkpoint_names(result: Result) -> list[str]:
+    return sorted(path.name for path in Path(result.path).glob("checkpoint_*"))
+
+
+def rounds_of(result: Result) -> list[int]:
+    assert result.metrics_dataframe is not None
+    return list(result.metrics_dataframe["round"])
+
+
+def kept_rounds(result: Result) -> int:
+    assert result.checkpoint is not None
+    return int(result.checkpoint.to_dict()["rounds"])
+
+
+def test_a_round_is_an_iteration_and_the_last_one_has_the_model() -> None:
+    result = counting_trainer().fit()
+    assert rounds_of(result) == [1, 2, 3, 4, 5, 6]
+    assert result.metrics["training_iteration"] == 6
+    assert checkpoint_names(result) == ["checkpoint_000006"]
+    assert kept_rounds(result) == 6
+    check_run(result.path)
+
+
+def test_values_are_combined_by_the_number_of_rows() -> None:
+    result = counting_trainer().fit()  # rank 0 has 4 of the 7 rows
+    assert result.metrics["train-error"] == pytest.approx(3 / 7)
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "names"),
+    [
+        ({"checkpoint_frequency": 2}, ["checkpoint_000002", "checkpoint_000004", "checkpoint_000006"]),
+        ({"checkpoint_frequency": 4}, ["checkpoint_000004", "checkpoint_000006"]),
+        ({"checkpoint_frequency": 4, "checkpoint_at_end": False}, ["checkpoint_000004"]),
+        ({"checkpoint_at_end": False}, []),
+        ({"checkpoint_frequency": 1, "num_to_keep": 2}, ["checkpoint_000005", "checkpoint_000006"]),
+        ({"checkpoint_frequency": 4, "async_save": True}, ["checkpoint_000004", "checkpoint_000006"]),
+        ({"checkpoint_frequency": 4, "keep_all_ranks": True}, ["checkpoint_000004", "checkpoint_000006"]),
+    ],
+)
+def test_checkpoints_are_named_after_their_iteration(checkpoints: dict[str, Any], names: list[str]) -> None:
+    if checkpoints.get("keep_all_ranks"):
+        trainer = counting_trainer(workers=1, checkpoints=checkpoints)  # ranks must not write the same file
+    else:
+        trainer = counting_trainer(checkpoints=checkpoints)
+    result = trainer.fit()
+    assert checkpoint_names(result) == names
+    check_run(result.path)
+
+
+def test_without_files_the_model_is_in_the_result() -> None:
+    result = counting_trainer(checkpoints={"num_to_keep": 0}).fit()
+    assert checkpoint_names(result) == []
+    assert kept_rounds(result) == 6
+
+
+@pytest.mark.parametrize("checkpoints", [{}, {"async_save": True}, {"num_to_keep": 0}], ids=str)
+def test_a_run_that_is_stopped_keeps_the_model_of_its_last_row(checkpoints: dict[str, Any]) -> None:
+    result = counting_trainer(rounds=1_000_000, checkpoints=checkpoints, stop={"training_iteration": 3}).fit()
+    assert rounds_of(result) == [1, 2, 3]
+    assert kept_rounds(result) == 3
+    assert checkpoint_names(result) == ([] if checkpoints.get("num_to_keep") == 0 else ["checkpoint_000003"])
+
+
+def test_a_library_that_stops_early_leaves_the_model_with_its_last_row() -> None:
+    result = counting_trainer({"stop_early_at": 4}).fit()
+    assert rounds_of(result) == [1, 2, 3, 4]
+    assert checkpoint_names(result) == ["checkpoint_000004"]
+
+
+@pytest.mark.parametrize("checkpoints", [{}, {"async_save": True}, {"num_to_keep": 0}], ids=str)
+def test_a_killed_worker_costs_no_round(tmp_path: Path, checkpoints: dict[str, Any]) -> None:
+    result = counting_trainer(
+        {"dies_at": 5, "once": str(tmp_path / "died")},
+        rounds=10,
+        checkpoints={"checkpoint_frequency": 2, **checkpoints},
+        failure_config=FailureConfig(max_failures=1),
+    ).fit()
+    assert result.attempts == 2
+    assert rounds_of(result) == list(range(1, 11))
+    assert kept_rounds(result) == 10
+    if checkpoints.get("num_to_keep") != 0:
+        assert checkpoint_names(result) == [f"checkpoint_{number:06}" for number in (2, 4, 6, 8, 10)]
+        check_run(result.path)
+
+
+def test_resuming_trains_what_is_missing_and_numbers_on() -> None:
+    first = counting_trainer(rounds=4).fit()
+    second = counting_trainer(rounds=6, resume=first.checkpoint).fit()
+    assert rounds_of(second) == [5, 6]
+    assert second.metrics["training_iteration"] == 2
+    assert checkpoint_names(second) == ["checkpoint_000006"]
+
+
+def test_a_restored_run_goes_on_with_its_own_arguments(tmp_path: Path) -> None:
+    with pytest.raises(TrainingFailedError) as caught:
+        counting_trainer(
+            {"dies_at": 5, "once": str(tmp_path / "died")}, rounds=8, checkpoints={"checkpoint_frequency": 2}
+        ).fit()
+    result = CountingTrainer.restore(caught.value.result.path, datasets={"train": rows()}).fit()
+    assert rounds_of(result) == list(range(1, 9))
+    assert checkpoint_names(result) == [f"checkpoint_{number:06}" for number in (2, 4, 6, 8)]
+    check_run(result.path)
+
+
+def test_a_damaged_checkpoint_is_made_again_under_its_number(tmp_path: Path) -> None:
+    """The journal has given the number up once; the new one of that name must stay."""
+    with pytest.raises(TrainingFailedError) as caught:
+        counting_trainer(
+            {"dies_at": 5, "once": str(tmp_path / "died")}, rounds=8, checkpoints={"checkpoint_frequency": 2}
+        ).fit()
+    path = Path(caught.value.result.path)
+    for file in (path / "checkpoint_000004").iterdir():
+        if file.suffix == ".pkl":
+            file.write_bytes(b"x" + file.read_bytes()[1:])
+    result = CountingTrainer.restore(path, datasets={"train": rows()}).fit()
+    assert any("checkpoint_000004 is damaged" in warning for warning in result.warnings)
+    assert rounds_of(result) == list(range(1, 9))
+    assert "checkpoint_000004" in checkpoint_names(result)
+    again = CountingTrainer.restore(path, datasets={"train": rows()}).fit()  # finished: nothing to do
+    assert kept_rounds(again) == 8
+    assert (path / "checkpoint_000004").exists()
+
+
+def test_code_among_the_arguments_is_asked_for_again(tmp_path: Path) -> None:
+    trainer = counting_trainer({"dies_at": 2, "once": str(tmp_path / "died")}, checkpoints={"checkpoint_frequency": 1})
+    trainer.train_kwargs = {"callbacks": [print]}
+    with pytest.raises(TrainingFailedError) as caught:
+        trainer.fit()
+    with pytest.raises(RestoreError, match="pass them again"):
+        CountingTrainer.restore(caught.value.result.path, datasets={"train": rows()})
