@@ -74,10 +74,11 @@ EXPORTED: dict[str, set[str]] = {
     | OLDEST_SESSION
     | {"get_checkpoint", "get_context", "get_dataset_shard"}
     | {"Checkpoint", "Result", "TrainContext", "TrainingFailedError", "TRAIN_DATASET_KEY"}
-    | {"Backend", "BackendConfig", "BaseTrainer", "DataParallelTrainer"},
+    | {"Backend", "BackendConfig", "BaseTrainer", "DataParallelTrainer", "BatchPredictor", "Predictor"},
     "paceline.train.torch": {
         "TorchCheckpoint",
         "TorchConfig",
+        "TorchPredictor",
         "TorchTrainer",
         "TorchWorkerProfiler",
         "accelerate",
@@ -123,9 +124,11 @@ OLD_PATHS: dict[str, set[str]] = {
     "paceline.data.preprocessor": {"Preprocessor", "PreprocessorNotFittedException"},
     "paceline.train.backend": {"Backend", "BackendConfig"},
     "paceline.train.base_trainer": {"BaseTrainer", "TrainingFailedError"},
+    "paceline.train.batch_predictor": {"BatchPredictor"},
     "paceline.train.callbacks": {"TorchTensorboardProfilerCallback"},
     "paceline.train.data_parallel_trainer": {"DataParallelTrainer"},
     "paceline.train.error": {"SessionMisuseError", "TrainingFailedError"},
+    "paceline.train.predictor": {"Predictor", "PredictorNotSerializableException"},
     "paceline.train.trainer": {"BaseTrainer", "Trainer"},
 }
 
@@ -145,7 +148,8 @@ def modules_after(code: str) -> set[str]:
         "from paceline import train; train.report, train.get_context",
         "from paceline.train import DataParallelTrainer",
         "from paceline import data; import paceline.data.preprocessors",
-        "from paceline.train.torch import TorchConfig, TorchTrainer, prepare_model",
+        "from paceline.train.torch import TorchConfig, TorchPredictor, TorchTrainer, prepare_model",
+        "from paceline.train import BatchPredictor, Predictor; import paceline.train.predictors",
     ],
 )
 def test_import_is_cheap(code: str) -> None:

@@ -72,14 +72,15 @@ def names_a_near_miss(config: type[T]) -> type[T]:
     def init(self: T, *args: Any, **settings: Any) -> None:
         for name in settings:
             if name not in known:
-                raise TypeError(f"{config.__name__} has no setting {name!r}{_near_miss(name, known)}")
+                raise TypeError(f"{config.__name__} has no setting {name!r}{near_miss(name, known)}")
         checked_init(self, *args, **settings)
 
     config.__init__ = init  # type: ignore[method-assign, assignment]
     return config
 
 
-def _near_miss(name: str, known: Sequence[str]) -> str:
+def near_miss(name: str, known: Sequence[str]) -> str:
+    """The end of a message about an unknown name: the one that was probably meant, or all there are."""
     import difflib
 
     near = difflib.get_close_matches(name, known, n=1)

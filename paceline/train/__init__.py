@@ -1,4 +1,4 @@
-"""Trainers, and the functions that a train function calls (``from paceline import train``).
+"""Trainers, the functions that a train function calls (``from paceline import train``), and prediction.
 
 Everything is loaded on first use, so that importing this package stays cheap.
 """
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from paceline.run.backend import Backend as Backend
     from paceline.run.backend import BackendConfig as BackendConfig
     from paceline.train.base_trainer import BaseTrainer as BaseTrainer
+    from paceline.train.batch_predictor import BatchPredictor as BatchPredictor
     from paceline.train.data_parallel_trainer import DataParallelTrainer as DataParallelTrainer
     from paceline.train.legacy_session import load_checkpoint as load_checkpoint
     from paceline.train.legacy_session import local_rank as local_rank
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from paceline.train.legacy_session import save_checkpoint as save_checkpoint
     from paceline.train.legacy_session import world_rank as world_rank
     from paceline.train.legacy_session import world_size as world_size
+    from paceline.train.predictor import Predictor as Predictor
 
 TRAIN_DATASET_KEY = "train"
 
@@ -53,6 +55,8 @@ _PLACES = {
     "BackendConfig": "paceline.run.backend",
     "BaseTrainer": "paceline.train.base_trainer",
     "DataParallelTrainer": "paceline.train.data_parallel_trainer",
+    "BatchPredictor": "paceline.train.batch_predictor",
+    "Predictor": "paceline.train.predictor",
     "report": "paceline.train.legacy_session",
     "save_checkpoint": "paceline.train.legacy_session",
     "load_checkpoint": "paceline.train.legacy_session",
@@ -61,26 +65,20 @@ _PLACES = {
     "world_size": "paceline.train.legacy_session",
 }
 _SUBMODULES = (
-    "base_trainer",
     "backend",
+    "base_trainer",
+    "batch_predictor",
     "callbacks",
     "data_parallel_trainer",
     "error",
+    "lightgbm",
+    "predictor",
+    "sklearn",
     "torch",
     "trainer",
-)
-_NOT_YET = (
-    "batch_predictor",
-    "horovod",
-    "huggingface",
-    "lightgbm",
-    "lightning",
-    "predictor",
-    "rl",
-    "sklearn",
-    "tensorflow",
     "xgboost",
 )
+_NOT_YET = ("horovod", "huggingface", "lightning", "rl", "tensorflow")
 
 __all__ = [*_PLACES, "TRAIN_DATASET_KEY"]
 
@@ -92,8 +90,8 @@ def __getattr__(name: str) -> Any:
         value = importlib.import_module(f"{__name__}.{name}")
     elif name in _NOT_YET:
         raise AttributeError(
-            f"{__name__}.{name} is not in this version; what there is: paceline.train.torch, and DataParallelTrainer "
-            "for any other framework."
+            f"{__name__}.{name} is not in this version; what there is: paceline.train.torch, .xgboost, .lightgbm and "
+            ".sklearn, and DataParallelTrainer for any other framework."
         )
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, TypeAlias
 
 from paceline.air.errors import ConfigError, SerializationError
 
@@ -39,10 +39,13 @@ class Predictor(ABC):
     kind is converted for it and back. A model that gives one value per row has the column "predictions".
     """
 
+    default_batch_size: ClassVar[int] = 4096
+    """How many rows BatchPredictor gives to it at once, unless told otherwise."""
+
     _preprocessor: Preprocessor | None = None
 
     def __init__(self, preprocessor: Preprocessor | None = None) -> None:
-        self._preprocessor = _checked(preprocessor)
+        self._preprocessor = checked_preprocessor(preprocessor)
 
     @classmethod
     @abstractmethod
@@ -62,7 +65,7 @@ class Predictor(ABC):
 
     def set_preprocessor(self, preprocessor: Preprocessor | None) -> None:
         """Use this preprocessor from now on; None: data goes to the model as it is."""
-        self._preprocessor = _checked(preprocessor)
+        self._preprocessor = checked_preprocessor(preprocessor)
 
     @classmethod
     def preferred_batch_format(cls) -> BatchFormat:
@@ -140,7 +143,8 @@ def _kinds_of(predictor: type[Predictor]) -> list[BatchFormat]:
     return there
 
 
-def _checked(preprocessor: Any) -> Preprocessor | None:
+def checked_preprocessor(preprocessor: Any) -> Preprocessor | None:
+    """`preprocessor` itself, if it is one or None."""
     from paceline.data.preprocessor import Preprocessor
 
     if preprocessor is not None and not isinstance(preprocessor, Preprocessor):

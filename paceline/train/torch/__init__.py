@@ -1,4 +1,4 @@
-"""PyTorch: TorchTrainer, and what its train functions use."""
+"""PyTorch: TorchTrainer, what its train functions use, and prediction."""
 
 from importlib.util import find_spec
 
@@ -16,12 +16,14 @@ from paceline.train.torch.loop import (
     prepare_model,
     prepare_optimizer,
 )
+from paceline.train.torch.predictor import TorchPredictor
 from paceline.train.torch.profiler import TorchWorkerProfiler
 from paceline.train.torch.trainer import TorchTrainer
 
 __all__ = [
     "TorchCheckpoint",
     "TorchConfig",
+    "TorchPredictor",
     "TorchTrainer",
     "TorchWorkerProfiler",
     "accelerate",

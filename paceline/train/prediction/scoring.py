@@ -1,0 +1,95 @@
+"""A predictor as a step of a dataset's plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.errors import DataError
+from paceline.data.iteration.background import Background
+from paceline.data.operations.user_function import UserFunction
+from paceline.data.operations.user_operation import UserOperation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.data.block import Chunk
+    from paceline.data.operation import Place
+    from paceline.data.operations.concurrency import Processes
+    from paceline.data.preprocessor import Preprocessor
+    from paceline.train.predictor import Predictor
+
+
+@dataclass(frozen=True)
+class ScoringTask:
+    """All that a process needs to know to predict. Small if the checkpoint is a reference to a directory."""
+
+    checkpoint: Checkpoint
+    predictor_cls: type[Predictor]
+    predictor_kwargs: Mapping[str, Any]
+    predict_kwargs: Mapping[str, Any]
+    own_preprocessor: tuple[Preprocessor | None] | None
+    """Takes the place of the checkpoint's; None: it was not replaced."""
+    feature_columns: tuple[str, ...] | None
+    keep_columns: tuple[str, ...]
+
+
+class Scorer:
+    """The predictor of one process. It is called with each batch."""
+
+    def __init__(self, task: ScoringTask) -> None:
+        self._task = task
+        self._predictor = task.predictor_cls.from_checkpoint(task.checkpoint, **task.predictor_kwargs)
+        if task.own_preprocessor is not None:
+            (preprocessor,) = task.own_preprocessor
+        else:
+            preprocessor = self._predictor.get_preprocessor()
+        self._preprocessor = preprocessor
+        self._predictor.set_preprocessor(None)  # applied here, so that the model's columns can be chosen after it
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        predictions = self._predictor.predict(self._features(batch), **self._task.predict_kwargs)
+        for name in self._task.keep_columns:
+            if name in predictions.column_names:
+                raise DataError(
+                    f"keep_columns has {name!r}, but the predictions have a column of that name too. Give the one of "
+                    f'the dataset another name: dataset.rename_columns({{{name!r}: "..."}})'
+                )
+            predictions = predictions.append_column(batch.schema.field(name), batch.column(name))
+        return predictions
+
+    def _features(self, batch: pa.Table) -> pa.Table:
+        """What the model looks at."""
+        data = batch
+        if self._preprocessor is not None:
+            data = self._preprocessor.transform_batch(batch)
+            if data.num_rows != batch.num_rows:
+                raise DataError(
+                    f"{type(self._preprocessor).__name__} made {data.num_rows} rows of {batch.num_rows}: predictions "
+                    "would not belong to the rows of the dataset any more. Leave rows out before: dataset.filter(...)"
+                )
+        wanted = self._task.feature_columns
+        if wanted is None:
+            return data
+        for name in wanted:
+            if name not in data.column_names:
+                after = " after the preprocessor" if self._preprocessor is not None else ""
+                raise DataError(f"feature_columns has {name!r}, but{after} the columns are {data.column_names}")
+        return data.select(list(wanted))
+
+
+class Scoring(UserOperation):
+    """Reads the next rows of a block while the model works on those before."""
+
+    def __init__(self, task: ScoringTask, batch_size: int, processes: Processes | None) -> None:
+        from paceline.data.operations.work import BatchWork
+
+        function = UserFunction("predict", Scorer, constructor_args=[task])
+        function.label, function.origin = f"BatchPredictor({task.predictor_cls.__name__})", ""
+        work = BatchWork(function, "pyarrow", zero_copy=True, keeps_row_count=True)
+        super().__init__(work, processes=processes, keeps_row_count=True, row_local=True, batch_size=batch_size)
+
+    def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+        return super().run(iter(Background(chunks, depth=1)), place)
