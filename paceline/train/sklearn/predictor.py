@@ -1,0 +1,109 @@
+"""SklearnPredictor: prediction with a fitted scikit-learn estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from paceline.air.checks import whole_number
+from paceline.air.errors import ConfigError
+from paceline.train.predictor import Predictor, prediction_columns
+from paceline.train.sklearn.checkpoint import SklearnCheckpoint
+from paceline.train.sklearn.cpus import set_cpus
+from paceline.train.sklearn.features import like_training, spread_vectors
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.data.preprocessor import Preprocessor
+    from paceline.train.predictor import Arrays
+    from paceline.train.sklearn.estimator_file import Trust
+
+METHODS = ("predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples", "transform")
+Method = Literal["predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples", "transform"]
+
+
+class SklearnPredictor(Predictor):
+    """Predicts with a scikit-learn estimator.
+
+    `predict(data, feature_columns=None, num_estimator_cpus=None, method="predict", **kwargs)`:
+
+    - An estimator that was fitted with named columns takes those, in its order; other columns are left alone.
+      `feature_columns` names the columns to use otherwise (for a bare array: their numbers).
+    - `num_estimator_cpus` sets `n_jobs` of the estimator and its parts.
+    - `method` is what to call: predict, predict_proba, decision_function, transform, ... `kwargs` are for it.
+
+    Several values per row (probabilities, several outputs) become "predictions_0", "predictions_1", ...
+    """
+
+    def __init__(self, estimator: Any, preprocessor: Preprocessor | None = None) -> None:
+        if isinstance(estimator, type) or not any(hasattr(estimator, method) for method in METHODS):
+            raise ConfigError(f"SklearnPredictor takes a fitted scikit-learn estimator, not {estimator!r}.")
+        super().__init__(preprocessor)
+        self.estimator = estimator
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint, trust: Trust = None) -> Self:
+        """With the estimator and the preprocessor of a checkpoint; for `trust` see SklearnCheckpoint.get_estimator."""
+        if not isinstance(checkpoint, SklearnCheckpoint):
+            checkpoint = SklearnCheckpoint.from_checkpoint(checkpoint)
+        return cls(checkpoint.get_estimator(trust), checkpoint.get_preprocessor())
+
+    def _predict_pandas(
+        self,
+        data: pd.DataFrame,
+        feature_columns: Sequence[str] | None = None,
+        num_estimator_cpus: int | None = None,
+        method: Method = "predict",
+        **kwargs: Any,
+    ) -> pd.DataFrame:
+        import pandas as pd
+
+        chosen = data if feature_columns is None else like_training(data, list(feature_columns), "The data")
+        features = spread_vectors(chosen)
+        names = getattr(self.estimator, "feature_names_in_", None)
+        if names is not None:
+            features = like_training(features, list(names), "The data")
+        found = self._called(features, num_estimator_cpus, method, kwargs)
+        return pd.DataFrame(prediction_columns(found), index=data.index)
+
+    def _predict_numpy(
+        self,
+        data: Arrays,
+        feature_columns: Sequence[Any] | None = None,
+        num_estimator_cpus: int | None = None,
+        method: Method = "predict",
+        **kwargs: Any,
+    ) -> Arrays:
+        import pandas as pd
+
+        if isinstance(data, dict):
+            frame = pd.DataFrame({name: list(each) if each.ndim > 1 else each for name, each in data.items()})
+            answer = self._predict_pandas(frame, feature_columns, num_estimator_cpus, method, **kwargs)
+            return {str(name): answer[name].to_numpy() for name in answer.columns}
+        matrix = data if feature_columns is None else data[:, list(feature_columns)]
+        names = getattr(self.estimator, "feature_names_in_", None)
+        if names is not None and matrix.ndim == 2 and matrix.shape[1] == len(names):
+            return self._called(pd.DataFrame(matrix, columns=names), num_estimator_cpus, method, kwargs)
+        return self._called(matrix, num_estimator_cpus, method, kwargs)
+
+    def _called(self, features: Any, cpus: int | None, method: Method, kwargs: dict[str, Any]) -> NDArray[np.generic]:
+        if method not in METHODS or not hasattr(self.estimator, method):
+            there = [each for each in METHODS if hasattr(self.estimator, each)]
+            raise ConfigError(f"{type(self.estimator).__name__} has no {method}(): method= is one of {there}.")
+        if cpus is not None:
+            set_cpus(self.estimator, whole_number(cpus, "num_estimator_cpus", least=1))
+        return _one_array(getattr(self.estimator, method)(features, **kwargs))
+
+
+def _one_array(answer: Any) -> NDArray[np.generic]:
+    """Rows x values: sparse matrices are filled up, and several arrays (one per output) put side by side."""
+    import numpy as np
+
+    if isinstance(answer, tuple | list):
+        parts = [_one_array(each) for each in answer]
+        return np.hstack([part.reshape(len(part), -1) for part in parts])
+    return np.asarray(answer.toarray() if hasattr(answer, "toarray") else answer)
