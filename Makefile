@@ -50,7 +50,12 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 $(VENV)/.bench-ready: $(VENV)/.ready
 	@echo "installing the peers that the benchmarks compare with"
 	@$(PIP_INSTALL) --editable '.[bench]'
+	@command -v wrk >/dev/null || (mkdir -p $(VENV)/wrk && cd $(VENV)/wrk && $(UNPACK_WRK)) || echo "$(NO_WRK)"
 	@touch $@
+
+# wrk puts load on the servers that are compared. Its Debian package is unpacked here, so that root is not needed.
+UNPACK_WRK := apt-get download -qq wrk libluajit-5.1-2 2>/dev/null && for p in *.deb; do dpkg -x $$p . || exit; done
+NO_WRK := there is no wrk and no Debian package of it: the serving rows are measured with a slower client
 
 clean: ## remove caches and build products; .venv stays
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

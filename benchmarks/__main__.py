@@ -23,7 +23,9 @@ from benchmarks import (
     fits,
     footprint,
     many_workers,
+    prediction,
     reports,
+    serving,
     throughput,
     trees,
 )
@@ -50,6 +52,8 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "data-fit": data_compute.fit,
     "trees-xgboost": trees.xgboost,
     "trees-lightgbm": trees.lightgbm,
+    "batch-prediction": prediction.batches,
+    "serving": serving.requests,
 }
 ON_REQUEST: dict[str, Callable[[Bench], Iterator[Row]]] = {"data-20gb": data_large.stream}
 """Too heavy to be measured by default."""
