@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import paceline.air as air
     import paceline.data as data
+    import paceline.serve as serve
     import paceline.train as train
     import paceline.tune as tune
     from paceline.engine.choose import init as init
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["air", "data", "init", "is_initialized", "shutdown", "train", "tune"]
+__all__ = ["air", "data", "init", "is_initialized", "serve", "shutdown", "train", "tune"]
 
-_PACKAGES = ("air", "data", "engine", "run", "storage", "testing", "train", "tune")
-_NOT_YET = ("cli", "serve")
+_PACKAGES = ("air", "cli", "data", "engine", "run", "serve", "storage", "testing", "train", "tune")
 _ENGINE_FUNCTIONS = ("init", "is_initialized", "shutdown")
 
 
@@ -36,11 +36,6 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _PACKAGES:
         return importlib.import_module(f"paceline.{name}")
-    if name in _NOT_YET:
-        raise AttributeError(
-            f"paceline.{name} is not in this version; what there is: paceline.air, paceline.data, paceline.train, "
-            "paceline.tune."
-        )
     raise AttributeError(f"module 'paceline' has no attribute {name!r}")
 
 

@@ -1,0 +1,135 @@
+"""``paceline serve``: a run's model behind HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+from paceline.air.errors import ConfigError
+
+TOKEN_VARIABLE = "PACELINE_TOKEN"
+
+DESCRIPTION = """\
+Answers POST /predict with the predictions of a run's model, in JSON or Arrow. Of a run, the best checkpoint by its
+score attribute is served, without one the newest.
+
+Every request needs a token ("Authorization: Bearer <token>"). It is read from --token-file or PACELINE_TOKEN; if
+there is neither, a new one is made and printed.
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "serve",
+        help="serve the model of a run or checkpoint over HTTP",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", help="directory or URI of a run, an experiment or a checkpoint")
+    parser.add_argument("--checkpoint", type=int, metavar="N", help="serve checkpoint_00000N of the run")
+    parser.add_argument("--predictor", metavar="MODULE:CLASS", help="a predictor class of your own")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="0: any that is free (default: %(default)s)")
+    parser.add_argument("--name", help="what the model is called in its description")
+    token = parser.add_mutually_exclusive_group()
+    token.add_argument("--token-file", type=Path, metavar="FILE", help="holds the token; made if it is not there")
+    token.add_argument("--no-token", action="store_true", help="ask for no token; on loopback only")
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="another name of this server")
+    parser.add_argument("--max-batch-size", type=int, default=1024, metavar="ROWS", help="predicted together at most")
+    parser.add_argument("--max-wait-ms", type=float, default=0.0, metavar="MS", help="wait so long for a fuller batch")
+    parser.add_argument("--max-body-bytes", type=int, default=32 << 20, metavar="BYTES", help="of one request")
+    parser.add_argument("--request-timeout-s", type=float, default=30.0, metavar="S", help="for one prediction")
+    parser.add_argument("--trust", action="store_true", help="load pickles in the checkpoint, which can run any code")
+    parser.add_argument("--follow", action="store_true", help="change to new checkpoints of the run as they come")
+    parser.add_argument("--access-log", action="store_true", help="write a line for each request")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    from paceline import serve
+    from paceline.serve.place import place_of
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    logging.getLogger("paceline").setLevel(logging.INFO)
+    place: Any = given.path
+    if given.checkpoint is not None:
+        place = place_of(given.path).checkpoint(given.checkpoint)
+    serve.run(
+        _predictor(given.predictor) if given.predictor else None,
+        place,
+        host=given.host,
+        port=given.port,
+        token=_token(given),
+        name=given.name,
+        max_batch_size=given.max_batch_size,
+        max_wait_ms=given.max_wait_ms,
+        max_body_bytes=given.max_body_bytes,
+        request_timeout_s=given.request_timeout_s,
+        trust=given.trust,
+        follow=given.follow,
+        allowed_hosts=given.allow_host,
+        access_log=given.access_log,
+    )
+    return 0
+
+
+def _predictor(named: str) -> Any:
+    """The class that the user names on the command line; modules of the current directory are found."""
+    module, _, name = named.partition(":")
+    if not module or not name:
+        raise ConfigError(f"--predictor {named}: write it as module:Class, for example my_models:MyPredictor.")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    found = importlib.import_module(module)
+    if not hasattr(found, name):
+        raise ConfigError(f"--predictor {named}: the module {module} has no {name}.")
+    return getattr(found, name)
+
+
+def _token(given: argparse.Namespace) -> Any:
+    """The token, False for none, or None: one shall be made and printed."""
+    from_environment = os.environ.pop(TOKEN_VARIABLE, None)  # not for the processes that this one starts
+    if given.no_token:
+        return False
+    if given.token_file is not None:
+        return token_from(given.token_file)
+    return from_environment
+
+
+def token_from(path: Path) -> str:
+    """The token in a file that only its owner can read; a file with a new one if there is none."""
+    from paceline.serve.access import new_token
+
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return _read_token(path)
+    except OSError as error:
+        raise ConfigError(f"The token file {path} cannot be made: {error.strerror}.") from error
+    token = new_token()
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token + "\n")
+    print(f"The token is in {path}", flush=True)
+    return token
+
+
+def _read_token(path: Path) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise ConfigError(f"Others than its owner can read the token file {path}: chmod 600 {path}")
+            token = file.read(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The token file {path} cannot be read: {error}.") from error
+    if not token:
+        raise ConfigError(f"The token file {path} is empty. Remove it and it is made anew.")
+    return token

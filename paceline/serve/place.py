@@ -1,0 +1,99 @@
+"""Where the served checkpoint comes from: a run, whose newest or best one is served, or one checkpoint."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.checkpoint_sources import shown
+from paceline.air.constants import CHECKPOINT_MANIFEST_FILE, CHECKPOINT_METADATA_FILE
+from paceline.air.errors import ConfigError, RestoreError
+from paceline.air.result import Result
+from paceline.run.trial_files import find_trials
+from paceline.storage.run_dir import resolve_storage
+
+
+class Place(Protocol):
+    """What can be asked for a checkpoint, and again when the model shall be reloaded."""
+
+    def checkpoint(self, number: int | None) -> Checkpoint:
+        """The one with this number; None: the one that the place stands for now."""
+
+    def sign(self) -> Any:
+        """A value that changes when there may be another checkpoint; None: this place does not change."""
+
+
+@dataclass(frozen=True)
+class OneCheckpoint:
+    """A checkpoint that was named itself."""
+
+    given: Checkpoint
+
+    def checkpoint(self, number: int | None) -> Checkpoint:
+        if number is not None and number != self.given.number:
+            raise ConfigError("One checkpoint is served, not a run: there are no others to choose from by number.")
+        return self.given
+
+    def sign(self) -> Any:
+        return None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run or experiment: its best checkpoint by the run's score attribute, without one the newest."""
+
+    path: str
+
+    def checkpoint(self, number: int | None) -> Checkpoint:
+        result = Result.from_path(self.path)
+        kept = [checkpoint for checkpoint, _ in result.best_checkpoints]
+        if result.checkpoint is not None and result.checkpoint not in kept:
+            kept.insert(0, result.checkpoint)
+        if not kept:
+            raise RestoreError(f"The run {shown(self.path)} has no checkpoint to serve (yet).")
+        if number is None:
+            return kept[-1]
+        by_number = {checkpoint.number: checkpoint for checkpoint in kept}
+        if number not in by_number:
+            there = ", ".join(str(each) for each in sorted(each for each in by_number if each is not None))
+            raise RestoreError(f"The run {shown(self.path)} has no checkpoint {number}; there are: {there}.")
+        return by_number[number]
+
+    def sign(self) -> Any:
+        """The committed checkpoints: read without the journal, so that it can be asked often."""
+        resolved = resolve_storage(self.path)
+        if not isinstance(resolved, Path):
+            return None
+        return [(str(run_dir.root), run_dir.checkpoints()) for run_dir in find_trials(resolved)[:1]]
+
+
+def place_of(given: Any) -> Place:
+    """The place that a user means by a Checkpoint, a directory or a URI."""
+    if isinstance(given, Checkpoint):
+        return OneCheckpoint(given)
+    if isinstance(given, Result):
+        raise ConfigError("Give the checkpoint of the result: result.checkpoint.")
+    if not isinstance(given, str | os.PathLike):
+        raise ConfigError(
+            f"checkpoint is a {type(given).__name__}: give a Checkpoint, or the path of a run or checkpoint."
+        )
+    text = os.fspath(given)
+    resolved = resolve_storage(text)
+    if isinstance(resolved, str):
+        return _remote(resolved)
+    if not resolved.is_dir():
+        raise ConfigError(f"There is no directory {text}. Give the directory of a run, an experiment or a checkpoint.")
+    is_checkpoint = any((resolved / name).is_file() for name in (CHECKPOINT_METADATA_FILE, CHECKPOINT_MANIFEST_FILE))
+    if not is_checkpoint and find_trials(resolved):
+        return Run(str(resolved))
+    return OneCheckpoint(Checkpoint.from_directory(str(resolved)))
+
+
+def _remote(uri: str) -> Place:
+    checkpoint = Checkpoint.from_uri(uri)
+    if checkpoint._source.read_file(CHECKPOINT_METADATA_FILE) is not None:
+        return OneCheckpoint(checkpoint)
+    return Run(uri)

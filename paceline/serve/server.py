@@ -1,0 +1,184 @@
+"""The HTTP server around an application: its socket, its thread, its end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from importlib.util import find_spec
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import uvicorn
+
+from paceline.air.errors import ConfigError, EngineError
+from paceline.serve.connection import connection_class
+from paceline.serve.limits import Limits
+from paceline.serve.served import ServedModel
+
+START_SECONDS = 30.0
+STOP_MARGIN_SECONDS = 5.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """The listening socket, so that a port that is taken is an error where the server is started."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"Cannot listen on {host}: {error.strerror or error}.") from error
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(2048)
+    except OSError as error:
+        listening.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"Port {port} of {host} is in use: end what listens there, or choose another port (0: any free one)."
+            ) from error
+        raise ConfigError(f"Cannot listen on {host}, port {port}: {error.strerror}.") from error
+    return listening
+
+
+def url_of(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """Notes signals; what follows from them is for the one who runs the server."""
+
+    signalled: int | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:  # asked twice: do not wait for what is under way
+            self.force_exit = True
+        self.should_exit = True
+        self.signalled = self.signalled or sig
+
+
+def make_server(app: Any, limits: Limits) -> _Server:
+    config = uvicorn.Config(
+        app,
+        http=connection_class(limits),
+        ws="none",
+        loop="uvloop" if find_spec("uvloop") else "asyncio",
+        lifespan="on",
+        interface="asgi3",
+        access_log=False,
+        log_config=None,
+        log_level="error",
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]  # any number of seconds will do
+        timeout_graceful_shutdown=int(limits.request_timeout_s + STOP_MARGIN_SECONDS),
+        limit_concurrency=limits.max_connections,
+    )
+    return _Server(config)
+
+
+def run_here(app: Any, limits: Limits, listening: socket.socket) -> None:
+    """Serve until a signal, and finish what is under way.
+
+    Ctrl-C ends in KeyboardInterrupt, SIGTERM in SystemExit(0): the process ends as it was asked to, and `finally`
+    blocks run.
+    """
+    server = make_server(app, limits)
+    server.run(sockets=[listening])
+    if server.signalled == signal.SIGINT:
+        raise KeyboardInterrupt
+    if server.signalled is not None:
+        sys.exit(0)
+
+
+class RunningServer:
+    """A server in a thread of this process; `stop()` or the end of a `with` block ends it."""
+
+    def __init__(
+        self, app: Any, served: ServedModel, limits: Limits, listening: socket.socket, token: str | None
+    ) -> None:
+        self.url = url_of(listening)
+        self.token = token
+        self._served = served
+        self._pid = os.getpid()
+        self._server = make_server(app, limits)
+        self._failure: BaseException | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(listening,), name="paceline-serve", daemon=True)
+        self._thread.start()
+        self._wait_until_started()
+        atexit.register(self.stop)
+
+    @property
+    def name(self) -> str:
+        """What the model is called in /model and /docs."""
+        return self._served.name
+
+    def reload(self, checkpoint: Any = None) -> None:
+        """Serve another checkpoint (a Checkpoint or a path), by default what the served run has now.
+
+        It is loaded and tried while the old model serves on; if that fails, the error is raised and the old one stays.
+        """
+        if checkpoint is None:
+            self._served.reload()
+        else:
+            self._served.reload_from(checkpoint)
+
+    def stop(self) -> None:
+        """Answer what is under way and end."""
+        if os.getpid() != self._pid:
+            return  # a fork of the process that has the server
+        atexit.unregister(self.stop)
+        self._server.should_exit = True
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "ended" if self._ended.is_set() else "running"
+        return f"RunningServer({self.url!r}, {self._served.name!r}, {state})"
+
+    def _serve(self, listening: socket.socket) -> None:
+        try:
+            self._server.run(sockets=[listening])
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._ended.set()
+
+    def _wait_until_started(self) -> None:
+        waited = 0.0
+        while not self._server.started:
+            if self._ended.wait(0.005):
+                raise EngineError(f"The server did not start: {self._failure!r}") from self._failure
+            waited += 0.005
+            if waited > START_SECONDS:
+                self._server.should_exit = True
+                raise EngineError(f"The server did not start within {START_SECONDS:g} s.")

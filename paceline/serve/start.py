@@ -1,0 +1,208 @@
+"""serve.run and serve.app: a model behind HTTP, from a predictor class and a checkpoint."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.checks import check_bool, whole_number
+from paceline.air.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from paceline.serve.served import ServedModel
+    from paceline.serve.server import RunningServer
+    from paceline.train.predictor import Predictor
+
+Token = str | None | Literal[False]
+
+
+def run(
+    predictor_cls: type[Predictor] | Predictor | None = None,
+    checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: Token = None,
+    blocking: bool = True,
+    name: str | None = None,
+    max_batch_size: int = 1024,
+    max_wait_ms: float = 0.0,
+    max_body_bytes: int = 32 << 20,
+    request_timeout_s: float = 30.0,
+    trust: bool = False,
+    follow: bool = False,
+    allowed_hosts: Iterable[str] = (),
+    access_log: bool = False,
+    **predictor_kwargs: Any,
+) -> RunningServer | None:
+    """Serve a model over HTTP.
+
+    Without `predictor_cls`, the predictor that belongs to the checkpoint is used. `checkpoint` is a Checkpoint, or
+    the directory or URI of one, or of a run, whose best or newest one is served. With `blocking=False` the server runs
+    in a thread and is returned: `.url`, `.token`, `.reload(checkpoint)`, `.stop()`.
+
+    Every request needs the token: `token` is one of your own, None makes one, False needs none and is allowed on
+    loopback only. Pickles in a checkpoint are loaded only with `trust=True`. `predictor_kwargs` go to
+    `predictor_cls.from_checkpoint`.
+    """
+    from paceline.serve.application import application
+    from paceline.serve.limits import Limits
+    from paceline.serve.server import RunningServer, bind, run_here, url_of
+
+    check_bool(blocking, "blocking")
+    limits = Limits(
+        max_batch_size=max_batch_size,
+        max_wait_ms=max_wait_ms,
+        max_body_bytes=max_body_bytes,
+        request_timeout_s=request_timeout_s,
+    )
+    door = _door(host, port, token)
+    listening = bind(door.address, door.port)  # before a large model is loaded in vain
+    try:
+        served = _served_model(predictor_cls, checkpoint, name, trust, follow, predictor_kwargs)
+        app = application(
+            served,
+            limits,
+            token=door.token,
+            loopback=door.loopback,
+            allowed_hosts=[*_names(allowed_hosts), host],
+            follow=follow,
+            access_log=access_log,
+        )
+        if not blocking:
+            return RunningServer(app, served, limits, listening, door.token)
+        _announce(url_of(listening), served, door.token, told=token is not None)
+        run_here(app, limits, listening)
+    except BaseException:
+        listening.close()
+        raise
+    return None
+
+
+def app(
+    predictor_cls: type[Predictor] | Predictor | None = None,
+    checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+    *,
+    token: str | Literal[False],
+    allowed_hosts: Iterable[str] = (),
+    name: str | None = None,
+    max_batch_size: int = 1024,
+    max_wait_ms: float = 0.0,
+    max_body_bytes: int = 32 << 20,
+    request_timeout_s: float = 30.0,
+    trust: bool = False,
+    follow: bool = False,
+    access_log: bool = False,
+    **predictor_kwargs: Any,
+) -> FastAPI:
+    """The ASGI application that `run` serves, for a server of your own.
+
+    It answers to the names of loopback and to `allowed_hosts`. How slow or how many clients may be is then up to
+    that server. `token=False` leaves it open to everyone who reaches it.
+    """
+    from paceline.serve.access import checked_token
+    from paceline.serve.application import application
+    from paceline.serve.limits import Limits
+
+    limits = Limits(
+        max_batch_size=max_batch_size,
+        max_wait_ms=max_wait_ms,
+        max_body_bytes=max_body_bytes,
+        request_timeout_s=request_timeout_s,
+    )
+    return application(
+        _served_model(predictor_cls, checkpoint, name, trust, follow, predictor_kwargs),
+        limits,
+        token=None if token is False else checked_token(token),
+        loopback=True,
+        allowed_hosts=_names(allowed_hosts),
+        follow=follow,
+        access_log=access_log,
+    )
+
+
+@dataclass(frozen=True)
+class _Door:
+    """Where the server listens, and what it asks of those who come."""
+
+    address: str
+    port: int
+    token: str | None
+    loopback: bool
+
+
+def _door(host: str, port: int, token: Token) -> _Door:
+    from paceline.serve.access import checked_token, is_loopback, new_token
+
+    whole_number(port, "port", least=0, most=65535)
+    if not isinstance(host, str) or not host:
+        raise ConfigError(f"host is {host!r}: give an address or name of this machine. 0.0.0.0 means all of them.")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"host {host!r} is no address or name of this machine: {error}.") from error
+    loopback = all(is_loopback(str(entry[4][0])) for entry in found)
+    if token is False and not loopback:
+        raise ConfigError(
+            f"Without a token a server listens on loopback only, not on {host}: everyone who can reach this machine "
+            "could use the model. Leave token out (no --no-token), or use host 127.0.0.1."
+        )
+    chosen = None if token is False else new_token() if token is None else checked_token(token)
+    return _Door(str(found[0][4][0]), port, chosen, loopback)
+
+
+def _served_model(
+    predictor_cls: Any, checkpoint: Any, name: str | None, trust: bool, follow: bool, arguments: dict[str, Any]
+) -> ServedModel:
+    """The model, loaded and tried."""
+    from paceline.serve.model import Recipe, model_of
+    from paceline.serve.place import place_of
+    from paceline.serve.served import ServedModel
+    from paceline.train.predictor import Predictor
+
+    check_bool(trust, "trust")
+    check_bool(follow, "follow")
+    if checkpoint is None and isinstance(predictor_cls, Checkpoint | str | os.PathLike):
+        predictor_cls, checkpoint = None, predictor_cls  # run(checkpoint)
+    if isinstance(predictor_cls, Predictor):
+        if checkpoint is not None or arguments or follow:
+            raise ConfigError("A predictor that is made already needs no checkpoint: give its class, or it alone.")
+        return ServedModel(name or type(predictor_cls).__name__, model_of(predictor_cls, "a predictor in memory"))
+    if predictor_cls is not None and not (isinstance(predictor_cls, type) and issubclass(predictor_cls, Predictor)):
+        raise ConfigError(f"predictor_cls is {predictor_cls!r}: give a class derived from Predictor.")
+    if checkpoint is None:
+        raise ConfigError("Say what to serve: serve.run(PredictorClass, checkpoint).")
+    place = place_of(checkpoint)
+    if follow and place.sign() is None:
+        raise ConfigError("Only a run in a local directory can be followed, not a single checkpoint or a URI.")
+    recipe = Recipe(predictor_cls, trust, arguments)
+    model = recipe.load(place.checkpoint(None))
+    return ServedModel(name or type(model.predictor).__name__, model, place, recipe)
+
+
+def _names(allowed_hosts: Iterable[str]) -> list[str]:
+    names = [allowed_hosts] if isinstance(allowed_hosts, str) else list(allowed_hosts)
+    for each in names:
+        if not isinstance(each, str) or not each or "/" in each:
+            raise ConfigError(f"allowed_hosts has {each!r}: give names of hosts, without http:// and port.")
+    return names
+
+
+def _announce(url: str, served: ServedModel, token: str | None, *, told: bool) -> None:
+    """Say where the server is. A token is shown only if it was made here: who gave one knows it."""
+    from paceline.run.terminal import GuardedWriter, printable
+
+    lines = [f"Serving {served.name} from {served.current.origin} at {url}"]
+    if token is None:
+        lines.append("No token is needed: every process and user of this machine can use the model.")
+    elif not told:
+        lines.append(f"Token: {token}")
+    lines.append(f"Description: {url}/docs (in a browser, the token is the password). Ctrl-C ends the server.")
+    GuardedWriter(sys.stdout).write("".join(f"{printable(line)}\n" for line in lines))
