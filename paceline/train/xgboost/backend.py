@@ -1,0 +1,62 @@
+"""XGBoostBackend: connects the workers of a run in XGBoost's collective."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from typing import TYPE_CHECKING, ClassVar
+
+from paceline.run.backend import Backend, BackendConfig
+from paceline.train.xgboost import collective
+from paceline.train.xgboost.config import XGBoostConfig
+
+if TYPE_CHECKING:
+    from paceline.engine.base import WorkerGroup
+
+_LEAVE_TIMEOUT_S = 5.0
+
+
+class XGBoostBackend(Backend):
+    """Rank 0 hosts XGBoost's tracker, on the loopback address; a single worker needs none.
+
+    The driver never loads xgboost: a process that has run it cannot be forked afterwards.
+    """
+
+    preload: ClassVar[tuple[str, ...]] = (
+        "xgboost",
+        "xgboost.tracker",
+        "xgboost.collective",
+        "xgboost.callback",
+        # What every worker of ours goes through.
+        "cloudpickle",
+        "xxhash",
+        "pyarrow.compute",
+        "paceline.run.worker",
+        "paceline.train.legacy_session",
+        "paceline.train.trees.rounds",
+        "paceline.train.trees.shard",
+        "paceline.train.xgboost.callback",
+        "paceline.train.xgboost.loop",
+    )
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        assert isinstance(backend_config, XGBoostConfig)
+        placement = worker_group.placement
+        scratch = self._scratch_directory(os.path.dirname(placement.workers[0].cwd))
+        for place in placement.workers:
+            worker_group.execute_single(place.rank, collective.prepare, place.rank, placement.threads or 0, scratch)
+        if placement.world_size == 1:
+            return
+        arguments = worker_group.execute_single(0, collective.host, placement.world_size, placement.start_timeout_s)
+        worker_group.execute(collective.join, arguments, backend_config.timeout_s, timeout=placement.start_timeout_s)
+
+    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        worker_group.execute(collective.leave, _LEAVE_TIMEOUT_S, timeout=2 * _LEAVE_TIMEOUT_S)
+
+    def _scratch_directory(self, parent: str) -> str:
+        """A directory that is gone with this attempt, also where its workers were killed: it is the driver's."""
+        path = tempfile.mkdtemp(prefix=".xgboost-", dir=parent)
+        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+        return path

@@ -1,0 +1,136 @@
+"""XGBoostCheckpoint: a booster as a checkpoint, in XGBoost's own format."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.checkpoint_sources import PACKED_FILES_KEY, Kind, Source
+from paceline.air.constants import MODEL_KEY
+from paceline.air.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    import xgboost
+
+    from paceline.air.packing import FileSink
+
+MODEL_FILE = "model.ubj"
+_READABLE_FILES = (MODEL_FILE, "model.json", "model")
+"""Ours first; the others are what other programs call it."""
+
+C = TypeVar("C", bound="XGBoostCheckpoint")
+
+
+@dataclass(frozen=True)
+class BoosterBytes(Source):
+    """A booster as it was when the checkpoint was made: training may go on."""
+
+    content: bytes
+    file_name: str
+
+    kind: ClassVar[Kind] = "data_dict"
+
+    def describe(self) -> str:
+        return f"XGBoost model of {len(self.content):,} bytes"
+
+    def read_file(self, name: str) -> bytes | None:
+        return self.content if name == self.file_name else None
+
+    def write_files(self, sink: FileSink, move: bool = False) -> None:
+        with sink.open(self.file_name) as file:
+            file.write(self.content)
+
+    def load_dict(self) -> dict[str, Any]:
+        return {MODEL_KEY: booster_from(self.content, self.describe())}
+
+
+class XGBoostCheckpoint(Checkpoint):
+    """A checkpoint that holds an XGBoost booster.
+
+    The file is XGBoost's own (Universal Binary JSON): loading it runs no code. What XGBoost keeps in a
+    model is kept: trees, names, types and categories of features, best_iteration and best_score. Parameters
+    of the training are not part of it.
+    """
+
+    @classmethod
+    def from_model(
+        cls: type[C],
+        booster: xgboost.Booster,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        preprocessor: Any = None,
+    ) -> C:
+        """A checkpoint of a booster as it is now; with `path`, written to that directory."""
+        checkpoint = cls._of(booster, MODEL_FILE)
+        if preprocessor is not None:
+            checkpoint.set_preprocessor(preprocessor)
+        return checkpoint if path is None else cls.from_directory(checkpoint.to_directory(path))
+
+    def get_model(self) -> xgboost.Booster:
+        """The booster."""
+        found = self._booster()
+        if found is not None:
+            return found
+        data = self.to_dict()
+        if MODEL_KEY not in data:
+            raise CheckpointError(
+                f"{self!r} holds no XGBoost model: it has none of the files {', '.join(_READABLE_FILES)} and no item "
+                f"{MODEL_KEY!r}. Save one with XGBoostCheckpoint.from_model()."
+            )
+        booster: xgboost.Booster = data[MODEL_KEY]
+        return booster
+
+    def to_dict(self) -> dict[str, Any]:
+        """As for any checkpoint; the booster is under "model"."""
+        data = super().to_dict()
+        if MODEL_KEY not in data and PACKED_FILES_KEY in data:
+            found = self._booster()
+            if found is not None:
+                data[MODEL_KEY] = found
+                del data[PACKED_FILES_KEY]
+        return data
+
+    @classmethod
+    def _of(cls: type[C], booster: xgboost.Booster, file_name: str) -> C:
+        import xgboost
+
+        if isinstance(booster, xgboost.XGBModel):
+            booster = booster.get_booster()
+        if not isinstance(booster, xgboost.Booster):
+            raise ConfigError(f"from_model() takes an xgboost.Booster, not {type(booster).__name__}.")
+        content = booster.save_raw("json" if file_name.endswith(".json") else "ubj")
+        checkpoint = cls.__new__(cls)
+        checkpoint._adopt(BoosterBytes(bytes(content), file_name))
+        return checkpoint
+
+    def _booster(self) -> xgboost.Booster | None:
+        """The model in the first file that is there; None if there is none."""
+        for name in _READABLE_FILES:
+            content = self._source.read_file(name)
+            if content is not None:
+                return booster_from(content, f"{name} of {self!r}")
+        return None
+
+
+def booster_from(content: bytes, where: str) -> xgboost.Booster:
+    """A booster from what XGBoost wrote, be it UBJSON or JSON."""
+    import xgboost
+
+    try:
+        return xgboost.Booster(model_file=bytearray(content))
+    except xgboost.core.XGBoostError as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(f"{where} is damaged, or no model that this XGBoost can read: {reason}") from None
+
+
+def read_booster(checkpoint: Checkpoint, file_name: str) -> xgboost.Booster:
+    """The model in a file of any checkpoint."""
+    with checkpoint.as_directory() as folder:
+        path = Path(folder, file_name)
+        if not path.is_file():
+            there = ", ".join(sorted(each.name for each in Path(folder).iterdir() if not each.name.startswith(".")))
+            raise CheckpointError(f"{checkpoint!r} has no file {file_name!r}; it has {there or 'none'}.")
+        return booster_from(path.read_bytes(), f"{file_name} of {checkpoint!r}")

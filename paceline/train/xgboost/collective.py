@@ -1,0 +1,109 @@
+"""What a worker does to join XGBoost's collective and to leave it.
+
+These functions are sent to workers by `XGBoostBackend`. The driver imports this module too,
+so xgboost is only imported inside them. A worker runs them in the thread that trains later:
+XGBoost's connections belong to the thread that made them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+LOOPBACK = "127.0.0.1"
+
+_LOST_PEER = "collective/result.cc"
+"""In the text of every error of XGBoost's network layer."""
+
+
+@dataclass
+class Place:
+    """What a worker was told about itself."""
+
+    rank: int = 0
+    threads: int = 0
+    """For XGBoost; 0 leaves it to the library."""
+    scratch: str | None = None
+    """A directory of this attempt for data that does not fit into memory; whoever made it removes it."""
+
+
+place = Place()
+_tracker: Any = None
+"""On rank 0: XGBoost's meeting point, which lives as long as somebody is connected."""
+_joined = False
+
+
+def prepare(rank: int, threads: int, scratch: str) -> None:
+    """Note what belongs to this rank alone."""
+    global place
+    place = Place(rank, threads, scratch)
+
+
+def host(world_size: int, timeout_s: float) -> dict[str, Any]:
+    """On rank 0: open the meeting point, on the loopback address; returns what the ranks need to find it."""
+    global _tracker
+    from xgboost.tracker import RabitTracker
+
+    _tracker = RabitTracker(n_workers=world_size, host_ip=LOOPBACK, sortby="task", timeout=max(1, int(timeout_s)))
+    _tracker.start()
+    found: dict[str, Any] = _tracker.worker_args()
+    return found
+
+
+def join(arguments: Mapping[str, Any], timeout_s: float) -> None:
+    """Connect with all other ranks. XGBoost sorts them by name: zero-padded, that is by our ranks."""
+    global _joined
+    from xgboost import collective
+
+    with contextlib.redirect_stdout(io.StringIO()):  # XGBoost greets every worker, whatever its verbosity
+        collective.init(**arguments, dmlc_task_id=f"{place.rank:08d}", dmlc_timeout=int(timeout_s))
+    _joined = True
+    assert collective.get_rank() == place.rank
+
+
+def leave(timeout_s: float) -> None:
+    """Disconnect. Rank 0 stays until the last one has left: the others say goodbye to it."""
+    global _joined, _tracker
+    if not _joined:
+        return
+    from xgboost import collective
+
+    _joined = False
+    collective.finalize()
+    if _tracker is not None:
+        _tracker.wait_for(timeout=int(timeout_s))
+        _tracker = None
+
+
+def gathered(value: T) -> list[T]:
+    """Every rank's value, by rank; all ranks call it."""
+    from xgboost import collective
+
+    ranks = collective.get_world_size()
+    if ranks == 1:
+        return [value]
+    own = collective.get_rank()
+    return [collective.broadcast(value if rank == own else None, rank) for rank in range(ranks)]  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def told_as_consequence() -> Iterator[None]:
+    """Where XGBoost fails because another worker is gone, say so: whoever is gone is the cause, not this one."""
+    from xgboost.core import XGBoostError
+
+    try:
+        yield
+    except XGBoostError as error:
+        if _LOST_PEER not in str(error):
+            raise
+        details = "; ".join(re.findall(r"^- \[[^]]*\]: (.*)$", str(error), re.MULTILINE))
+        raise ConnectionError(
+            f"XGBoost: connection closed by peer. Another worker failed or was lost while this one waited for it "
+            f"({details})."
+        ) from None

@@ -1,0 +1,114 @@
+"""Columns of an Arrow table as XGBoost's features, and what becomes of each type.
+
+Numbers stay as they are, half floats become floats. Booleans are 0 and 1. Decimals become doubles. Text and
+dictionary columns are categories. A column of vectors of one length, such as Concatenator makes, becomes one feature
+per element: "x_0", "x_1", ... Nulls and NaN are missing values. Dates, times, durations, lists of several lengths and
+structs have no obvious number: they are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from paceline.air.errors import DataError
+from paceline.data.column_arrays import contiguous
+from paceline.data.tensors import tensor_to_numpy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_DATES = "make numbers of it first (days since a date, year, weekday)"
+
+
+def feature_table(table: pa.Table, where: str, categories: Mapping[str, pa.Array] | None = None) -> pa.Table:
+    """The features of these rows. Codes of categories are places in `categories`, or else the table's own."""
+    names: list[str] = []
+    columns: list[pa.Array] = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        for feature, values in _features(name, contiguous(column), where, categories or {}):
+            names.append(feature)
+            columns.append(values)
+    twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set()
+    if twice:
+        raise DataError(f"{where} gives several features of one name: {', '.join(sorted(twice))}. Rename a column.")
+    return pa.table(columns, names=names)
+
+
+def is_categorical(data_type: pa.DataType) -> bool:
+    """True for columns whose values are names of categories."""
+    return bool(pt.is_dictionary(data_type) or is_text(data_type))
+
+
+def is_text(data_type: pa.DataType) -> bool:
+    return bool(pt.is_string(data_type) or pt.is_large_string(data_type) or pt.is_string_view(data_type))
+
+
+def as_text(column: pa.Array) -> pa.Array:
+    """The values of a categorical column as text; XGBoost names categories by text only."""
+    if pt.is_dictionary(column.type):
+        return pc.take(pc.cast(column.dictionary, pa.large_string()), column.indices)
+    return pc.cast(column, pa.large_string())
+
+
+def vectors(column: pa.Array, name: str, where: str) -> NDArray[Any] | None:
+    """A column of vectors as rows x elements; None for a column of single values."""
+    data_type = column.type
+    if pt.is_fixed_size_list(data_type):
+        shaped = pa.fixed_shape_tensor(data_type.value_type, [data_type.list_size])
+        column = pa.ExtensionArray.from_storage(shaped, column)
+    elif not isinstance(data_type, pa.FixedShapeTensorType):
+        return None
+    values = tensor_to_numpy(column, copy=False)
+    if values.dtype.kind not in "iufb":
+        raise DataError(f"{where}: column {name!r} holds vectors of {data_type}, not of numbers.")
+    return values.reshape(len(values), -1) if len(values) else values.reshape(0, _size(column.type))
+
+
+def _features(
+    name: str, column: pa.Array, where: str, categories: Mapping[str, pa.Array]
+) -> Iterator[tuple[str, pa.Array]]:
+    data_type = column.type
+    matrix = vectors(column, name, where)
+    if matrix is not None:
+        for index, values in enumerate(matrix.T):
+            yield f"{name}_{index}", _plain(pa.array(values))
+    elif is_categorical(data_type):
+        yield name, _encoded(column, categories.get(name))
+    elif pt.is_integer(data_type) or pt.is_floating(data_type) or pt.is_boolean(data_type):
+        yield name, _plain(column)
+    elif pt.is_decimal(data_type):
+        yield name, pc.cast(column, pa.float64())
+    elif pt.is_null(data_type):
+        yield name, pc.cast(column, pa.float32())
+    else:
+        advice = _DATES if pt.is_temporal(data_type) else "make numbers or text of it first"
+        raise DataError(
+            f"{where}: column {name!r} is of type {data_type}, which is no feature for XGBoost: {advice}, in a "
+            "preprocessor or with map_batches(), or leave it out with dmatrix_params={dataset: {'ignore': [...]}}."
+        )
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """As XGBoost takes it: it knows no half floats and no bits."""
+    if pt.is_float16(column.type):
+        return pc.cast(column, pa.float32())
+    return pc.cast(column, pa.int8()) if pt.is_boolean(column.type) else column
+
+
+def _encoded(column: pa.Array, categories: pa.Array | None) -> pa.DictionaryArray:
+    text = as_text(column)
+    if categories is None:
+        encoded = text.dictionary_encode()
+        categories, codes = encoded.dictionary, encoded.indices
+    else:
+        codes = pc.index_in(text, value_set=categories)
+    return pa.DictionaryArray.from_arrays(codes, categories)
+
+
+def _size(data_type: pa.FixedShapeTensorType) -> int:
+    return int(data_type.storage_type.list_size)

@@ -1,0 +1,166 @@
+"""XGBoostLoop: what every worker of an XGBoostTrainer runs."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.air import session
+from paceline.air.errors import StopTraining
+from paceline.train.trees.rounds import Rounds
+from paceline.train.trees.task import TreeTask
+from paceline.train.xgboost import collective
+from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
+from paceline.train.xgboost.metrics import latest_values
+
+if TYPE_CHECKING:
+    import numpy as np
+    import xgboost
+    from xgboost.callback import CallbackContainer
+
+_SAMPLING = ("subsample", "colsample_bytree", "colsample_bylevel", "colsample_bynode")
+
+
+@dataclass(frozen=True)
+class XGBoostLoop:
+    """Trains with all other ranks and reports each round.
+
+    It is a loop of its own and not `xgboost.train`, because that numbers rounds from 0 whenever it is called: a
+    continued training would draw the same random numbers again, and repeat schedules of learning rates.
+    """
+
+    task: TreeTask
+
+    def __call__(self) -> None:
+        with collective.told_as_consequence():
+            _Training(self.task).run()
+
+
+class _Training:
+    def __init__(self, task: TreeTask) -> None:
+        import xgboost
+
+        from paceline.train.xgboost.matrix import MatrixReader
+
+        self._task = task
+        self._params = _complete(task)
+        matrices = MatrixReader(task, self._params).read()
+        self._evals = [(matrix, name) for name, matrix in matrices.items()]
+        self._train = matrices["train"]
+        self._objective = task.train_kwargs.get("obj")
+        start = session.get_checkpoint()
+        model = None if start is None else XGBoostCheckpoint.from_checkpoint(start).get_model()
+        self._booster = xgboost.Booster(dict(self._params), list(matrices.values()), model_file=model)
+        self._done = 0 if model is None else model.num_boosted_rounds()
+        self._rounds = Rounds(task, lambda: XGBoostCheckpoint.from_model(self._booster))
+
+    def run(self) -> None:
+        if self._done >= self._task.num_boost_round:
+            self._report_finished()
+            return
+        container = self._callbacks()
+        self._booster = container.before_training(self._booster)
+        if self._done:
+            from paceline.train.xgboost.resume import take_up
+
+            container.callbacks = take_up(container.callbacks, self._booster, self._done)
+        try:
+            self._boost(container)
+        except StopTraining:
+            self._booster = container.after_training(self._booster)
+            self._rounds.end()
+            raise
+        self._rounds.end()
+
+    def _boost(self, container: CallbackContainer) -> None:
+        draws = _draws_samples(self._params)
+        for done in range(self._done, self._task.num_boost_round):
+            if container.before_iteration(self._booster, done, self._train, self._evals):
+                self._booster = container.after_training(self._booster)
+                return
+            if draws:
+                self._forget_draws()
+            self._booster.update(self._train, done, self._objective)
+            stops = container.after_iteration(self._booster, done, self._train, self._evals)
+            if stops or done + 1 == self._task.num_boost_round:
+                self._booster = container.after_training(self._booster)
+                stops = True
+            self._rounds.report(done + 1, latest_values(container.history))
+            if stops:
+                return
+
+    def _report_finished(self) -> None:
+        """The checkpoint has all rounds already: one row says what its model is worth."""
+        from xgboost.callback import CallbackContainer
+
+        warnings.warn(
+            f"The checkpoint holds {self._done} rounds, and num_boost_round={self._task.num_boost_round} asks for no "
+            "more: its model is evaluated and kept. num_boost_round counts the rounds of the checkpoint too.",
+            stacklevel=2,
+        )
+        container = CallbackContainer([], self._metric(), output_margin=callable(self._objective))
+        container.after_iteration(self._booster, self._done - 1, self._train, self._evals)
+        self._rounds.report(self._done, latest_values(container.history))
+        self._rounds.end()
+
+    def _callbacks(self) -> CallbackContainer:
+        from xgboost.callback import CallbackContainer, EarlyStopping, EvaluationMonitor
+
+        keywords = self._task.train_kwargs
+        callbacks = [copy.copy(callback) for callback in keywords.get("callbacks") or []]
+        period = keywords.get("verbose_eval")
+        if period:
+            callbacks.append(EvaluationMonitor(period=int(period)))
+        if keywords.get("early_stopping_rounds"):
+            callbacks.append(EarlyStopping(rounds=keywords["early_stopping_rounds"], maximize=keywords.get("maximize")))
+        return CallbackContainer(callbacks, self._metric(), output_margin=callable(self._objective))
+
+    def _metric(self) -> Callable[..., tuple[str, float]] | None:
+        custom = self._task.train_kwargs.get("custom_metric")
+        return None if custom is None else _over_all_workers(custom)
+
+    def _forget_draws(self) -> None:
+        """Let what a round draws depend on the seed and its number only, so that a continued training draws the same.
+
+        With seed_per_iteration XGBoost seeds itself anew in each round, but the object that grows trees keeps a
+        sampler of columns from its first round on. XGBoost makes that object anew when the tree method changes.
+        """
+        method = self._params.get("tree_method", "auto")
+        self._booster.set_param("tree_method", "hist" if method == "approx" else "approx")
+        self._booster.save_config()  # applies it
+        self._booster.set_param("tree_method", method)
+
+
+def _complete(task: TreeTask) -> dict[str, Any]:
+    """The user's parameters, with what a worker adds."""
+    params = {"seed_per_iteration": True, **task.params}
+    if "nthread" not in params:
+        params["nthread"] = params.pop("n_jobs", collective.place.threads)
+    bins = task.matrix_params.get("train", {}).get("max_bin")
+    if bins is not None:
+        params.setdefault("max_bin", bins)
+    return params
+
+
+def _draws_samples(params: Mapping[str, Any]) -> bool:
+    return "updater" not in params and any(float(params.get(name, 1)) != 1 for name in _SAMPLING)
+
+
+def _over_all_workers(metric: Callable[..., tuple[str, float]]) -> Callable[..., tuple[str, float]]:
+    """The mean of a metric over the workers, weighted by their rows."""
+    import numpy as np
+    from xgboost import collective as xgboost_collective
+
+    def mean(predictions: np.ndarray, matrix: xgboost.DMatrix) -> tuple[str, float]:
+        name, value = metric(predictions, matrix)
+        if not xgboost_collective.is_distributed():
+            return name, value
+        weight = float(matrix.num_row())
+        parts = np.array([value * weight if weight else 0.0, weight], dtype=np.float64)
+        total, weights = xgboost_collective.allreduce(parts, xgboost_collective.Op.SUM)
+        return name, float(total / weights) if weights else float("nan")
+
+    return mean

@@ -1,0 +1,181 @@
+"""From this rank's rows of the datasets to XGBoost's matrices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+import xgboost
+
+from paceline.air import session
+from paceline.air.errors import ConfigError, DataError
+from paceline.engine.local.linux import memory_limit
+from paceline.train.trees.shard import count_rows, dataset_names, is_split, read_shard, shard_batches
+from paceline.train.trees.task import TreeTask
+from paceline.train.xgboost import collective
+from paceline.train.xgboost.categories import agreed_categories
+from paceline.train.xgboost.features import feature_table, is_categorical
+from paceline.train.xgboost.rows import RowValues
+
+PASSED_ON = ("missing", "feature_weights", "nthread", "max_bin")
+"""Entries of dmatrix_params that XGBoost's matrices take as they are."""
+
+MEMORY_PART = 0.4
+"""How much of a worker's share of memory the rows may take: the matrix made of them is beside them for a moment."""
+
+
+class MatrixReader:
+    """Builds the matrix of every dataset.
+
+    Training by histograms takes matrices of quantiles, which hold a byte or two per value and are built straight
+    from Arrow; evaluation sets use the bins of the training set. Other tree methods need the values themselves.
+    """
+
+    def __init__(self, task: TreeTask, params: Mapping[str, Any]) -> None:
+        self._task = task
+        self._params = params
+        self._names = dataset_names()
+        self._rows = {name: RowValues(task.label_column, self._entries(name), _told(name)) for name in self._names}
+        self._columns = {name: self._columns_of(name) for name in self._names}
+        self._categories = agreed_categories({name: self._feature_schema(name) for name in self._names})
+
+    def read(self) -> dict[str, xgboost.DMatrix]:
+        """The matrices by dataset, that of "train" first; all ranks call it."""
+        matrices: dict[str, xgboost.DMatrix] = {}
+        for name in self._names:
+            self._check_categorical(name)
+            matrices[name] = self._matrix(name, matrices.get("train"))
+        return matrices
+
+    # -- one dataset --------------------------------------------------------------------------
+
+    def _matrix(self, name: str, train: xgboost.DMatrix | None) -> xgboost.DMatrix:
+        options = {key: value for key, value in self._entries(name).items() if key in PASSED_ON}
+        options["nthread"] = options.get("nthread") or self._params.get("nthread")
+        options["enable_categorical"] = self._has_categories(name)
+        by_quantiles = trains_by_quantiles(self._params)
+        options["max_bin"] = self._params.get("max_bin") if by_quantiles else None
+        external = self._is_external(name)
+        if external and not by_quantiles:
+            raise ConfigError(
+                f"dmatrix_params[{name!r}]: external_memory works with tree_method='hist' (the default) only."
+            )
+        if external:
+            return self._external_matrix(name, train, options)
+        table = read_shard(name, query_column=self._entries(name).get("qid"), columns=self._columns[name])
+        arguments = {**self._arguments(name, table), **options}
+        del table
+        if by_quantiles:
+            return xgboost.QuantileDMatrix(**arguments, ref=train)
+        del arguments["max_bin"]
+        return xgboost.DMatrix(**arguments)
+
+    def _external_matrix(self, name: str, train: xgboost.DMatrix | None, options: dict[str, Any]) -> xgboost.DMatrix:
+        from paceline.train.xgboost.external_memory import BatchPages
+
+        entries = self._entries(name)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            return shard_batches(name, query_column=entries.get("qid"), columns=self._columns[name])
+
+        def arguments(table: pa.Table) -> dict[str, Any]:
+            return {**self._arguments(name, table), **weights}
+
+        weights = {"feature_weights": options.pop("feature_weights")} if "feature_weights" in options else {}
+        folder = collective.place.scratch
+        assert folder is not None
+        prefix = os.path.join(folder, f"{collective.place.rank}-{self._names.index(name)}")
+        pages = BatchPages(batches, arguments, self._rows[name].restart, prefix)
+        return xgboost.ExtMemQuantileDMatrix(pages, **options, ref=train)
+
+    def _arguments(self, name: str, table: pa.Table) -> dict[str, Any]:
+        """The rows of a table as keyword arguments of a matrix."""
+        entries = self._entries(name)
+        beside = self._rows[name].of(table)
+        features = feature_table(table.drop_columns(list(self._rows[name].names)), _told(name), self._categories)
+        if not features.num_columns:
+            raise DataError(f"{_told(name)} has no column that is a feature; it has {', '.join(table.column_names)}.")
+        names = entries.get("feature_names")
+        if names is not None:
+            if len(names) != features.num_columns:
+                raise DataError(
+                    f"dmatrix_params[{name!r}]['feature_names'] has {len(names)} names for "
+                    f"{features.num_columns} features: {', '.join(features.column_names)}."
+                )
+            features = features.rename_columns(list(names))
+        return {"data": features, "feature_types": entries.get("feature_types"), **beside}
+
+    # -- what is known before rows are read -----------------------------------------------------
+
+    def _entries(self, name: str) -> Mapping[str, Any]:
+        return self._task.matrix_params.get(name, {})
+
+    def _columns_of(self, name: str) -> list[str]:
+        """The columns to read: all but those to be ignored."""
+        there = session.get_dataset_shard(name).schema().names
+        ignored = self._entries(name).get("ignore", [])
+        ignored = [ignored] if isinstance(ignored, str) else list(ignored)
+        unknown = [column for column in ignored if column not in there]
+        if unknown:
+            raise DataError(
+                f"dmatrix_params[{name!r}]['ignore'] names {', '.join(map(repr, unknown))}; {_told(name)} has the "
+                f"columns {', '.join(there)}."
+            )
+        return [column for column in there if column not in ignored]
+
+    def _feature_schema(self, name: str) -> pa.Schema:
+        schema = session.get_dataset_shard(name).schema()
+        features = [column for column in self._columns[name] if column not in self._rows[name].names]
+        return pa.schema([schema.field(column) for column in features])
+
+    def _check_categorical(self, name: str) -> None:
+        columns = [field.name for field in self._feature_schema(name) if is_categorical(field.type)]
+        if columns and self._entries(name).get("enable_categorical") is False:
+            raise DataError(
+                f"dmatrix_params[{name!r}] has enable_categorical=False, but these columns are categories: "
+                f"{', '.join(columns)}. Encode them with a preprocessor, or put them into 'ignore'."
+            )
+
+    def _has_categories(self, name: str) -> bool:
+        types = self._entries(name).get("feature_types") or []
+        return bool(self._categories) or "c" in types
+
+    def _is_external(self, name: str) -> bool:
+        """Asked for, or the rows would not fit; the same on every rank and at every attempt."""
+        asked = self._entries(name).get("external_memory")
+        if asked is not None:
+            return bool(asked)
+        limit = memory_limit()
+        if limit is None or not trains_by_quantiles(self._params):
+            return False
+        workers = session.get_world_size() if is_split(name) else 1
+        rows = count_rows(name) / workers
+        return rows * _row_bytes(self._feature_schema(name)) > MEMORY_PART * limit / session.get_local_world_size()
+
+
+def trains_by_quantiles(params: Mapping[str, Any]) -> bool:
+    """Whether trees are grown on histograms, as XGBoost does unless told otherwise."""
+    return params.get("tree_method", "auto") in ("auto", "hist") and "updater" not in params
+
+
+def _row_bytes(schema: pa.Schema) -> float:
+    """About what a row takes in Arrow."""
+    return sum(_value_bytes(field.type) for field in schema)
+
+
+def _value_bytes(data_type: pa.DataType) -> float:
+    if isinstance(data_type, pa.FixedShapeTensorType):
+        data_type = data_type.storage_type
+    if pt.is_fixed_size_list(data_type):
+        return float(data_type.list_size) * _value_bytes(data_type.value_type)
+    try:
+        return float(data_type.bit_width) / 8
+    except ValueError:  # text: its length is not known
+        return 16.0
+
+
+def _told(name: str) -> str:
+    return f"dataset {name!r}"

@@ -1,0 +1,179 @@
+"""XGBoostPredictor: predictions of a booster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from paceline.air.errors import ConfigError, DataError
+from paceline.train.predictor import Predictor, prediction_columns
+from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    import xgboost
+    from numpy.typing import NDArray
+
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.data.preprocessor import Preprocessor
+    from paceline.train.predictor import Arrays
+
+_IN_PLACE = frozenset(["output_margin", "iteration_range", "base_margin", "strict_shape", "validate_features"])
+"""What XGBoost can do without a matrix, which would be a copy of the data."""
+
+
+class XGBoostPredictor(Predictor):
+    """Predicts with a booster, by the columns that it was trained on.
+
+    Columns are found by name, in any order; those that the model does not know are left alone. A bare array has
+    the features in the order of training. One value per row is the column "predictions", several are
+    "predictions_0", "predictions_1", ...
+    """
+
+    def __init__(self, model: xgboost.Booster, preprocessor: Preprocessor | None = None) -> None:
+        import xgboost
+
+        if isinstance(model, xgboost.XGBModel):
+            model = model.get_booster()
+        if not isinstance(model, xgboost.Booster):
+            raise ConfigError(f"XGBoostPredictor takes an xgboost.Booster, not {type(model).__name__}.")
+        super().__init__(preprocessor)
+        self.model = model
+        self._features = model.feature_names
+        self._categorical = _named_categories(model)
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint) -> Self:
+        """The predictor with the booster and the preprocessor of a checkpoint."""
+        model = XGBoostCheckpoint.from_checkpoint(checkpoint).get_model()
+        return cls(model, checkpoint.get_preprocessor())
+
+    def __repr__(self) -> str:
+        return f"XGBoostPredictor({len(self._features or [])} features, {self.model.num_boosted_rounds()} rounds)"
+
+    def _predict_arrow(
+        self,
+        data: pa.Table,
+        feature_columns: Sequence[str] | None = None,
+        dmatrix_kwargs: Mapping[str, Any] | None = None,
+        **predict_kwargs: Any,
+    ) -> pa.Table:
+        import pyarrow as pa
+
+        from paceline.train.xgboost.features import feature_table
+
+        chosen = data if feature_columns is None else self._chosen(data, feature_columns)
+        known = self._known_columns(chosen)
+        features = feature_table(self._as_trained(known), "the data to predict")
+        if self._features is not None:
+            features = features.select(self._features)
+        return pa.table(prediction_columns(self._predicted(features, dmatrix_kwargs, predict_kwargs)))
+
+    def _predict_numpy(
+        self,
+        data: Arrays,
+        feature_columns: Sequence[str] | Sequence[int] | None = None,
+        dmatrix_kwargs: Mapping[str, Any] | None = None,
+        **predict_kwargs: Any,
+    ) -> Arrays:
+        import numpy as np
+        import pyarrow as pa
+
+        from paceline.data.formats import from_batch
+
+        columns: Any = feature_columns
+        if not isinstance(data, np.ndarray):
+            table = pa.Table.from_batches([from_batch(data, "The data to predict")])
+            answer = self._predict_arrow(table, columns, dmatrix_kwargs, **predict_kwargs)
+            return {name: answer.column(name).to_numpy() for name in answer.column_names}
+        matrix = data if data.ndim == 2 else data.reshape(len(data), -1)
+        if columns is not None:
+            matrix = matrix[:, list(columns)]
+        if matrix.shape[1] != self.model.num_features():
+            raise DataError(
+                f"The array has {matrix.shape[1]} columns, and the model {self.model.num_features()} features"
+                f"{': ' + _listed(self._features) if self._features else ''}."
+            )
+        predicted = self._predicted(matrix, dmatrix_kwargs, {"validate_features": False, **predict_kwargs})
+        return predicted.reshape(-1) if predicted.ndim == 2 and predicted.shape[1] == 1 else predicted
+
+    # -- columns ------------------------------------------------------------------------------
+
+    def _chosen(self, data: pa.Table, feature_columns: Sequence[str]) -> pa.Table:
+        columns = [feature_columns] if isinstance(feature_columns, str) else list(feature_columns)
+        missing = [column for column in columns if column not in data.column_names]
+        if missing:
+            raise ConfigError(
+                f"feature_columns names {_listed(missing)}; the data has the columns {_listed(data.column_names)}."
+            )
+        return data.select(columns)
+
+    def _known_columns(self, data: pa.Table) -> pa.Table:
+        """The columns that the model's features come from; what it lacks is told by name."""
+        if self._features is None:
+            return data
+        there = set(data.column_names)
+        wanted = [name for name in self._features if name in there]
+        missing = [name for name in self._features if name not in there]
+        sources = dict.fromkeys(name.rpartition("_")[0] for name in missing)  # columns of vectors: "x_0", "x_1", ...
+        vectors = [name for name in sources if name in there and name not in wanted]
+        missing = [name for name in missing if name.rpartition("_")[0] not in vectors]
+        if missing:
+            raise DataError(
+                f"The data lacks {len(missing)} of the model's {len(self._features)} features: {_listed(missing)}. "
+                f"It has the columns {_listed(data.column_names)}."
+            )
+        return data.select([*wanted, *vectors])
+
+    def _as_trained(self, data: pa.Table) -> pa.Table:
+        """Categories by name, also where they come as numbers this time."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from paceline.train.xgboost.features import is_categorical
+
+        for index, field in enumerate(data.schema):
+            if field.name in self._categorical and not is_categorical(field.type):
+                data = data.set_column(index, field.name, pc.cast(data.column(index), pa.large_string()))
+        return data
+
+    # -- predicting ---------------------------------------------------------------------------
+
+    def _predicted(
+        self, data: Any, dmatrix_kwargs: Mapping[str, Any] | None, predict_kwargs: dict[str, Any]
+    ) -> NDArray[np.generic]:
+        import xgboost
+
+        try:
+            if not dmatrix_kwargs and _IN_PLACE.issuperset(predict_kwargs):
+                margin = predict_kwargs.pop("output_margin", False)
+                return self.model.inplace_predict(data, predict_type="margin" if margin else "value", **predict_kwargs)
+            matrix = xgboost.DMatrix(data, **{"enable_categorical": True, **(dmatrix_kwargs or {})})
+            return self.model.predict(matrix, **predict_kwargs)
+        except xgboost.core.XGBoostError as error:
+            raise self._told(error) from None
+
+    def _told(self, error: Exception) -> Exception:
+        unseen = re.search(r"category not in the training set for the (\d+)th .* column: `(.*)`", str(error))
+        if unseen is None:
+            return error
+        name = (self._features or [])[int(unseen[1])]
+        return DataError(
+            f"Column {name!r} has the category {unseen[2]!r}, which the model was not trained with. Make it missing "
+            "(null), or train with rows that have it."
+        )
+
+
+def _named_categories(model: xgboost.Booster) -> set[str]:
+    """The features whose categories the model knows by name."""
+    if "c" not in (model.feature_types or []):
+        return set()
+    categories = model.get_categories(export_to_arrow=True).to_arrow()
+    return {name for name, values in categories if values is not None}
+
+
+def _listed(names: Sequence[str] | None) -> str:
+    shown = ", ".join(map(str, (names or [])[:12]))
+    return f"{shown}, ... ({len(names or []):,} in all)" if names and len(names) > 12 else shown

@@ -1,0 +1,52 @@
+"""What XGBoost's callbacks must be told so that a continued training goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from xgboost.callback import EarlyStopping, LearningRateScheduler, TrainingCallback
+
+if TYPE_CHECKING:
+    import xgboost
+
+
+def take_up(callbacks: Sequence[TrainingCallback], booster: xgboost.Booster, done: int) -> list[TrainingCallback]:
+    """The callbacks for a training that goes on after `done` rounds.
+
+    Rounds are numbered on, so a schedule of learning rates goes on too; the rate of the next round was set after
+    the one before. Early stopping knows the best round from the model and counts on from there. State that
+    callbacks of the user's keep for themselves begins anew.
+    """
+    stops = [callback for callback in callbacks if isinstance(callback, EarlyStopping)]
+    for callback in callbacks:
+        if isinstance(callback, LearningRateScheduler):
+            callback.after_iteration(booster, done - 1, {})
+    for stop in stops:
+        stop.starting_round = 0  # it would add the rounds done to numbers that have them already
+    best = booster.attr("best_iteration")
+    if len(stops) != 1 or best is None:  # several share one place in the model: whose it is cannot be known
+        return list(callbacks)
+    memory = _BestRound(stops[0], float(booster.best_score), done - 1 - int(best))
+    return [memory, *callbacks]
+
+
+class _BestRound(TrainingCallback):
+    """Reminds early stopping of the best round, once the names of what it watches are known."""
+
+    def __init__(self, stop: EarlyStopping, best_score: float, rounds_since: int) -> None:
+        super().__init__()
+        self._stop = stop
+        self._best_score = best_score
+        self._rounds_since = rounds_since
+        self._told = False
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        if not self._told and evals_log:
+            dataset = self._stop.data or list(evals_log)[-1]
+            metric = self._stop.metric_name or list(evals_log[dataset])[-1]
+            self._stop.stopping_history = {dataset: {metric: [self._best_score]}}
+            self._stop.best_scores = {dataset: {metric: [self._best_score]}}
+            self._stop.current_rounds = self._rounds_since
+            self._told = True
+        return False
