@@ -78,6 +78,7 @@ EXPORTED: dict[str, set[str]] = {
     "paceline.train.torch": {
         "TorchCheckpoint",
         "TorchConfig",
+        "TorchDetectionPredictor",
         "TorchPredictor",
         "TorchTrainer",
         "TorchWorkerProfiler",

@@ -125,9 +125,7 @@ def answer_like(answer: Any, data: Any, rows: int, predictor: str) -> Any:
         answer = {PREDICTIONS: answer}
     _check_answer(answer, rows, what)
     if isinstance(data, np.ndarray | Mapping):
-        columns: Any = (
-            answer if isinstance(answer, Mapping) else to_batch(from_batch(answer, what), "numpy", copy=False)
-        )
+        columns: Any = answer if _is_arrays(answer) else to_batch(from_batch(answer, what), "numpy", copy=True)
         return _single_array(columns) if isinstance(data, np.ndarray) else dict(columns)
     if isinstance(data, pa.RecordBatch):
         return from_batch(answer, what)
@@ -140,13 +138,19 @@ def answer_like(answer: Any, data: Any, rows: int, predictor: str) -> Any:
 
 
 def _check_answer(answer: Any, rows: int, what: str) -> None:
-    if not (isinstance(answer, Mapping | pa.Table | pa.RecordBatch) or _is_frame(answer)):
+    if isinstance(answer, pa.Table | pa.RecordBatch) or _is_frame(answer):
+        counts = {"it": rows_of(answer)}
+    elif isinstance(answer, Mapping) and answer and all(hasattr(values, "__len__") for values in answer.values()):
+        counts = {f"its column {name!r}": len(values) for name, values in answer.items()}
+    else:
         raise DataError(f"{what} is a {_named(answer)}: it must return {_KINDS}.")
-    if isinstance(answer, Mapping):
-        from_batch(answer, what)  # names and lengths
-    given = rows_of(answer)
-    if given != rows:
-        raise DataError(f"{what} has {given} rows for the {rows} that it was given: one for each is needed.")
+    for part, count in counts.items():
+        if count != rows:
+            raise DataError(f"{what}: {part} has {count} rows for the {rows} given to it. It must have one for each.")
+
+
+def _is_arrays(answer: Any) -> bool:
+    return isinstance(answer, Mapping) and all(isinstance(values, np.ndarray) for values in answer.values())
 
 
 def _single_array(columns: Mapping[str, NDArray[Any]]) -> Any:

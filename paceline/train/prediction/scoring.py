@@ -89,7 +89,14 @@ class Scoring(UserOperation):
         function = UserFunction("predict", Scorer, constructor_args=[task])
         function.label, function.origin = f"BatchPredictor({task.predictor_cls.__name__})", ""
         work = BatchWork(function, "pyarrow", zero_copy=True, keeps_row_count=True)
-        super().__init__(work, processes=processes, keeps_row_count=True, row_local=True, batch_size=batch_size)
+        super().__init__(
+            work,
+            processes=processes,
+            keeps_row_count=True,
+            row_local=True,
+            batch_size=batch_size,
+            exact_batches=True,
+        )
 
     def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
         return super().run(iter(Background(chunks, depth=1)), place)

@@ -7,6 +7,7 @@ if find_spec("torch") is None:
 
 from paceline.train.torch.checkpoint import TorchCheckpoint
 from paceline.train.torch.config import TorchConfig
+from paceline.train.torch.detection_predictor import TorchDetectionPredictor
 from paceline.train.torch.devices import get_device
 from paceline.train.torch.loop import (
     accelerate,
@@ -23,6 +24,7 @@ from paceline.train.torch.trainer import TorchTrainer
 __all__ = [
     "TorchCheckpoint",
     "TorchConfig",
+    "TorchDetectionPredictor",
     "TorchPredictor",
     "TorchTrainer",
     "TorchWorkerProfiler",

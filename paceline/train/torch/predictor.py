@@ -87,13 +87,26 @@ class TorchPredictor(Predictor):
     def _outputs(self, chunk: pa.RecordBatch, dtype: Any) -> dict[str, NDArray[np.generic]]:
         import torch
 
-        columns = self._tensors(chunk, dtype)
-        inputs: Any = next(iter(columns.values())) if len(columns) == 1 else columns
+        inputs = self._inputs(chunk, dtype)
         with _evaluation(self.model), torch.inference_mode():
             try:
                 outputs = self.call_model(inputs)
             except Exception as error:
                 raise DataError(_failure(error, inputs)) from error
+        return self._columns(outputs)
+
+    def _inputs(self, chunk: pa.RecordBatch, dtype: Any) -> Any:
+        """What the model is called with: tensors that nobody else refers to, so that it may write to them."""
+        from paceline.data.torch_batches import checked_dtypes, torch_columns
+
+        columns = torch_columns(chunk, checked_dtypes(dtype), copy=True)
+        tensors = {name: tensor.to(self.device) for name, tensor in columns.items()}
+        return next(iter(tensors.values())) if len(tensors) == 1 else tensors
+
+    def _columns(self, outputs: Any) -> dict[str, NDArray[np.generic]]:
+        """What the model returned, by column."""
+        import torch
+
         if isinstance(outputs, torch.Tensor):
             outputs = {PREDICTIONS: outputs}
         if not isinstance(outputs, Mapping):
@@ -101,14 +114,7 @@ class TorchPredictor(Predictor):
                 f"The model returned a {_name(outputs)}, not a tensor or a dict of tensors. Derive a class from "
                 f"{type(self).__name__} and override call_model(inputs) to take what is wanted out of it."
             )
-        return {name: _to_numpy(values, name) for name, values in outputs.items()}
-
-    def _tensors(self, chunk: pa.RecordBatch, dtype: Any) -> dict[str, torch.Tensor]:
-        """The columns as tensors that nobody else refers to: the model may write to them."""
-        from paceline.data.torch_batches import checked_dtypes, torch_columns
-
-        columns = torch_columns(chunk, checked_dtypes(dtype), copy=True)
-        return {name: tensor.to(self.device) for name, tensor in columns.items()}
+        return {name: to_numpy(values, name) for name, values in outputs.items()}
 
 
 @contextmanager
@@ -124,7 +130,8 @@ def _evaluation(model: torch.nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _to_numpy(values: Any, name: str) -> NDArray[Any]:
+def to_numpy(values: Any, name: str) -> NDArray[Any]:
+    """A tensor that the model returned, as an array."""
     import torch
 
     if not isinstance(values, torch.Tensor):
@@ -139,6 +146,8 @@ def _failure(error: Exception, inputs: Any) -> str:
     if isinstance(inputs, Mapping):
         shown = "{" + ", ".join(f"{name!r}: {_shape(tensor)}" for name, tensor in inputs.items()) + "}"
         hint = " To give it one tensor of all columns, use Concatenator (paceline.data.preprocessors) as preprocessor."
+    elif isinstance(inputs, list):
+        shown, hint = f"a list of {len(inputs)} images", ""
     else:
         shown, hint = _shape(inputs), " predict(data, dtype=...) gives it another type."
     return f"The model failed on {shown}: {type(error).__name__}: {str(error).strip().rstrip('.')}.{hint}"

@@ -1,0 +1,271 @@
+"""Predictor: whichever kind of data comes in, the same kind comes out, and the preprocessor has seen it before."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+from paceline import data
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.errors import ConfigError, DataError
+from paceline.data.preprocessor import PreprocessorNotFittedException
+from paceline.data.preprocessors import BatchMapper, Chain, MinMaxScaler, StandardScaler
+from paceline.train.predictor import Predictor, PredictorNotSerializableException, prediction_columns
+from tests.train.prediction.models import ArrowLine, Line, NumpyLine, PandasLine, line_checkpoint
+
+X = np.array([1.0, 2.0, 3.0])
+EXPECTED = [2.0, 4.0, 6.0]
+
+LINES = pytest.mark.parametrize("line", [PandasLine, NumpyLine, ArrowLine])
+
+
+# -- kinds of data ----------------------------------------------------------------------------
+
+
+@LINES
+def test_a_frame_is_answered_with_a_frame_that_has_its_index(line: type[Line]) -> None:
+    answer = line().predict(pd.DataFrame({"x": X}, index=[7, 8, 9]))
+    pd.testing.assert_frame_equal(answer, pd.DataFrame({"predictions": EXPECTED}, index=[7, 8, 9]))
+
+
+@LINES
+def test_a_dict_of_arrays_is_answered_with_one(line: type[Line]) -> None:
+    answer = line().predict({"x": X})
+    assert list(answer) == ["predictions"]
+    assert answer["predictions"].tolist() == EXPECTED
+    answer["predictions"][0] = 0.0  # it is the caller's
+
+
+@LINES
+@pytest.mark.parametrize("make", [pa.table, pa.RecordBatch.from_pydict], ids=["table", "record batch"])
+def test_arrow_is_answered_with_arrow(line: type[Line], make: Any) -> None:
+    given = make({"x": X})
+    answer = line().predict(given)
+    assert type(answer) is type(given)
+    assert answer.to_pydict() == {"predictions": EXPECTED}
+
+
+def test_a_bare_array_is_answered_with_an_array() -> None:
+    answer = NumpyLine().predict(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    assert answer.tolist() == [[2.0, 4.0], [6.0, 8.0]]
+
+
+def test_the_columns_of_a_bare_array_are_numbered_for_who_needs_columns() -> None:
+    predictor = Predictor.from_pandas_udf(lambda frame: pd.DataFrame({"predictions": frame["0"] - frame["1"]}))
+    assert predictor.predict(np.array([[5, 1], [7, 2]])).tolist() == [4, 5]
+
+
+def test_several_values_per_row_are_columns_of_an_array_again() -> None:
+    predictor = Predictor.from_pandas_udf(
+        lambda frame: pd.DataFrame({"predictions_0": frame["0"], "predictions_1": -frame["0"]})
+    )
+    assert predictor.predict(np.array([[1], [2]])).tolist() == [[1, -1], [2, -2]]
+
+
+def test_named_values_keep_their_names_even_for_an_array() -> None:
+    predictor = Predictor.from_pandas_udf(lambda frame: pd.DataFrame({"mean": frame["0"], "spread": frame["0"]}))
+    assert {name: values.tolist() for name, values in predictor.predict(np.array([[1], [2]])).items()} == {
+        "mean": [1, 2],
+        "spread": [1, 2],
+    }
+
+
+def test_arrays_per_row_become_a_tensor_column() -> None:
+    class Twice(Line):
+        def _predict_numpy(self, data: Any) -> Any:
+            return np.stack([data["x"], data["x"]], axis=1)
+
+    assert Twice().predict({"x": X})["predictions"].tolist() == [[1, 1], [2, 2], [3, 3]]
+    table = Twice().predict(pa.table({"x": X}))
+    assert table.schema.field("predictions").type == pa.fixed_shape_tensor(pa.float64(), [2])
+    assert [cell.tolist() for cell in Twice().predict(pd.DataFrame({"x": X}))["predictions"]] == [
+        [1, 1],
+        [2, 2],
+        [3, 3],
+    ]
+
+
+def test_the_method_for_the_kind_that_came_in_is_used() -> None:
+    class Both(PandasLine, ArrowLine):
+        def _predict_arrow(self, data: pa.Table, power: int = 1) -> pa.Table:
+            return pa.table({"predictions": ["arrow"] * data.num_rows})
+
+    assert Both().predict(pa.table({"x": X}))["predictions"].to_pylist() == ["arrow"] * 3
+    assert Both().predict(pd.DataFrame({"x": X}))["predictions"].tolist() == EXPECTED
+    assert Both.preferred_batch_format() == "pyarrow"
+    assert PandasLine.preferred_batch_format() == "pandas"
+    assert NumpyLine.preferred_batch_format() == "numpy"
+
+
+def test_what_is_converted_may_be_written_to() -> None:
+    def overwrite(frame: pd.DataFrame) -> pd.DataFrame:
+        frame["x"] += 1
+        return frame.rename(columns={"x": "predictions"})
+
+    given = pa.table({"x": X})
+    assert Predictor.from_pandas_udf(overwrite).predict(given)["predictions"].to_pylist() == [2, 3, 4]
+    assert given["x"].to_pylist() == X.tolist()
+
+
+@LINES
+def test_keywords_reach_the_model(line: type[Line]) -> None:
+    assert line().predict({"x": X}, power=2)["predictions"].tolist() == [4.0, 16.0, 36.0]
+    with pytest.raises(TypeError, match="powr"):
+        line().predict({"x": X}, powr=2)
+
+
+def test_columns_of_predictions() -> None:
+    assert list(prediction_columns(np.zeros(3))) == ["predictions"]
+    assert prediction_columns(np.zeros((3, 1)))["predictions"].shape == (3,)
+    columns = prediction_columns(np.array([[1, 2], [3, 4]]))
+    assert {name: values.tolist() for name, values in columns.items()} == {
+        "predictions_0": [1, 3],
+        "predictions_1": [2, 4],
+    }
+
+
+# -- preprocessors ----------------------------------------------------------------------------
+
+
+@LINES
+def test_the_checkpoints_preprocessor_is_applied_first(line: type[Line]) -> None:
+    rows = data.from_items([{"x": 0.0}, {"x": 10.0}])
+    scaler = MinMaxScaler(["x"]).fit(rows)
+    predictor = line.from_checkpoint(line_checkpoint(scaler))
+    assert predictor.get_preprocessor() is scaler
+    for given in ({"x": np.array([5.0])}, pd.DataFrame({"x": [5.0]}), pa.table({"x": [5.0]})):
+        answer = predictor.predict(given)
+        assert np.asarray(answer["predictions"]).tolist() == [1.0]
+    predictor.set_preprocessor(None)
+    assert predictor.predict({"x": np.array([5.0])})["predictions"].tolist() == [10.0]
+
+
+def test_a_chain_is_applied_in_order() -> None:
+    rows = data.from_items([{"x": 0.0}, {"x": 10.0}])
+    chain = Chain(MinMaxScaler(["x"]), BatchMapper(lambda batch: {"x": batch["x"] + 100}, "numpy")).fit(rows)
+    assert PandasLine(preprocessor=chain).predict({"x": np.array([5.0])})["predictions"].tolist() == [201.0]
+
+
+def test_a_function_of_frames_is_called_after_its_preprocessor() -> None:
+    predictor = Predictor.from_pandas_udf(lambda frame: frame.rename(columns={"x": "predictions"}))
+    predictor.set_preprocessor(MinMaxScaler(["x"]).fit(data.from_items([{"x": 0.0}, {"x": 4.0}])))
+    assert predictor.predict(pd.DataFrame({"x": [1.0, 2.0]}))["predictions"].tolist() == [0.25, 0.5]
+
+
+def test_a_bare_array_cannot_go_through_a_preprocessor() -> None:
+    scaler = StandardScaler(["x"]).fit(data.from_items([{"x": 0.0}, {"x": 4.0}]))
+    with pytest.raises(ConfigError, match="no names of columns, which StandardScaler needs: give a dict"):
+        NumpyLine(preprocessor=scaler).predict(X)
+
+
+def test_an_unfitted_preprocessor_is_told() -> None:
+    with pytest.raises(PreprocessorNotFittedException, match="StandardScaler is not fitted"):
+        NumpyLine(preprocessor=StandardScaler(["x"])).predict({"x": X})
+
+
+def test_what_is_no_preprocessor_is_refused() -> None:
+    with pytest.raises(ConfigError, match="BatchMapper makes one of a function"):
+        NumpyLine().set_preprocessor(len)  # type: ignore[arg-type]
+
+
+# -- what cannot work -------------------------------------------------------------------------
+
+WRONG: list[tuple[Any, str]] = [
+    ([1.0, 2.0], r"not list. Rows become a DataFrame by pandas.DataFrame\(rows\)"),
+    (None, "not NoneType"),
+    (pd.Series(X), r"not pandas.Series. Give series.to_frame\(\)"),
+    (torch.zeros(3), r"not torch.Tensor. Give tensor.numpy\(\)"),
+    (np.array(1.0), "a single value is no batch"),
+    ({}, "the dict has no columns"),
+    ({"x": [1.0]}, "column 'x' of the dict is a list: give numpy arrays"),
+    ({"x": X, "y": X[:1]}, r"columns must have one length, but they have \{'x': 3, 'y': 1\} rows"),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"), WRONG, ids=[type(given).__name__ + str(i) for i, (given, _) in enumerate(WRONG)]
+)
+def test_data_of_another_kind_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NumpyLine().predict(given)
+
+
+def test_for_a_dataset_there_is_another_class() -> None:
+    with pytest.raises(ConfigError, match=r"For a dataset: BatchPredictor\.from_checkpoint"):
+        NumpyLine().predict(data.range(3))  # type: ignore[arg-type]
+
+
+def test_an_array_of_many_dimensions_has_no_columns() -> None:
+    with pytest.raises(ConfigError, match="predicts columns, but the array has 3 dimensions"):
+        PandasLine().predict(np.zeros((2, 2, 2)))
+
+
+BAD_ANSWERS: list[tuple[Any, str]] = [
+    (lambda frame: frame.head(1), "What PandasFunctionPredictor returned: it has 1 rows for the 3 given to it"),
+    (lambda frame: np.zeros(4), "its column 'predictions' has 4 rows for the 3 given to it"),
+    (lambda frame: None, "PandasFunctionPredictor returned None. Does it lack a return"),
+    (lambda frame: frame["x"], "returned is a pandas.Series: it must return a DataFrame"),
+    (lambda frame: np.float64(1), "returned is a numpy.float64: it must return"),
+    (lambda frame: np.array(1), "is a single value, not one per row"),
+    (lambda frame: {}, "returned is a dict: it must return"),
+]
+
+
+@pytest.mark.parametrize(("function", "message"), BAD_ANSWERS, ids=[message[-30:] for _, message in BAD_ANSWERS])
+def test_an_answer_of_the_wrong_form_is_an_error(function: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Predictor.from_pandas_udf(function).predict(pd.DataFrame({"x": X}))
+
+
+@pytest.mark.parametrize("given", [3, pd.DataFrame])
+def test_what_is_no_function_of_frames_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match="from_pandas_udf takes a function of a DataFrame"):
+        Predictor.from_pandas_udf(given)
+
+
+def test_a_predictor_that_predicts_nothing_says_what_it_lacks() -> None:
+    with pytest.raises(NotImplementedError, match="Line defines none of _predict_pandas, _predict_numpy and"):
+        Line().predict({"x": X})
+
+
+def test_from_checkpoint_must_be_defined() -> None:
+    class Nowhere(Predictor):
+        def _predict_numpy(self, data: Any) -> Any:
+            return data
+
+    with pytest.raises(TypeError, match="from_checkpoint"):
+        Nowhere()  # type: ignore[abstract]
+
+
+# -- pickling ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
+def test_a_predictor_stays_in_its_process(send: Any) -> None:
+    with pytest.raises(
+        PredictorNotSerializableException, match=r"Send the checkpoint instead .* ArrowLine\.from_checkpoint"
+    ):
+        send(ArrowLine())
+
+
+def test_a_subclass_need_not_call_the_constructor_of_the_base() -> None:
+    class Careless(Predictor):
+        def __init__(self) -> None:
+            pass
+
+        @classmethod
+        def from_checkpoint(cls, checkpoint: Checkpoint) -> Self:
+            return cls()
+
+        def _predict_numpy(self, data: Any) -> Any:
+            return data
+
+    assert Careless().get_preprocessor() is None
+    assert Careless().predict(X).tolist() == X.tolist()
