@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from paceline.air.checks import near_miss
@@ -28,43 +28,40 @@ def prepared_estimator(estimator: Any, params: Mapping[str, Any] | None) -> Any:
         copied = clone(estimator)
     except (TypeError, RuntimeError) as error:
         raise ConfigError(f"estimator cannot be cloned as scikit-learn does it: {error}") from error
-    known = copied.get_params()
-    for name in params or {}:
-        if name not in known and name.partition("__")[0] not in (params or {}):
-            raise ConfigError(
-                f"params: {type(estimator).__name__} has no parameter {name!r}{near_miss(name, list(known))}"
-            )
-    return copied.set_params(**dict(params or {}))
+    try:
+        return copied.set_params(**dict(params or {}))
+    except ValueError as error:
+        known = list(copied.get_params())
+        unknown = [name for name in params or {} if name not in known]
+        reason = f"has no parameter {unknown[0]!r}{near_miss(unknown[0], known)}" if unknown else f"refuses: {error}"
+        raise ConfigError(f"params: {type(estimator).__name__} {reason}") from error
 
 
-def check_fit_params(estimator: Any, given: Mapping[str, Any], own_arguments: Collection[str]) -> None:
+def check_fit_params(estimator: Any, given: Mapping[str, Any], own_arguments: Collection[str], cv: Any) -> None:
     """Refuse what is no parameter of the estimator's fit: it is likely a slip of the trainer's own arguments."""
+    name_of_fit = f"{type(estimator).__name__}.fit()"
     if "resume_from_checkpoint" in given:
-        raise ConfigError(
-            "SklearnTrainer takes no resume_from_checkpoint: scikit-learn's fit() starts anew. To go on from a fitted "
-            "estimator, pass checkpoint.get_estimator() as estimator= if it can be refitted at no loss."
-        )
-    fit = type(estimator).fit
-    takes_any = _takes_any(fit)
-    known = [name for name in inspect.signature(fit).parameters if name not in ("self", "X", "y")]
+        raise ConfigError("SklearnTrainer takes no resume_from_checkpoint: scikit-learn fits in one go. Leave it out.")
+    if "groups" in given and cv is None and not fits_by_groups(estimator):
+        raise ConfigError(f"groups= is for cross-validation: give cv= as well ({name_of_fit} makes no use of groups).")
+    parameters = inspect.signature(type(estimator).fit).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     for name in given:
-        if takes(fit, name) or name == "groups":
+        if name in parameters or name == "groups" or (takes_any and "__" in name):
             continue
-        near = near_miss(name, [*own_arguments, *known])
-        if not takes_any or (near.startswith(": did") and "__" not in name):
+        advice = near_miss(name, [*own_arguments, *(each for each in parameters if each not in ("self", "X", "y"))])
+        slip = advice.startswith(": did")
+        if slip or not takes_any:
             raise TypeError(
-                f"SklearnTrainer has no argument {name!r}, and {type(estimator).__name__}.fit() takes no such "
-                f"parameter{near if near.startswith(': did') else '.'}"
+                f"SklearnTrainer has no argument {name!r}, and {name_of_fit} takes no such parameter"
+                f"{advice if slip else '.'}"
             )
 
 
-def takes(function: Callable[..., Any], name: str) -> bool:
-    """True if a function has a parameter of this name."""
-    return name in inspect.signature(function).parameters
-
-
-def _takes_any(function: Callable[..., Any]) -> bool:
-    return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(function).parameters.values())
+def fits_by_groups(estimator: Any) -> bool:
+    """True for estimators that split rows by groups themselves, such as GridSearchCV."""
+    named = "groups" in inspect.signature(type(estimator).fit).parameters
+    return named or any(base.__name__ in ("BaseSearchCV", "RFECV") for base in type(estimator).__mro__)
 
 
 def checked_cv(cv: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 _JOBLIB_CPUS = "LOKY_MAX_CPU_COUNT"
 """What joblib takes for the size of the machine."""
+_JOBLIB_FILES = "JOBLIB_TEMP_FOLDER"
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Workers have them set; libraries have read them by now, and only new processes will."""
 CPU_PARAMETERS = ("n_jobs", "thread_count")
@@ -71,16 +72,22 @@ def available_cpus() -> int:
 
 
 @contextmanager
-def cpu_budget(cpus: int | None) -> Iterator[None]:
-    """Libraries with thread pools, and processes that joblib starts, keep to so many CPUs; None: the machine's."""
+def cpu_budget(cpus: int | None, scratch: str | None) -> Iterator[None]:
+    """Libraries with thread pools, and processes that joblib starts, keep to so many CPUs; None: the machine's.
+
+    joblib's files go to `scratch`: where it puts them otherwise, in memory, they would stay there if the worker is
+    killed.
+    """
     from threadpoolctl import threadpool_limits
 
-    before = {name: os.environ.get(name) for name in (_JOBLIB_CPUS, *_THREAD_VARIABLES)}
+    before = {name: os.environ.get(name) for name in (_JOBLIB_CPUS, _JOBLIB_FILES, *_THREAD_VARIABLES)}
     for name in _THREAD_VARIABLES:
         # Set to a number of threads, every process that joblib starts would use so many; unset, they share the CPUs.
         os.environ.pop(name, None)
     if cpus is not None:
         os.environ[_JOBLIB_CPUS] = str(cpus)
+    if scratch is not None:
+        os.environ.setdefault(_JOBLIB_FILES, scratch)
     try:
         with threadpool_limits(cpus):
             yield

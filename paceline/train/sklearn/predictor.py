@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from paceline.air.checks import whole_number
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, DataError
 from paceline.train.predictor import Predictor, prediction_columns
 from paceline.train.sklearn.checkpoint import SklearnCheckpoint
 from paceline.train.sklearn.cpus import set_cpus
@@ -86,9 +86,14 @@ class SklearnPredictor(Predictor):
             return {str(name): answer[name].to_numpy() for name in answer.columns}
         matrix = data if feature_columns is None else data[:, list(feature_columns)]
         names = getattr(self.estimator, "feature_names_in_", None)
-        if names is not None and matrix.ndim == 2 and matrix.shape[1] == len(names):
-            return self._called(pd.DataFrame(matrix, columns=names), num_estimator_cpus, method, kwargs)
-        return self._called(matrix, num_estimator_cpus, method, kwargs)
+        if names is None:
+            return self._called(matrix, num_estimator_cpus, method, kwargs)
+        if matrix.ndim != 2 or matrix.shape[1] != len(names):
+            raise DataError(
+                f"The array has the shape {matrix.shape}, but the estimator was fitted with {len(names)} columns: "
+                f"{', '.join(names)}. Give rows x columns, in this order."
+            )
+        return self._called(pd.DataFrame(matrix, columns=names), num_estimator_cpus, method, kwargs)
 
     def _called(self, features: Any, cpus: int | None, method: Method, kwargs: dict[str, Any]) -> NDArray[np.generic]:
         if method not in METHODS or not hasattr(self.estimator, method):

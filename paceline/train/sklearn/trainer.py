@@ -23,8 +23,8 @@ from paceline.train.sklearn.arguments import (
     check_label,
     check_scoring,
     checked_cv,
+    fits_by_groups,
     prepared_estimator,
-    takes,
 )
 from paceline.train.sklearn.backend import SklearnConfig
 from paceline.train.sklearn.checkpoint import SklearnCheckpoint
@@ -118,7 +118,7 @@ class SklearnTrainer(BaseTrainer):
     def _check_arguments(self) -> None:
         super()._check_arguments()
         own = [name for name in inspect.signature(SklearnTrainer).parameters if name != "fit_params"]
-        check_fit_params(self.estimator, self.fit_params, own)
+        check_fit_params(self.estimator, self.fit_params, own, self.cv)
         for name in ("return_train_score_cv", "set_estimator_cpus"):
             check_bool(getattr(self, name), name)
         if self.parallelize_cv is not None:
@@ -210,7 +210,7 @@ class SklearnTrainer(BaseTrainer):
 
         if session.get_checkpoint() is not None:
             return  # an attempt that failed afterwards has reported it
-        with sklearn.config_context(**self._sklearn_settings), cpu_budget(self._cpus()):
+        with sklearn.config_context(**self._sklearn_settings), cpu_budget(self._cpus(), session.get_trial_dir()):
             estimator, metrics = self._fitted_and_scored()
         session.report(metrics, checkpoint=SklearnCheckpoint.from_estimator(estimator))
 
@@ -220,7 +220,7 @@ class SklearnTrainer(BaseTrainer):
         train = read_rows(TRAIN_DATASET_KEY, self.datasets[TRAIN_DATASET_KEY], self.label_column, self._row_columns())
         params = {**self.fit_params, **train.others}
         groups = params.get("groups")
-        if not takes(type(self.estimator).fit, "groups"):
+        if not fits_by_groups(self.estimator):
             params.pop("groups", None)
         estimator = clone(self.estimator)
         cpus_before = self._give_cpus(estimator, self._cpus())
