@@ -120,8 +120,6 @@ def answer_like(answer: Any, data: Any, rows: int, predictor: str) -> Any:
     if answer is None:
         raise DataError(f"{predictor} returned None. Does it lack a return statement?")
     if isinstance(answer, np.ndarray):
-        if answer.ndim == 0:
-            raise DataError(f"{what} is a single value, not one per row.")
         answer = {PREDICTIONS: answer}
     _check_answer(answer, rows, what)
     if isinstance(data, np.ndarray | Mapping):
@@ -140,13 +138,19 @@ def answer_like(answer: Any, data: Any, rows: int, predictor: str) -> Any:
 def _check_answer(answer: Any, rows: int, what: str) -> None:
     if isinstance(answer, pa.Table | pa.RecordBatch) or _is_frame(answer):
         counts = {"it": rows_of(answer)}
-    elif isinstance(answer, Mapping) and answer and all(hasattr(values, "__len__") for values in answer.values()):
-        counts = {f"its column {name!r}": len(values) for name, values in answer.items()}
+    elif isinstance(answer, Mapping) and answer:
+        counts = {f"its column {name!r}": _length(values, f"{what}: {name!r}") for name, values in answer.items()}
     else:
         raise DataError(f"{what} is a {_named(answer)}: it must return {_KINDS}.")
     for part, count in counts.items():
         if count != rows:
             raise DataError(f"{what}: {part} has {count} rows for the {rows} given to it. It must have one for each.")
+
+
+def _length(values: Any, what: str) -> int:
+    if getattr(values, "ndim", 1) == 0 or not hasattr(values, "__len__"):
+        raise DataError(f"{what} is a single value, not one per row.")
+    return len(values)
 
 
 def _is_arrays(answer: Any) -> bool:

@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-ROWS, COLUMNS = 2_000_000, 20
+ROWS, COLUMNS = 4_000_000, 20
 DATA_MB = ROWS * COLUMNS * 8 // 1_000_000
 
 PROGRAM = """
 import resource, sys
-import pyarrow as pa, pyarrow.compute as pc
 from paceline import data
 from paceline.air.checkpoint import Checkpoint
 from paceline.train.batch_predictor import BatchPredictor
@@ -35,7 +34,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "rows.parquet"
-    portion = 200_000
+    portion = 50_000
     schema = pa.schema([("x", pa.float64()), *((f"f{index}", pa.float64()) for index in range(COLUMNS - 1))])
     with pq.ParquetWriter(path, schema) as writer:
         for start in range(0, ROWS, portion):
@@ -52,7 +51,7 @@ def test_rows_stream_from_parquet_to_parquet(large: Path, tmp_path: Path, worker
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     grown_mb = int(done.stdout)
-    assert grown_mb < DATA_MB / 2, f"{grown_mb} MB more for {DATA_MB} MB of rows"
+    assert grown_mb < DATA_MB / 3, f"{grown_mb} MB more for {DATA_MB} MB of rows"
     written = pq.read_table(tmp_path / "out")
-    assert written.column("predictions").to_numpy().tolist() == (2.0 * np.arange(ROWS)).tolist()
+    assert np.array_equal(written.column("predictions").to_numpy(), 2.0 * np.arange(ROWS))
     assert written.column("f0").to_numpy()[:101].tolist() == [*range(100), 0]
