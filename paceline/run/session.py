@@ -162,6 +162,11 @@ class Session:
         """How many times this rank has reported in this attempt."""
         return self._index - self._setup.start_index
 
+    @property
+    def rows_before(self) -> int:
+        """How many rows this run has kept from attempts before this one."""
+        return self._setup.start_index
+
     def give_up(self) -> None:
         """The train function raised: what is still being written is not waited for, the error goes first."""
         self._ended = True

@@ -29,6 +29,14 @@ class Rounds:
         self._session = _session()
         self._lacks_checkpoint = False
 
+    @property
+    def has_rows(self) -> bool:
+        """True if an attempt before this one reported rows, up to the checkpoint that this one starts from.
+
+        One that has all rounds then needs no row of its own: the attempt was lost after its last one.
+        """
+        return self._session.rows_before > 0
+
     def report(
         self, done: int, metrics: Mapping[str, Any], reduce: Mapping[str, Reduce] | None = None
     ) -> dict[str, float] | None:

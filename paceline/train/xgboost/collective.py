@@ -93,17 +93,19 @@ def gathered(value: T) -> list[T]:
 
 
 @contextlib.contextmanager
-def told_as_consequence() -> Iterator[None]:
-    """Where XGBoost fails because another worker is gone, say so: whoever is gone is the cause, not this one."""
+def readable_errors() -> Iterator[None]:
+    """XGBoost's errors without addresses of its machine code. Where it fails because another worker is gone, it says
+    so: whoever is gone is the cause, not this one."""
     from xgboost.core import XGBoostError
 
     try:
         yield
     except XGBoostError as error:
-        if _LOST_PEER not in str(error):
-            raise
-        details = "; ".join(re.findall(r"^- \[[^]]*\]: (.*)$", str(error), re.MULTILINE))
+        text = str(error).partition("Stack trace:")[0].strip()
+        if _LOST_PEER not in text:
+            raise XGBoostError(text).with_traceback(error.__traceback__) from None
+        details = "; ".join(re.findall(r"^- \[[^]]*\]: (.*)$", text, re.MULTILINE))
         raise ConnectionError(
-            f"XGBoost: connection closed by peer. Another worker failed or was lost while this one waited for it "
+            "XGBoost: connection closed by peer. Another worker failed or was lost while this one waited for it "
             f"({details})."
         ) from None

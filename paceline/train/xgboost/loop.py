@@ -35,7 +35,7 @@ class XGBoostLoop:
     task: TreeTask
 
     def __call__(self) -> None:
-        with collective.told_as_consequence():
+        with collective.readable_errors():
             _Training(self.task).run()
 
 
@@ -64,8 +64,10 @@ class _Training:
         container = self._callbacks()
         self._booster = container.before_training(self._booster)
         if self._done:
-            from paceline.train.xgboost.resume import take_up
+            from paceline.train.xgboost.resume import take_up, was_over
 
+            if self._rounds.has_rows and was_over(container.callbacks, self._booster, self._done):
+                return
             container.callbacks = take_up(container.callbacks, self._booster, self._done)
         try:
             self._boost(container)
@@ -93,9 +95,11 @@ class _Training:
                 return
 
     def _report_finished(self) -> None:
-        """The checkpoint has all rounds already: one row says what its model is worth."""
+        """The checkpoint has all rounds already: one row says what its model is worth, unless the run has that row."""
         from xgboost.callback import CallbackContainer
 
+        if self._rounds.has_rows:
+            return
         warnings.warn(
             f"The checkpoint holds {self._done} rounds, and num_boost_round={self._task.num_boost_round} asks for no "
             "more: its model is evaluated and kept. num_boost_round counts the rounds of the checkpoint too.",

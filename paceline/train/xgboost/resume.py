@@ -18,17 +18,33 @@ def take_up(callbacks: Sequence[TrainingCallback], booster: xgboost.Booster, don
     the one before. Early stopping knows the best round from the model and counts on from there. State that
     callbacks of the user's keep for themselves begins anew.
     """
-    stops = [callback for callback in callbacks if isinstance(callback, EarlyStopping)]
     for callback in callbacks:
         if isinstance(callback, LearningRateScheduler):
             callback.after_iteration(booster, done - 1, {})
-    for stop in stops:
-        stop.starting_round = 0  # it would add the rounds done to numbers that have them already
-    best = booster.attr("best_iteration")
-    if len(stops) != 1 or best is None:  # several share one place in the model: whose it is cannot be known
+        elif isinstance(callback, EarlyStopping):
+            callback.starting_round = 0  # it would add the rounds done to numbers that have them already
+    stop = _early_stopping(callbacks)
+    since = _rounds_since_best(booster, done)
+    if stop is None or since is None:
         return list(callbacks)
-    memory = _BestRound(stops[0], float(booster.best_score), done - 1 - int(best))
-    return [memory, *callbacks]
+    return [_BestRound(stop, float(booster.best_score), since), *callbacks]
+
+
+def was_over(callbacks: Sequence[TrainingCallback], booster: xgboost.Booster, done: int) -> bool:
+    """True if early stopping had ended the training whose checkpoint this is."""
+    stop, since = _early_stopping(callbacks), _rounds_since_best(booster, done)
+    return stop is not None and since is not None and since >= stop.rounds
+
+
+def _early_stopping(callbacks: Sequence[TrainingCallback]) -> EarlyStopping | None:
+    """The one that there is; several share one place in the model, and whose it is cannot be known."""
+    stops = [callback for callback in callbacks if isinstance(callback, EarlyStopping)]
+    return stops[0] if len(stops) == 1 else None
+
+
+def _rounds_since_best(booster: xgboost.Booster, done: int) -> int | None:
+    best = booster.attr("best_iteration")
+    return None if best is None else done - 1 - int(best)
 
 
 class _BestRound(TrainingCallback):
