@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable, Mapping
+from numbers import Integral
 from typing import Any
 
 from paceline.air.checks import near_miss
@@ -70,8 +71,8 @@ def checked_cv(cv: Any) -> Any:
         raise ConfigError(f"cv is the class {cv.__name__}: give an object of it, {cv.__name__}().")
     if cv is None or (hasattr(cv, "split") and not isinstance(cv, str)):
         return cv
-    if isinstance(cv, int) and not isinstance(cv, bool) and cv > 1:
-        return cv
+    if isinstance(cv, Integral) and int(cv) > 1:
+        return int(cv)
     if isinstance(cv, Iterable) and not isinstance(cv, str | Mapping):
         splits = list(cv)  # a generator could not travel
         if splits and all(isinstance(split, tuple | list) and len(split) == 2 for split in splits):
@@ -83,14 +84,15 @@ def checked_cv(cv: Any) -> Any:
 
 
 def check_label(estimator: Any, label_column: Any) -> None:
-    from sklearn.base import is_classifier, is_regressor
+    from sklearn.base import BaseEstimator, is_classifier, is_regressor
 
     if label_column is not None and not isinstance(label_column, str):
         raise ConfigError(
             f"label_column is {label_column!r}: give the name of one column. Several outputs go into one column of "
             "vectors; paceline.data.preprocessors.Concatenator makes such a column."
         )
-    if label_column is None and (is_classifier(estimator) or is_regressor(estimator)):
+    says_what_it_is = isinstance(estimator, BaseEstimator)
+    if label_column is None and says_what_it_is and (is_classifier(estimator) or is_regressor(estimator)):
         raise ConfigError(f"{type(estimator).__name__} learns to predict a column: name it with label_column=...")
 
 

@@ -11,7 +11,7 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_sources import Kind, Source
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import ConfigError
-from paceline.train.sklearn.estimator_file import read_estimator, write_estimator
+from paceline.train.sklearn.estimator_file import PICKLE_FILE, SKOPS_FILE, read_estimator, write_estimator
 
 if TYPE_CHECKING:
     from paceline.air.packing import FileSink
@@ -66,6 +66,8 @@ class SklearnCheckpoint(Checkpoint):
             checkpoint.set_preprocessor(preprocessor)
         if path is None:
             return checkpoint
+        for name in (SKOPS_FILE, PICKLE_FILE):  # of an earlier estimator
+            Path(path, name).unlink(missing_ok=True)
         written = cls.from_directory(checkpoint.to_directory(path))
         written.made_here = True
         return written

@@ -71,6 +71,11 @@ def read_estimator(folder: Path, place: str, trust: Trust) -> Any:
             f"trust is {trust!r}: give True for a checkpoint that you trust, or a list of the types in it that you "
             "do, such as ['my_package.MyTransformer']."
         )
+    if (folder / SKOPS_FILE).exists() and (folder / PICKLE_FILE).exists():
+        raise CheckpointError(
+            f"{place} has two estimators, {SKOPS_FILE} and {PICKLE_FILE}: one was written over another. Remove the "
+            "file that is not meant."
+        )
     if (folder / SKOPS_FILE).exists():
         return _read_skops(folder / SKOPS_FILE, place, trust)
     if (folder / PICKLE_FILE).exists():

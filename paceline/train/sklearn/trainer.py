@@ -62,7 +62,8 @@ class SklearnTrainer(BaseTrainer):
     - `scoring`: the name of a scorer, a function (estimator, X, y), or a list or dict of those; None: the
       estimator's own score().
     - `cv`: a number of folds, a splitter or a list of splits: cross-validation on "train", besides the fit on all
-      of its rows. `return_train_score_cv` adds the scores on the rows that each fold was fitted on.
+      of its rows. A `preprocessor` has seen all of these rows, those of every fold too; what must not is a step of a
+      scikit-learn pipeline. `return_train_score_cv` adds the scores on the rows that each fold was fitted on.
     - `parallelize_cv`: True: the folds share the CPUs; False: the estimator has them, fold by fold; None: the folds,
       unless the estimator can use several CPUs itself.
     - `set_estimator_cpus`: give the CPUs of ScalingConfig(trainer_resources={"CPU": n}) to the estimator, by its

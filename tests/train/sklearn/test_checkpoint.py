@@ -115,6 +115,15 @@ def test_what_skops_cannot_hold_is_a_pickle_and_asks_always(tmp_path: Path) -> N
     )
 
 
+def test_a_directory_is_used_again(tmp_path: Path) -> None:
+    for estimator in (linear(), with_function(), linear()):
+        checkpoint = SklearnCheckpoint.from_estimator(estimator, path=tmp_path)
+        assert checkpoint.get_estimator().steps[-1][0] == estimator.steps[-1][0]
+    SklearnCheckpoint.from_estimator(with_function()).to_directory(tmp_path)
+    with pytest.raises(CheckpointError, match=r"has two estimators, estimator\.skops and estimator\.joblib"):
+        SklearnCheckpoint.from_directory(tmp_path).get_estimator(trust=True)
+
+
 class Bomb:
     """Writes a file when it is unpickled."""
 

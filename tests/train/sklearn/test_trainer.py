@@ -266,6 +266,24 @@ def test_a_worker_that_dies_is_tried_again(tmp_path: Path) -> None:
     assert (tmp_path / "fits").read_text() == "fit\nfit\n"
 
 
+def test_what_was_reported_is_not_fitted_again(tmp_path: Path) -> None:
+    class FailsAfterwards(SklearnTrainer):
+        def training_loop(self) -> None:
+            super().training_loop()
+            if not (tmp_path / "failed").exists():
+                (tmp_path / "failed").touch()
+                raise OSError("after the report")
+
+    result = FailsAfterwards(
+        estimator=Ridge(),
+        label_column="target",
+        datasets=tumours(),
+        run_config=RunConfig(verbose=0, failure_config=FailureConfig(max_failures=1)),
+    ).fit()
+    check_run(result.path, result=result, iterations=1, attempts=2)
+    assert fitted(result).predict(FEATURES).shape == (569,)
+
+
 def test_a_run_that_failed_is_restored_with_what_code_cannot_be_stored(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"estimator": NamesItsColumns(failures=str(tmp_path / "fits")), "datasets": tumours()}
     trainer = SklearnTrainer(**arguments, label_column="target", scoring="f1", cv=KFold(2), run_config=QUIET)
