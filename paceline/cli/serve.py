@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import logging
 import os
 import stat
@@ -35,6 +36,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument("path", help="directory or URI of a run, an experiment or a checkpoint")
     parser.add_argument("--checkpoint", type=int, metavar="N", help="serve checkpoint_00000N of the run")
     parser.add_argument("--predictor", metavar="MODULE:CLASS", help="a predictor class of your own")
+    parser.add_argument(
+        "--predict-kwargs", type=_json_object, default={}, metavar="JSON", help="arguments for each call of predict()"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="0: any that is free (default: %(default)s)")
     parser.add_argument("--name", help="what the model is called in its description")
@@ -55,13 +59,15 @@ def add_to(commands: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     """Serve until a signal."""
     from paceline import serve
-    from paceline.serve.place import place_of
+    from paceline.serve.place import Run, place_of
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("paceline").setLevel(logging.INFO)
-    place: Any = given.path
+    place: Any = place_of(given.path)
     if given.checkpoint is not None:
-        place = place_of(given.path).checkpoint(given.checkpoint)
+        if not isinstance(place, Run):
+            raise ConfigError(f"--checkpoint chooses one of a run's checkpoints, but {given.path} is no run.")
+        place = Run(place.path, given.checkpoint)
     serve.run(
         _predictor(given.predictor) if given.predictor else None,
         place,
@@ -75,10 +81,21 @@ def run(given: argparse.Namespace) -> int:
         request_timeout_s=given.request_timeout_s,
         trust=given.trust,
         follow=given.follow,
+        predict_kwargs=given.predict_kwargs,
         allowed_hosts=given.allow_host,
         access_log=given.access_log,
     )
     return 0
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError('write an object, as in {"method": "predict_proba"}')
+    return value
 
 
 def _predictor(named: str) -> Any:

@@ -37,6 +37,22 @@ _PAGE_HEADERS = {
 }
 
 
+class Application(FastAPI):
+    """FastAPI, with the guard in front of everything and a direct way to predictions."""
+
+    guard: Guard
+    predict: PredictEndpoint
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.guard(scope, receive, send)
+
+    async def routed(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"] == "/predict" and scope["method"] == "POST":
+            await self.predict(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
 def application(
     served: ServedModel,
     limits: Limits,
@@ -46,7 +62,7 @@ def application(
     allowed_hosts: Iterable[str] = (),
     follow: bool = False,
     access_log: bool = False,
-) -> FastAPI:
+) -> Application:
     """The application that serves a model."""
     batcher = Batcher(served, limits)
 
@@ -60,12 +76,13 @@ def application(
                 following.cancel()
             batcher.close()
 
-    app = FastAPI(title=served.name, version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = Application(title=served.name, version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.router.redirect_slashes = False
-    app.router.routes.insert(0, Route("/predict", PredictEndpoint(served, batcher, limits), methods=["POST"]))
+    app.predict = PredictEndpoint(served, batcher, limits)
+    app.router.routes.append(Route("/predict", app.predict, methods=["POST"]))
     _add_routes(app, served, limits)
     app.openapi = lambda: _openapi(app, served.current)  # type: ignore[method-assign]
-    app.add_middleware(Guard, token=token, loopback=loopback, allowed_hosts=tuple(allowed_hosts), log=access_log)
+    app.guard = Guard(app.routed, token=token, loopback=loopback, allowed_hosts=allowed_hosts, log=access_log)
     return app
 
 

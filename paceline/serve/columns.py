@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.serve.problem import Problem
@@ -23,6 +25,19 @@ class InputColumns:
     """Every column that is known to be needed, in the model's order."""
     complete: bool
     """No other columns are wanted."""
+
+    @cached_property
+    def only_numbers(self) -> bool:
+        """Whether a row is nothing but numbers, so that rows are a matrix."""
+        return self.complete and set(self.kinds.values()) == {"number"}
+
+    @cached_property
+    def values_of(self) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+        """Takes the values out of a row, in the model's order."""
+        names = list(self.kinds)
+        if len(names) == 1:  # itemgetter gives a bare value then
+            return lambda row: (row[names[0]],)
+        return itemgetter(*names)
 
     def check_names(self, given: Iterable[str], where: str = "") -> None:
         """Refuse a request that lacks columns or has others."""
@@ -58,9 +73,14 @@ def input_columns(predictor: Predictor) -> InputColumns:
         taken, made = stage._input_columns(), stage._output_columns()
         if taken is None or made is None:
             return NOTHING_KNOWN
-        needed = {name: kind for name, kind in needed.items() if name not in made}
+        needed = {name: kind for name, kind in needed.items() if not _is_made(name, made)}
         needed.update(dict.fromkeys(taken, "any"))
     return InputColumns(needed, complete)
+
+
+def _is_made(feature: str, columns: Sequence[str]) -> bool:
+    """Whether a feature comes from one of these columns: itself, or as an element "x_0" of a column of vectors "x"."""
+    return feature in columns or feature.rpartition("_")[0] in columns
 
 
 def _stages(preprocessor: Any) -> list[Any]:
@@ -70,10 +90,21 @@ def _stages(preprocessor: Any) -> list[Any]:
     return [preprocessor] if inner is None else list(inner())
 
 
+def model_of(predictor: Predictor) -> Any:
+    """The library's own model inside of a predictor; None where it is not known."""
+    model = getattr(predictor, "model", None)
+    return getattr(predictor, "estimator", None) if model is None else model
+
+
+def library_of(model: Any) -> str:
+    """The library that a model's class belongs to."""
+    return type(model).__module__.partition(".")[0]
+
+
 def _features(predictor: Predictor) -> dict[str, ColumnKind] | None:
     """The features of the model, where its library keeps their names. No library is imported to find out."""
-    model = getattr(predictor, "model", None) or getattr(predictor, "estimator", None)
-    library = type(model).__module__.partition(".")[0]
+    model = model_of(predictor)
+    library = library_of(model)
     if library == "xgboost":
         names = getattr(model, "feature_names", None)
         types = getattr(model, "feature_types", None) or ["q"] * len(names or ())

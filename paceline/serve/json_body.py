@@ -7,6 +7,7 @@ and Infinity are not JSON.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ import numpy as np
 
 from paceline.serve.columns import InputColumns, listed
 from paceline.serve.problem import Problem
-from paceline.serve.rows import Column, Rows
+from paceline.serve.rows import Column, Numbers, Rows
 
 FORMS = (
     'Send {"rows": [{"column": value, ...}, ...]}, a bare list of such rows, {"columns": {"column": [values]}}, or '
@@ -73,6 +74,8 @@ def _from_list(rows: list[Any], columns: InputColumns, max_rows: int, nameless: 
 
 
 def _from_rows(rows: list[dict[str, Any]], columns: InputColumns, max_rows: int) -> Rows:
+    if columns.only_numbers and (numbers := _numbers(rows, columns)) is not None:
+        return numbers
     names = list(columns.kinds) if columns.complete else list(rows[0])
     width = len(names)
     try:
@@ -83,6 +86,19 @@ def _from_rows(rows: list[dict[str, Any]], columns: InputColumns, max_rows: int)
     if given is None:
         raise _uneven(rows, columns, names)
     return _from_columns(given, columns, max_rows)
+
+
+def _numbers(rows: list[dict[str, Any]], columns: InputColumns) -> Rows | None:
+    """The short way for rows of nothing but numbers; None if they are not, which is for the long way to explain."""
+    width = len(columns.kinds)
+    try:
+        values = [columns.values_of(row) for row in rows if len(row) == width]
+        types = set(map(type, chain.from_iterable(values)))
+        if len(values) < len(rows) or not types <= _NUMBERS_TRUTH_AND_NULL:
+            return None
+        return Rows(len(rows), Numbers(tuple(columns.kinds), np.array(values, np.float64)), "numbers")
+    except (KeyError, TypeError, OverflowError):
+        return None
 
 
 def _uneven(rows: list[Any], columns: InputColumns, names: list[str]) -> Problem:
@@ -146,6 +162,7 @@ def _checked(name: str, values: list[Any], numbers_only: bool) -> tuple[str, Any
 _INTEGERS = {int}
 _NUMBERS = {int, float}
 _NUMBERS_AND_TRUTH = {int, float, bool}
+_NUMBERS_TRUTH_AND_NULL = {int, float, bool, type(None)}
 _TRUTH = {bool}
 _TEXT = {str}
 _LISTS = {list}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +16,9 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_sources import shown
 from paceline.air.checkpoint_trust import pickled_parts
 from paceline.air.errors import CheckpointError, ConfigError
-from paceline.serve.columns import InputColumns, input_columns
-from paceline.serve.rows import Rows, joined
+from paceline.serve.columns import InputColumns, input_columns, library_of, model_of
+from paceline.serve.rows import NumberTypes, Rows, joined
+from paceline.serve.threads import Threads, threads_of
 from paceline.storage.manifest import verify
 from paceline.storage.run_dir import MANIFEST_NAME
 
@@ -37,6 +39,11 @@ class Model:
     """Where it was loaded from, for people."""
     number: int | None = None
     """The n of checkpoint_00000n."""
+    predict_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    number_types: NumberTypes = field(default_factory=NumberTypes)
+    takes_matrix: bool = False
+    """It takes its features as a bare array as well."""
+    threads: Threads | None = None
     loaded_at: float = field(default_factory=time.time)
 
     @property
@@ -49,10 +56,14 @@ class Model:
         import numpy as np
 
         from paceline.data.formats import from_batch
+        from paceline.train.predictor import prediction_columns
 
-        answer = self.predictor.predict(joined(parts, self.batch_format))
+        data = joined(parts, self.batch_format, self.number_types, as_matrix=self.takes_matrix)
+        if self.threads is not None:
+            self.threads.suit(sum(part.count for part in parts))
+        answer = self.predictor.predict(data, **self.predict_kwargs)
         if isinstance(answer, np.ndarray):
-            answer = {"predictions": answer}
+            answer = prediction_columns(answer) if self.takes_matrix else {"predictions": answer}
         return from_batch(answer, f"What {type(self.predictor).__name__} returned")
 
 
@@ -62,20 +73,24 @@ class Recipe:
 
     predictor_cls: type[Predictor] | None
     """None: the one that belongs to the checkpoint's class."""
-    trust: bool
-    """Pickles in the checkpoint are loaded."""
+    trust: bool | list[str]
+    """Pickles in the checkpoint are loaded; a list is for the predictor, where it has such an argument."""
     arguments: Mapping[str, Any]
     """Further arguments of `from_checkpoint`."""
+    predict_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of `predict`."""
 
     def load(self, checkpoint: Checkpoint) -> Model:
         """The model of a checkpoint that is intact and holds nothing that must be trusted, unless it is."""
         with _local(checkpoint) as local:
             _verify(local)
-            if not self.trust:
+            if self.trust is not True:
                 _refuse_pickles(local, checkpoint)
             predictor_cls = self.predictor_cls or _known_predictor(local)
             predictor = predictor_cls.from_checkpoint(local, **self._arguments_for(predictor_cls))
-            return model_of(predictor, _describe(checkpoint), local.number)
+            return loaded_model(
+                predictor, _describe(checkpoint), local.number, self.predict_kwargs, threads_of(predictor)
+            )
 
     def _arguments_for(self, predictor_cls: type[Predictor]) -> dict[str, Any]:
         parameters = inspect.signature(predictor_cls.from_checkpoint).parameters
@@ -88,16 +103,49 @@ class Recipe:
                 f"; the latter takes: {', '.join(known) or 'nothing more'}."
             )
         if self.trust and "trust" in parameters:
-            arguments.setdefault("trust", True)
+            arguments["trust"] = self.trust
         return arguments
 
 
 _STARRED = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
-def model_of(predictor: Predictor, origin: str, number: int | None = None) -> Model:
+def loaded_model(
+    predictor: Predictor,
+    origin: str,
+    number: int | None = None,
+    predict_kwargs: Mapping[str, Any] | None = None,
+    threads: Threads | None = None,
+) -> Model:
     """The model that a predictor is."""
-    return Model(predictor, input_columns(predictor), predictor.preferred_batch_format(), origin, number)
+    library = library_of(model_of(predictor))
+    preprocessed = predictor.get_preprocessor() is not None
+    is_own = type(predictor).__module__.startswith("paceline.")
+    return Model(
+        predictor=predictor,
+        columns=input_columns(predictor),
+        batch_format=predictor.preferred_batch_format(),
+        origin=origin,
+        number=number,
+        predict_kwargs=predict_kwargs or {},
+        number_types=NumberTypes() if preprocessed else _number_types(model_of(predictor)),
+        takes_matrix=is_own and not preprocessed and library in ("xgboost", "lightgbm"),
+        threads=threads,
+    )
+
+
+def _number_types(model: Any) -> NumberTypes:
+    """A network computes in the type of its weights and cannot take another; whole numbers are such too, unless
+    it may look them up in a table."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(model, torch.nn.Module):
+        return NumberTypes()
+    import numpy as np
+
+    wide = any(parameter.dtype is torch.float64 for parameter in model.parameters())
+    number: type[np.generic] = np.float64 if wide else np.float32
+    tables = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    return NumberTypes(np.int64 if any(isinstance(part, tables) for part in model.modules()) else number, number)
 
 
 def _known_predictor(checkpoint: Checkpoint) -> type[Predictor]:

@@ -46,6 +46,8 @@ class Run:
     """A run or experiment: its best checkpoint by the run's score attribute, without one the newest."""
 
     path: str
+    chosen: int | None = None
+    """The number of the checkpoint that the user wants instead."""
 
     def checkpoint(self, number: int | None) -> Checkpoint:
         result = Result.from_path(self.path)
@@ -54,6 +56,7 @@ class Run:
             kept.insert(0, result.checkpoint)
         if not kept:
             raise RestoreError(f"The run {shown(self.path)} has no checkpoint to serve (yet).")
+        number = self.chosen if number is None else number
         if number is None:
             return kept[-1]
         by_number = {checkpoint.number: checkpoint for checkpoint in kept}
@@ -74,6 +77,8 @@ def place_of(given: Any) -> Place:
     """The place that a user means by a Checkpoint, a directory or a URI."""
     if isinstance(given, Checkpoint):
         return OneCheckpoint(given)
+    if isinstance(given, OneCheckpoint | Run):
+        return given
     if isinstance(given, Result):
         raise ConfigError("Give the checkpoint of the result: result.checkpoint.")
     if not isinstance(given, str | os.PathLike):

@@ -22,13 +22,34 @@ Column = tuple[str, Any]
 """A kind ("int", "number", "bool", "text", "tensor") and the values: a list, of tensors an array."""
 
 
+@dataclass(frozen=True)
+class NumberTypes:
+    """What JSON's numbers become; JSON itself has one kind of number only."""
+
+    whole: type[np.generic] = np.int64
+    other: type[np.generic] = np.float64
+
+    def of(self, array: NDArray[Any]) -> NDArray[Any]:
+        """An array of JSON's numbers in the type that the model takes."""
+        kind = array.dtype.kind
+        return array.astype(self.whole if kind in "iu" else self.other, copy=False) if kind in "iuf" else array
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A matrix whose columns have names; NaN stands for null."""
+
+    names: tuple[str, ...]
+    matrix: NDArray[np.float64]
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """What a request asks about. Rows with equal keys can be predicted together."""
 
     count: int
-    content: dict[str, Column] | NDArray[Any] | pa.RecordBatch
-    """Columns of a JSON body, a matrix without names, or an Arrow body."""
+    content: dict[str, Column] | Numbers | NDArray[Any] | pa.RecordBatch
+    """Columns of a JSON body, the same where all are numbers, a matrix without names, or an Arrow body."""
     key: Hashable
 
     def head(self, most: int) -> Rows:
@@ -38,38 +59,54 @@ class Rows:
         content = self.content
         if isinstance(content, dict):
             return Rows(most, {name: (kind, values[:most]) for name, (kind, values) in content.items()}, self.key)
+        if isinstance(content, Numbers):
+            return Rows(most, Numbers(content.names, content.matrix[:most]), self.key)
         return Rows(most, content.slice(0, most) if isinstance(content, pa.RecordBatch) else content[:most], self.key)
 
 
 def zeros(columns: InputColumns) -> Rows | None:
     """A row that every model over these columns can predict; None where not all of them are known to be numbers."""
-    if not columns.complete or set(columns.kinds.values()) != {"number"}:
+    if not columns.only_numbers:
         return None
-    return Rows(1, {name: ("number", [0.0]) for name in columns.kinds}, None)
+    return Rows(1, Numbers(tuple(columns.kinds), np.zeros((1, len(columns.kinds)))), None)
 
 
-def joined(parts: Sequence[Rows], batch_format: BatchFormat) -> Any:
-    """The rows of all requests, in this order, as a batch for a predictor."""
+def joined(parts: Sequence[Rows], batch_format: BatchFormat, types: NumberTypes, *, as_matrix: bool) -> Any:
+    """The rows of all requests, in this order, as a batch for a predictor.
+
+    `as_matrix`: one that takes the features as a bare array gets them so, which saves work for each column.
+    """
     first = parts[0].content
     contents: list[Any] = [part.content for part in parts]
     if isinstance(first, np.ndarray):
-        return first if len(parts) == 1 else np.concatenate(contents)
+        return types.of(first if len(parts) == 1 else np.concatenate(contents))
     if isinstance(first, pa.RecordBatch):
         return to_batch(concat(contents), batch_format, copy=True)
+    if isinstance(first, Numbers):
+        matrix = first.matrix if len(parts) == 1 else np.concatenate([content.matrix for content in contents])
+        return matrix if as_matrix else _named(first.names, matrix, batch_format)
     arrays = []
     for name, (kind, values) in first.items():
         if len(parts) > 1:
             pieces = [content[name][1] for content in contents]
             values = np.concatenate(pieces) if kind == "tensor" else [value for piece in pieces for value in piece]
-        arrays.append(_array(kind, values))
+        arrays.append(_array(kind, values, types))
     return to_batch(pa.RecordBatch.from_arrays(arrays, names=list(first)), batch_format, copy=True)
 
 
-def _array(kind: str, values: Any) -> pa.Array:
+def _named(names: Sequence[str], matrix: NDArray[np.float64], batch_format: BatchFormat) -> Any:
+    by_column = np.ascontiguousarray(matrix.T)
+    if batch_format == "numpy":
+        return dict(zip(names, by_column, strict=True))
+    arrays = [pa.array(column, from_pandas=True) for column in by_column]
+    return to_batch(pa.RecordBatch.from_arrays(arrays, names=list(names)), batch_format, copy=True)
+
+
+def _array(kind: str, values: Any, types: NumberTypes) -> pa.Array:
     if kind == "number":  # JSON has no NaN: what numpy makes one of was null
-        return pa.array(np.array(values, np.float64), from_pandas=True)
+        return pa.array(np.array(values, types.other), from_pandas=True)
     if kind == "int":
-        return pa.array(np.array(values, np.int64))
+        return pa.array(np.array(values, types.whole))
     if kind == "tensor":
-        return tensor_array(values)
+        return tensor_array(types.of(values))
     return pa.array(values, pa.bool_() if kind == "bool" else pa.string())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,8 +36,9 @@ def run(
     max_wait_ms: float = 0.0,
     max_body_bytes: int = 32 << 20,
     request_timeout_s: float = 30.0,
-    trust: bool = False,
+    trust: bool | list[str] = False,
     follow: bool = False,
+    predict_kwargs: Mapping[str, Any] | None = None,
     allowed_hosts: Iterable[str] = (),
     access_log: bool = False,
     **predictor_kwargs: Any,
@@ -50,7 +51,7 @@ def run(
 
     Every request needs the token: `token` is one of your own, None makes one, False needs none and is allowed on
     loopback only. Pickles in a checkpoint are loaded only with `trust=True`. `predictor_kwargs` go to
-    `predictor_cls.from_checkpoint`.
+    `predictor_cls.from_checkpoint`, `predict_kwargs` to every call of its `predict`.
     """
     from paceline.serve.application import application
     from paceline.serve.limits import Limits
@@ -66,7 +67,7 @@ def run(
     door = _door(host, port, token)
     listening = bind(door.address, door.port)  # before a large model is loaded in vain
     try:
-        served = _served_model(predictor_cls, checkpoint, name, trust, follow, predictor_kwargs)
+        served = _served_model(predictor_cls, checkpoint, name, trust, follow, predict_kwargs, predictor_kwargs)
         app = application(
             served,
             limits,
@@ -97,8 +98,9 @@ def app(
     max_wait_ms: float = 0.0,
     max_body_bytes: int = 32 << 20,
     request_timeout_s: float = 30.0,
-    trust: bool = False,
+    trust: bool | list[str] = False,
     follow: bool = False,
+    predict_kwargs: Mapping[str, Any] | None = None,
     access_log: bool = False,
     **predictor_kwargs: Any,
 ) -> FastAPI:
@@ -118,7 +120,7 @@ def app(
         request_timeout_s=request_timeout_s,
     )
     return application(
-        _served_model(predictor_cls, checkpoint, name, trust, follow, predictor_kwargs),
+        _served_model(predictor_cls, checkpoint, name, trust, follow, predict_kwargs, predictor_kwargs),
         limits,
         token=None if token is False else checked_token(token),
         loopback=True,
@@ -159,22 +161,30 @@ def _door(host: str, port: int, token: Token) -> _Door:
 
 
 def _served_model(
-    predictor_cls: Any, checkpoint: Any, name: str | None, trust: bool, follow: bool, arguments: dict[str, Any]
+    predictor_cls: Any,
+    checkpoint: Any,
+    name: str | None,
+    trust: bool | list[str],
+    follow: bool,
+    predict_kwargs: Mapping[str, Any] | None,
+    arguments: dict[str, Any],
 ) -> ServedModel:
     """The model, loaded and tried."""
-    from paceline.serve.model import Recipe, model_of
+    from paceline.serve.model import Recipe, loaded_model
     from paceline.serve.place import place_of
     from paceline.serve.served import ServedModel
     from paceline.train.predictor import Predictor
 
-    check_bool(trust, "trust")
+    if not isinstance(trust, list):
+        check_bool(trust, "trust", "For scikit-learn a list of types is taken too.")
     check_bool(follow, "follow")
     if checkpoint is None and isinstance(predictor_cls, Checkpoint | str | os.PathLike):
         predictor_cls, checkpoint = None, predictor_cls  # run(checkpoint)
     if isinstance(predictor_cls, Predictor):
         if checkpoint is not None or arguments or follow:
             raise ConfigError("A predictor that is made already needs no checkpoint: give its class, or it alone.")
-        return ServedModel(name or type(predictor_cls).__name__, model_of(predictor_cls, "a predictor in memory"))
+        model = loaded_model(predictor_cls, "a predictor in memory", predict_kwargs=predict_kwargs)
+        return ServedModel(name or type(predictor_cls).__name__, model)
     if predictor_cls is not None and not (isinstance(predictor_cls, type) and issubclass(predictor_cls, Predictor)):
         raise ConfigError(f"predictor_cls is {predictor_cls!r}: give a class derived from Predictor.")
     if checkpoint is None:
@@ -182,7 +192,7 @@ def _served_model(
     place = place_of(checkpoint)
     if follow and place.sign() is None:
         raise ConfigError("Only a run in a local directory can be followed, not a single checkpoint or a URI.")
-    recipe = Recipe(predictor_cls, trust, arguments)
+    recipe = Recipe(predictor_cls, trust, arguments, predict_kwargs or {})
     model = recipe.load(place.checkpoint(None))
     return ServedModel(name or type(model.predictor).__name__, model, place, recipe)
 
