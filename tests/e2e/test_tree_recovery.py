@@ -1,0 +1,228 @@
+"""Boosting that is interrupted ends with the very model that undisturbed boosting makes."""
+
+from __future__ import annotations
+
+import textwrap
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.air import CheckpointConfig, FailureConfig, Result, ScalingConfig
+from paceline.data.preprocessors import StandardScaler
+from paceline.testing.chaos import Driver, Marks
+from paceline.testing.invariants import check_run, committed_checkpoints
+from tests.train.trees.libraries import LIGHTGBM, XGBOOST, Library, Notes, binary, both_libraries, killed, rows_of
+
+ROUNDS = 100
+EVERY_TEN = CheckpointConfig(checkpoint_frequency=10)
+ONE_RETRY = FailureConfig(max_failures=1)
+TASK = binary()
+
+PARAMS: dict[str, dict[str, dict[str, Any]]] = {
+    "xgboost": {
+        "plain": {},
+        "drawn rows and columns": {"subsample": 0.7, "colsample_bytree": 0.6, "colsample_bynode": 0.8, "seed": 7},
+        "approx": {"tree_method": "approx"},
+    },
+    "lightgbm": {
+        "plain": {},
+        "drawn rows and columns": {"bagging_fraction": 0.7, "bagging_freq": 1, "feature_fraction": 0.6, "seed": 7},
+    },
+}
+CASES = [
+    pytest.param(library, kind, id=f"{library}-{kind.replace(' ', '-')}")
+    for library in (XGBOOST, LIGHTGBM)
+    for kind in PARAMS[library.name]
+]
+
+
+def trainer(library: Library, storage: Path, notes: Notes | None = None, kind: str = "plain", **arguments: Any) -> Any:
+    """100 rounds, a checkpoint after every 10 of them."""
+    settings: dict[str, Any] = {
+        "params": {**library.params(TASK), **PARAMS[library.name][kind]},
+        "num_boost_round": ROUNDS,
+        "storage_path": str(storage),
+        "checkpoint_config": EVERY_TEN,
+        **arguments,
+    }
+    if notes is not None:
+        settings["callbacks"] = [library.before_rounds(notes), *settings.get("callbacks", [])]
+    return library.trainer(TASK, **settings)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The result of the same training in which nothing happens."""
+
+    @cache
+    def result(library: Library, kind: str = "plain") -> Result:
+        found: Result = trainer(library, tmp_path_factory.mktemp(library.name), kind=kind).fit()
+        return found
+
+    return result
+
+
+def assert_same_end(library: Library, result: Result, undisturbed: Result) -> None:
+    """Every metric of every round, and every tree, bit for bit."""
+    for dataset in ("train", "valid"):
+        key = library.key(TASK, dataset)
+        assert rows_of(result, key) == rows_of(undisturbed, key)
+    assert library.model_text(result.checkpoint) == library.model_text(undisturbed.checkpoint)
+
+
+@pytest.mark.parametrize(("library", "kind"), CASES)
+def test_a_worker_killed_in_round_30_of_100(library: Library, kind: str, tmp_path: Path, undisturbed: Any) -> None:
+    notes = Notes(str(tmp_path / "marks"), at=30, rank=1, do=killed)
+    result = trainer(library, tmp_path / "storage", notes, kind, failure_config=ONE_RETRY).fit()
+    check_run(result.path, result=result, iterations=ROUNDS, attempts=2)
+    names = [path.name for path in committed_checkpoints(Path(result.path))]
+    assert names == [f"checkpoint_{number:06}" for number in range(10, ROUNDS + 1, 10)]
+    begun = [mark["number"] for mark in Marks(notes.marks).read("round", rank=0)]
+    assert begun == [*range(1, 31), *range(21, ROUNDS + 1)]  # no more is done again than was lost
+    assert_same_end(library, result, undisturbed(library, kind))
+
+
+@both_libraries
+def test_rank_0_killed_in_the_first_round_and_without_a_checkpoint(
+    library: Library, tmp_path: Path, undisturbed: Any
+) -> None:
+    notes = Notes(str(tmp_path / "marks"), at=1, rank=0, do=killed)
+    result = trainer(library, tmp_path / "storage", notes, failure_config=ONE_RETRY).fit()
+    check_run(result.path, result=result, iterations=ROUNDS, attempts=2)
+    assert_same_end(library, result, undisturbed(library))
+
+
+@both_libraries
+def test_rank_0_killed_in_the_last_round(library: Library, tmp_path: Path, undisturbed: Any) -> None:
+    notes = Notes(str(tmp_path / "marks"), at=ROUNDS, rank=0, do=killed)
+    result = trainer(library, tmp_path / "storage", notes, failure_config=ONE_RETRY).fit()
+    check_run(result.path, result=result, iterations=ROUNDS, attempts=2)
+    assert_same_end(library, result, undisturbed(library))
+
+
+@both_libraries
+def test_early_stopping_remembers_the_best_round_over_a_kill(library: Library, tmp_path: Path) -> None:
+    """The kill falls between the best round and the one that stops."""
+
+    def stopping(storage: Path, notes: Notes | None = None) -> Result:
+        stop = library.early_stopping(10)
+        params = {**library.params(TASK), "learning_rate": 0.5}
+        settings = {**stop, "params": params, "num_boost_round": 1000}
+        found: Result = trainer(library, storage, notes, failure_config=ONE_RETRY, **settings).fit()
+        return found
+
+    expected = stopping(tmp_path / "undisturbed")
+    rounds = len(rows_of(expected, library.key(TASK)))
+    best = expected.checkpoint.get_model().best_iteration  # type: ignore[union-attr]
+    assert 10 < rounds < 1000
+    notes = Notes(str(tmp_path / "marks"), at=rounds - 1, rank=1, do=killed)
+    result = stopping(tmp_path / "killed", notes)
+    check_run(result.path, result=result, iterations=rounds, attempts=2)
+    assert result.checkpoint.get_model().best_iteration == best  # type: ignore[union-attr]
+    assert_same_end(library, result, expected)
+
+
+@both_libraries
+def test_the_preprocessor_is_in_the_checkpoint_after_a_retry(library: Library, tmp_path: Path) -> None:
+    columns = ["mean radius", "mean texture"]
+    notes = Notes(str(tmp_path / "marks"), at=30, rank=0, do=killed)
+    scaled = trainer(
+        library, tmp_path / "storage", notes, failure_config=ONE_RETRY, preprocessor=StandardScaler(columns)
+    )
+    result = scaled.fit()
+    check_run(result.path, result=result, iterations=ROUNDS, attempts=2)
+    for directory in committed_checkpoints(Path(result.path)):
+        checkpoint = type(result.checkpoint).from_directory(str(directory))
+        fitted = checkpoint.get_preprocessor()
+        assert fitted is not None
+        rows = fitted.transform_batch(TASK.frames["train"])
+        assert rows[columns].to_numpy().mean(0) == pytest.approx([0, 0], abs=1e-9)
+    predicted = library.predictor_class.from_checkpoint(result.checkpoint).predict(TASK.frames["valid"])
+    right = (predicted["predictions"] > 0.5) == TASK.labels("valid")
+    assert right.mean() > 0.95
+
+
+# -- the driver ---------------------------------------------------------------------------
+
+
+def drive(library: Library, folder: Path, at: int) -> Driver:
+    """A driver whose workers stand still before round `at`."""
+    script = folder / "script.py"
+    script.write_text(
+        textwrap.dedent(f"""
+            from pathlib import Path
+            from tests.e2e.test_tree_recovery import trainer
+            from tests.train.trees.libraries import LIGHTGBM, XGBOOST, Notes, held
+
+            folder = Path({str(folder)!r})
+            library = {library.name.upper()}
+            trainer(library, folder / "storage", Notes(str(folder / "marks"), at={at}, do=held)).fit()
+        """)
+    )
+    return Driver([str(script)], output=folder / "driver.txt")
+
+
+def killed_driver(library: Library, folder: Path, at: int) -> Path:
+    """The trial directory of a run whose driver was killed in round `at`; nothing of it lives on."""
+    with drive(library, folder, at) as driver:
+        Marks(folder / "marks").wait("held", 2)
+        driver.kill()
+        assert len(driver.known()) >= 3
+        (trial_dir,) = [path.parent for path in (folder / "storage").glob("*/*/journal.jsonl")]
+        check_run(trial_dir, processes=driver.known(), swept=False)
+    return trial_dir
+
+
+@both_libraries
+def test_a_run_is_restored_after_the_death_of_its_driver(library: Library, tmp_path: Path, undisturbed: Any) -> None:
+    trial_dir = killed_driver(library, tmp_path, at=35)
+    notes = Notes(str(tmp_path / "again"))
+    assert library.trainer_class.can_restore(str(trial_dir))
+    restored = library.trainer_class.restore(
+        str(trial_dir), datasets=TASK.datasets(), callbacks=[library.before_rounds(notes)]
+    )
+    result = restored.fit()
+    check_run(trial_dir, result=result, iterations=ROUNDS, attempts=2)
+    begun = [mark["number"] for mark in Marks(notes.marks).read("round", rank=0)]
+    assert begun == list(range(31, ROUNDS + 1))
+    assert_same_end(library, result, undisturbed(library))
+
+
+@both_libraries
+def test_a_run_is_restored_with_another_number_of_workers(library: Library, tmp_path: Path, undisturbed: Any) -> None:
+    trial_dir = killed_driver(library, tmp_path, at=35)
+    restored = library.trainer_class.restore(
+        str(trial_dir),
+        datasets=TASK.datasets(),
+        callbacks=[library.before_rounds(Notes(str(tmp_path / "again")))],
+        scaling_config=ScalingConfig(num_workers=3),
+    )
+    result = restored.fit()
+    check_run(trial_dir, result=result, iterations=ROUNDS, attempts=2)
+    ranks = {mark["rank"] for mark in Marks(tmp_path / "again").read("round")}
+    assert ranks == {0, 1, 2}
+    expected = undisturbed(library)
+    key = library.key(TASK)
+    assert rows_of(result, key)[:30] == rows_of(expected, key)[:30]
+    assert library.rounds(result.checkpoint) == ROUNDS
+    assert rows_of(result, key)[-1] == pytest.approx(rows_of(expected, key)[-1], rel=0.1)
+
+
+@both_libraries
+def test_a_new_run_resumes_with_another_number_of_workers(library: Library, tmp_path: Path, undisturbed: Any) -> None:
+    first = trainer(library, tmp_path / "storage", num_boost_round=40).fit()
+    second = trainer(
+        library,
+        tmp_path / "storage",
+        resume_from_checkpoint=first.checkpoint,
+        scaling_config=ScalingConfig(num_workers=1),
+    ).fit()
+    check_run(second.path, result=second, iterations=ROUNDS - 40, attempts=1)
+    assert library.rounds(second.checkpoint) == ROUNDS
+    assert [path.name for path in committed_checkpoints(Path(second.path))] == [
+        f"checkpoint_{number:06}" for number in range(50, ROUNDS + 1, 10)
+    ]
+    key = library.key(TASK)
+    assert rows_of(second, key)[-1] == pytest.approx(rows_of(undisturbed(library), key)[-1], rel=0.1)
