@@ -1,0 +1,22 @@
+"""How the workers of a LightGBMTrainer are connected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paceline.run.backend import BackendConfig
+
+if TYPE_CHECKING:
+    from paceline.train.lightgbm.backend import LightGBMBackend
+
+
+@dataclass
+class LightGBMConfig(BackendConfig):
+    """There is nothing to set: addresses and ports are found at the start of every attempt."""
+
+    @property
+    def backend_cls(self) -> type[LightGBMBackend]:
+        from paceline.train.lightgbm.backend import LightGBMBackend
+
+        return LightGBMBackend

@@ -1,0 +1,76 @@
+"""Callbacks in a training that goes on from a checkpoint: they find what they would find without the break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from paceline.train.lightgbm.progress import Progress
+
+if TYPE_CHECKING:
+    from lightgbm.callback import CallbackEnv
+
+Callback = Callable[["CallbackEnv"], None]
+
+
+def continued(callback: Callback, place: int, progress: Progress) -> Callback:
+    """The callback for the rounds that follow those of `progress`. `place` is negative, as LightGBM counts them."""
+    return callback if progress.model is None else _FromTheStart(callback, place, progress)
+
+
+def replay(callbacks: Sequence[Callback], params: Mapping[str, Any], rounds: int, progress: Progress) -> int | None:
+    """Let LightGBM's own callbacks see the rounds before the break.
+
+    Gives the best iteration if one of them had already stopped the training, else None.
+    """
+    from lightgbm import EarlyStopException
+    from lightgbm.basic import EvalResult
+    from lightgbm.callback import CallbackEnv
+
+    if progress.model is None:
+        return None
+    for index, evaluations in enumerate(progress.evaluations):
+        env = CallbackEnv(
+            model=progress.model,
+            params=dict(params),
+            iteration=index,
+            begin_iteration=0,
+            end_iteration=rounds,
+            evaluation_result_list=[EvalResult(*each) for each in evaluations],
+        )
+        try:
+            for callback in callbacks:
+                if _remembers(callback):
+                    callback(env)
+        except EarlyStopException as stop:
+            return stop.best_iteration + 1
+    return None
+
+
+def _remembers(callback: Callback) -> bool:
+    """True for callbacks of LightGBM's that depend on earlier rounds."""
+    from lightgbm import early_stopping, record_evaluation
+
+    return isinstance(callback, type(early_stopping(1)) | type(record_evaluation({})))
+
+
+class _FromTheStart:
+    """A callback that is told that training began with the first round of the model."""
+
+    def __init__(self, callback: Callback, place: int, progress: Progress) -> None:
+        self.order = getattr(callback, "order", place)
+        self.before_iteration = getattr(callback, "before_iteration", False)
+        self._callback = callback
+        self._seen = _names(progress.evaluations[-1]) if progress.evaluations else None
+        self._remembers = _remembers(callback)
+
+    def __call__(self, env: CallbackEnv) -> None:
+        # One that knows nothing of the rounds before, or only other metrics, has to begin here.
+        if not self._remembers or self._seen == _names(env.evaluation_result_list):
+            env = replace(env, begin_iteration=0)
+        self._callback(env)
+
+
+def _names(evaluations: Sequence[Any] | None) -> list[tuple[str, str]]:
+    return [(dataset, metric) for dataset, metric, *_ in evaluations or ()]

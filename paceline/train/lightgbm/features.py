@@ -1,0 +1,210 @@
+"""Features: from the columns of a table to the numbers that LightGBM takes, in training and in prediction alike."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Features:
+    """The columns that a model was trained on, and how those that hold no numbers become numbers.
+
+    Text, and columns of Arrow's dictionary type, are categories: their values are numbered. What is no category of
+    the training data, and what is missing, is missing for LightGBM. A vector in each row becomes one feature per
+    element: "v" becomes "v_0", "v_1", ...
+    """
+
+    columns: tuple[str, ...]
+    categories: Mapping[str, tuple[Any, ...]]
+    widths: Mapping[str, int]
+    """The lengths of vectors."""
+
+    @property
+    def names(self) -> list[str]:
+        """The features of the model."""
+        return [name for column in self.columns for name in self._names_of(column)]
+
+    def _names_of(self, column: str) -> list[str]:
+        if column in self.widths:
+            return [f"{column}_{index}" for index in range(self.widths[column])]
+        return [column]
+
+    @property
+    def categorical(self) -> list[int]:
+        """The positions of those that are categories."""
+        return [place for place, name in enumerate(self.names) if name in self.categories]
+
+    def table(self, table: pa.Table, where: str) -> pa.Table:
+        """The features as columns of numbers, without a copy where they are numbers."""
+        import pyarrow as pa
+
+        arrays = [array for column in self.columns for array in self._arrays(table, column, where)]
+        return pa.Table.from_arrays(arrays, names=self.names)
+
+    def matrix(self, table: pa.Table, where: str) -> NDArray[np.float64]:
+        """The features as an array, which LightGBM predicts faster than a table."""
+        import numpy as np
+
+        matrix = np.empty((table.num_rows, len(self.names)), order="F")
+        arrays = (array for column in self.columns for array in self._arrays(table, column, where))
+        for place, array in enumerate(arrays):
+            matrix[:, place] = array.to_numpy()
+        return matrix
+
+    def _arrays(self, table: pa.Table, name: str, where: str) -> Iterator[pa.ChunkedArray]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if name not in table.schema.names:
+            raise DataError(f"{where} has no column {name!r}, which the model was trained on; it has {_list(table)}.")
+        column = table.column(name)
+        if name in self.categories:
+            values = pa.array(self.categories[name], type=_value_type(column.type))
+            yield pc.index_in(_decoded(column), value_set=values)
+        elif name in self.widths:
+            yield from _elements(column, self.widths[name], f"{where}, column {name!r}")
+        else:
+            yield numbers(column, f"{where}, column {name!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"columns": list(self.columns), "categories": dict(self.categories), "widths": dict(self.widths)}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Features:
+        categories = {column: tuple(values) for column, values in stored["categories"].items()}
+        return cls(tuple(stored["columns"]), categories, dict(stored["widths"]))
+
+
+def describe_features(table: pa.Table, left_out: Collection[str], where: str) -> Features:
+    """Features of all columns but `left_out`, with the categories that occur in this table; refuses other types."""
+    columns = tuple(name for name in table.schema.names if name not in left_out)
+    if not columns:
+        raise DataError(f"{where} has no features: there is no column besides {', '.join(sorted(left_out))}.")
+    categories: dict[str, tuple[Any, ...]] = {}
+    widths: dict[str, int] = {}
+    for name in columns:
+        column = table.column(name)
+        if is_category(column.type):
+            categories[name] = _values(column, f"{where}, column {name!r}")
+        elif (width := _width(column.type)) is not None:
+            widths[name] = width
+        else:
+            numbers(column.slice(0, 0), f"{where}, column {name!r}")
+    return Features(columns, categories, widths)
+
+
+def is_vector(data_type: pa.DataType) -> bool:
+    return _width(data_type) is not None
+
+
+def is_category(data_type: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_dictionary(data_type) or _is_text(data_type)
+
+
+def numbers(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
+    """A column as numbers of a type that LightGBM takes; it ends the whole process when it is given another."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind):
+        return column
+    if pa.types.is_float16(kind):
+        return column.cast(pa.float32())
+    if pa.types.is_decimal(kind) or pa.types.is_null(kind):
+        return column.cast(pa.float64())
+    raise DataError(f"{where} is of type {kind}, which LightGBM cannot take. {_advice(kind)}")
+
+
+def _advice(kind: pa.DataType) -> str:
+    import pyarrow as pa
+
+    if pa.types.is_temporal(kind):
+        return "Turn it into a number that means something, such as the day of the week or the seconds since a date."
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return "Vectors must have one length: give the column the type of a fixed-size list, or a tensor's."
+    if _is_text(kind):
+        return "Turn it into numbers, for example with a LabelEncoder."
+    return "Turn it into numbers, or leave it out: dmatrix_params={'train': {'ignore': ['column']}}."
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    """Of categories, as they are compared: text is text, however it is laid out."""
+    import pyarrow as pa
+
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.large_string() if _is_text(value) else value
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(_value_type(column.type))
+
+
+def _values(column: pa.ChunkedArray, where: str) -> tuple[Any, ...]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = _value_type(column.type)
+    if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        raise DataError(f"{where} has categories of type {kind}: text and whole numbers can be categories.")
+    return tuple(sorted(pc.unique(_decoded(column)).drop_null().to_pylist()))
+
+
+def _width(kind: pa.DataType) -> int | None:
+    """How many features a column of vectors or arrays makes; None for any other column."""
+    import pyarrow as pa
+
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return int(kind.storage_type.list_size)
+    return int(kind.list_size) if pa.types.is_fixed_size_list(kind) else None
+
+
+def _elements(column: pa.ChunkedArray, width: int, where: str) -> Iterator[pa.ChunkedArray]:
+    import numpy as np
+    import pyarrow as pa
+
+    rows = vectors(column, where)
+    if rows.shape[1] != width:
+        raise DataError(f"{where} has vectors of {rows.shape[1]} elements; the model was trained on {width}.")
+    for index in range(width):
+        yield pa.chunked_array([pa.array(np.ascontiguousarray(rows[:, index]))])
+
+
+def vectors(column: pa.ChunkedArray, where: str) -> NDArray[Any]:
+    """A column of vectors as an array with a row for each; missing ones are NaN."""
+    import numpy as np
+    import pyarrow as pa
+
+    from paceline.data.tensors import tensor_to_numpy
+
+    width = _width(column.type)
+    if width is None:
+        raise DataError(f"{where} is of type {column.type}, which is none of vectors of one length.")
+    chunks = []
+    for chunk in column.chunks:
+        if not isinstance(chunk, pa.ExtensionArray):
+            chunk = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(chunk.type.value_type, [width]), chunk)
+        chunks.append(tensor_to_numpy(chunk, copy=False).reshape(len(chunk), width))
+    if any(chunk.dtype.kind not in "biuf" for chunk in chunks):
+        raise DataError(f"{where} has elements that are no numbers: {column.type}.")
+    return np.concatenate(chunks) if chunks else np.empty((0, width))
+
+
+def _list(table: pa.Table) -> str:
+    return ", ".join(table.schema.names)

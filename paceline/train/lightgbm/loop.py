@@ -1,0 +1,132 @@
+"""LightGBMLoop: what every worker of a LightGBMTrainer runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.air import session as session_slot
+from paceline.air.constants import TRAIN_DATASET_KEY
+from paceline.air.errors import DataError, StopTraining
+from paceline.train.lightgbm.continued import Callback, continued, replay
+from paceline.train.lightgbm.evaluation import FIRST, make_one, row_of
+from paceline.train.lightgbm.matrix import Matrix, read_matrices
+from paceline.train.lightgbm.params import for_worker, value_of, without
+from paceline.train.lightgbm.progress import Progress, earlier_progress
+from paceline.train.trees.rounds import Rounds
+
+if TYPE_CHECKING:
+    from lightgbm.callback import CallbackEnv
+
+    from paceline.train.trees.task import TreeTask
+
+
+@dataclass(frozen=True)
+class LightGBMLoop:
+    """Trains the rounds that a checkpoint does not have yet, and reports each of them."""
+
+    task: TreeTask
+
+    def __call__(self) -> None:
+        progress = earlier_progress()
+        rounds = Rounds(self.task, progress.checkpoint)
+        params = for_worker(self.task.params)
+        callbacks = self._callbacks(params)
+        stopped_at = replay(callbacks, params, self.task.num_boost_round, progress)
+        if progress.rounds >= self.task.num_boost_round or stopped_at is not None:
+            _report_as_it_is(progress, rounds, stopped_at)
+            return
+        matrices, progress.features = read_matrices(self.task, params, progress.features)
+        _check_features(progress)
+        try:
+            self._train(params, matrices, progress, rounds, callbacks)
+        except StopTraining:
+            rounds.end()
+            raise
+        rounds.end()
+
+    def _callbacks(self, params: Mapping[str, Any]) -> list[Callback]:
+        """The user's, and early stopping if it is among the parameters."""
+        from lightgbm import early_stopping
+
+        callbacks = list(self.task.train_kwargs.get("callbacks") or ())
+        patience = value_of(params, "early_stopping_round")
+        if patience is not None and patience > 0:
+            callbacks.append(
+                early_stopping(
+                    patience,
+                    first_metric_only=params.get("first_metric_only", False),
+                    min_delta=params.get("early_stopping_min_delta", 0.0),
+                    verbose=value_of(params, "verbosity") > 0,
+                )
+            )
+        return callbacks
+
+    def _train(
+        self,
+        params: Mapping[str, Any],
+        matrices: Mapping[str, Matrix],
+        progress: Progress,
+        rounds: Rounds,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        import lightgbm as lgb
+
+        count = len(callbacks)
+        followers = [continued(callback, place - count, progress) for place, callback in enumerate(callbacks)]
+        lgb.train(
+            without(params, "categorical_feature", "early_stopping_round"),
+            matrices[TRAIN_DATASET_KEY].dataset,
+            self.task.num_boost_round - progress.rounds,
+            valid_sets=[matrix.dataset for matrix in matrices.values()],
+            valid_names=list(matrices),
+            feval=self.task.train_kwargs.get("feval"),
+            init_model=progress.model,
+            callbacks=[_ReportRound(progress, rounds, matrices), *followers],
+            keep_training_booster=True,  # all trees stay, also those after the best iteration
+        )
+
+
+class _ReportRound:
+    """Comes first after a round, and hands in what all workers have evaluated."""
+
+    def __init__(self, progress: Progress, rounds: Rounds, matrices: Mapping[str, Matrix]) -> None:
+        self.order = FIRST
+        self.before_iteration = False
+        self._progress = progress
+        self._rounds = rounds
+        self._matrices = matrices
+
+    def __call__(self, env: CallbackEnv) -> None:
+        from lightgbm import Booster
+
+        assert isinstance(env.model, Booster)
+        make_one(env, lambda dataset: self._matrices[dataset].shares)
+        results = env.evaluation_result_list or []
+        self._progress.model = env.model
+        self._progress.evaluations.append([list(result) for result in results])
+        self._rounds.report(env.iteration + 1, row_of(results))
+
+
+def _report_as_it_is(progress: Progress, rounds: Rounds, stopped_at: int | None) -> None:
+    """There is nothing to train; the result has the metrics and the checkpoint of the model all the same."""
+    assert progress.model is not None
+    if stopped_at is None:
+        why = "which is all that num_boost_round asks for. Ask for more to train it further"
+    else:
+        why, progress.model.best_iteration = "and early stopping had ended its training", stopped_at
+    if session_slot.get_world_rank() == 0:
+        warnings.warn(f"The checkpoint has {progress.rounds} rounds, {why}. Nothing was trained.", stacklevel=2)
+    rounds.report(progress.rounds, row_of(progress.evaluations[-1] if progress.evaluations else None))
+    rounds.end()
+
+
+def _check_features(progress: Progress) -> None:
+    assert progress.features is not None
+    if progress.model is not None and progress.model.num_feature() != len(progress.features.names):
+        raise DataError(
+            f"The checkpoint's model has {progress.model.num_feature()} features, the dataset 'train' "
+            f"{len(progress.features.names)}: {', '.join(progress.features.names)}."
+        )

@@ -1,0 +1,103 @@
+"""How LightGBM's metrics of the workers' parts of a dataset become that of the whole.
+
+LightGBM evaluates on each worker the rows that are there. Most metrics are means over rows or queries: from the parts'
+values and weights comes exactly the value of all rows. Where rows of different workers would have to be compared
+(AUC), or in what way is not known (functions of the user's), the mean of the parts is an approximation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.train.lightgbm.params import value_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_OVER_ROWS = {
+    "l1": ("mean_absolute_error", "mae", "regression_l1"),
+    "l2": ("mean_squared_error", "mse", "regression_l2", "regression"),
+    "rmse": ("root_mean_squared_error", "l2_root"),
+    "quantile": (),
+    "mape": ("mean_absolute_percentage_error",),
+    "huber": (),
+    "fair": (),
+    "poisson": (),
+    "gamma": (),
+    "gamma_deviance": (),
+    "tweedie": (),
+    "binary_logloss": ("binary",),
+    "binary_error": (),
+    "multi_logloss": ("multiclass", "softmax", "multiclassova", "multiclass_ova", "ova", "ovr"),
+    "multi_error": (),
+    "cross_entropy": ("xentropy",),
+    "cross_entropy_lambda": ("xentlambda",),
+    "kullback_leibler": ("kldiv",),
+}
+_OVER_QUERIES = {
+    "ndcg": ("lambdarank", "rank_xendcg", "xendcg", "xe_ndcg", "xe_ndcg_mart", "xendcg_mart"),
+    "map": ("mean_average_precision",),
+}
+_NO_METRIC = ("", "none", "null", "custom", "na")
+_NAMES = {name for table in (_OVER_ROWS, _OVER_QUERIES) for main, others in table.items() for name in (main, *others)}
+
+Share = Literal["weight", "rows", "queries"]
+"""What a worker's part of a dataset counts by."""
+Shares = Mapping[Share, float]
+Part = tuple[float, float]
+"""A worker's value of a metric, and what its part of the dataset counts."""
+
+
+def evaluates_in_parts(params: Mapping[str, Any], train_kwargs: Mapping[str, Any]) -> bool:
+    """True if every metric that will be computed can be put together exactly from the workers' parts."""
+    return not train_kwargs.get("feval") and not approximate_metrics(params)
+
+
+def approximate_metrics(params: Mapping[str, Any]) -> list[str]:
+    """Of the metrics that are asked for, those that cannot be put together exactly.
+
+    Without any LightGBM takes that of the objective, which can be.
+    """
+    asked = value_of(params, "metric")
+    names = asked.split(",") if isinstance(asked, str) else [] if asked is None else list(asked)
+    plain = [str(name).strip().lower() for name in names if name is not None]
+    return [name for name in plain if name not in _NO_METRIC and name.partition("@")[0] not in _NAMES]
+
+
+def share_of(metric: str) -> Share:
+    """What LightGBM divides the metric by."""
+    name = metric.partition("@")[0]
+    if name in _OVER_QUERIES:
+        return "queries"
+    return "rows" if name == "cross_entropy_lambda" else "weight"
+
+
+def combined(metric: str, parts: Sequence[Part]) -> float:
+    """The metric of all rows from those of the workers' parts. Of a dataset that all have whole it is that of each."""
+    if all(part == parts[0] for part in parts):
+        return parts[0][0]
+    counting = [(value, share) for value, share in parts if share]
+    if metric == "gamma_deviance":  # the only one that is a sum
+        return sum(value for value, _ in counting)
+    everything = sum(share for _, share in counting)
+    if not everything:
+        return math.nan
+    if metric == "rmse":
+        return math.sqrt(sum(value * value * share for value, share in counting) / everything)
+    return sum(value * share for value, share in counting) / everything
+
+
+def shares_of(rows: int, weight: NDArray[np.float32] | None, group: NDArray[np.int32] | None) -> dict[Share, float]:
+    """What a part of a dataset counts. A query weighs what its rows weigh on average."""
+    import numpy as np
+
+    if weight is None:
+        return {"weight": float(rows), "rows": float(rows), "queries": float(0 if group is None else len(group))}
+    queries = 0.0
+    if group is not None:
+        starts = np.cumsum(group) - group
+        queries = float((np.add.reduceat(weight, starts, dtype=np.float64) / group).sum())
+    return {"weight": float(weight.sum(dtype=np.float64)), "rows": float(rows), "queries": queries}

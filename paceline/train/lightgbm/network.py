@@ -1,0 +1,223 @@
+"""How a worker is connected with the others: by LightGBM's network, and by a line of our own.
+
+LightGBM's network is for its training only. What the workers must agree on before (categories, a common sample of the
+rows) goes over the line: each rank has one to rank 0, on the loopback address and opened with a key that only the
+workers of this run have.
+
+The functions that `LightGBMBackend` sends here run in the thread that will train: LightGBM keeps its network by thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+from paceline.air import session as session_slot
+
+LOOPBACK = "127.0.0.1"
+_PATIENCE_MINUTES = 7 * 24 * 60
+"""How long LightGBM waits for a peer. That one died is noticed by the driver, at once; one that is busy (it stores a
+checkpoint, it waits in a callback) is waited for."""
+_BIND_S = 5.0
+_LISTEN_S = 20.0
+_LOWEST_PORT = 20000
+
+_hub: Listener | None = None
+"""On rank 0, until everyone is there: where the others come to."""
+_place = (0, 1)
+"""Rank, world size."""
+_lines: list[Connection] = []
+"""On rank 0 the lines to ranks 1, 2, ...; on the others the one to rank 0."""
+
+
+def open_hub(token: bytes) -> int:
+    """On rank 0: open the port to which the others will connect their lines."""
+    global _hub
+    _hub = Listener((LOOPBACK, 0), backlog=socket.SOMAXCONN, authkey=token)
+    return int(_hub.address[1])
+
+
+def take_place(rank: int, world_size: int) -> None:
+    global _place
+    _place = (rank, world_size)
+
+
+def join(hub_port: int, token: bytes) -> None:
+    """Connect this rank's line and its LightGBM with all others."""
+    if _place[0] == 0:
+        _let_everyone_in()
+    else:
+        line = Client((LOOPBACK, hub_port), authkey=token)
+        line.send_bytes(_place[0].to_bytes(4))
+        _lines[:] = [line]
+    _join_lightgbm()
+
+
+def leave() -> None:
+    """Close what `join` opened."""
+    global _place
+    if _place[1] > 1:
+        from lightgbm.basic import _LIB  # type: ignore[attr-defined]  # the C interface
+
+        _LIB.LGBM_NetworkFree()
+    for line in _lines:
+        line.close()
+    _lines.clear()
+    _place = (0, 1)
+
+
+def get_network_params() -> dict[str, Any]:
+    """Parameters with which `lightgbm.train` uses all workers of the run: ``{**params, **get_network_params()}``.
+
+    The workers are connected already, so there are no addresses in it. With one worker it is empty.
+    """
+    world_size = session_slot.get_world_size()
+    if world_size == 1:
+        return {}
+    return {"num_machines": world_size, "tree_learner": "data", "pre_partition": True}
+
+
+def gather(value: bytes) -> list[bytes]:
+    """The values of all ranks, by rank, on every rank. All ranks must call it."""
+    rank, world_size = _place
+    if world_size == 1:
+        return [value]
+    try:
+        if rank != 0:
+            _lines[0].send_bytes(value)
+            return [_lines[0].recv_bytes() for _ in range(world_size)]
+        values = [value, *(line.recv_bytes() for line in _lines)]
+        for line in _lines:
+            for each in values:
+                line.send_bytes(each)
+        return values
+    except (EOFError, OSError) as error:
+        raise ConnectionError("connection closed by peer: another worker ended while the data was prepared") from error
+
+
+# -- our own line ---------------------------------------------------------------------------------
+
+
+def _let_everyone_in() -> None:
+    global _hub
+    assert _hub is not None
+    arrived: dict[int, Connection] = {}
+    while len(arrived) < _place[1] - 1:
+        try:
+            line = _hub.accept()
+        except (AuthenticationError, EOFError, OSError):  # somebody else's: a program that tries ports
+            continue
+        arrived[int.from_bytes(line.recv_bytes())] = line
+    _hub.close()
+    _hub = None
+    _lines[:] = [arrived[rank] for rank in sorted(arrived)]
+
+
+# -- LightGBM's network -----------------------------------------------------------------------------
+
+
+def _join_lightgbm() -> None:
+    """Smaller ranks connect to larger ones. They wait until those listen: LightGBM itself tries again after 0.2 s."""
+    rank, _ = _place
+    held = hold_port()
+    ports = [int.from_bytes(value) for value in gather(held.getsockname()[1].to_bytes(4))]
+    _wait_until_listening(ports[rank + 1 :])
+    held.close()
+    _init_network(ports, ports[rank])
+
+
+def hold_port() -> socket.socket:
+    """A socket that is bound to a free port, so that nobody else gets it until LightGBM binds it.
+
+    LightGBM cannot take the socket over, nor share the port with it, so it is closed a moment before. Nobody is given
+    the port by chance in that moment: it lies below those that the system hands out.
+    """
+    for port in _candidates():
+        held = socket.socket()
+        try:
+            held.bind(("", port))
+        except OSError:
+            held.close()
+            continue
+        return held
+    raise OSError("There is no free port for LightGBM.")
+
+
+def _candidates() -> Iterable[int]:
+    try:
+        handed_out_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        handed_out_from = 0
+    below = range(_LOWEST_PORT, handed_out_from)
+    seeded = random.Random(os.urandom(16))  # not the user's random state, which forked workers share
+    return [*seeded.sample(below, min(100, len(below))), 0]
+
+
+def _wait_until_listening(ports: list[int]) -> None:
+    """Where it cannot be seen, LightGBM tries often enough by itself."""
+    missing, deadline = set(ports), time.monotonic() + _LISTEN_S
+    while missing and time.monotonic() < deadline:
+        listening = _listening_ports()
+        if listening is None:
+            return
+        missing -= listening
+        if missing:
+            time.sleep(0.001)
+
+
+def _listening_ports() -> set[int] | None:
+    try:
+        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    except OSError:
+        return None
+    entries = (line.split() for line in lines)
+    return {int(entry[1].rpartition(":")[2], 16) for entry in entries if entry[3] == "0A"}
+
+
+def _init_network(ports: list[int], own_port: int) -> None:
+    """Returns when all ranks are connected.
+
+    A port that was taken after all is tried again for a while. Another one cannot be chosen: the other ranks may
+    already be inside LightGBM, which cannot be called back.
+    """
+    from lightgbm.basic import _LIB, LightGBMError, _safe_call  # type: ignore[attr-defined]  # the C interface
+
+    machines = ",".join(f"{LOOPBACK}:{port}" for port in ports).encode()
+    deadline = time.monotonic() + _BIND_S
+    while True:
+        try:
+            with _silence():
+                _safe_call(_LIB.LGBM_NetworkInit(machines, own_port, _PATIENCE_MINUTES, len(ports)))
+            return
+        except LightGBMError as error:
+            if "Binding port" not in str(error) or time.monotonic() > deadline:
+                raise ConnectionError(
+                    f"LightGBM could not connect the workers over port {own_port}: {error}"
+                ) from error
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """LightGBM tells in detail how it connects, partly from a thread that writes to the descriptor itself."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)

@@ -1,0 +1,126 @@
+"""LightGBM's parameters: their many names, and those that are the trainer's own business."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.air.checks import whole_number
+from paceline.air.errors import ConfigError
+from paceline.train.lightgbm.network import get_network_params
+
+ALIASES = {
+    "boosting": ("boosting_type", "boost"),
+    "categorical_feature": ("cat_feature", "categorical_column", "cat_column", "categorical_features"),
+    "early_stopping_round": ("early_stopping_rounds", "early_stopping", "n_iter_no_change"),
+    "metric": ("metrics", "metric_types"),
+    "num_iterations": (
+        "num_iteration",
+        "n_iter",
+        "num_tree",
+        "num_trees",
+        "num_round",
+        "num_rounds",
+        "nrounds",
+        "num_boost_round",
+        "n_estimators",
+        "max_iter",
+    ),
+    "num_threads": ("num_thread", "nthread", "nthreads", "n_jobs"),
+    "objective": ("objective_type", "app", "application", "loss"),
+    "tree_learner": ("tree", "tree_type", "tree_learner_type"),
+    "verbosity": ("verbose",),
+    "bin_construct_sample_cnt": ("subsample_for_bin",),
+}
+"""The other names of parameters that are looked at here; LightGBM knows those of all others."""
+
+_NETWORK = {
+    "num_machines": ("num_machine",),
+    "machines": ("workers", "nodes"),
+    "machine_list_filename": ("machine_list_file", "machine_list", "mlist"),
+    "local_listen_port": ("local_port", "port"),
+    "time_out": (),
+    "pre_partition": ("is_pre_partition",),
+}
+_COLUMNS = {
+    "label_column": ("label",),
+    "weight_column": ("weight",),
+    "group_column": ("group", "group_id", "query_column", "query", "query_id"),
+    "ignore_column": ("ignore_feature", "blacklist"),
+}
+_LEARNERS = {
+    "data": ("data", "data_parallel"),
+    "voting": ("voting", "voting_parallel"),
+    "feature": ("feature", "feature_parallel"),
+    "serial": ("serial",),
+}
+
+
+def value_of(params: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """A parameter under whichever of its names it was given; its first name wins."""
+    return next((params[each] for each in (name, *ALIASES[name]) if each in params), default)
+
+
+def without(params: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The parameters without these, whatever they are called."""
+    left_out = {each for name in names for each in (name, *ALIASES[name])}
+    return {name: value for name, value in params.items() if name not in left_out}
+
+
+def rounds_of(params: Any, num_boost_round: Any) -> Any:
+    """The number of rounds, which may be among the parameters too; two that differ are refused."""
+    if not isinstance(params, Mapping):
+        return num_boost_round
+    given = {name: params[name] for name in ("num_iterations", *ALIASES["num_iterations"]) if name in params}
+    values = list(given.values())
+    if values and (num_boost_round not in (None, values[0]) or any(value != values[0] for value in values)):
+        said = ", ".join(f"params[{name!r}] is {value!r}" for name, value in given.items())
+        beside = "" if num_boost_round is None else f", num_boost_round is {num_boost_round!r}"
+        raise ConfigError(f"How many rounds? {said}{beside}. Give the number once.")
+    return values[0] if values else num_boost_round
+
+
+def check_params(params: Mapping[str, Any], num_workers: int | None) -> None:
+    """Refuse what the trainer decides itself, and learners that do not fit to rows that are dealt to workers."""
+    for name, others in _NETWORK.items():
+        for each in (name, *others):
+            if each in params:
+                raise ConfigError(
+                    f"params[{each!r}]: the workers are connected by the trainer. Leave it out; "
+                    "ScalingConfig(num_workers=...) says how many there are."
+                )
+    for name, others in _COLUMNS.items():
+        for each in (name, *others):
+            if each in params:
+                raise ConfigError(
+                    f"params[{each!r}] is for files that LightGBM reads itself. Use label_column= of the trainer, and "
+                    "dmatrix_params={'train': {'weight': ..., 'group': ..., 'ignore': [...]}} for other columns."
+                )
+    learner = value_of(params, "tree_learner")
+    kind = next((kind for kind, names in _LEARNERS.items() if learner in names), None)
+    if learner is not None and kind is None:
+        raise ConfigError(f"params['tree_learner'] is {learner!r}: choose 'data' or 'voting', or leave it out.")
+    if kind in ("serial", "feature") and (num_workers or 1) > 1:
+        raise ConfigError(
+            f"params['tree_learner'] is {learner!r}, which does not work where each of {num_workers} workers has its "
+            "part of the rows: choose 'data' (the default) or 'voting'."
+        )
+    if "num_threads" in params:
+        whole_number(params["num_threads"], "params['num_threads']", least=0)
+
+
+def for_worker(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What LightGBM is told in a worker: the user's word, the workers, and quiet unless asked to speak."""
+    told = without(params, "num_iterations")
+    if value_of(told, "verbosity") is None:
+        told["verbosity"] = -1
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if value_of(told, "num_threads") is None and threads.isdecimal():
+        told["num_threads"] = int(threads)  # its CPUs: LightGBM would take all of the machine's
+    learner = value_of(told, "tree_learner")
+    network = get_network_params()
+    if network and learner is not None:
+        told = without(told, "tree_learner")
+        network["tree_learner"] = learner
+    return {**told, **network}

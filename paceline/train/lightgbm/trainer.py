@@ -1,0 +1,133 @@
+"""LightGBMTrainer: boosted trees of LightGBM on all workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.air.checks import warn_at_users_line
+from paceline.air.errors import ConfigError
+from paceline.train.lightgbm.callback import WithLastCheckpoint
+from paceline.train.lightgbm.config import LightGBMConfig
+from paceline.train.lightgbm.loop import LightGBMLoop
+from paceline.train.lightgbm.matrix import KEYWORDS
+from paceline.train.lightgbm.metrics import approximate_metrics, evaluates_in_parts
+from paceline.train.lightgbm.params import check_params, rounds_of
+from paceline.train.lightgbm.rows import COLUMN_KEYWORDS
+from paceline.train.trees.trainer import TreeTrainer
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.air.config import RunConfig, ScalingConfig
+    from paceline.air.data_config import DataConfig, DatasetConfig
+    from paceline.run.spec import RunSpec
+    from paceline.train.trees.task import TreeTask
+
+
+class LightGBMTrainer(TreeTrainer):
+    """Trains boosted trees with LightGBM on all workers, each with its part of the rows.
+
+        trainer = LightGBMTrainer(
+            params={"objective": "binary"},
+            label_column="y",
+            datasets={"train": train, "valid": valid},
+            num_boost_round=100,
+            scaling_config=ScalingConfig(num_workers=2),
+        )
+        booster = trainer.fit().checkpoint.get_model()
+
+    Each round is one iteration, with metrics "<dataset>-<metric>" of all rows. `dmatrix_params` says what else there is
+    in the columns: {"train": {"weight": "w", "group": "query", "init_score": ..., "position": ..., "ignore": [...],
+    "categorical_feature": [...]}}. Columns of text are categories. Callbacks, `feval` and objectives that are
+    functions work as in `lightgbm.train`.
+
+    With a function as `train_loop_per_worker` that function calls `lightgbm.train` itself, with the parameters of
+    `get_network_params()` and a `ReportCallback`.
+    """
+
+    _library: ClassVar[str] = "LightGBM"
+    _train_keywords: ClassVar[tuple[str, ...]] = ("callbacks", "feval", "keep_training_booster")
+    _refused_keywords: ClassVar[Mapping[str, str]] = {
+        "init_model": "to train a model further, pass resume_from_checkpoint=LightGBMCheckpoint.from_model(booster).",
+        "train_set": "pass datasets={'train': ...}.",
+        "valid_sets": "every dataset besides 'train' is evaluated: pass datasets={'train': ..., 'valid': ...}.",
+        "valid_names": "datasets are called by their keys: datasets={'train': ..., 'valid': ...}.",
+        "early_stopping_rounds": "use callbacks=[lightgbm.early_stopping(n)], or params={'early_stopping_round': n}.",
+        "verbose_eval": "use callbacks=[lightgbm.log_evaluation(n)].",
+        "evals_result": "the metrics of all rounds are in result.metrics_dataframe.",
+        "categorical_feature": "use dmatrix_params={'train': {'categorical_feature': [...]}}.",
+        "feature_name": "use dmatrix_params={'train': {'feature_name': [...]}}.",
+        "fobj": "pass the function as params={'objective': function}.",
+    }
+    _matrix_keywords: ClassVar[tuple[str, ...]] = KEYWORDS
+    _column_keywords: ClassVar[tuple[str, ...]] = COLUMN_KEYWORDS
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any] | None = None,
+        *,
+        train_loop_config: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        label_column: str | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        dmatrix_params: Mapping[str, Mapping[str, Any]] | None = None,
+        num_boost_round: int | None = None,
+        lightgbm_config: LightGBMConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        dataset_config: Mapping[str, DatasetConfig] | DataConfig | None = None,
+        run_config: RunConfig | None = None,
+        preprocessor: Any = None,
+        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **train_kwargs: Any,
+    ) -> None:
+        if lightgbm_config is not None and not isinstance(lightgbm_config, LightGBMConfig):
+            raise ConfigError(
+                f"LightGBMTrainer(lightgbm_config=...) takes a LightGBMConfig, not {type(lightgbm_config).__name__}."
+            )
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            params=params,
+            label_column=label_column,
+            dmatrix_params=dmatrix_params,
+            num_boost_round=rounds_of(params, num_boost_round),
+            train_kwargs=train_kwargs,
+            backend_config=lightgbm_config or LightGBMConfig(),
+            scaling_config=scaling_config,
+            dataset_config=dataset_config,
+            run_config=run_config,
+            datasets=datasets,
+            preprocessor=preprocessor,
+            resume_from_checkpoint=resume_from_checkpoint,
+            metadata=metadata,
+        )
+
+    def _loop(self, task: TreeTask) -> Callable[[], None]:
+        return LightGBMLoop(task)
+
+    def _evaluates_in_parts(self) -> bool:
+        return evaluates_in_parts(self.params or {}, self.train_kwargs)
+
+    def _check_params(self, params: Mapping[str, Any]) -> None:
+        check_params(params, self.scaling_config.num_workers)
+
+    def to_run_spec(self) -> RunSpec:
+        spec = super().to_run_spec()
+        if self._has_function:
+            return replace(spec, train=WithLastCheckpoint(spec.train))
+        if spec.world_size > 1:
+            self._warn_about_approximations()
+        return spec
+
+    def _warn_about_approximations(self) -> None:
+        names = approximate_metrics(self.params or {})
+        if self.train_kwargs.get("feval"):
+            names = [*names, "feval"]
+        if names:
+            warn_at_users_line(
+                f"{', '.join(names)} on 'train' is approximate: each worker evaluates its own rows, and the mean of "
+                "that is reported. Other datasets are evaluated whole and exactly, unless dataset_config splits them."
+            )
