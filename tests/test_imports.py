@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-HEAVY = {"cloudpickle", "fsspec", "numpy", "pandas", "pyarrow", "rich", "tensorboardX", "torch", "xxhash"}
+HEAVY = {"cloudpickle", "fsspec", "numpy", "pandas", "pyarrow", "rich", "tensorboardX", "xxhash"} | {
+    *("fastapi", "joblib", "lightgbm", "skops", "sklearn", "torch", "uvicorn", "xgboost")
+}
 
 CONFIGS = {"CheckpointConfig", "DataConfig", "FailureConfig", "RunConfig", "ScalingConfig", "SyncConfig"}
 OLDEST_SESSION = {"load_checkpoint", "local_rank", "report", "save_checkpoint", "world_rank", "world_size"}
@@ -90,6 +92,24 @@ EXPORTED: dict[str, set[str]] = {
         "prepare_model",
         "prepare_optimizer",
     },
+    "paceline.train.lightgbm": {
+        "LightGBMCheckpoint",
+        "LightGBMConfig",
+        "LightGBMPredictor",
+        "LightGBMTrainer",
+        "RayTrainReportCallback",
+        "ReportCallback",
+        "get_network_params",
+    },
+    "paceline.train.sklearn": {"SklearnCheckpoint", "SklearnPredictor", "SklearnTrainer"},
+    "paceline.train.xgboost": {
+        "RayTrainReportCallback",
+        "ReportCallback",
+        "XGBoostCheckpoint",
+        "XGBoostConfig",
+        "XGBoostPredictor",
+        "XGBoostTrainer",
+    },
     "paceline.tune": {"Callback", "PlacementGroupFactory", "Stopper", "SyncConfig"},
     "paceline.tune.callback": {"Callback"},
     "paceline.tune.logger": {"CSVLoggerCallback", "JsonLoggerCallback", "LoggerCallback", "TBXLoggerCallback"},
@@ -151,6 +171,9 @@ def modules_after(code: str) -> set[str]:
         "from paceline import data; import paceline.data.preprocessors",
         "from paceline.train.torch import TorchConfig, TorchPredictor, TorchTrainer, prepare_model",
         "from paceline.train import BatchPredictor, Predictor; import paceline.train.predictors",
+        "from paceline.train.xgboost import XGBoostCheckpoint, XGBoostPredictor, XGBoostTrainer",
+        "from paceline.train.lightgbm import LightGBMCheckpoint, LightGBMPredictor, LightGBMTrainer",
+        "from paceline.train.sklearn import SklearnCheckpoint, SklearnPredictor, SklearnTrainer",
     ],
 )
 def test_import_is_cheap(code: str) -> None:
@@ -179,6 +202,8 @@ def test_everything_is_reachable_from_the_package() -> None:
         "import paceline\n"
         "paceline.air.session.report, paceline.air.config.RunConfig, paceline.tune.logger.LoggerCallback\n"
         "paceline.train.torch.TorchTrainer, paceline.train.torch.prepare_model\n"
+        "paceline.train.xgboost.XGBoostTrainer, paceline.train.sklearn.SklearnTrainer\n"
+        "paceline.train.lightgbm.LightGBMTrainer, paceline.train.predictor, paceline.train.batch_predictor\n"
         "paceline.data.read_parquet, paceline.data.preprocessors.StandardScaler\n"
         "paceline.init, paceline.shutdown, paceline.is_initialized"
     )
@@ -206,7 +231,7 @@ def test_importing_a_class_that_is_to_come_says_so(name: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["paceline.serve", "paceline.train.tensorflow", "paceline.tune.search", "paceline.tune.run"],
+    ["paceline.train.horovod", "paceline.train.tensorflow", "paceline.tune.search", "paceline.tune.run"],
 )
 def test_an_attribute_that_is_to_come_says_so(path: str) -> None:
     package, _, name = path.rpartition(".")

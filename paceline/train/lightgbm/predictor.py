@@ -32,6 +32,8 @@ class LightGBMPredictor(Predictor):
     `Booster.predict` takes: `raw_score`, `pred_leaf`, `pred_contrib`, `num_iteration`, ...
     """
 
+    default_batch_size = 65_536  # small batches cost a third more per row
+
     def __init__(
         self, model: lgb.Booster, preprocessor: Preprocessor | None = None, *, features: Features | None = None
     ) -> None:
