@@ -120,8 +120,10 @@ def booster_from(content: bytes, where: str) -> xgboost.Booster:
     import xgboost
 
     try:
+        if not content:  # XGBoost ends the process at an empty file
+            raise ValueError("it is empty")
         return xgboost.Booster(model_file=bytearray(content))
-    except xgboost.core.XGBoostError as error:
+    except ValueError as error:
         reason = str(error).splitlines()[0]
         raise CheckpointError(f"{where} is damaged, or no model that this XGBoost can read: {reason}") from None
 

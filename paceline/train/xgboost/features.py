@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 _DATES = "make numbers of it first (days since a date, year, weekday)"
 
 
-def feature_table(table: pa.Table, where: str, categories: Mapping[str, pa.Array] | None = None) -> pa.Table:
-    """The features of these rows. Codes of categories are places in `categories`, or else the table's own."""
+def feature_table(table: pa.Table, where: str, categories: Mapping[str, pa.Array]) -> pa.Table:
+    """The features of these rows; `categories` has those of every categorical column."""
     names: list[str] = []
     columns: list[pa.Array] = []
     for name, column in zip(table.column_names, table.columns, strict=True):
-        for feature, values in _features(name, contiguous(column), where, categories or {}):
+        for feature, values in _features(name, contiguous(column), where, categories):
             names.append(feature)
             columns.append(values)
     twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set()
@@ -78,7 +78,9 @@ def _features(
         for index, values in enumerate(matrix.T):
             yield f"{name}_{index}", _plain(pa.array(values))
     elif is_categorical(data_type):
-        yield name, _encoded(column, categories.get(name))
+        if name not in categories:
+            raise DataError(f"{where}: column {name!r} holds text, but the model was trained with numbers there.")
+        yield name, pa.DictionaryArray.from_arrays(codes_of(column, categories[name], name, where), categories[name])
     elif pt.is_integer(data_type) or pt.is_floating(data_type) or pt.is_boolean(data_type):
         yield name, _plain(column)
     elif pt.is_decimal(data_type):
@@ -100,14 +102,17 @@ def _plain(column: pa.Array) -> pa.Array:
     return pc.cast(column, pa.int8()) if pt.is_boolean(column.type) else column
 
 
-def _encoded(column: pa.Array, categories: pa.Array | None) -> pa.DictionaryArray:
+def codes_of(column: pa.Array, categories: pa.Array, name: str, where: str) -> pa.Array:
+    """The place of each value among the categories. One that is none of them is refused, not taken for missing."""
     text = as_text(column)
-    if categories is None:
-        encoded = text.dictionary_encode()
-        categories, codes = encoded.dictionary, encoded.indices
-    else:
-        codes = pc.index_in(text, value_set=categories)
-    return pa.DictionaryArray.from_arrays(codes, categories)
+    codes = pc.index_in(text, value_set=categories)
+    if codes.null_count > text.null_count:
+        unknown = text.filter(pc.and_(codes.is_null(), text.is_valid()))[0]
+        raise DataError(
+            f"{where}: column {name!r} has the category {unknown.as_py()!r}, which the model was not trained with. "
+            "Make it missing (null), or train with rows that have it."
+        )
+    return codes
 
 
 def _size(data_type: pa.FixedShapeTensorType) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 _IN_PLACE = frozenset(["output_margin", "iteration_range", "base_margin", "strict_shape", "validate_features"])
 """What XGBoost can do without a matrix, which would be a copy of the data."""
+_WHERE = "the data to predict"
 
 
 class XGBoostPredictor(Predictor):
@@ -44,7 +44,8 @@ class XGBoostPredictor(Predictor):
         super().__init__(preprocessor)
         self.model = model
         self._features = model.feature_names
-        self._categorical = _named_categories(model)
+        self._categories = _named_categories(model)
+        self._has_numbers_as_categories = any(not _is_text(values) for values in self._categories.values())
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint) -> Self:
@@ -67,10 +68,13 @@ class XGBoostPredictor(Predictor):
         from paceline.train.xgboost.features import feature_table
 
         chosen = data if feature_columns is None else self._chosen(data, feature_columns)
-        known = self._known_columns(chosen)
-        features = feature_table(self._as_trained(known), "the data to predict")
+        known = self._as_trained(self._known_columns(chosen))
+        features: Any = feature_table(known, _WHERE, self._categories)
         if self._features is not None:
             features = features.select(self._features)
+        if self._has_numbers_as_categories:
+            predict_kwargs = {"validate_features": False, **predict_kwargs}
+            features = _dense(features)
         return pa.table(prediction_columns(self._predicted(features, dmatrix_kwargs, predict_kwargs)))
 
     def _predict_numpy(
@@ -130,15 +134,22 @@ class XGBoostPredictor(Predictor):
         return data.select([*wanted, *vectors])
 
     def _as_trained(self, data: pa.Table) -> pa.Table:
-        """Categories by name, also where they come as numbers this time."""
+        """Categories by name, also where they come as numbers; those whose names are numbers by their places."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        from paceline.train.xgboost.features import is_categorical
+        from paceline.data.column_arrays import contiguous
+        from paceline.train.xgboost.features import as_text, codes_of, is_categorical, is_text
 
-        for index, field in enumerate(data.schema):
-            if field.name in self._categorical and not is_categorical(field.type):
-                data = data.set_column(index, field.name, pc.cast(data.column(index), pa.large_string()))
+        for index, (name, column) in enumerate(zip(data.column_names, data.columns, strict=True)):
+            categories = self._categories.get(name)
+            if categories is None or (is_text(categories.type) and is_categorical(column.type)):
+                continue
+            if is_text(categories.type):
+                column = pc.cast(column, pa.large_string())
+            else:
+                column = codes_of(contiguous(column), as_text(categories), name, _WHERE)
+            data = data.set_column(index, name, column)
         return data
 
     # -- predicting ---------------------------------------------------------------------------
@@ -148,32 +159,34 @@ class XGBoostPredictor(Predictor):
     ) -> NDArray[np.generic]:
         import xgboost
 
-        try:
-            if not dmatrix_kwargs and _IN_PLACE.issuperset(predict_kwargs):
-                margin = predict_kwargs.pop("output_margin", False)
-                return self.model.inplace_predict(data, predict_type="margin" if margin else "value", **predict_kwargs)
-            matrix = xgboost.DMatrix(data, **{"enable_categorical": True, **(dmatrix_kwargs or {})})
-            return self.model.predict(matrix, **predict_kwargs)
-        except xgboost.core.XGBoostError as error:
-            raise self._told(error) from None
-
-    def _told(self, error: Exception) -> Exception:
-        unseen = re.search(r"category not in the training set for the (\d+)th .* column: `(.*)`", str(error))
-        if unseen is None:
-            return error
-        name = (self._features or [])[int(unseen[1])]
-        return DataError(
-            f"Column {name!r} has the category {unseen[2]!r}, which the model was not trained with. Make it missing "
-            "(null), or train with rows that have it."
-        )
+        if not dmatrix_kwargs and _IN_PLACE.issuperset(predict_kwargs):
+            margin = predict_kwargs.pop("output_margin", False)
+            return self.model.inplace_predict(data, predict_type="margin" if margin else "value", **predict_kwargs)
+        given = {"feature_types": self.model.feature_types, "enable_categorical": True, **(dmatrix_kwargs or {})}
+        matrix = xgboost.DMatrix(data, **given)
+        return self.model.predict(matrix, **predict_kwargs)
 
 
-def _named_categories(model: xgboost.Booster) -> set[str]:
-    """The features whose categories the model knows by name."""
+def _named_categories(model: xgboost.Booster) -> dict[str, pa.Array]:
+    """The categories that the model knows by name, by feature."""
     if "c" not in (model.feature_types or []):
-        return set()
+        return {}
     categories = model.get_categories(export_to_arrow=True).to_arrow()
-    return {name for name, values in categories if values is not None}
+    return {name: values for name, values in categories if values is not None}
+
+
+def _is_text(values: pa.Array) -> bool:
+    from paceline.train.xgboost.features import is_text
+
+    return is_text(values.type)
+
+
+def _dense(features: pa.Table) -> NDArray[np.generic]:
+    """Numbers in rows and columns, where XGBoost knows nothing about types."""
+    import numpy as np
+
+    columns = [column.to_numpy().astype(np.float32) for column in features.columns]
+    return np.column_stack(columns)
 
 
 def _listed(names: Sequence[str] | None) -> str:
