@@ -63,7 +63,9 @@ class Batcher:
         self._waiting: deque[Job] = deque()
         self._waiting_rows = 0
         self._busy = False
-        self._alarm: asyncio.Handle | None = None
+        self._due = False
+        """A batch will be sent off as soon as the event loop gets to it."""
+        self._timer: asyncio.TimerHandle | None = None
         self._work: queue.SimpleQueue[tuple[Model, list[Job]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -100,18 +102,19 @@ class Batcher:
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         """Send a batch off at once, or when it is full or was waited for long enough."""
-        full = self._waiting_rows >= self._limits.max_batch_size
-        if self._alarm is not None:
-            if not full or not isinstance(self._alarm, asyncio.TimerHandle):
-                return
-            self._alarm.cancel()
-        if full or not self._limits.max_wait_ms:
-            self._alarm = loop.call_soon(self._dispatch)  # those that arrived in the same moment come along
-        else:
-            self._alarm = loop.call_later(self._limits.max_wait_ms / 1000, self._dispatch)
+        if self._due:
+            return
+        if not self._limits.max_wait_ms or self._waiting_rows >= self._limits.max_batch_size:
+            self._due = True
+            loop.call_soon(self._dispatch)  # those that arrived in the same moment come along
+        elif self._timer is None:
+            self._timer = loop.call_later(self._limits.max_wait_ms / 1000, self._dispatch)
 
     def _dispatch(self) -> None:
-        self._alarm = None
+        self._due = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         batch = self._next_batch()
         self._busy = bool(batch)
         if batch:

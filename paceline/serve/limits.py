@@ -44,3 +44,8 @@ class Limits:
         check_seconds(self.request_timeout_s, "request_timeout_s")
         if not is_number(self.max_wait_ms) or not 0 <= self.max_wait_ms <= 60_000:
             raise ConfigError(f"max_wait_ms is {self.max_wait_ms!r}: give milliseconds from 0 to 60000.")
+        if self.max_wait_ms >= self.request_timeout_s * 1000:
+            raise ConfigError(
+                f"With max_wait_ms={self.max_wait_ms:g} a request would wait until it is given up after "
+                f"request_timeout_s={self.request_timeout_s:g}. Make the one smaller or the other larger."
+            )
