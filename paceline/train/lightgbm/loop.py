@@ -15,6 +15,7 @@ from paceline.train.lightgbm.evaluation import FIRST, make_one, row_of
 from paceline.train.lightgbm.matrix import Matrix, read_matrices
 from paceline.train.lightgbm.params import for_worker, value_of, without
 from paceline.train.lightgbm.progress import Progress, earlier_progress
+from paceline.train.lightgbm.random_state import CatchUp, check_continuable, not_repeatable
 from paceline.train.trees.rounds import Rounds
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class LightGBMLoop:
         if progress.rounds >= self.task.num_boost_round or stopped_at is not None:
             _report_as_it_is(progress, rounds, stopped_at)
             return
+        if progress.model is not None:
+            check_continuable(params)
+            _tell(not_repeatable(params, progress.rounds))
         matrices, progress.features = read_matrices(self.task, params, progress.features)
         _check_features(progress)
         try:
@@ -76,6 +80,8 @@ class LightGBMLoop:
 
         count = len(callbacks)
         followers = [continued(callback, place - count, progress) for place, callback in enumerate(callbacks)]
+        if progress.model is not None:
+            followers.append(CatchUp(params, progress))
         lgb.train(
             without(params, "categorical_feature", "early_stopping_round"),
             matrices[TRAIN_DATASET_KEY].dataset,
@@ -117,10 +123,19 @@ def _report_as_it_is(progress: Progress, rounds: Rounds, stopped_at: int | None)
         why = "which is all that num_boost_round asks for. Ask for more to train it further"
     else:
         why, progress.model.best_iteration = "and early stopping had ended its training", stopped_at
-    if session_slot.get_world_rank() == 0:
-        warnings.warn(f"The checkpoint has {progress.rounds} rounds, {why}. Nothing was trained.", stacklevel=2)
+    _warn(f"The checkpoint has {progress.rounds} rounds, {why}. Nothing was trained.")
     rounds.report(progress.rounds, row_of(progress.evaluations[-1] if progress.evaluations else None))
     rounds.end()
+
+
+def _tell(why_not_the_same: str | None) -> None:
+    if why_not_the_same is not None:
+        _warn(f"The trees after the checkpoint will differ from those without a break: {why_not_the_same}.")
+
+
+def _warn(message: str) -> None:
+    if session_slot.get_world_rank() == 0:
+        warnings.warn(message, stacklevel=3)
 
 
 def _check_features(progress: Progress) -> None:

@@ -11,10 +11,18 @@ from paceline.air.errors import ConfigError
 from paceline.train.lightgbm.network import get_network_params
 
 ALIASES = {
+    "bagging_fraction": ("sub_row", "subsample", "bagging"),
+    "bagging_freq": ("subsample_freq",),
     "boosting": ("boosting_type", "boost"),
     "categorical_feature": ("cat_feature", "categorical_column", "cat_column", "categorical_features"),
     "early_stopping_round": ("early_stopping_rounds", "early_stopping", "n_iter_no_change"),
+    "extra_trees": ("extra_tree",),
+    "feature_fraction": ("sub_feature", "colsample_bytree"),
+    "feature_fraction_bynode": ("sub_feature_bynode", "colsample_bynode"),
+    "data_sample_strategy": (),
     "metric": ("metrics", "metric_types"),
+    "min_gain_to_split": ("min_split_gain",),
+    "neg_bagging_fraction": ("neg_sub_row", "neg_subsample", "neg_bagging"),
     "num_iterations": (
         "num_iteration",
         "n_iter",
@@ -29,6 +37,7 @@ ALIASES = {
     ),
     "num_threads": ("num_thread", "nthread", "nthreads", "n_jobs"),
     "objective": ("objective_type", "app", "application", "loss"),
+    "pos_bagging_fraction": ("pos_sub_row", "pos_subsample", "pos_bagging"),
     "tree_learner": ("tree", "tree_type", "tree_learner_type"),
     "verbosity": ("verbose",),
     "bin_construct_sample_cnt": ("subsample_for_bin",),
@@ -123,4 +132,6 @@ def for_worker(params: Mapping[str, Any]) -> dict[str, Any]:
     if network and learner is not None:
         told = without(told, "tree_learner")
         network["tree_learner"] = learner
+    if network and "feature_pre_filter" not in told:
+        told["feature_pre_filter"] = False  # it goes by counts in the rows that are there, which are not all
     return {**told, **network}
