@@ -39,6 +39,11 @@ def feature_table(table: pa.Table, where: str, categories: Mapping[str, pa.Array
     return pa.table(columns, names=names)
 
 
+def is_plain(data_type: pa.DataType) -> bool:
+    """True for numbers."""
+    return bool(pt.is_floating(data_type) or pt.is_integer(data_type))
+
+
 def is_categorical(data_type: pa.DataType) -> bool:
     """True for columns whose values are names of categories."""
     return bool(pt.is_dictionary(data_type) or is_text(data_type))
@@ -81,7 +86,7 @@ def _features(
         if name not in categories:
             raise DataError(f"{where}: column {name!r} holds text, but the model was trained with numbers there.")
         yield name, pa.DictionaryArray.from_arrays(codes_of(column, categories[name], name, where), categories[name])
-    elif pt.is_integer(data_type) or pt.is_floating(data_type) or pt.is_boolean(data_type):
+    elif is_plain(data_type) or pt.is_boolean(data_type):
         yield name, _plain(column)
     elif pt.is_decimal(data_type):
         yield name, pc.cast(column, pa.float64())

@@ -45,7 +45,6 @@ class XGBoostPredictor(Predictor):
         self.model = model
         self._features = model.feature_names
         self._categories = _named_categories(model)
-        self._has_numbers_as_categories = any(not _is_text(values) for values in self._categories.values())
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint) -> Self:
@@ -65,17 +64,9 @@ class XGBoostPredictor(Predictor):
     ) -> pa.Table:
         import pyarrow as pa
 
-        from paceline.train.xgboost.features import feature_table
-
         chosen = data if feature_columns is None else self._chosen(data, feature_columns)
-        known = self._as_trained(self._known_columns(chosen))
-        features: Any = feature_table(known, _WHERE, self._categories)
-        if self._features is not None:
-            features = features.select(self._features)
-        if self._has_numbers_as_categories:
-            predict_kwargs = {"validate_features": False, **predict_kwargs}
-            features = _dense(features)
-        return pa.table(prediction_columns(self._predicted(features, dmatrix_kwargs, predict_kwargs)))
+        values = self._values(self._known_columns(chosen))
+        return pa.table(prediction_columns(self._predicted(values, dmatrix_kwargs, predict_kwargs)))
 
     def _predict_numpy(
         self,
@@ -94,15 +85,10 @@ class XGBoostPredictor(Predictor):
             table = pa.Table.from_batches([from_batch(data, "The data to predict")])
             answer = self._predict_arrow(table, columns, dmatrix_kwargs, **predict_kwargs)
             return {name: answer.column(name).to_numpy() for name in answer.column_names}
-        matrix = data if data.ndim == 2 else data.reshape(len(data), -1)
-        if columns is not None:
-            matrix = matrix[:, list(columns)]
-        if matrix.shape[1] != self.model.num_features():
-            raise DataError(
-                f"The array has {matrix.shape[1]} columns, and the model {self.model.num_features()} features"
-                f"{': ' + _listed(self._features) if self._features else ''}."
-            )
-        predicted = self._predicted(matrix, dmatrix_kwargs, {"validate_features": False, **predict_kwargs})
+        values = data if data.ndim == 2 else data.reshape(len(data), -1)
+        predicted = self._predicted(
+            values if columns is None else values[:, list(columns)], dmatrix_kwargs, predict_kwargs
+        )
         return predicted.reshape(-1) if predicted.ndim == 2 and predicted.shape[1] == 1 else predicted
 
     # -- columns ------------------------------------------------------------------------------
@@ -133,60 +119,63 @@ class XGBoostPredictor(Predictor):
             )
         return data.select([*wanted, *vectors])
 
-    def _as_trained(self, data: pa.Table) -> pa.Table:
-        """Categories by name, also where they come as numbers; those whose names are numbers by their places."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
+    def _values(self, data: pa.Table) -> NDArray[np.generic]:
+        """Rows x features, in the order of training, categories as the numbers that they had there.
 
+        XGBoost predicts such an array faster than columns, and of columns it would take unknown categories as they
+        come.
+        """
+        import numpy as np
+
+        from paceline.train.xgboost.features import feature_table, is_plain
+
+        if self._categories or not all(is_plain(data_type) for data_type in data.schema.types):
+            data = feature_table(self._with_codes(data), _WHERE, {})
+        columns = data.columns if self._features is None else [data.column(name) for name in self._features]
+        values = np.empty((data.num_rows, len(columns)), dtype=np.float32)
+        for index, column in enumerate(columns):
+            values[:, index] = column.to_numpy()
+        return values
+
+    def _with_codes(self, data: pa.Table) -> pa.Table:
         from paceline.data.column_arrays import contiguous
-        from paceline.train.xgboost.features import as_text, codes_of, is_categorical, is_text
+        from paceline.train.xgboost.features import codes_of
 
         for index, (name, column) in enumerate(zip(data.column_names, data.columns, strict=True)):
-            categories = self._categories.get(name)
-            if categories is None or (is_text(categories.type) and is_categorical(column.type)):
-                continue
-            if is_text(categories.type):
-                column = pc.cast(column, pa.large_string())
-            else:
-                column = codes_of(contiguous(column), as_text(categories), name, _WHERE)
-            data = data.set_column(index, name, column)
+            if name in self._categories:
+                codes = codes_of(contiguous(column), self._categories[name], name, _WHERE)
+                data = data.set_column(index, name, codes)
         return data
 
     # -- predicting ---------------------------------------------------------------------------
 
     def _predicted(
-        self, data: Any, dmatrix_kwargs: Mapping[str, Any] | None, predict_kwargs: dict[str, Any]
+        self, values: NDArray[np.generic], dmatrix_kwargs: Mapping[str, Any] | None, predict_kwargs: dict[str, Any]
     ) -> NDArray[np.generic]:
         import xgboost
 
+        if values.shape[1] != self.model.num_features():
+            raise DataError(
+                f"The data has {values.shape[1]} columns, and the model {self.model.num_features()} features"
+                f"{': ' + _listed(self._features) if self._features else ''}."
+            )
         if not dmatrix_kwargs and _IN_PLACE.issuperset(predict_kwargs):
-            margin = predict_kwargs.pop("output_margin", False)
-            return self.model.inplace_predict(data, predict_type="margin" if margin else "value", **predict_kwargs)
-        given = {"feature_types": self.model.feature_types, "enable_categorical": True, **(dmatrix_kwargs or {})}
-        matrix = xgboost.DMatrix(data, **given)
-        return self.model.predict(matrix, **predict_kwargs)
+            kind = "margin" if predict_kwargs.pop("output_margin", False) else "value"
+            return self.model.inplace_predict(
+                values, predict_type=kind, **{**predict_kwargs, "validate_features": False}
+            )
+        given = {"feature_names": self._features, "feature_types": self.model.feature_types, **(dmatrix_kwargs or {})}
+        return self.model.predict(xgboost.DMatrix(values, enable_categorical=True, **given), **predict_kwargs)
 
 
 def _named_categories(model: xgboost.Booster) -> dict[str, pa.Array]:
-    """The categories that the model knows by name, by feature."""
+    """The names of the categories that the model knows, as text, by feature."""
     if "c" not in (model.feature_types or []):
         return {}
+    from paceline.train.xgboost.features import as_text
+
     categories = model.get_categories(export_to_arrow=True).to_arrow()
-    return {name: values for name, values in categories if values is not None}
-
-
-def _is_text(values: pa.Array) -> bool:
-    from paceline.train.xgboost.features import is_text
-
-    return is_text(values.type)
-
-
-def _dense(features: pa.Table) -> NDArray[np.generic]:
-    """Numbers in rows and columns, where XGBoost knows nothing about types."""
-    import numpy as np
-
-    columns = [column.to_numpy().astype(np.float32) for column in features.columns]
-    return np.column_stack(columns)
+    return {name: as_text(values) for name, values in categories if values is not None}
 
 
 def _listed(names: Sequence[str] | None) -> str:

@@ -51,7 +51,7 @@ def test_columns_are_found_by_name(booster: xgboost.Booster) -> None:
         predictor.predict(rows[["a", "c"]])
     with pytest.raises(DataError, match="column 'b' holds text, but the model was trained with numbers there"):
         predictor.predict(rows.assign(b="text"))
-    with pytest.raises(DataError, match="The array has 2 columns, and the model 3 features: a, b, c"):
+    with pytest.raises(DataError, match="The data has 2 columns, and the model 3 features: a, b, c"):
         predictor.predict(rows[["a", "c"]].to_numpy())
 
 
