@@ -51,6 +51,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--max-body-bytes", type=int, default=32 << 20, metavar="BYTES", help="of one request")
     parser.add_argument("--request-timeout-s", type=float, default=30.0, metavar="S", help="for one prediction")
     parser.add_argument("--trust", action="store_true", help="load pickles in the checkpoint, which can run any code")
+    parser.add_argument(
+        "--trust-type", action="append", default=[], metavar="NAME", help="load this type, which the error asks for"
+    )
     parser.add_argument("--follow", action="store_true", help="change to new checkpoints of the run as they come")
     parser.add_argument("--access-log", action="store_true", help="write a line for each request")
     parser.set_defaults(run=run)
@@ -79,7 +82,7 @@ def run(given: argparse.Namespace) -> int:
         max_wait_ms=given.max_wait_ms,
         max_body_bytes=given.max_body_bytes,
         request_timeout_s=given.request_timeout_s,
-        trust=given.trust,
+        trust=given.trust or given.trust_type or False,
         follow=given.follow,
         predict_kwargs=given.predict_kwargs,
         allowed_hosts=given.allow_host,

@@ -104,17 +104,14 @@ def library_of(model: Any) -> str:
 def _features(predictor: Predictor) -> dict[str, ColumnKind] | None:
     """The features of the model, where its library keeps their names. No library is imported to find out."""
     model = model_of(predictor)
-    library = library_of(model)
-    if library == "xgboost":
-        names = getattr(model, "feature_names", None)
-        types = getattr(model, "feature_types", None) or ["q"] * len(names or ())
-        return (
-            {name: "any" if kind == "c" else "number" for name, kind in zip(names, types, strict=True)}
-            if names
-            else None
-        )
-    if model is not None and library == "lightgbm" and hasattr(model, "feature_name"):
-        kind: ColumnKind = "any" if getattr(model, "pandas_categorical", None) else "number"
-        return dict.fromkeys(model.feature_name(), kind)
+    if library_of(model) == "xgboost" and getattr(model, "feature_names", None):
+        types = model.feature_types or ["q"] * len(model.feature_names)
+        return {name: "any" if kind == "c" else "number" for name, kind in zip(model.feature_names, types, strict=True)}
+    if library_of(model) == "lightgbm" and hasattr(model, "feature_name"):
+        known = getattr(predictor, "_features", None)  # as they were before LightGBM changed their names
+        if known is not None:
+            special = {*known.categories, *known.widths}
+            return {name: "any" if name in special else "number" for name in known.columns}
+        return dict.fromkeys(model.feature_name(), "any" if model.pandas_categorical else "number")
     names = getattr(model, "feature_names_in_", None)
     return None if names is None else dict.fromkeys(map(str, names), "any")

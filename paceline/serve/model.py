@@ -59,9 +59,10 @@ class Model:
         from paceline.train.predictor import prediction_columns
 
         data = joined(parts, self.batch_format, self.number_types, as_matrix=self.takes_matrix)
+        arguments = self.predict_kwargs
         if self.threads is not None:
-            self.threads.suit(sum(part.count for part in parts))
-        answer = self.predictor.predict(data, **self.predict_kwargs)
+            arguments = {**self.threads.arguments(sum(part.count for part in parts)), **arguments}
+        answer = self.predictor.predict(data, **arguments)
         if isinstance(answer, np.ndarray):
             answer = prediction_columns(answer) if self.takes_matrix else {"predictions": answer}
         return from_batch(answer, f"What {type(self.predictor).__name__} returned")

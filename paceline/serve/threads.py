@@ -18,20 +18,28 @@ MANY_ROWS = 4096
 
 
 class Threads:
-    """Sets the number of threads of a booster to what suits the next batch."""
+    """Gives a booster as many threads as suit its next batch."""
 
-    def __init__(self, booster: Any) -> None:
+    def __init__(self, booster: Any, *, by_argument: bool) -> None:
         self._booster = booster
+        self._by_argument = by_argument
         self._set: int | None = None
 
-    def suit(self, rows: int) -> None:
+    def arguments(self, rows: int) -> dict[str, int]:
+        """Set the number of threads, or give it as arguments for `predict`."""
         wanted = 1 if rows < MANY_ROWS else len(os.sched_getaffinity(0))
+        if self._by_argument:
+            return {"num_threads": wanted}
         if wanted != self._set:
             self._booster.set_param({"nthread": wanted})
             self._set = wanted
+        return {}
 
 
 def threads_of(predictor: Predictor) -> Threads | None:
     """None for a model whose threads are not ours to set."""
     model = model_of(predictor)
-    return Threads(model) if library_of(model) == "xgboost" and hasattr(model, "set_param") else None
+    library = library_of(model)
+    if library not in ("xgboost", "lightgbm") or not type(predictor).__module__.startswith("paceline."):
+        return None
+    return Threads(model, by_argument=library == "lightgbm")

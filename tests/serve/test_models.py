@@ -1,0 +1,220 @@
+"""Models of every library behind the server: the answers are the library's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.ensemble import RandomForestClassifier
+
+import paceline.data
+from paceline import serve
+from paceline.air import Checkpoint
+from paceline.data.preprocessors import Chain, Concatenator, OneHotEncoder, StandardScaler
+from paceline.serve.columns import input_columns
+from paceline.train.predictor import Predictor
+from paceline.train.torch import TorchCheckpoint, TorchPredictor
+from tests.serve.serving import ARROW, Server
+from tests.serve.test_requests import stream
+
+xgboost = pytest.importorskip("xgboost")
+lightgbm = pytest.importorskip("lightgbm")
+
+
+@contextmanager
+def served(*what: Any, **settings: Any) -> Iterator[Server]:
+    running = serve.run(*what, port=0, blocking=False, **settings)
+    assert running is not None
+    with running:
+        yield Server(running)
+
+
+def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return frame.to_dict("records")  # type: ignore[return-value]
+
+
+def predictions(answer: Any) -> Any:
+    assert answer.status == 200, answer.body
+    columns = answer.json
+    return columns["predictions"] if list(columns) == ["predictions"] else np.column_stack(list(columns.values()))
+
+
+@pytest.fixture(scope="module")
+def cancer() -> tuple[pd.DataFrame, Any]:
+    data = load_breast_cancer(as_frame=True)
+    return data.data, data.target
+
+
+def xgboost_model(frame: pd.DataFrame, target: Any, **params: Any) -> Any:
+    return xgboost.train({"max_depth": 3, **params}, xgboost.DMatrix(frame, target, enable_categorical=True), 5)
+
+
+def test_xgboost_from_a_directory(cancer: Any, tmp_path: Path) -> None:
+    from paceline.train.xgboost import XGBoostCheckpoint, XGBoostPredictor
+
+    frame, target = cancer
+    model = xgboost_model(frame, target, objective="binary:logistic")
+    expected = model.predict(xgboost.DMatrix(frame))
+    XGBoostCheckpoint.from_model(model, path=tmp_path / "model")
+    with served(XGBoostPredictor, tmp_path / "model") as server:
+        assert predictions(server.predict(rows(frame))) == pytest.approx(expected)
+        assert predictions(server.predict(frame.to_numpy().tolist())) == pytest.approx(expected)
+        answer = server.ask("POST", "/predict", stream(pa.Table.from_pandas(frame)), ARROW)
+        assert pa.ipc.open_stream(answer.body).read_all()["predictions"].to_numpy() == pytest.approx(expected)
+        large = pd.concat([frame] * 10)
+        assert predictions(server.predict(rows(large))) == pytest.approx(np.tile(expected, 10))
+        assert predictions(server.predict(rows(frame[:1]))) == pytest.approx(expected[:1])
+
+        few = rows(frame[:1])[0]
+        del few["mean area"]
+        assert "missing: 'mean area'" in server.predict([few]).reason
+        assert "'mean area' takes numbers, but row 0 has text" in server.predict([{**few, "mean area": "big"}]).reason
+        assert "unknown: 'target'" in server.predict([{**few, "mean area": 1, "target": 0}]).reason
+        gap = server.predict([{**few, "mean area": None}])
+        missing = frame[:1].assign(**{"mean area": np.nan})
+        assert predictions(gap) == pytest.approx(model.predict(xgboost.DMatrix(missing)))
+
+
+def test_the_predictor_is_found_by_the_checkpoint(cancer: Any, tmp_path: Path) -> None:
+    from paceline.train.xgboost import XGBoostCheckpoint
+
+    XGBoostCheckpoint.from_model(xgboost_model(*cancer), path=tmp_path / "model")
+    for what in (tmp_path / "model", Checkpoint(tmp_path / "model")):
+        with served(what) as server:
+            assert server.ask("GET", "/model").json["predictor"] == "XGBoostPredictor"
+
+
+def test_several_values_for_a_row(tmp_path: Path) -> None:
+    from paceline.train.xgboost import XGBoostCheckpoint
+
+    frame, target = load_wine(return_X_y=True, as_frame=True)
+    model = xgboost_model(frame, target, objective="multi:softprob", num_class=3)
+    XGBoostCheckpoint.from_model(model, path=tmp_path / "model")
+    with served(tmp_path / "model") as server:
+        answer = server.predict(rows(frame))
+        assert list(answer.json) == ["predictions_0", "predictions_1", "predictions_2"]
+        assert predictions(answer) == pytest.approx(model.predict(xgboost.DMatrix(frame)))
+
+
+def test_lightgbm(cancer: Any, tmp_path: Path) -> None:
+    from paceline.train.lightgbm import LightGBMCheckpoint
+
+    frame, target = cancer
+    model = lightgbm.train({"objective": "binary", "verbose": -1}, lightgbm.Dataset(frame, target), 5)
+    LightGBMCheckpoint.from_model(model, path=tmp_path / "model")
+    with served(tmp_path / "model") as server:
+        names = [column["name"] for column in server.ask("GET", "/model").json["columns"]]
+        given = frame.set_axis(names, axis=1)
+        assert predictions(server.predict(rows(given))) == pytest.approx(model.predict(frame))
+        assert predictions(server.predict(rows(given[3:4]))) == pytest.approx(model.predict(frame[3:4]))
+        assert "missing: " in server.predict([{names[0]: 1}]).reason
+
+
+def test_scikit_learn_and_arguments_for_predict(cancer: Any, tmp_path: Path) -> None:
+    from paceline.train.sklearn import SklearnCheckpoint, SklearnPredictor
+
+    frame, target = cancer
+    model = RandomForestClassifier(5, random_state=0).fit(frame, target)
+    SklearnCheckpoint.from_estimator(model, path=tmp_path / "model")
+    harmless = ["sklearn.tree._tree.Tree"]
+    with served(SklearnPredictor, str(tmp_path / "model"), trust=harmless) as server:
+        assert predictions(server.predict(rows(frame))) == model.predict(frame).tolist()
+        assert "missing: 'worst area'" in server.predict(rows(frame.drop(columns="worst area")[:1])).reason
+    arguments = {"method": "predict_proba"}
+    with served(SklearnPredictor, tmp_path / "model", trust=harmless, predict_kwargs=arguments) as server:
+        assert predictions(server.predict(rows(frame))) == pytest.approx(model.predict_proba(frame))
+
+
+def test_a_network_gets_numbers_in_the_type_of_its_weights(tmp_path: Path) -> None:
+    network = torch.nn.Linear(2, 1)
+    checkpoint = TorchCheckpoint.from_state_dict(network.state_dict())
+    checkpoint.to_directory(tmp_path / "weights")
+    inputs = [[1, 2], [3, 4.5]]
+    expected = network(torch.tensor(inputs)).tolist()
+    with served(TorchPredictor, tmp_path / "weights", model=torch.nn.Linear(2, 1)) as server:
+        assert np.array(predictions(server.predict(inputs))) == pytest.approx(np.array(expected))
+        assert np.array(predictions(server.predict([{"x": row} for row in inputs]))) == pytest.approx(
+            np.array(expected)
+        )
+        whole = network(torch.tensor([[1.0, 2.0]])).tolist()
+        assert np.array(predictions(server.predict([[1, 2]]))) == pytest.approx(np.array(whole))
+
+
+def test_whole_numbers_stay_whole_for_a_network_with_a_table() -> None:
+    network = torch.nn.Sequential(torch.nn.Embedding(5, 2), torch.nn.Flatten(), torch.nn.Linear(2, 1))
+    with served(TorchPredictor(network)) as server:
+        expected = network(torch.tensor([[3], [4]])).detach().numpy()
+        assert np.array(predictions(server.predict([[3], [4]]))) == pytest.approx(expected)
+
+
+def test_columns_are_those_before_the_preprocessor(tmp_path: Path) -> None:
+    from paceline.train.xgboost import XGBoostCheckpoint
+
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"size": generator.normal(size=50), "color": generator.choice(["red", "blue"], 50), "age": generator.random(50)}
+    )
+    dataset = paceline.data.from_pandas(frame)
+    preprocessor = Chain(StandardScaler(["size"]), OneHotEncoder(["color"])).fit(dataset)
+    features = preprocessor.transform_batch(frame)
+    model = xgboost_model(features, frame["age"])
+    XGBoostCheckpoint.from_model(model, path=tmp_path / "model", preprocessor=preprocessor)
+    with served(tmp_path / "model") as server:
+        columns = {column["name"]: column["kind"] for column in server.ask("GET", "/model").json["columns"]}
+        assert columns == {"size": "any", "color": "any", "age": "number"}
+        expected = model.predict(xgboost.DMatrix(features))
+        assert predictions(server.predict(rows(frame))) == pytest.approx(expected)
+        assert "missing: 'color'" in server.predict(rows(frame.drop(columns="color"))).reason
+        assert "unknown: 'color_red'" in server.predict(rows(frame.assign(color_red=1))).reason
+        assert server.predict([{"size": "large", "color": "red", "age": 1}]).status == 422
+
+
+def test_columns_of_vectors_are_traced_to_what_they_are_made_of() -> None:
+    class Model:
+        feature_names_in_ = ("v_0", "v_1", "b")
+
+    class Vectors(Predictor):
+        model = Model()
+
+        @classmethod
+        def from_checkpoint(cls, checkpoint: Checkpoint) -> Vectors:
+            raise NotImplementedError
+
+    dataset = paceline.data.from_items([{"a": 1.0, "c": 2.0, "b": 3.0}])
+    preprocessor = Chain(StandardScaler(["a"]), Concatenator(output_column_name="v", include=["a", "c"])).fit(dataset)
+    columns = input_columns(Vectors(preprocessor))
+    assert (set(columns.kinds), columns.complete) == ({"a", "b", "c"}, True)
+
+
+def test_a_misspelt_argument_is_told(tmp_path: Path) -> None:
+    from paceline.air.errors import ConfigError
+
+    TorchCheckpoint.from_state_dict({}).to_directory(tmp_path / "weights")
+    with pytest.raises(ConfigError, match=r"takes 'modle'; the latter takes: model, use_gpu"):
+        serve.run(TorchPredictor, tmp_path / "weights", modle=torch.nn.Linear(1, 1), port=0, blocking=False)
+
+
+def test_docs_show_the_columns_and_need_nothing_from_elsewhere(cancer: Any, tmp_path: Path) -> None:
+    from paceline.train.xgboost import XGBoostCheckpoint
+
+    XGBoostCheckpoint.from_model(xgboost_model(*cancer), path=tmp_path / "model")
+    with served(tmp_path / "model", name="tumours <b>&</b>") as server:
+        page = server.ask("GET", "/docs")
+        text = page.body.decode()
+        schema = server.ask("GET", "/openapi.json").json
+    assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+    assert "tumours &lt;b&gt;&amp;&lt;/b&gt;" in text
+    assert "mean concave points" in text
+    assert not any(sign in text for sign in ("<script", "https://", "src="))
+    assert set(schema["paths"]) == {"/predict", "/healthz", "/model", "/reload"}
+    body = schema["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]
+    assert list(body["example"]["rows"][0]) == list(cancer[0].columns)
+    assert schema["security"] == [{"token": []}]

@@ -1,0 +1,235 @@
+"""Changing the model while it serves: nothing is dropped, and what fails leaves the old one in its place."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline import serve, train
+from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError, RestoreError
+from paceline.serve import application
+from paceline.serve.place import Run, place_of
+from paceline.serve.server import RunningServer
+from paceline.train import DataParallelTrainer
+from tests.serve.serving import Server, Times, until
+
+
+def factor_checkpoint(path: Path, factor: Any) -> Path:
+    path.mkdir()
+    (path / "factor.json").write_text(json.dumps(factor))
+    return path
+
+
+def start(what: Any, **settings: Any) -> RunningServer:
+    running = serve.run(Times, what, port=0, blocking=False, **settings)
+    assert running is not None
+    return running
+
+
+def report_factors(config: dict[str, Any]) -> None:
+    for factor, score in config["rows"]:
+        folder = Path(f"factor_{factor}")
+        factor_checkpoint(folder, factor)
+        train.report({"score": score}, checkpoint=Checkpoint.from_directory(str(folder)))
+
+
+def a_run(name: str, rows: list[tuple[float, float]], attribute: str | None = None) -> str:
+    """The directory of a run that kept a checkpoint for each factor."""
+    trainer = DataParallelTrainer(
+        report_factors,
+        train_loop_config={"rows": rows},
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(name=name, checkpoint_config=CheckpointConfig(checkpoint_score_attribute=attribute)),
+    )
+    return trainer.fit().path
+
+
+@pytest.fixture
+def run_path() -> str:
+    return a_run("served", [(2.0, 0.1), (3.0, 0.9), (4.0, 0.5)])
+
+
+def value(server: Server) -> float:
+    answer = server.predict([{"x": 1}])
+    assert answer.status == 200, answer.body
+    (prediction,) = answer.json["predictions"]
+    return float(prediction)
+
+
+def test_the_newest_checkpoint_of_a_run_and_others_by_number(run_path: str) -> None:
+    with start(run_path) as running:
+        server = Server(running)
+        assert value(server) == 4.0
+        assert server.ask("POST", "/reload", b'{"checkpoint": 0}').json["number"] == 0
+        assert value(server) == 2.0
+        assert server.ask("POST", "/reload").json["number"] == 2
+        assert value(server) == 4.0
+        missing = server.ask("POST", "/reload", b'{"checkpoint": 7}')
+        assert (missing.status, "has no checkpoint 7; there are: 0, 1, 2" in missing.reason) == (422, True)
+
+
+def test_the_best_checkpoint_where_the_run_has_a_score(results_dir: Path) -> None:
+    path = a_run("scored", [(2.0, 0.1), (3.0, 0.9), (4.0, 0.5)], attribute="score")
+    for place in (path, str(Path(path).parent)):  # the run, the experiment
+        with start(place) as running:
+            assert value(Server(running)) == 3.0
+    assert Run(path, chosen=0).checkpoint(None).number == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"checkpoint": "/etc"}', 422),
+        (b'{"checkpoint": "../other"}', 422),
+        (b'{"checkpoint": true}', 422),
+        (b'{"path": "/etc"}', 422),
+        (b'"/etc"', 422),
+        (b"{", 400),
+        (b"[" * 4000, 400),
+        (b" " * 5000, 413),
+    ],
+)
+def test_a_client_cannot_name_a_place(tmp_path: Path, body: bytes, status: int) -> None:
+    with start(factor_checkpoint(tmp_path / "one", 2.0)) as running:
+        server = Server(running)
+        assert server.ask("POST", "/reload", body).status == status
+        assert value(server) == 2.0
+
+
+def test_a_reload_under_load_drops_nothing(tmp_path: Path) -> None:
+    """Every request is answered, by the old model or the new one, and after the reload by the new one."""
+    places = [factor_checkpoint(tmp_path / f"of_{factor}", float(factor)) for factor in (1, 2, 3, 4)]
+    with start(places[0]) as running, ThreadPoolExecutor(8) as clients:
+        server = Server(running)
+        stopped = threading.Event()
+
+        def load() -> Iterator[tuple[int, float]]:
+            while not stopped.is_set():
+                answer = server.predict([{"x": 1.0}, {"x": 10.0}])
+                first, second = answer.json["predictions"]
+                assert second == 10 * first
+                yield answer.status, first
+
+        loads = [clients.submit(lambda: list(load())) for _ in range(8)]
+        for factor, place in list(enumerate(places, 1))[1:]:
+            running.reload(place)
+            for _ in range(20):
+                assert value(server) == factor
+        stopped.set()
+        for each in loads:
+            seen = each.result()
+            assert {status for status, _ in seen} == {200}
+            factors = [factor for _, factor in seen]
+            assert factors == sorted(factors)
+            assert set(factors) <= {1.0, 2.0, 3.0, 4.0}
+
+
+def test_a_checkpoint_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+    with start(factor_checkpoint(tmp_path / "good", 2.0)) as running:
+        server = Server(running)
+        assert value(server) == 2.0
+        with pytest.raises(json.JSONDecodeError):
+            running.reload(_damaged(factor_checkpoint(tmp_path / "damaged", 3.0)))
+        with pytest.raises(CheckpointError, match=r"cannot predict rows that the model before it predicted"):
+            running.reload(factor_checkpoint(tmp_path / "useless", {"no": "number"}))
+        with pytest.raises(ConfigError, match="There is no directory"):
+            running.reload(tmp_path / "nowhere")
+        assert value(server) == 2.0
+        running.reload(factor_checkpoint(tmp_path / "better", 5.0))
+        assert value(server) == 5.0
+        assert server.ask("POST", "/reload").status == 200  # from the new place now
+        assert value(server) == 5.0
+
+
+def _damaged(path: Path) -> Path:
+    (path / "factor.json").write_text("{")
+    return path
+
+
+def test_a_checkpoint_that_was_altered_is_not_loaded(run_path: str) -> None:
+    with start(run_path) as running:
+        server = Server(running)
+        altered = Path(run_path, "checkpoint_000000", "factor.json")
+        altered.write_text("9.9")
+        answer = server.ask("POST", "/reload", b'{"checkpoint": 0}')
+        assert answer.status == 422
+        assert "The model that was served stays: CheckpointCorruptError" in answer.reason
+        assert value(server) == 4.0
+    with pytest.raises(CheckpointCorruptError):
+        start(place_of(run_path).checkpoint(0))
+
+
+def test_one_reload_at_a_time(tmp_path: Path) -> None:
+    entered, gate = threading.Event(), threading.Event()
+
+    class Slow(Times):
+        @classmethod
+        def from_checkpoint(cls, checkpoint: Checkpoint) -> Times:
+            entered.set()
+            assert gate.wait(30)
+            return super().from_checkpoint(checkpoint)
+
+    gate.set()
+    running = serve.run(Slow, factor_checkpoint(tmp_path / "one", 2.0), port=0, blocking=False)
+    assert running is not None
+    with running, ThreadPoolExecutor(1) as other:
+        server = Server(running)
+        gate.clear()
+        entered.clear()
+        first = other.submit(server.ask, "POST", "/reload")
+        assert entered.wait(30)
+        second = server.ask("POST", "/reload")
+        assert (second.status, "Another reload is under way" in second.reason) == (409, True)
+        assert value(server) == 2.0  # while the new one is being loaded
+        gate.set()
+        assert first.result().status == 200
+
+
+def test_a_run_can_be_followed(run_path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(application, "FOLLOW_SECONDS", 0.02)
+    experiment = str(Path(run_path).parent)
+    with start(experiment, follow=True) as running:
+        server = Server(running)
+        assert value(server) == 4.0
+        a_run("served", [(6.0, 0.0)])  # the newest run of the experiment is followed
+        until(lambda: value(server) == 6.0)
+    with pytest.raises(ConfigError, match="Only a run in a local directory can be followed"):
+        start(factor_checkpoint(tmp_path / "single", 1.0), follow=True)
+
+
+def test_places_that_hold_nothing_to_serve(tmp_path: Path, results_dir: Path) -> None:
+    with pytest.raises(ConfigError, match="There is no directory"):
+        start(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"result\.checkpoint"):
+        start(train.Result())
+    with pytest.raises(ConfigError, match="Say what to serve"):
+        serve.run(Times, port=0, blocking=False)
+    with pytest.raises(ConfigError, match="Which predictor belongs to"):
+        serve.run(factor_checkpoint(tmp_path / "plain", 1.0), port=0, blocking=False)
+    with pytest.raises(RestoreError, match=r"has no checkpoint to serve \(yet\)"):
+        start(a_run("empty", []))
+
+
+def test_a_predictor_that_was_made_already_cannot_be_reloaded() -> None:
+    running = serve.run(Times(2.0), port=0, blocking=False)
+    assert running is not None
+    with running:
+        server = Server(running)
+        assert value(server) == 2.0
+        assert server.ask("POST", "/reload").status == 422
+
+
+def test_a_checkpoint_at_a_uri(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.from_directory(str(factor_checkpoint(tmp_path / "one", 2.0)))
+    uri = checkpoint.to_uri("memory://models/one")
+    with start(uri) as running:
+        server = Server(running)
+        assert value(server) == 2.0
+        assert server.ask("GET", "/model").json["checkpoint"] == "memory://models/one"
