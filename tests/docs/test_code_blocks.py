@@ -1,14 +1,18 @@
-"""Every Python block of the README and the guides runs and prints what it says; links and file names hold.
+"""Every Python and shell block of the README and the guides runs and prints what it says; links and file names hold.
 
-A page is one program: its blocks run in order, in one namespace, as a script whose line
-numbers are those of the page, so that a traceback points into the page. A comment
-``# -> text`` promises a line of output; the promised lines must appear in that order.
+A page is one program: its Python blocks run in order, in one namespace, as a script whose line
+numbers are those of the page, so that a traceback points into the page. Then its shell blocks (``sh``)
+run in the same directory. A comment ``# -> text`` promises a line of output; the promised lines must appear
+in that order.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -19,10 +23,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ALL_PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [page for page in ALL_PAGES if "```python" in page.read_text(encoding="utf-8")]
-LINK = re.compile(r"\]\(([^)#:]+)\)")
+LINK = re.compile(r"\]\(([^):]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 SOURCE_FILE = re.compile(r"`([a-z_/]+\.py)`")
 PROMISE = re.compile(r"#\s*->\s*(.*\S)")
 SECONDS_PER_PAGE = 90
+PORT_IN_PAGES = "8000"
 
 
 @dataclass(frozen=True)
@@ -31,15 +37,15 @@ class Page:
     promises: list[str]
 
 
-def read_page(text: str) -> Page:
-    """The Python lines of a page at their own line numbers, and the output they promise."""
+def read_page(text: str, language: str = "python") -> Page:
+    """The lines of a page in one language at their own line numbers, and the output they promise."""
     program: list[str] = []
-    language: str | None = None
+    block: str | None = None
     for line in text.splitlines():
         is_fence = line.startswith("```")
         if is_fence:
-            language = None if language is not None else line[3:].strip()
-        program.append(line if language == "python" and not is_fence else "")
+            block = None if block is not None else line[3:].strip()
+        program.append(line if block == language and not is_fence else "")
     code = [line for line in program if line]
     return Page("\n".join(program) + "\n", [found[1] for line in code if (found := PROMISE.search(line))])
 
@@ -52,45 +58,103 @@ def first_missing(promises: list[str], output: str) -> str | None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_page_runs(path: Path, tmp_path: Path) -> None:
-    page = read_page(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
     home = tmp_path / "home"
     home.mkdir()
     script = tmp_path / f"page_{path.stem.lower().replace('-', '_')}.py"  # not torch.py: it would be found as torch
+    page = read_page(text)
     script.write_text(page.program, encoding="utf-8")
+    check_output(path.name, [sys.executable, str(script)], page.promises, home)
+    shell = read_page(text, "sh")
+    if shell.program.strip():
+        write_shell_files(home)
+        program = "set -e\n" + shell.program.replace(PORT_IN_PAGES, str(free_port()))
+        check_output(path.name, ["bash", "-c", program], shell.promises, home)
+
+
+def write_shell_files(home: Path) -> None:
+    """What a user's shell finds: the command of this project, and a curl that ends its output with a new line."""
+    command = home / "bin" / "paceline"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m paceline.cli.main "$@"\n', encoding="utf-8")
+    command.chmod(0o700)
+    (home / ".curlrc").write_text('write-out = "\\n"\n', encoding="utf-8")
+
+
+def check_output(name: str, command: list[str], promises: list[str], home: Path) -> None:
+    """Run a program as a user with this home, and look for what it promised to print. Nothing of it is left behind."""
     environment = os.environ | {
         "HOME": str(home),
-        "PACELINE_RESULTS_DIR": str(tmp_path / "results"),
+        "PATH": os.pathsep.join([str(home / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PACELINE_RESULTS_DIR": str(home / "paceline_results"),
         "PYTHONPATH": str(ROOT),
     }
-    done = subprocess.run(
-        [sys.executable, script],
+    with subprocess.Popen(
+        command,
         cwd=home,
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=SECONDS_PER_PAGE,
-        check=False,
-    )
-    said = f"--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
-    assert done.returncode == 0, f"{path.name} failed\n{said}"
-    missing = first_missing(page.promises, done.stdout)
-    assert missing is None, f"{path.name} promises the line {missing!r}, which was not printed there\n{said}"
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=SECONDS_PER_PAGE)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    said = f"--- stdout\n{output}\n--- stderr\n{errors}"
+    assert process.returncode == 0, f"{name} failed\n{said}"
+    missing = first_missing(promises, output)
+    assert missing is None, f"{name} promises the line {missing!r}, which was not printed there\n{said}"
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
 
 
 @pytest.mark.parametrize("path", ALL_PAGES, ids=lambda path: path.stem)
 def test_links_and_file_names_resolve(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    links = [path.parent / target for target in LINK.findall(text)]
-    assert [str(target) for target in links if not target.exists()] == []
+    assert [link for link in LINK.findall(text) if not resolves(path, link)] == []
     places = (ROOT, ROOT / "paceline")
     named = SOURCE_FILE.findall(text)
     assert [name for name in named if not any((place / name).exists() for place in places)] == []
+
+
+def resolves(page: Path, link: str) -> bool:
+    """Whether the file is there, and a heading of that name in it."""
+    name, _, anchor = link.partition("#")
+    target = page.parent / name if name else page
+    return target.exists() and (not anchor or anchor in anchors(target.read_text(encoding="utf-8")))
+
+
+def anchors(text: str) -> set[str]:
+    """The headings as they are written in links."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in HEADING.findall(text)}
 
 
 def test_a_page_keeps_its_line_numbers_and_promises() -> None:
     page = read_page("# Title\n```python\nx = 1\nprint(x)  # -> 1\n```\n```text\nnot code\n```\n")
     assert page.program.splitlines() == ["", "", "x = 1", "print(x)  # -> 1", "", "", "", ""]
     assert page.promises == ["1"]
+
+
+def test_shell_blocks_are_read_apart() -> None:
+    page = read_page("```python\nx = 1\n```\n```sh\necho a\n# -> a\n```\n", "sh")
+    assert page.program.split() == ["echo", "a", "#", "->", "a"]
+    assert page.promises == ["a"]
+
+
+def test_links_name_headings_that_are_there(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A title, and more\n## `code` here\n", encoding="utf-8")
+    assert resolves(page, "#a-title-and-more")
+    assert resolves(page, "page.md#code-here")
+    assert not resolves(page, "page.md#elsewhere")
+    assert not resolves(page, "other.md")
 
 
 def test_promises_are_checked_in_order() -> None:
