@@ -173,6 +173,11 @@ def test_weights_and_a_model_for_a_whole_dataset() -> None:
     rows = data.from_numpy(np.ones((3, 2), dtype=np.float32))
     result = BatchPredictor(checkpoint, model=torch.nn.Linear(2, 1)).predict(rows, min_scoring_workers=2)
     assert [row["predictions"].tolist() for row in result.take_all()] == [[11.5]] * 3
+
+
+def test_weights_without_a_model_are_told() -> None:
+    checkpoint = TorchCheckpoint.from_state_dict(linear().state_dict())
+    rows = data.from_numpy(np.ones((3, 2), dtype=np.float32))
     with pytest.raises(DataError, match=r"BatchPredictor\(TorchPredictor\): making .* holds weights but no model"):
         BatchPredictor(checkpoint).predict(rows).take_all()
 

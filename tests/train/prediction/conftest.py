@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def processes_of_failed_predictions_end() -> Iterator[None]:
+    """The traceback of an error refers to the dataset, and so to its processes, until garbage is collected."""
+    yield
+    gc.collect()
