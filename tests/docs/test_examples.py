@@ -1,0 +1,37 @@
+"""The examples of tree models, prediction and serving run and print what they are about."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+import sklearn  # noqa: F401  # sets variables of the environment on import, which no single test shall be blamed for
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+EXPECTED = {
+    "batch_prediction": [" of 797 images right, 8"],
+    "lightgbm_trainer": [" rounds, mean error 5.", "city: ", "Leipzig"],
+    "serve_model": [
+        "200: 0.0",
+        "422: The columns do not fit the model in row 0; missing: 'sepal_length'",
+        "checkpoint 5",
+    ],
+    "xgboost_trainer": ["stored checkpoint_000010, checkpoint_000015", "went on at round 16, stopped after "],
+}
+TESTED_ELSEWHERE = ("torch_", "data_", "sklearn_", "digits_")
+"""What their names begin with."""
+
+
+def test_no_example_is_forgotten() -> None:
+    found = {path.stem for path in EXAMPLES.glob("*.py") if not path.stem.startswith(TESTED_ELSEWHERE)}
+    assert found == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    for text in EXPECTED[name]:
+        assert text in printed
