@@ -18,7 +18,7 @@ import pytest
 
 import paceline
 from paceline.cli.main import main
-from tests.serve.serving import TOKEN, Answer, Server
+from tests.serve.serving import TOKEN, Answer, Server, read_all
 
 PREDICTOR = """
 import os, sys, time
@@ -120,7 +120,7 @@ def test_a_signal_lets_what_is_under_way_finish(place: Path) -> None:
         process.send_signal(signal.SIGTERM)
         process.stdin.write("\n")
         process.stdin.flush()
-        assert b'"predictions":[198]' in connection.recv(65536)
+        assert b'"predictions":[198]' in read_all(connection)
         assert process.wait(30) == 0
 
 
