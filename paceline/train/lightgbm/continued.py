@@ -14,9 +14,17 @@ if TYPE_CHECKING:
 Callback = Callable[["CallbackEnv"], None]
 
 
-def continued(callback: Callback, place: int, progress: Progress) -> Callback:
-    """The callback for the rounds that follow those of `progress`. `place` is negative, as LightGBM counts them."""
-    return callback if progress.model is None else _FromTheStart(callback, place, progress)
+def in_order(callbacks: Sequence[Callback]) -> list[Callback]:
+    """As LightGBM calls them: by the `order` that they have; those without one come first, as they were given."""
+    places = {
+        id(callback): getattr(callback, "order", place - len(callbacks)) for place, callback in enumerate(callbacks)
+    }
+    return sorted(callbacks, key=lambda callback: places[id(callback)])
+
+
+def continued(callback: Callback, progress: Progress) -> Callback:
+    """The callback for the rounds that follow those of `progress`."""
+    return callback if progress.model is None else FromTheStart(callback, progress)
 
 
 def replay(callbacks: Sequence[Callback], params: Mapping[str, Any], rounds: int, progress: Progress) -> int | None:
@@ -41,8 +49,8 @@ def replay(callbacks: Sequence[Callback], params: Mapping[str, Any], rounds: int
         )
         try:
             for callback in callbacks:
-                if _remembers(callback):
-                    callback(env)
+                if isinstance(callback, FromTheStart) and callback.remembers:
+                    callback.callback(env)
         except EarlyStopException as stop:
             return stop.best_iteration + 1
     return None
@@ -55,21 +63,20 @@ def _remembers(callback: Callback) -> bool:
     return isinstance(callback, type(early_stopping(1)) | type(record_evaluation({})))
 
 
-class _FromTheStart:
+class FromTheStart:
     """A callback that is told that training began with the first round of the model."""
 
-    def __init__(self, callback: Callback, place: int, progress: Progress) -> None:
-        self.order = getattr(callback, "order", place)
+    def __init__(self, callback: Callback, progress: Progress) -> None:
         self.before_iteration = getattr(callback, "before_iteration", False)
-        self._callback = callback
+        self.callback = callback
         self._seen = _names(progress.evaluations[-1]) if progress.evaluations else None
-        self._remembers = _remembers(callback)
+        self.remembers = _remembers(callback)
 
     def __call__(self, env: CallbackEnv) -> None:
         # One that knows nothing of the rounds before, or only other metrics, has to begin here.
-        if not self._remembers or self._seen == _names(env.evaluation_result_list):
+        if not self.remembers or self._seen == _names(env.evaluation_result_list):
             env = replace(env, begin_iteration=0)
-        self._callback(env)
+        self.callback(env)
 
 
 def _names(evaluations: Sequence[Any] | None) -> list[tuple[str, str]]:

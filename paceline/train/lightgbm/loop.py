@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.air import session as session_slot
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import DataError, StopTraining
-from paceline.train.lightgbm.continued import Callback, continued, replay
-from paceline.train.lightgbm.evaluation import FIRST, make_one, row_of
+from paceline.train.lightgbm.continued import Callback, continued, in_order, replay
+from paceline.train.lightgbm.evaluation import make_one, row_of
 from paceline.train.lightgbm.matrix import Matrix, read_matrices
 from paceline.train.lightgbm.params import for_worker, value_of, without
 from paceline.train.lightgbm.progress import Progress, earlier_progress
@@ -34,7 +34,7 @@ class LightGBMLoop:
         progress = earlier_progress()
         rounds = Rounds(self.task, progress.checkpoint)
         params = for_worker(self.task.params)
-        callbacks = self._callbacks(params)
+        callbacks = [continued(callback, progress) for callback in in_order(self._callbacks(params))]
         stopped_at = replay(callbacks, params, self.task.num_boost_round, progress)
         if progress.rounds >= self.task.num_boost_round or stopped_at is not None:
             _report_as_it_is(progress, rounds, stopped_at)
@@ -78,10 +78,10 @@ class LightGBMLoop:
     ) -> None:
         import lightgbm as lgb
 
-        count = len(callbacks)
-        followers = [continued(callback, place - count, progress) for place, callback in enumerate(callbacks)]
+        before = [callback for callback in callbacks if getattr(callback, "before_iteration", False)]
+        after = [callback for callback in callbacks if callback not in before]
         if progress.model is not None:
-            followers.append(CatchUp(params, progress))
+            before.append(CatchUp(params, progress))
         lgb.train(
             without(params, "categorical_feature", "early_stopping_round"),
             matrices[TRAIN_DATASET_KEY].dataset,
@@ -90,30 +90,43 @@ class LightGBMLoop:
             valid_names=list(matrices),
             feval=self.task.train_kwargs.get("feval"),
             init_model=progress.model,
-            callbacks=[_ReportRound(progress, rounds, matrices), *followers],
+            callbacks=[*before, _ReportRound(progress, rounds, matrices, after)],
             keep_training_booster=True,  # all trees stay, also those after the best iteration
         )
 
 
 class _ReportRound:
-    """Comes first after a round, and hands in what all workers have evaluated."""
+    """After each round: makes the evaluations those of all workers, calls the other callbacks, reports.
 
-    def __init__(self, progress: Progress, rounds: Rounds, matrices: Mapping[str, Matrix]) -> None:
-        self.order = FIRST
-        self.before_iteration = False
+    Reporting comes last, so that a checkpoint knows if training ends here and which iteration was the best.
+    """
+
+    def __init__(
+        self, progress: Progress, rounds: Rounds, matrices: Mapping[str, Matrix], callbacks: Sequence[Callback]
+    ) -> None:
         self._progress = progress
         self._rounds = rounds
         self._matrices = matrices
+        self._callbacks = callbacks
 
     def __call__(self, env: CallbackEnv) -> None:
-        from lightgbm import Booster
+        from lightgbm import Booster, EarlyStopException
 
         assert isinstance(env.model, Booster)
         make_one(env, lambda dataset: self._matrices[dataset].shares)
         results = env.evaluation_result_list or []
         self._progress.model = env.model
         self._progress.evaluations.append([list(result) for result in results])
+        stop = None
+        try:
+            for callback in self._callbacks:
+                callback(env)
+        except EarlyStopException as raised:
+            stop = raised
+            env.model.best_iteration = stop.best_iteration + 1
         self._rounds.report(env.iteration + 1, row_of(results))
+        if stop is not None:
+            raise stop
 
 
 def _report_as_it_is(progress: Progress, rounds: Rounds, stopped_at: int | None) -> None:

@@ -1,0 +1,144 @@
+"""Checkpoints by round, and trainings that go on where another one stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+import numpy as np
+import pytest
+
+from paceline.air import CheckpointConfig
+from paceline.air.errors import DataError, TrainingFailedError
+from paceline.train.lightgbm import LightGBMCheckpoint
+from tests.train.lightgbm.boosting import classes, numbers, quick_trainer, rows_of, trees
+
+FRAMES = {"train": classes(), "valid": classes(200, seed=1)}
+BINARY: dict[str, Any] = {"objective": "binary"}
+DRAWN = {"bagging_fraction": 0.7, "bagging_freq": 1, "feature_fraction": 0.5}
+
+
+def in_two_parts(params: dict[str, Any], first: int = 6, rounds: int = 15, frames: Any = None, **arguments: Any) -> Any:
+    """What is trained in one go, and in two."""
+    settings = {"frames": frames or FRAMES, "params": params, **arguments}
+    whole = quick_trainer(**settings, num_boost_round=rounds).fit()
+    begun = quick_trainer(**settings, num_boost_round=first).fit()
+    ended = quick_trainer(**settings, num_boost_round=rounds, resume_from_checkpoint=begun.checkpoint).fit()
+    assert ended.metrics["training_iteration"] == rounds - first
+    return whole, ended
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        DRAWN,
+        {**DRAWN, "bagging_freq": 3, "seed": 11},
+        {"subsample": 0.8, "subsample_freq": 2},
+        {"colsample_bytree": 0.5},
+        {"pos_bagging_fraction": 0.5, "bagging_freq": 1},
+    ],
+)
+def test_the_model_is_that_of_one_training(changes: dict[str, Any]) -> None:
+    whole, ended = in_two_parts({**BINARY, **changes}, workers=1)
+    assert trees(ended.checkpoint.get_model()) == trees(whole.checkpoint.get_model())
+    assert rows_of(ended, "valid-binary_logloss") == rows_of(whole, "valid-binary_logloss")[6:]
+
+
+def test_so_it_is_with_two_workers_and_several_classes() -> None:
+    frames = {name: frame.assign(y=np.digitize(frame.f0, [-0.5, 0.5])) for name, frame in FRAMES.items()}
+    params = {"objective": "multiclass", "num_class": 3, **DRAWN}
+    whole, ended = in_two_parts(params, frames=frames)
+    assert trees(ended.checkpoint.get_model()) == trees(whole.checkpoint.get_model())
+
+
+def test_initial_scores_stay_in_effect() -> None:
+    frames = {name: numbers(400, seed).assign(start=1.0) for seed, name in enumerate(["train", "valid"])}
+    frames["train"]["start"] = frames["train"].f0
+    roles = {name: {"init_score": "start"} for name in frames}
+    whole, ended = in_two_parts({"objective": "regression"}, frames=frames, dmatrix_params=roles)
+    assert trees(ended.checkpoint.get_model()) == trees(whole.checkpoint.get_model())
+    assert rows_of(ended, "valid-l2") == pytest.approx(rows_of(whole, "valid-l2")[6:], rel=1e-12)
+
+
+def test_a_schedule_of_learning_rates_goes_on() -> None:
+    schedule = [lightgbm.reset_parameter(learning_rate=[0.3 * 0.8**index for index in range(15)])]
+    settings: dict[str, Any] = {"frames": FRAMES, "params": BINARY, "num_boost_round": 15, "workers": 1}
+    whole = quick_trainer(**settings, callbacks=schedule).fit()
+    begun = quick_trainer(
+        **{**settings, "num_boost_round": 6},
+        callbacks=[lightgbm.reset_parameter(learning_rate=[0.3 * 0.8**index for index in range(6)])],
+    ).fit()
+    ended = quick_trainer(**settings, callbacks=schedule, resume_from_checkpoint=begun.checkpoint).fit()
+    assert trees(ended.checkpoint.get_model()) == trees(whole.checkpoint.get_model())
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"boosting": "dart"}, "dart"),
+        ({"data_sample_strategy": "goss"}, "GOSS"),
+        ({"extra_trees": True}, "extra_trees"),
+        ({"bagging_fraction": 0.5, "bagging_freq": 4}, "multiple"),
+    ],
+)
+def test_what_cannot_be_the_same_is_told(changes: dict[str, Any], told: str) -> None:
+    _, ended = in_two_parts({**BINARY, **changes}, workers=1)
+    assert ended.checkpoint.get_model().num_trees() == 15
+    log = (Path(ended.path) / "logs" / "rank_0.log").read_text()
+    assert "will differ from those without a break" in log
+    assert told in log
+
+
+def test_a_random_forest_is_refused() -> None:
+    params = {**BINARY, "boosting": "rf", "bagging_fraction": 0.5, "bagging_freq": 1}
+    begun = quick_trainer(FRAMES, params=params, workers=1).fit()
+    again = quick_trainer(FRAMES, params=params, num_boost_round=9, workers=1, resume_from_checkpoint=begun.checkpoint)
+    with pytest.raises(TrainingFailedError, match=r"random forest .* cannot go on from a checkpoint"):
+        again.fit()
+
+
+def test_a_checkpoint_with_all_rounds_is_reported_as_it_is() -> None:
+    begun = quick_trainer(FRAMES, params=BINARY).fit()
+    again = quick_trainer(FRAMES, params=BINARY, resume_from_checkpoint=begun.checkpoint).fit()
+    assert again.metrics["training_iteration"] == 1
+    assert again.metrics["valid-binary_logloss"] == begun.metrics["valid-binary_logloss"]
+    assert trees(again.checkpoint.get_model()) == trees(begun.checkpoint.get_model())
+    log = (Path(again.path) / "logs" / "rank_0.log").read_text()
+    assert log.count("The checkpoint has 5 rounds, which is all that num_boost_round asks for") == 1
+
+
+def test_checkpoints_every_so_many_rounds_and_at_the_end() -> None:
+    def names(**settings: Any) -> list[str]:
+        result = quick_trainer(FRAMES, params=BINARY, workers=1, checkpoints=CheckpointConfig(**settings)).fit()
+        return sorted(path.name for path in Path(result.path).glob("checkpoint_*"))
+
+    assert names() == ["checkpoint_000005"]
+    assert names(checkpoint_frequency=2) == ["checkpoint_000002", "checkpoint_000004", "checkpoint_000005"]
+    assert names(checkpoint_frequency=2, checkpoint_at_end=False) == ["checkpoint_000002", "checkpoint_000004"]
+    assert names(checkpoint_at_end=False) == []
+
+
+def test_a_booster_from_elsewhere_is_trained_further() -> None:
+    frame = FRAMES["train"]
+    booster = lightgbm.train(
+        {**BINARY, "verbosity": -1}, lightgbm.Dataset(frame.drop(columns="y"), frame.y), num_boost_round=4
+    )
+    start = LightGBMCheckpoint.from_model(booster)
+    result = quick_trainer(
+        FRAMES, params=BINARY, num_boost_round=7, resume_from_checkpoint=start, callbacks=[lightgbm.early_stopping(9)]
+    ).fit()
+    assert result.metrics["training_iteration"] == 3
+    assert result.checkpoint.get_model().num_trees() == 7
+
+
+def test_other_features_than_those_of_the_model_are_refused() -> None:
+    begun = quick_trainer(FRAMES, params=BINARY, workers=1).fit()
+    fewer = {name: frame.drop(columns="f3") for name, frame in FRAMES.items()}
+    again = quick_trainer(fewer, params=BINARY, num_boost_round=9, workers=1, resume_from_checkpoint=begun.checkpoint)
+    with pytest.raises(
+        TrainingFailedError, match="'train' has no column 'f3', which the model was trained on"
+    ) as caught:
+        again.fit()
+    assert isinstance(caught.value.__cause__, DataError)
