@@ -30,9 +30,10 @@ def __getattr__(name: str) -> Any:
 
         return RunningServer
     if name == "PredictorDeployment":
-        raise AttributeError(
-            "paceline.serve has no PredictorDeployment, and needs no deployment graph: "
-            "serve.run(PredictorClass, checkpoint) serves a model, and on the command line `paceline serve <run or "
-            "checkpoint>` does."
+        # Of an AttributeError, `from paceline.serve import PredictorDeployment` would drop the text.
+        raise ImportError(
+            "paceline.serve has no PredictorDeployment and needs none: serve.run(PredictorClass, checkpoint) serves a "
+            "model, and on the command line `paceline serve <run or checkpoint>` does.",
+            name=__name__,
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

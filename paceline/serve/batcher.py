@@ -181,6 +181,7 @@ def _left() -> Problem:
 
 def _problem(error: BaseException) -> Problem:
     if isinstance(error, DataError):  # it is about the rows, and says what is wrong with them
+        logger.info("Rows were refused: %s", error, exc_info=error.__cause__)
         return Problem(422, str(error))
     identifier = secrets.token_hex(6)
     logger.error("Prediction failed (id %s)", identifier, exc_info=error)

@@ -39,7 +39,7 @@ def read_headers(scope: dict[str, Any]) -> Headers:
         raise Problem(415, f"The body must be {JSON.decode()} or {ARROW.decode()}, and not compressed.")
     is_arrow = media == ARROW
     wants_arrow = is_arrow if not accept else _wants_arrow(accept.lower(), is_arrow)
-    return Headers(is_arrow, wants_arrow, int(length) if length else None)
+    return Headers(is_arrow, wants_arrow, int(length) if length.isdigit() else None)
 
 
 def _wants_arrow(accept: bytes, is_arrow: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import sys
@@ -58,6 +59,8 @@ def run(
     from paceline.serve.server import RunningServer, bind, run_here, url_of
 
     check_bool(blocking, "blocking")
+    if blocking and asyncio._get_running_loop() is not None:
+        raise ConfigError("In a notebook, or inside of a coroutine, use serve.run(..., blocking=False).")
     limits = Limits(
         max_batch_size=max_batch_size,
         max_wait_ms=max_wait_ms,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import subprocess
 import sys
@@ -105,6 +106,35 @@ def test_the_application_for_a_server_of_ones_own() -> None:
         serve.app(Times())  # type: ignore[call-arg]
 
 
+def test_the_application_answers_without_a_server_of_ours() -> None:
+    app = serve.app(Times(), token=TOKEN, allowed_hosts=["models.example.org"])
+    body, sent = b'[{"x": 1}]', []
+    headers = {"host": "models.example.org", "authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/predict",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    assert (sent[0]["status"], sent[1]["body"]) == (200, b'{"predictions":[10.0]}')
+
+
+def test_in_a_coroutine_it_does_not_block() -> None:
+    async def notebook() -> None:
+        serve.run(Times(), port=0)
+
+    with pytest.raises(ConfigError, match="blocking=False"):
+        asyncio.run(notebook())
+
+
 def test_localhost_and_ipv6() -> None:
     for host in ("localhost", "::1"):
         with start(Times(), host=host) as running:
@@ -113,8 +143,8 @@ def test_localhost_and_ipv6() -> None:
 
 def test_names_of_the_package() -> None:
     assert paceline.serve is importlib.import_module("paceline.serve")
-    with pytest.raises(AttributeError, match=r"serve\.run\(PredictorClass, checkpoint\)"):
-        _ = serve.PredictorDeployment
+    with pytest.raises(ImportError, match=r"serve\.run\(PredictorClass, checkpoint\)"):
+        from paceline.serve import PredictorDeployment  # noqa: F401
     with pytest.raises(AttributeError, match="no attribute 'deployment'"):
         _ = serve.deployment
 
