@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn  # noqa: F401  (sets variables when it is imported, which no test shall be blamed for)
 
 from paceline import data
 from paceline.air import Checkpoint, Result, RunConfig, ScalingConfig, session
