@@ -41,7 +41,7 @@ def in_two_parts(params: dict[str, Any], first: int = 6, rounds: int = 15, frame
     ],
 )
 def test_the_model_is_that_of_one_training(changes: dict[str, Any]) -> None:
-    whole, ended = in_two_parts({**BINARY, **changes}, workers=1)
+    whole, ended = in_two_parts({**BINARY, **changes}, workers=1, run_config={"engine": "inline"})
     assert trees(ended.checkpoint.get_model()) == trees(whole.checkpoint.get_model())
     assert rows_of(ended, "valid-binary_logloss") == rows_of(whole, "valid-binary_logloss")[6:]
 

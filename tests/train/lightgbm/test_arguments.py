@@ -1,0 +1,95 @@
+"""What LightGBMTrainer refuses, where it was written; how its workers find each other."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from paceline.air.errors import ConfigError
+from paceline.train.lightgbm import LightGBMConfig, network
+from tests.train.lightgbm.boosting import numbers, quick_trainer
+
+FRAMES = {"train": numbers(100)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"params": {"machines": "a:1,b:2"}}, "'machines'.: the workers are connected by the trainer"),
+        ({"params": {"port": 12400}}, "'port'.: the workers are connected by the trainer"),
+        ({"params": {"num_machines": 4}}, "ScalingConfig.num_workers"),
+        ({"params": {"weight_column": "w"}}, "dmatrix_params"),
+        ({"params": {"tree_learner": "serial"}}, "'serial', which does not work where each of 2 workers"),
+        ({"params": {"tree": "feature"}}, "choose 'data' .the default. or 'voting'"),
+        ({"params": {"tree_learner": "dat"}}, "'dat': choose 'data' or 'voting'"),
+        ({"params": {"num_iterations": 7}, "num_boost_round": 9}, "How many rounds.*is 7, num_boost_round is 9"),
+        ({"params": {"n_estimators": 7, "num_trees": 8}, "num_boost_round": None}, "Give the number once"),
+        ({"init_model": "model.txt"}, "resume_from_checkpoint=LightGBMCheckpoint"),
+        ({"valid_sets": []}, "datasets="),
+        ({"early_stopping_rounds": 5}, "lightgbm.early_stopping"),
+        ({"lightgbm_config": {}}, "takes a LightGBMConfig, not dict"),
+        ({"dmatrix_params": {"train": {"base_margin": "f0"}}}, "has no entry 'base_margin'"),
+        ({"dmatrix_params": {"train": {"group": [2, 3]}}}, "must be the name of a column"),
+    ],
+)
+def test_refused_at_construction(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        quick_trainer(FRAMES, **arguments)
+
+
+@pytest.mark.parametrize("name", ["num_iterations", "n_estimators", "num_boost_round"])
+def test_the_number_of_rounds_may_be_a_parameter(name: str) -> None:
+    trainer = quick_trainer(
+        FRAMES,
+        params={"objective": "regression", name: 3},
+        num_boost_round=None,
+        workers=1,
+        run_config={"engine": "inline"},
+    )
+    assert trainer.fit().metrics["training_iteration"] == 3
+
+
+def test_the_driver_loads_no_lightgbm() -> None:
+    code = (
+        "import sys; from paceline.train.lightgbm import LightGBMTrainer, LightGBMCheckpoint, LightGBMPredictor;"
+        "assert not {'lightgbm', 'sklearn', 'pandas', 'numpy', 'pyarrow'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_ports_that_are_taken_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        monkeypatch.setattr(network, "_candidates", lambda: [taken.getsockname()[1], 0])
+        with network.hold_port() as held:
+            assert held.getsockname()[1] != taken.getsockname()[1]
+            with pytest.raises(OSError), socket.socket() as other:
+                other.bind(("", held.getsockname()[1]))
+
+
+def test_a_port_that_stays_taken_is_told_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_BIND_S", 0.2)
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(ConnectionError, match=f"could not connect the workers over port {port}"):
+            network._init_network([port, port + 1], port)
+
+
+def test_nothing_listens_once_the_workers_are_connected(tmp_path: Any) -> None:
+    """LightGBM listens on all interfaces while it connects, and only then."""
+
+    def listening(env: Any) -> None:
+        import psutil
+
+        connections = psutil.Process().net_connections(kind="inet")
+        names = [f"{each.laddr}" for each in connections if each.status == psutil.CONN_LISTEN]
+        (tmp_path / "listening").open("a").write("".join(names))
+
+    quick_trainer(FRAMES, num_boost_round=2, callbacks=[listening], lightgbm_config=LightGBMConfig()).fit()
+    assert (tmp_path / "listening").read_text() == ""

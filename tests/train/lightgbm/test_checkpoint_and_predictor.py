@@ -1,0 +1,177 @@
+"""LightGBMCheckpoint and LightGBMPredictor."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import lightgbm
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from paceline.air import Checkpoint
+from paceline.air.errors import CheckpointError, ConfigError, DataError
+from paceline.data.preprocessors import StandardScaler
+from paceline.train.batch_predictor import BatchPredictor
+from paceline.train.lightgbm import LightGBMCheckpoint, LightGBMPredictor
+from paceline.train.predictors import predictor_for
+from tests.train.lightgbm.boosting import numbers, quick_trainer, trees
+
+FRAME = numbers(200)
+FEATURES = FRAME.drop(columns="y")
+
+
+@pytest.fixture(scope="module")
+def booster() -> lightgbm.Booster:
+    return lightgbm.train({"objective": "regression", "verbosity": -1}, lightgbm.Dataset(FEATURES, FRAME.y), 6)
+
+
+@pytest.fixture(scope="module")
+def classifier() -> lightgbm.Booster:
+    classes = np.digitize(FRAME.y, [0.5, 1.5])
+    params = {"objective": "multiclass", "num_class": 3, "verbosity": -1}
+    return lightgbm.train(params, lightgbm.Dataset(FEATURES, classes), 3)
+
+
+def test_a_model_comes_back_from_a_directory_and_from_bytes(booster: lightgbm.Booster, tmp_path: Path) -> None:
+    booster.best_iteration = 4
+    try:
+        stored = LightGBMCheckpoint.from_model(booster, path=tmp_path / "here", preprocessor=StandardScaler(["f0"]))
+        assert (tmp_path / "here" / "model.txt").read_text().startswith("tree")
+    finally:
+        booster.best_iteration = 0
+    for checkpoint in (stored, Checkpoint.from_directory(tmp_path / "here"), Checkpoint.from_bytes(stored.to_bytes())):
+        assert isinstance(checkpoint, LightGBMCheckpoint)
+        model = checkpoint.get_model()
+        assert trees(model) == trees(booster)
+        assert model.best_iteration == 4
+        assert isinstance(checkpoint.get_preprocessor(), StandardScaler)
+    assert predictor_for(stored) is LightGBMPredictor
+
+
+def test_a_model_in_memory_is_the_object_itself(booster: lightgbm.Booster) -> None:
+    checkpoint = LightGBMCheckpoint.from_model(booster)
+    assert checkpoint.get_model() is booster
+    assert checkpoint.to_dict()["model"] is booster
+
+
+def test_a_bare_model_file_is_enough(booster: lightgbm.Booster, tmp_path: Path) -> None:
+    booster.save_model(tmp_path / "model.txt")
+    checkpoint = LightGBMCheckpoint.from_directory(tmp_path)
+    assert trees(checkpoint.get_model()) == trees(booster)
+    assert len(LightGBMPredictor.from_checkpoint(checkpoint).predict(FEATURES)) == 200
+
+
+def test_what_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"takes a lightgbm\.Booster, not int"):
+        LightGBMCheckpoint.from_model(3)
+    with pytest.raises(ConfigError, match="Pass its booster_ attribute"):
+        LightGBMCheckpoint.from_model(lightgbm.LGBMRegressor(n_estimators=1).fit(FEATURES, FRAME.y))
+    with pytest.raises(CheckpointError, match=r"it has no file model\.txt"):
+        LightGBMCheckpoint.from_directory(tmp_path).get_model()
+    (tmp_path / "model.txt").write_text("a poem")
+    with pytest.raises(CheckpointError, match=r"model\.txt is damaged"):
+        LightGBMCheckpoint.from_directory(tmp_path).get_model()
+
+
+# -- prediction -------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_data_gives_the_same_predictions(booster: lightgbm.Booster) -> None:
+    expected = booster.predict(FEATURES)
+    predictor = LightGBMPredictor(booster)
+    frame = FRAME.set_index(np.arange(200) + 1000)[["y", "f3", "f1", "f0", "f2", "f4"]]  # another order, one more
+    answer = predictor.predict(frame)
+    assert list(answer.columns) == ["predictions"]
+    assert list(answer.index) == list(frame.index)
+    assert answer.predictions.tolist() == expected.tolist()
+    table = predictor.predict(pa.Table.from_pandas(frame, preserve_index=False))
+    assert table.column("predictions").to_pylist() == expected.tolist()
+    batch = predictor.predict(pa.RecordBatch.from_pandas(frame, preserve_index=False))
+    assert isinstance(batch, pa.RecordBatch)
+    arrays = predictor.predict({name: frame[name].to_numpy() for name in frame})
+    assert arrays["predictions"].tolist() == expected.tolist()
+    assert predictor.predict(FEATURES.to_numpy()).tolist() == expected.tolist()
+
+
+def test_several_values_per_row(classifier: lightgbm.Booster) -> None:
+    predictor = LightGBMPredictor(classifier)
+    answer = predictor.predict(FEATURES)
+    assert list(answer.columns) == ["predictions_0", "predictions_1", "predictions_2"]
+    assert np.allclose(answer.sum(axis=1), 1)
+    assert np.allclose(predictor.predict(FEATURES.to_numpy()), classifier.predict(FEATURES))
+
+
+def test_keywords_go_to_the_booster(booster: lightgbm.Booster) -> None:
+    predictor = LightGBMPredictor(booster)
+    leaves = predictor.predict(FEATURES, pred_leaf=True)
+    assert leaves.shape == (200, 6)
+    few = predictor.predict(FEATURES, num_iteration=2)
+    assert few.predictions.tolist() == booster.predict(FEATURES, num_iteration=2).tolist()
+
+
+def test_no_rows_give_no_predictions(classifier: lightgbm.Booster) -> None:
+    predictor = LightGBMPredictor(classifier)
+    assert predictor.predict(FEATURES[:0]).shape == (0, 3)
+    assert predictor.predict(pa.Table.from_pandas(FEATURES[:0])).column_names == [f"predictions_{n}" for n in range(3)]
+
+
+def test_columns_can_be_chosen(booster: lightgbm.Booster) -> None:
+    predictor = LightGBMPredictor(booster)
+    renamed = FRAME.rename(columns={f"f{index}": f"g{index}" for index in range(5)})
+    answer = predictor.predict(renamed, feature_columns=[f"g{index}" for index in range(5)])
+    assert answer.predictions.tolist() == booster.predict(FEATURES).tolist()
+    with pytest.raises(DataError, match="has no column 'g9'"):
+        predictor.predict(renamed, feature_columns=["g9"])
+    with pytest.raises(DataError, match=r"has 2 features .f0, f1., the model was trained on 5"):
+        predictor.predict(FEATURES[["f0", "f1"]])
+    with pytest.raises(ConfigError, match="names, which an array has not"):
+        predictor.predict(FEATURES.to_numpy(), feature_columns=["f0"])
+
+
+def test_a_model_trained_on_categories_of_pandas_knows_them() -> None:
+    frame = pd.DataFrame({"c": pd.Categorical(list("abcd") * 50), "x": FRAME.f0})
+    params = {"objective": "regression", "verbosity": -1, "min_data_per_group": 1, "cat_smooth": 0}
+    model = lightgbm.train(params, lightgbm.Dataset(frame, frame.c.cat.codes * 1.0), 5)
+    reordered = frame.assign(c=pd.Categorical(frame.c, categories=list("dcba")))[["x", "c"]]
+    answer = LightGBMPredictor(model).predict(reordered)
+    assert answer.predictions.tolist() == model.predict(frame).tolist()
+
+
+def test_categories_need_names() -> None:
+    frame = pd.DataFrame({"c": list("ab") * 50, "x": np.arange(100.0), "y": np.arange(100.0) % 2})
+    result = quick_trainer({"train": frame}, workers=1, run_config={"engine": "inline"}).fit()
+    predictor = LightGBMPredictor.from_checkpoint(result.checkpoint)
+    with pytest.raises(ConfigError, match=r"has categories \(c\): give the columns by name"):
+        predictor.predict(frame[["x", "x"]].to_numpy())
+
+
+def test_the_preprocessor_of_the_training_is_applied(tmp_path: Path) -> None:
+    frame = FRAME.assign(f0=FRAME.f0 * 100 + 7)
+    trainer = quick_trainer(
+        {"train": frame}, workers=1, run_config={"engine": "inline"}, preprocessor=StandardScaler(["f0"])
+    )
+    result = trainer.fit()
+    predictor = LightGBMPredictor.from_checkpoint(result.checkpoint)
+    scaled = (frame.f0 - frame.f0.mean()) / frame.f0.std(ddof=0)
+    expected = result.checkpoint.get_model().predict(FEATURES.assign(f0=scaled))
+    assert predictor.predict(frame).predictions.tolist() == pytest.approx(expected.tolist(), rel=1e-9)
+
+
+def test_a_dataset_is_predicted_in_batches(booster: lightgbm.Booster) -> None:
+    from paceline import data
+
+    checkpoint = LightGBMCheckpoint.from_model(booster)
+    answer = BatchPredictor.from_checkpoint(checkpoint, LightGBMPredictor).predict(
+        data.from_pandas(FRAME), batch_size=64, keep_columns=["y"]
+    )
+    frame = answer.to_pandas()
+    assert frame.predictions.tolist() == booster.predict(FEATURES).tolist()
+    assert frame.y.tolist() == FRAME.y.tolist()
+
+
+def test_a_predictor_is_not_pickled(booster: lightgbm.Booster) -> None:
+    with pytest.raises(TypeError, match="from_checkpoint"):
+        pickle.dumps(LightGBMPredictor(booster))
