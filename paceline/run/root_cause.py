@@ -40,6 +40,7 @@ _COLLATERAL_PHRASES = (
     "rank has been lost",
     "gloo/transport",
     "nccl communicator was aborted",
+    "src/collective/result.cc",  # of XGBoost's network layer
 )
 
 

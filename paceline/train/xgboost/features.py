@@ -1,6 +1,6 @@
 """Columns of an Arrow table as XGBoost's features, and what becomes of each type.
 
-Numbers stay as they are, half floats become floats. Booleans are 0 and 1. Decimals become doubles. Text and
+Integers stay as they are, other numbers become single floats, as XGBoost computes. Booleans are 0 and 1. Text and
 dictionary columns are categories. A column of vectors of one length, such as Concatenator makes, becomes one feature
 per element: "x_0", "x_1", ... Nulls and NaN are missing values. Dates, times, durations, lists of several lengths and
 structs have no obvious number: they are refused by name.
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 _DATES = "make numbers of it first (days since a date, year, weekday)"
 
 
-def feature_table(table: pa.Table, where: str, categories: Mapping[str, pa.Array]) -> pa.Table:
-    """The features of these rows; `categories` has those of every categorical column."""
+def feature_table(columns_of: dict[str, pa.ChunkedArray], where: str, categories: Mapping[str, pa.Array]) -> pa.Table:
+    """The features of these columns; `categories` has those of every categorical one.
+
+    The columns are taken out of the dict one by one, so that there are never two copies of all of them.
+    """
     names: list[str] = []
     columns: list[pa.Array] = []
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        for feature, values in _features(name, contiguous(column), where, categories):
+    for name in list(columns_of):
+        for feature, values in _features(name, columns_of.pop(name), where, categories):
             names.append(feature)
             columns.append(values)
     twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set()
@@ -75,9 +78,10 @@ def vectors(column: pa.Array, name: str, where: str) -> NDArray[Any] | None:
 
 
 def _features(
-    name: str, column: pa.Array, where: str, categories: Mapping[str, pa.Array]
+    name: str, chunks: pa.ChunkedArray, where: str, categories: Mapping[str, pa.Array]
 ) -> Iterator[tuple[str, pa.Array]]:
-    data_type = column.type
+    data_type = chunks.type
+    column = contiguous(chunks)
     matrix = vectors(column, name, where)
     if matrix is not None:
         for index, values in enumerate(matrix.T):
@@ -89,7 +93,7 @@ def _features(
     elif is_plain(data_type) or pt.is_boolean(data_type):
         yield name, _plain(column)
     elif pt.is_decimal(data_type):
-        yield name, pc.cast(column, pa.float64())
+        yield name, _plain(pc.cast(column, pa.float64()))
     elif pt.is_null(data_type):
         yield name, pc.cast(column, pa.float32())
     else:
@@ -101,8 +105,8 @@ def _features(
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """As XGBoost takes it: it knows no half floats and no bits."""
-    if pt.is_float16(column.type):
+    """As XGBoost takes it: it knows no half floats and no bits, and makes single floats of double ones itself."""
+    if pt.is_floating(column.type):
         return pc.cast(column, pa.float32())
     return pc.cast(column, pa.int8()) if pt.is_boolean(column.type) else column
 

@@ -39,6 +39,16 @@ class XGBoostLoop:
             _Training(self.task).run()
 
 
+@dataclass
+class _Model:
+    """The booster as it is by now. Apart from the training, so that the matrices are gone as soon as that is over."""
+
+    booster: xgboost.Booster
+
+    def checkpoint(self) -> XGBoostCheckpoint:
+        return XGBoostCheckpoint.from_model(self.booster)
+
+
 class _Training:
     def __init__(self, task: TreeTask) -> None:
         import xgboost
@@ -52,27 +62,27 @@ class _Training:
         self._train = matrices["train"]
         self._objective = task.train_kwargs.get("obj")
         start = session.get_checkpoint()
-        model = None if start is None else XGBoostCheckpoint.from_checkpoint(start).get_model()
-        self._booster = xgboost.Booster(dict(self._params), list(matrices.values()), model_file=model)
-        self._done = 0 if model is None else model.num_boosted_rounds()
-        self._rounds = Rounds(task, lambda: XGBoostCheckpoint.from_model(self._booster))
+        before = None if start is None else XGBoostCheckpoint.from_checkpoint(start).get_model()
+        self._model = _Model(xgboost.Booster(dict(self._params), list(matrices.values()), model_file=before))
+        self._done = 0 if before is None else before.num_boosted_rounds()
+        self._rounds = Rounds(task, self._model.checkpoint)
 
     def run(self) -> None:
         if self._done >= self._task.num_boost_round:
             self._report_finished()
             return
         container = self._callbacks()
-        self._booster = container.before_training(self._booster)
+        self._model.booster = container.before_training(self._model.booster)
         if self._done:
             from paceline.train.xgboost.resume import take_up, was_over
 
-            if self._rounds.has_rows and was_over(container.callbacks, self._booster, self._done):
+            if self._rounds.has_rows and was_over(container.callbacks, self._model.booster, self._done):
                 return
-            container.callbacks = take_up(container.callbacks, self._booster, self._done)
+            container.callbacks = take_up(container.callbacks, self._model.booster, self._done)
         try:
             self._boost(container)
         except StopTraining:
-            self._booster = container.after_training(self._booster)
+            self._model.booster = container.after_training(self._model.booster)
             self._rounds.end()
             raise
         self._rounds.end()
@@ -80,15 +90,15 @@ class _Training:
     def _boost(self, container: CallbackContainer) -> None:
         draws = _draws_samples(self._params)
         for done in range(self._done, self._task.num_boost_round):
-            if container.before_iteration(self._booster, done, self._train, self._evals):
-                self._booster = container.after_training(self._booster)
+            if container.before_iteration(self._model.booster, done, self._train, self._evals):
+                self._model.booster = container.after_training(self._model.booster)
                 return
             if draws:
                 self._forget_draws()
-            self._booster.update(self._train, done, self._objective)
-            stops = container.after_iteration(self._booster, done, self._train, self._evals)
+            self._model.booster.update(self._train, done, self._objective)
+            stops = container.after_iteration(self._model.booster, done, self._train, self._evals)
             if stops or done + 1 == self._task.num_boost_round:
-                self._booster = container.after_training(self._booster)
+                self._model.booster = container.after_training(self._model.booster)
                 stops = True
             self._rounds.report(done + 1, latest_values(container.history))
             if stops:
@@ -106,7 +116,7 @@ class _Training:
             stacklevel=2,
         )
         container = CallbackContainer([], self._metric(), output_margin=callable(self._objective))
-        container.after_iteration(self._booster, self._done - 1, self._train, self._evals)
+        container.after_iteration(self._model.booster, self._done - 1, self._train, self._evals)
         self._rounds.report(self._done, latest_values(container.history))
         self._rounds.end()
 
@@ -133,9 +143,9 @@ class _Training:
         sampler of columns from its first round on. XGBoost makes that object anew when the tree method changes.
         """
         method = self._params.get("tree_method", "auto")
-        self._booster.set_param("tree_method", "hist" if method == "approx" else "approx")
-        self._booster.save_config()  # applies it
-        self._booster.set_param("tree_method", method)
+        self._model.booster.set_param("tree_method", "hist" if method == "approx" else "approx")
+        self._model.booster.save_config()  # applies it
+        self._model.booster.set_param("tree_method", method)
 
 
 def _complete(task: TreeTask) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from paceline.train.xgboost.rows import RowValues
 PASSED_ON = ("missing", "feature_weights", "nthread", "max_bin")
 """Entries of dmatrix_params that XGBoost's matrices take as they are."""
 
-MEMORY_PART = 0.4
-"""How much of a worker's share of memory the rows may take: the matrix made of them is beside them for a moment."""
+MEMORY_PART = 0.3
+"""How much of a worker's share of memory the rows may take: reading them and building the matrix takes two and a half
+times as much for a moment."""
 
 
 class MatrixReader:
@@ -48,6 +49,7 @@ class MatrixReader:
         for name in self._names:
             self._check_categorical(name)
             matrices[name] = self._matrix(name, matrices.get("train"))
+            _release_unused()
         return matrices
 
     # -- one dataset --------------------------------------------------------------------------
@@ -65,9 +67,10 @@ class MatrixReader:
             )
         if external:
             return self._external_matrix(name, train, options)
-        table = read_shard(name, query_column=self._entries(name).get("qid"), columns=self._columns[name])
-        arguments = {**self._arguments(name, table), **options}
-        del table
+        queries = self._entries(name).get("qid")
+        arguments = self._arguments(name, read_shard(name, query_column=queries, columns=self._columns[name]))
+        arguments.update(options)
+        _release_unused()
         if by_quantiles:
             return xgboost.QuantileDMatrix(**arguments, ref=train)
         del arguments["max_bin"]
@@ -95,9 +98,11 @@ class MatrixReader:
         """The rows of a table as keyword arguments of a matrix."""
         entries = self._entries(name)
         beside = self._rows[name].of(table)
-        features = feature_table(table.drop_columns(list(self._rows[name].names)), _told(name), self._categories)
-        if not features.num_columns:
+        columns = {column: table.column(column) for column in self._feature_schema(name).names}
+        if not columns:
             raise DataError(f"{_told(name)} has no column that is a feature; it has {', '.join(table.column_names)}.")
+        del table
+        features = feature_table(columns, _told(name), self._categories)
         names = entries.get("feature_names")
         if names is not None:
             if len(names) != features.num_columns:
@@ -159,6 +164,11 @@ class MatrixReader:
 def trains_by_quantiles(params: Mapping[str, Any]) -> bool:
     """Whether trees are grown on histograms, as XGBoost does unless told otherwise."""
     return params.get("tree_method", "auto") in ("auto", "hist") and "updater" not in params
+
+
+def _release_unused() -> None:
+    """Give back what reading took, which Arrow would keep for more rows: XGBoost needs memory now."""
+    pa.default_memory_pool().release_unused()
 
 
 def _row_bytes(schema: pa.Schema) -> float:

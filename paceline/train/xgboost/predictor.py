@@ -137,15 +137,16 @@ class XGBoostPredictor(Predictor):
             values[:, index] = column.to_numpy()
         return values
 
-    def _with_codes(self, data: pa.Table) -> pa.Table:
+    def _with_codes(self, data: pa.Table) -> dict[str, pa.ChunkedArray]:
+        import pyarrow as pa
+
         from paceline.data.column_arrays import contiguous
         from paceline.train.xgboost.features import codes_of
 
-        for index, (name, column) in enumerate(zip(data.column_names, data.columns, strict=True)):
-            if name in self._categories:
-                codes = codes_of(contiguous(column), self._categories[name], name, _WHERE)
-                data = data.set_column(index, name, codes)
-        return data
+        columns = dict(zip(data.column_names, data.columns, strict=True))
+        for name, categories in self._categories.items():
+            columns[name] = pa.chunked_array([codes_of(contiguous(columns[name]), categories, name, _WHERE)])
+        return columns
 
     # -- predicting ---------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xgboost
+from xgboost.callback import TrainingCallback
 
 from paceline import data
 from paceline.air import RunConfig, ScalingConfig, session
@@ -104,6 +107,30 @@ def last_error(history: dict[str, Any]) -> dict[str, Any]:
 def test_a_function_may_make_the_row() -> None:
     result = trainer_of({"results_postprocessing_fn": last_error}).fit()
     assert rows_of(result, "rounds") == [1, 2, 3, 4, 5]
+
+
+def die_in_round_two(config: dict[str, Any]) -> None:
+    class Die(TrainingCallback):
+        def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+            if epoch == 1 and session.get_world_rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return False
+
+    rows = session.get_dataset_shard("train").to_pandas()
+    matrix = xgboost.QuantileDMatrix(rows.drop(columns="y"), rows["y"], nthread=1)
+    xgboost.train(PARAMS, matrix, 50, callbacks=[Die()])
+
+
+def test_the_death_of_a_worker_is_the_cause_and_what_xgboost_says_about_it_is_not() -> None:
+    trainer = XGBoostTrainer(
+        die_in_round_two,
+        train_loop_config={},
+        datasets={"train": data.from_pandas(numbers())},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(verbose=0),
+    )
+    with pytest.raises(TrainingFailedError, match=r"rank 1: .*SIGKILL"):
+        trainer.fit()
 
 
 def test_slips_are_told() -> None:

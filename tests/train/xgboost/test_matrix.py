@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 import xgboost
 from sklearn.datasets import load_breast_cancer
+from xgboost.callback import TrainingCallback
 
 from paceline import data
+from paceline.air import RunConfig
 from paceline.air.errors import TrainingFailedError
 from paceline.data.preprocessors import Concatenator
-from paceline.train.xgboost import XGBoostPredictor
+from paceline.train.xgboost import XGBoostPredictor, collective, matrix
 from tests.train.xgboost.boosting import FEW_VALUES, quick_trainer, rows_of, trees
 
 SMALL = {**FEW_VALUES, "objective": "reg:squarederror", "max_depth": 3}
@@ -148,6 +151,33 @@ def test_rows_from_disk_make_the_same_model(tmp_path: Path) -> None:
     assert trees(outside.checkpoint.get_model()) == trees(inside.checkpoint.get_model())
     assert outside.metrics["valid-rmse"] == pytest.approx(inside.metrics["valid-rmse"], rel=1e-6)
     assert not [path for path in Path(outside.log_dir).rglob("*") if ".xgboost" in path.name or "page" in path.name]
+
+
+class NoteFiles(TrainingCallback):
+    """Writes down what XGBoost keeps on disk while it trains."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        assert collective.place.scratch is not None
+        self.file.write_text(" ".join(os.listdir(collective.place.scratch)))
+        return False
+
+
+@pytest.mark.parametrize(("memory", "on_disk"), [(16 << 30, False), (10_000, True)])
+def test_rows_that_do_not_fit_into_memory_are_read_from_disk(
+    memory: int, on_disk: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(matrix, "memory_limit", lambda: memory)
+    notes = tmp_path / "files"
+    run_config = RunConfig(verbose=0, engine="inline")
+    result = quick_trainer(
+        {"train": numbers()}, params=SMALL, workers=1, run_config=run_config, callbacks=[NoteFiles(notes)]
+    ).fit()
+    assert bool(notes.read_text()) is on_disk
+    assert not [path for path in Path(result.log_dir).rglob("*") if ".xgboost" in path.name]
 
 
 def test_booleans_decimals_halves_and_nulls_are_numbers() -> None:
