@@ -49,10 +49,11 @@ def time_passes(predict: Callable[[Path | None], tuple[int, float]], passes: int
         started = time.perf_counter()
         seen = predict(target)
         seconds.append(time.perf_counter() - started)
+        peak = processes.peak_mb()
         if target is not None:
             seen = _read_back(target)
             shutil.rmtree(target)
-    workload.write_out({"seconds": seconds, "rows": seen[0], "sum": seen[1], "peak_mb": processes.peak_mb()})
+    workload.write_out({"seconds": seconds, "rows": seen[0], "sum": seen[1], "peak_mb": peak})
 
 
 def _read_back(folder: Path) -> tuple[int, float]:

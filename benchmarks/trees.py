@@ -2,8 +2,8 @@
 
 `fit() as a whole` is the life of a fresh process, on every side: interpreter, imports, Parquet files, matrix, rounds
 with their evaluation, the final model in a file, the end of all processes. `rounds` is the time from the end of the
-first round to the end of the last one: as the library's own callback sees them where it runs alone (and with Ray, in
-rank 0), and as the run's rows tell where paceline trains, so that reporting is in it.
+first round to the end of the last one: as a callback of the library sees them where it runs alone, and as the rows of
+the run tell with paceline and Ray, so that reporting is in it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,24 @@ NUMBER = {"xgboost": "16", "lightgbm": "17"}
 NAME = {"xgboost": "XGBoost", "lightgbm": "LightGBM"}
 REFERENCE = {"xgboost": ("3.6 s", "6.5 s"), "lightgbm": ("5.2 s", "6.7 s")}
 RAY_REFERENCE = {"xgboost": ("5.2 s", "41.5 s"), "lightgbm": ("7.5 s", "44.7 s")}
+OURS_SCRIPT = OURS / "tree_fit.py"
+ALONE = "one process, 2 threads"
 MOST = Target("ratio", "most", 1.1)
 LOSS_TOLERANCE = 0.005
 """Sketches of shards that are merged differ a little from one sketch of all rows."""
 
 
+def row_count(bench: Bench) -> int:
+    return bench.repeats(tree_workload.ROWS, tree_workload.ROWS // 5)
+
+
+def size(bench: Bench) -> str:
+    return f"{row_count(bench) // 1000}k x {len(tree_workload.FEATURES)}"
+
+
 def train_files(bench: Bench) -> Path:
     folder = bench.scratch / "tree-rows"
-    return folder if folder.exists() else tree_workload.write_files(folder, tree_workload.ROWS)
+    return folder if folder.exists() else tree_workload.write_files(folder, row_count(bench))
 
 
 def valid_files(bench: Bench) -> Path:
@@ -45,55 +55,54 @@ def lightgbm(bench: Bench) -> Iterator[Row]:
 
 
 def _library(bench: Bench, library: str) -> Iterator[Row]:
+    number, what = NUMBER[library], f"{NAME[library]} {size(bench)}"
     train, valid = str(train_files(bench)), str(valid_files(bench))
-    alone = PEERS / f"{library}_alone.py"
-    for warm_up in (OURS / "tree_fit.py", library, train), (alone, train):
-        bench.run(*warm_up)
-    ours, theirs = _in_turn(bench, library, [train])
-    yield from _rows(library, "", ours, theirs, MOST)
-    ours_valid, theirs_valid = _in_turn(bench, library, [train, valid])
-    yield from _rows(library, f", {tree_workload.VALID_ROWS // 1000}k validation rows", ours_valid, theirs_valid, MOST)
-    what = f"{NAME[library]}, peak memory of all processes"
-    weights = _peak_mb(bench, OURS / "tree_fit.py", library, train), _peak_mb(bench, alone, train)
-    yield Row(NUMBER[library], what, "MB", [weights[0]], "one process", [weights[1]], note="sum of PSS")
+    bench.run(OURS_SCRIPT, library, train)  # reads the files of the library once, for both sides
+    ours, theirs = _in_turn(bench, library, train)
+    yield from _rows(number, what, ours, ALONE, theirs, REFERENCE[library], MOST)
+    with_valid = f"{what} and {tree_workload.VALID_ROWS // 1000}k validation rows"
+    ours_valid, theirs_valid = _in_turn(bench, library, train, valid)
+    yield from _rows(number, with_valid, ours_valid, ALONE, theirs_valid, ("-", "-"), MOST)
+    weights = [_peak_mb(bench, OURS_SCRIPT, library, train)], [_peak_mb(bench, _alone(library), train)]
+    yield Row(number, f"{what}: peak memory", "MB", weights[0], ALONE, weights[1], note="sum of PSS of all processes")
     if bench.has_ray:
         ray = [bench.run(PEERS / "ray_tree_fit.py", library, train)]
-        yield from _rows(library, "", ours, ray, None, "Ray Train", RAY_REFERENCE[library])
+        yield from _rows(number, what, ours, "Ray Train", ray, RAY_REFERENCE[library])
 
 
-def _in_turn(bench: Bench, library: str, folders: list[str]) -> tuple[list[Outcome], list[Outcome]]:
+def _alone(library: str) -> Path:
+    return PEERS / f"{library}_alone.py"
+
+
+def _in_turn(bench: Bench, library: str, *folders: str) -> tuple[list[Outcome], list[Outcome]]:
     ours, theirs = [], []
     for _ in range(bench.repeats(5, 2)):
-        ours.append(bench.run(OURS / "tree_fit.py", library, *folders))
-        theirs.append(bench.run(PEERS / f"{library}_alone.py", *folders))
+        ours.append(bench.run(OURS_SCRIPT, library, *folders))
+        theirs.append(bench.run(_alone(library), *folders))
     return ours, theirs
 
 
 def _rows(
-    library: str,
-    variant: str,
+    number: str,
+    what: str,
     ours: list[Outcome],
+    peer: str,
     theirs: list[Outcome],
-    target: Target | None,
-    peer: str = "one process",
-    reference: tuple[str, str] | None = None,
+    references: tuple[str, str],
+    target: Target | None = None,
 ) -> Iterator[Row]:
-    """Rounds alone and the whole, after a look at whether both sides have learnt the same."""
+    """The rounds and the whole, after a look at whether both sides have learnt the same."""
     losses, expected = ours[0].data["losses"], theirs[0].data["losses"]
     for name, loss in expected.items():
         if abs(losses[name] - loss) > LOSS_TOLERANCE * loss:
             raise MeasureError(f"{name} loss {losses[name]:.5f} here, {loss:.5f} with {peer}: not the same work")
-    size = f"{NAME[library]} {tree_workload.ROWS // 1000}k x {len(tree_workload.FEATURES)}{variant}"
-    references = reference or (REFERENCE[library] if not variant else ("-", "-"))
-    figures = {
-        f"rounds 2 to {tree_workload.ROUNDS}": ([_rounds(each) for each in ours], [_rounds(each) for each in theirs]),
-        "fit() as a whole": ([each.seconds for each in ours], [each.seconds for each in theirs]),
-    }
-    for (what, (mine, peers)), expected_here in zip(figures.items(), references, strict=True):
+    rounds = [_rounds(each) for each in ours], [_rounds(each) for each in theirs]
+    whole = [each.seconds for each in ours], [each.seconds for each in theirs]
+    named = {f"rounds 2 to {tree_workload.ROUNDS}": rounds, "fit() as a whole": whole}
+    for (part, (mine, peers)), reference in zip(named.items(), references, strict=True):
         note = f"spread {spread(mine)}, {peer} {spread(peers)}"
         yield Row(
-            NUMBER[library], f"{size}: {what}", "s", mine, peer, peers, target, expected_here, note,
-            paired=target is not None,
+            number, f"{what}: {part}", "s", mine, peer, peers, target, reference, note, paired=target is not None
         )  # fmt: skip
 
 
