@@ -84,7 +84,7 @@ class Predictor(ABC):
         kind = kinds.kind_of(data, type(self).__name__)
         prepared = data if self._preprocessor is None else kinds.preprocessed(data, self._preprocessor)
         answer = self._answer(prepared, kind, kwargs)
-        return kinds.answer_like(answer, data, kinds.rows_of(prepared), type(self).__name__)
+        return kinds.answer_like(answer, data, type(self).__name__)
 
     def _answer(self, data: Any, kind: BatchFormat, kwargs: dict[str, Any]) -> Any:
         """By the method for this kind of data if there is one; otherwise by another, with the data converted."""

@@ -94,7 +94,13 @@ def preprocessed(data: Any, preprocessor: Preprocessor) -> Any:
             f"A bare array has no names of columns, which {type(preprocessor).__name__} needs: give a dict of arrays "
             'by column, {"x": array}, or a DataFrame.'
         )
-    return preprocessor.transform_batch(data)
+    prepared = preprocessor.transform_batch(data)
+    if (made := rows_of(prepared)) != (given := rows_of(data)):
+        raise DataError(
+            f"{type(preprocessor).__name__} made {made} rows of {given}: predictions would not belong to the given "
+            "rows any more. Leave rows out before they are predicted; of a dataset: dataset.filter(...)"
+        )
+    return prepared
 
 
 def as_table(data: Any) -> pa.Table:
@@ -109,19 +115,21 @@ def converted(data: Any, kind: BatchFormat, predictor: str) -> Any:
                 f"{predictor} predicts columns, but the array has {data.ndim} dimensions. Give rows x features, or "
                 "name the array: a dict of one column."
             )
-        matrix = data.reshape(len(data), -1) if data.size else data.reshape(len(data), 1)
+        matrix = data if data.ndim == 2 else data.reshape(-1, 1)
+        if not matrix.shape[1]:
+            raise ConfigError(f"{predictor} predicts columns, but the array has none: its shape is {data.shape}.")
         data = {str(index): np.ascontiguousarray(column) for index, column in enumerate(matrix.T)}
     return to_batch(from_batch(data, f"What {predictor} was given"), kind, copy=True)
 
 
-def answer_like(answer: Any, data: Any, rows: int, predictor: str) -> Any:
-    """What a model returned, as the kind of data that it was asked with. It must have `rows` rows."""
+def answer_like(answer: Any, data: Any, predictor: str) -> Any:
+    """What a model returned, as the kind of data that it was asked with. It must have as many rows."""
     what = f"What {predictor} returned"
     if answer is None:
         raise DataError(f"{predictor} returned None. Does it lack a return statement?")
     if isinstance(answer, np.ndarray):
         answer = {PREDICTIONS: answer}
-    _check_answer(answer, rows, what)
+    _check_answer(answer, rows_of(data), what)
     if isinstance(data, np.ndarray | Mapping):
         columns: Any = answer if _is_arrays(answer) else to_batch(from_batch(answer, what), "numpy", copy=True)
         return _single_array(columns) if isinstance(data, np.ndarray) else dict(columns)
@@ -132,7 +140,7 @@ def answer_like(answer: Any, data: Any, rows: int, predictor: str) -> Any:
     if _is_frame(answer):
         return answer
     frame: Any = to_batch(from_batch(answer, what), "pandas", copy=True)
-    return frame.set_axis(data.index) if len(frame) == len(data) else frame
+    return frame.set_axis(data.index)
 
 
 def _check_answer(answer: Any, rows: int, what: str) -> None:

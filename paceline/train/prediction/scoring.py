@@ -10,6 +10,7 @@ from paceline.air.errors import DataError
 from paceline.data.iteration.background import Background
 from paceline.data.operations.user_function import UserFunction
 from paceline.data.operations.user_operation import UserOperation
+from paceline.train.prediction.kinds import preprocessed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +53,8 @@ class Scorer:
     def __call__(self, batch: pa.Table) -> pa.Table:
         predictions = self._predictor.predict(self._features(batch), **self._task.predict_kwargs)
         for name in self._task.keep_columns:
+            if name not in batch.column_names:
+                raise DataError(f"keep_columns has {name!r}, but the columns of the dataset are {batch.column_names}")
             if name in predictions.column_names:
                 raise DataError(
                     f"keep_columns has {name!r}, but the predictions have a column of that name too. Give the one of "
@@ -62,14 +65,7 @@ class Scorer:
 
     def _features(self, batch: pa.Table) -> pa.Table:
         """What the model looks at."""
-        data = batch
-        if self._preprocessor is not None:
-            data = self._preprocessor.transform_batch(batch)
-            if data.num_rows != batch.num_rows:
-                raise DataError(
-                    f"{type(self._preprocessor).__name__} made {data.num_rows} rows of {batch.num_rows}: predictions "
-                    "would not belong to the rows of the dataset any more. Leave rows out before: dataset.filter(...)"
-                )
+        data = batch if self._preprocessor is None else preprocessed(batch, self._preprocessor)
         wanted = self._task.feature_columns
         if wanted is None:
             return data

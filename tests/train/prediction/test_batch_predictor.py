@@ -183,6 +183,12 @@ def test_a_column_that_is_not_there_is_told_at_once(name: str) -> None:
         BatchPredictor(line_checkpoint(), ArrowLine).predict(numbers(3), **{name: ["nmae"]})
 
 
+def test_a_column_to_keep_that_a_function_did_not_make_is_told() -> None:
+    made = numbers(3).map_batches(lambda batch: {"x": batch["x"]})
+    with pytest.raises(DataError, match=r"keep_columns has 'id', but the columns of the dataset are \['x'\]"):
+        BatchPredictor(line_checkpoint(), ArrowLine).predict(made, keep_columns=["id"]).to_pandas()
+
+
 def test_a_column_that_the_preprocessor_misses_is_told_at_once() -> None:
     predictor = BatchPredictor(line_checkpoint(MinMaxScaler(["x"]).fit(numbers(3))), ArrowLine)
     with pytest.raises(ConfigError, match="MinMaxScaler: there is no column 'x'"):

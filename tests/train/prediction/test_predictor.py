@@ -159,6 +159,14 @@ def test_a_function_of_frames_is_called_after_its_preprocessor() -> None:
     assert predictor.predict(pd.DataFrame({"x": [1.0, 2.0]}))["predictions"].tolist() == [0.25, 0.5]
 
 
+@LINES
+def test_a_preprocessor_must_not_leave_rows_out(line: type[Line]) -> None:
+    predictor = line(preprocessor=BatchMapper(lambda frame: frame[frame["x"] > 1], "pandas"))
+    for given in ({"x": X}, pd.DataFrame({"x": X}), pa.table({"x": X})):
+        with pytest.raises(DataError, match="BatchMapper made 2 rows of 3: predictions would not belong"):
+            predictor.predict(given)
+
+
 def test_a_bare_array_cannot_go_through_a_preprocessor() -> None:
     scaler = StandardScaler(["x"]).fit(data.from_items([{"x": 0.0}, {"x": 4.0}]))
     with pytest.raises(ConfigError, match="no names of columns, which StandardScaler needs: give a dict"):
@@ -200,6 +208,11 @@ def test_data_of_another_kind_is_refused(given: Any, message: str) -> None:
 def test_for_a_dataset_there_is_another_class() -> None:
     with pytest.raises(ConfigError, match=r"For a dataset: BatchPredictor\.from_checkpoint"):
         NumpyLine().predict(data.range(3))  # type: ignore[arg-type]
+
+
+def test_an_array_without_columns_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"the array has none: its shape is \(3, 0\)"):
+        PandasLine().predict(np.zeros((3, 0)))
 
 
 def test_an_array_of_many_dimensions_has_no_columns() -> None:
