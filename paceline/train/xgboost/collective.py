@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -61,9 +63,12 @@ def join(arguments: Mapping[str, Any], timeout_s: float) -> None:
     global _joined
     from xgboost import collective
 
+    before = set(_listening())
     with contextlib.redirect_stdout(io.StringIO()):  # XGBoost greets every worker, whatever its verbosity
         collective.init(**arguments, dmlc_task_id=f"{place.rank:08d}", dmlc_timeout=int(timeout_s))
     _joined = True
+    for descriptor in set(_listening()) - before:
+        _keep_to_this_machine(descriptor)
     assert collective.get_rank() == place.rank
 
 
@@ -90,6 +95,21 @@ def gathered(value: T) -> list[T]:
         return [value]
     own = collective.get_rank()
     return [collective.broadcast(value if rank == own else None, rank) for rank in range(ranks)]  # type: ignore[misc]
+
+
+def _listening() -> Iterator[int]:
+    """The descriptors of this process on which connections are waited for."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as copy:
+            if copy.family == socket.AF_INET and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                yield int(name)
+
+
+def _keep_to_this_machine(descriptor: int) -> None:
+    """XGBoost listens on all interfaces for word that a worker failed, and ends the process at any connection: only
+    connections over loopback shall get there. Kernels before 5.7 do not let everybody say so."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
+        copy.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,42 @@ def test_workers_share_the_cores_unless_told_otherwise(given: dict[str, int], tm
     quick_trainer({"train": few_values()}, params=given, num_boost_round=1, callbacks=[NoteThreads(tmp_path)]).fit()
     expected = next(iter(given.values()), share)
     assert [int((tmp_path / f"rank_{rank}").read_text()) for rank in range(2)] == [expected, expected]
+
+
+class NoteSockets(TrainingCallback):
+    """Writes down where each worker waits for connections: an address, and the interface it is kept to."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        found = []
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                copy = socket.socket(fileno=os.dup(int(name)))
+            except OSError:  # no socket
+                continue
+            with copy:
+                internet = copy.family in (socket.AF_INET, socket.AF_INET6)
+                if internet and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    device = copy.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
+                    found.append([copy.getsockname()[0], device.rstrip(b"\0").decode()])
+        (self.folder / f"rank_{session.get_world_rank()}").write_text(json.dumps(found))
+        return False
+
+
+def test_workers_wait_for_connections_of_this_machine_only(tmp_path: Path) -> None:
+    quick_trainer({"train": few_values()}, num_boost_round=1, callbacks=[NoteSockets(tmp_path)]).fit()
+    for rank in range(2):
+        found = json.loads((tmp_path / f"rank_{rank}").read_text())
+        assert found, "XGBoost opens a socket in every worker"
+        assert all(address == "127.0.0.1" or device == "lo" for address, device in found)
+
+
+def test_one_worker_opens_no_socket(tmp_path: Path) -> None:
+    quick_trainer({"train": few_values()}, workers=1, num_boost_round=1, callbacks=[NoteSockets(tmp_path)]).fit()
+    assert json.loads((tmp_path / "rank_0").read_text()) == []
 
 
 def test_an_error_of_xgboost_is_told_without_its_machine_code() -> None:
