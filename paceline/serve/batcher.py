@@ -14,7 +14,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from paceline.air.errors import DataError
 from paceline.serve.answers import Answer, split
@@ -54,6 +54,10 @@ class Job:
             self.future.set_exception(Problem(504, f"There was no prediction within {seconds:g} s."))
 
 
+Work: TypeAlias = "queue.SimpleQueue[tuple[Model, list[Job]] | None]"
+"""Batches for the model's thread; None ends it."""
+
+
 class Batcher:
     """The queue in front of the model."""
 
@@ -66,14 +70,14 @@ class Batcher:
         self._due = False
         """A batch will be sent off as soon as the event loop gets to it."""
         self._timer: asyncio.TimerHandle | None = None
-        self._work: queue.SimpleQueue[tuple[Model, list[Job]] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._work: Work = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
+        """The one that the model's thread answers to; None: there is no thread."""
 
     async def predict(self, rows: Rows, *, arrow: bool, gone: Callable[[], bool] | None = None) -> Answer:
         """The predictions for these rows; raises the Problem that the client is told."""
         loop = asyncio.get_running_loop()
-        if self._thread is None:
+        if self._loop is not loop:
             self._start(loop)
         if len(self._waiting) >= self._limits.max_waiting:
             raise Problem(503, f"{len(self._waiting)} requests are waiting already. Try again.", headers=RETRY)
@@ -92,13 +96,21 @@ class Batcher:
     def close(self) -> None:
         """End the model's thread after what it is doing."""
         self._work.put(None)
+        self._loop = None
 
     # -- in the event loop ----------------------------------------------------------------
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin, or begin anew: an application can be run once more, in another loop, and what waited in the one
+        before has ended with it."""
+        self.close()
+        self._waiting.clear()
+        self._waiting_rows = 0
+        self._busy = self._due = False
+        self._timer = None
+        self._work = queue.SimpleQueue()
         self._loop = loop
-        self._thread = threading.Thread(target=self._run, name="paceline-model", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, args=(loop, self._work), name="paceline-model", daemon=True).start()
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         """Send a batch off at once, or when it is full or was waited for long enough."""
@@ -157,13 +169,12 @@ class Batcher:
 
     # -- in the model's thread ------------------------------------------------------------
 
-    def _run(self) -> None:
-        assert self._loop is not None
-        while (work := self._work.get()) is not None:
-            model, batch = work
+    def _run(self, loop: asyncio.AbstractEventLoop, work: Work) -> None:
+        while (task := work.get()) is not None:
+            model, batch = task
             outcomes = self._outcomes(model, batch)
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                self._loop.call_soon_threadsafe(self._finished, batch, outcomes)
+                loop.call_soon_threadsafe(self._finished, batch, outcomes)
 
     def _outcomes(self, model: Model, batch: list[Job]) -> Sequence[Answer | Problem]:
         try:
@@ -171,8 +182,9 @@ class Batcher:
         except BaseException as error:
             if len(batch) == 1:
                 return [_problem(error)]
-        # One of them is to blame: the others shall not suffer from it.
-        return [self._outcomes(model, [job])[0] if not job.over else _left() for job in batch]
+        # One of them is to blame: the others shall not suffer from it, nor wait until each was predicted by itself.
+        half = len(batch) // 2
+        return [*self._outcomes(model, batch[:half]), *self._outcomes(model, batch[half:])]
 
 
 def _left() -> Problem:

@@ -27,6 +27,11 @@ class InputColumns:
     """No other columns are wanted."""
 
     @cached_property
+    def names(self) -> tuple[str, ...]:
+        """In the model's order."""
+        return tuple(self.kinds)
+
+    @cached_property
     def only_numbers(self) -> bool:
         """Whether a row is nothing but numbers, so that rows are a matrix."""
         return self.complete and set(self.kinds.values()) == {"number"}
@@ -34,10 +39,9 @@ class InputColumns:
     @cached_property
     def values_of(self) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
         """Takes the values out of a row, in the model's order."""
-        names = list(self.kinds)
-        if len(names) == 1:  # itemgetter gives a bare value then
-            return lambda row: (row[names[0]],)
-        return itemgetter(*names)
+        if len(self.names) == 1:  # itemgetter gives a bare value then
+            return lambda row: (row[self.names[0]],)
+        return itemgetter(*self.names)
 
     def check_names(self, given: Iterable[str], where: str = "") -> None:
         """Refuse a request that lacks columns or has others."""

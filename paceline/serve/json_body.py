@@ -46,7 +46,7 @@ def decode(body: bytes, columns: InputColumns, max_rows: int, *, nameless: bool)
     if not isinstance(document, dict) or document.keys() not in _FORM_KEYS:
         raise Problem(422, f"The body does not say what the rows are. {FORMS}")
     named = document.get("columns")
-    if isinstance(named, dict):
+    if isinstance(named, dict) and len(document) == 1:
         return _from_columns(named, columns, max_rows)
     rows = document.get("rows", document.get("data"))
     if not isinstance(rows, list):
@@ -70,6 +70,8 @@ def _from_list(rows: list[Any], columns: InputColumns, max_rows: int, nameless: 
     if not nameless or not isinstance(rows[0], list):
         raise Problem(422, f"Rows must be objects with the names of columns. {FORMS}")
     matrix = _tensor(rows, "The rows")
+    if not matrix.shape[1]:
+        raise Problem(422, f"There are no columns. {FORMS}")
     return Rows(len(rows), matrix, ("matrix", matrix.dtype, matrix.shape[1:]))
 
 
@@ -96,7 +98,8 @@ def _numbers(rows: list[dict[str, Any]], columns: InputColumns) -> Rows | None:
         types = set(map(type, chain.from_iterable(values)))
         if len(values) < len(rows) or not types <= _NUMBERS_TRUTH_AND_NULL:
             return None
-        return Rows(len(rows), Numbers(tuple(columns.kinds), np.array(values, np.float64)), "numbers")
+        matrix = np.array(values, np.float64)
+        return Rows(len(rows), Numbers(columns.names, matrix), ("numbers", columns.names))
     except (KeyError, TypeError, OverflowError):
         return None
 

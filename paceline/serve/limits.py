@@ -25,8 +25,8 @@ class Limits:
 
     max_waiting: int = 1024
     """Requests that wait for the model."""
-    max_held_bytes: int = 256 << 20
-    """Bytes of all bodies that are being read or wait."""
+    max_held_bytes: int | None = None
+    """Bytes of all bodies that are being read or wait; None: 256 MiB, or one of the largest bodies."""
     header_timeout_s: float = 10.0
     body_timeout_s: float = 20.0
     write_timeout_s: float = 30.0
@@ -36,6 +36,10 @@ class Limits:
     max_idle_connections: int = 400
     """Connections without a request under way; of more than these the oldest is closed."""
     max_connections: int = 800
+
+    @property
+    def held_bytes(self) -> int:
+        return max(256 << 20, self.max_body_bytes) if self.max_held_bytes is None else self.max_held_bytes
 
     def __post_init__(self) -> None:
         whole_number(self.max_batch_size, "max_batch_size", least=1)

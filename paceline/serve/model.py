@@ -58,14 +58,21 @@ class Model:
         from paceline.data.formats import from_batch
         from paceline.train.predictor import prediction_columns
 
-        data = joined(parts, self.batch_format, self.number_types, as_matrix=self.takes_matrix)
+        order = self.columns.names if self.takes_matrix else None
+        data = joined(parts, self.batch_format, self.number_types, matrix_order=order)
+        rows = sum(part.count for part in parts)
         arguments = self.predict_kwargs
         if self.threads is not None:
-            arguments = {**self.threads.arguments(sum(part.count for part in parts)), **arguments}
+            arguments = {**self.threads.arguments(rows), **arguments}
         answer = self.predictor.predict(data, **arguments)
         if isinstance(answer, np.ndarray):
             answer = prediction_columns(answer) if self.takes_matrix else {"predictions": answer}
-        return from_batch(answer, f"What {type(self.predictor).__name__} returned")
+        predictions = from_batch(answer, f"What {type(self.predictor).__name__} returned")
+        if predictions.num_rows != rows:  # by a `predict` of the user's own: each request would get rows of others
+            raise ValueError(
+                f"{type(self.predictor).__name__} gave {predictions.num_rows} predictions for {rows} rows."
+            )
+        return predictions
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class PredictEndpoint:
         self._served = served
         self._batcher = batcher
         self._limits = limits
-        self._budget = Budget(limits.max_held_bytes)
+        self._budget = Budget(limits.held_bytes)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         unread = True

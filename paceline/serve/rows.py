@@ -68,13 +68,16 @@ def zeros(columns: InputColumns) -> Rows | None:
     """A row that every model over these columns can predict; None where not all of them are known to be numbers."""
     if not columns.only_numbers:
         return None
-    return Rows(1, Numbers(tuple(columns.kinds), np.zeros((1, len(columns.kinds)))), None)
+    return Rows(1, Numbers(columns.names, np.zeros((1, len(columns.names)))), None)
 
 
-def joined(parts: Sequence[Rows], batch_format: BatchFormat, types: NumberTypes, *, as_matrix: bool) -> Any:
+def joined(
+    parts: Sequence[Rows], batch_format: BatchFormat, types: NumberTypes, *, matrix_order: tuple[str, ...] | None = None
+) -> Any:
     """The rows of all requests, in this order, as a batch for a predictor.
 
-    `as_matrix`: one that takes the features as a bare array gets them so, which saves work for each column.
+    `matrix_order`: one that takes its features as a bare array, in this order, gets them so, which saves work for each
+    column. Rows that were read for the model before it may have another order, and keep their names.
     """
     first = parts[0].content
     contents: list[Any] = [part.content for part in parts]
@@ -84,7 +87,7 @@ def joined(parts: Sequence[Rows], batch_format: BatchFormat, types: NumberTypes,
         return to_batch(concat(contents), batch_format, copy=True)
     if isinstance(first, Numbers):
         matrix = first.matrix if len(parts) == 1 else np.concatenate([content.matrix for content in contents])
-        return matrix if as_matrix else _named(first.names, matrix, batch_format)
+        return matrix if first.names == matrix_order else _named(first.names, matrix, batch_format)
     arrays = []
     for name, (kind, values) in first.items():
         if len(parts) > 1:

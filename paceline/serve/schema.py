@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import shlex
 from typing import Any
 
 from paceline.serve import arrow_body, json_body
@@ -74,9 +75,9 @@ def _value_schema(kind: str) -> dict[str, Any]:
 
 def page(schema: dict[str, Any], model: Model, name: str, url: str) -> str:
     """The page at /docs."""
-    body = json.dumps(example(model))
+    body = shlex.quote(json.dumps(example(model)))  # names of columns are anybody's
     command = (
-        f"curl {url}/predict -H 'Authorization: Bearer <token>' \\\n  -H 'Content-Type: application/json' -d '{body}'"
+        f"curl {url}/predict -H 'Authorization: Bearer <token>' \\\n  -H 'Content-Type: application/json' -d {body}"
     )
     parts = [
         f"<h1>{html.escape(name)}</h1>",

@@ -32,7 +32,7 @@ def test_limits_are_those_of_the_server() -> None:
         f"{limits.max_body_bytes >> 20} MiB",
         f"{limits.max_rows:,} rows",
         f"within {limits.body_timeout_s:g} s",
-        f"{limits.max_held_bytes >> 20} MiB",
+        f"{limits.held_bytes >> 20} MiB",
         f"| {limits.max_waiting} |",
         f"within {limits.request_timeout_s:g} s",
         f"{limits.max_header_bytes >> 10} KiB, complete within {limits.header_timeout_s:g} s",

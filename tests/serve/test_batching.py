@@ -11,13 +11,17 @@ from typing import Any
 
 import pytest
 
+from paceline.data.preprocessors import BatchMapper
+from paceline.serve.limits import Limits
 from tests.serve.serving import Answer, Gated, Server, serving, until
 
 
 @contextmanager
-def busy(**limits: Any) -> Iterator[tuple[Server, Gated, ThreadPoolExecutor, Future[Answer]]]:
+def busy(
+    model: Gated | None = None, **limits: Any
+) -> Iterator[tuple[Server, Gated, ThreadPoolExecutor, Future[Answer]]]:
     """A server whose model is in the middle of a first prediction, and stays there until its gate is opened."""
-    model = Gated()
+    model = model or Gated()
     with serving(model, **limits) as server, ThreadPoolExecutor(32) as clients:
         model.gate.clear()
         first = clients.submit(server.predict, [{"x": 0}])
@@ -97,6 +101,32 @@ def test_one_bad_request_does_not_fail_those_that_wait_with_it(caplog: pytest.Lo
         assert "negative" in str(record.exc_info)
 
 
+def test_a_preprocessor_that_leaves_rows_out_does_not_mix_up_answers() -> None:
+    model = Gated()
+    model.set_preprocessor(BatchMapper(lambda frame: frame.dropna(), "pandas"))
+    with busy(model) as (server, _, clients, first):
+        waiting = send(server, clients, [[{"x": 1.5}, {"x": None}], [{"x": 2.5}, {"x": 3.5}]])
+        model.gate.set()
+        refused, kept = waiting
+        assert (refused.result().status, refused.result().reason[:34]) == (422, "BatchMapper made 1 rows of 2: pred")
+        assert [predictions(answer) for answer in (first, kept)] == [[0], [25, 35]]
+
+
+class Careless(Gated):
+    """Does not go by the rules of Predictor: what is missing is left out of the answer."""
+
+    def predict(self, data: Any, **kwargs: Any) -> Any:
+        return super().predict(data, **kwargs).dropna()
+
+
+def test_answers_that_lack_rows_do_not_mix_up_answers() -> None:
+    with busy(Careless()) as (server, model, clients, _):
+        waiting = send(server, clients, [[{"x": 1.5}, {"x": None}], [{"x": 2.5}, {"x": 3.5}]])
+        model.gate.set()
+        assert waiting[0].result().status == 500
+        assert predictions(waiting[1]) == [25, 35]
+
+
 def test_beyond_the_queue_clients_are_told_to_come_back() -> None:
     with busy(max_waiting=2) as (server, model, clients, first):
         waiting = send(server, clients, [[{"x": 1}], [{"x": 2}]])
@@ -114,6 +144,10 @@ def test_bodies_that_are_held_have_a_limit_together() -> None:
         model.gate.set()
         assert [answer.result().status for answer in (first, *waiting)] == [200, 200]
         assert server.predict([{"x": 2, "pad": "-" * 40}]).status == 200
+
+
+def test_one_body_of_the_largest_size_is_always_taken() -> None:
+    assert Limits(max_body_bytes=1 << 30).held_bytes == 1 << 30
 
 
 def test_a_prediction_that_takes_too_long_is_given_up_and_the_rest_goes_on() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +22,12 @@ import paceline.data
 from paceline import serve
 from paceline.air import Checkpoint
 from paceline.data.preprocessors import Chain, Concatenator, OneHotEncoder, StandardScaler
+from paceline.serve import json_body
 from paceline.serve.columns import input_columns
+from paceline.serve.model import loaded_model
 from paceline.train.predictor import Predictor
 from paceline.train.torch import TorchCheckpoint, TorchPredictor
+from paceline.train.xgboost import XGBoostPredictor
 from tests.serve.serving import ARROW, Server
 from tests.serve.test_requests import stream
 
@@ -81,6 +87,22 @@ def test_xgboost_from_a_directory(cancer: Any, tmp_path: Path) -> None:
         gap = server.predict([{**few, "mean area": None}])
         missing = frame[:1].assign(**{"mean area": np.nan})
         assert predictions(gap) == pytest.approx(model.predict(xgboost.DMatrix(missing)))
+
+
+def test_rows_that_were_read_for_a_model_with_another_order_of_columns(cancer: Any) -> None:
+    """A request may have been read for the model before, and waits while the model is changed."""
+    frame, target = cancer[0].iloc[:, :4], cancer[1]
+    before = loaded_model(XGBoostPredictor(xgboost_model(frame, target)), "before")
+    turned = xgboost_model(frame[frame.columns[::-1]], target)
+    after = loaded_model(XGBoostPredictor(turned), "after")
+    few = frame[:3]
+    old, new = (
+        json_body.decode(json.dumps(rows(few)).encode(), model.columns, 10, nameless=False) for model in (before, after)
+    )
+    assert old.key != new.key
+    expected = turned.inplace_predict(few[few.columns[::-1]].to_numpy())
+    for each in (old, new):
+        assert after.predict([each, each]).column(0).to_pylist() == [*expected, *expected]
 
 
 def test_the_predictor_is_found_by_the_checkpoint(cancer: Any, tmp_path: Path) -> None:
@@ -200,6 +222,18 @@ def test_a_misspelt_argument_is_told(tmp_path: Path) -> None:
     TorchCheckpoint.from_state_dict({}).to_directory(tmp_path / "weights")
     with pytest.raises(ConfigError, match=r"takes 'modle'; the latter takes: model, use_gpu"):
         serve.run(TorchPredictor, tmp_path / "weights", modle=torch.nn.Linear(1, 1), port=0, blocking=False)
+
+
+def test_the_command_on_the_page_is_safe_to_paste() -> None:
+    """Names of columns come with a checkpoint, which may be anybody's."""
+    predictor = Predictor.from_pandas_udf(lambda frame: frame)
+    predictor.set_preprocessor(
+        StandardScaler(["it's $(touch x)"]).fit(paceline.data.from_items([{"it's $(touch x)": 1.0}]))
+    )
+    with served(predictor) as server:
+        page = html.unescape(server.ask("GET", "/docs").body.decode())
+    command = page.partition("<pre>")[2].partition("</pre>")[0].replace("\\\n", " ")
+    assert shlex.split(command)[-2:] == ["-d", '{"rows": [{"it\'s $(touch x)": "..."}]}']
 
 
 def test_docs_show_the_columns_and_need_nothing_from_elsewhere(cancer: Any, tmp_path: Path) -> None:
