@@ -80,7 +80,7 @@ def _is_plain(kind: pa.DataType) -> bool:
     if types.is_dictionary(kind):
         return _is_text(kind.value_type) or _is_number(kind.value_type)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return _is_plain(kind.value_type)
+        return not types.is_dictionary(kind.value_type) and _is_plain(kind.value_type)  # its text could grow unseen
     return _is_number(kind) or _is_text(kind) or types.is_temporal(kind)
 
 

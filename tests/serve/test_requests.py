@@ -155,6 +155,8 @@ BAD_JSON = {
     "objects inside": (b'[{"x": {"y": 1}}]', 422, "'x' has objects as values"),
     "ragged lists": (b'[{"x": [1, 2]}, {"x": [1]}]', 422, "'x' must be lists of numbers"),
     "lists of text": (b'[{"x": ["a"]}]', 422, "'x' must be lists of numbers"),
+    "lists of nothing": (b"[[], []]", 422, "no columns"),
+    "columns with values, and data": (b'{"columns": {"x": [1]}, "data": [[2]]}', 422, "must be a list of names"),
     "too many rows": (json.dumps([{"x": 1}] * 1001).encode(), 413, "1001 rows; this server takes 1000"),
 }
 
@@ -173,6 +175,7 @@ def bad_arrow() -> dict[str, tuple[bytes, int, str]]:
     at = broken.index((100).to_bytes(4, "little") + (200).to_bytes(4, "little"))
     broken[at : at + 4] = (2**30).to_bytes(4, "little")  # text that would lie far outside of the body
     growing = pa.DictionaryArray.from_arrays(pa.array([0] * 900, pa.int32()), ["text " * 1000])
+    inside = pa.ListArray.from_arrays([0, 900], growing)
     nested = pa.table({"x": pa.array([{"a": 1}])})
     endless = stream(pa.table({"x": pa.nulls(12345)})).replace(
         (12345).to_bytes(8, "little"), (2**50).to_bytes(8, "little")
@@ -192,6 +195,7 @@ def bad_arrow() -> dict[str, tuple[bytes, int, str]]:
         "views": (stream(pa.table({"x": pa.array(["a"], pa.string_view())})), 422, "'x' has type string_view"),
         "nulls without end": (endless, 413, "1125899906842624 rows"),
         "words that grow": (stream(pa.table({"x": growing})), 413, "'x' stands for 4500000 bytes"),
+        "words that would grow inside of lists": (stream(pa.table({"x": inside})), 422, "'x' has type list<"),
         "too many rows": (stream(pa.table({"x": range(1001)})), 413, "1001 rows"),
     }
 
