@@ -162,13 +162,15 @@ def _reload_failed(error: Exception) -> Response:
 
 async def _follow(served: ServedModel) -> None:
     """Load what the run has now whenever its checkpoints change; what fails is told once."""
-    seen = await asyncio.to_thread(served.sign)
+    seen = None  # what came while the first model was loaded is new too
     while True:
         await asyncio.sleep(FOLLOW_SECONDS)
+        before = seen
         try:
-            now = await asyncio.to_thread(served.sign)
-            if now != seen:
-                seen = now
+            seen = await asyncio.to_thread(served.sign)
+            if seen != before:
                 await asyncio.to_thread(served.follow)
+        except ReloadUnderWayError:
+            seen = before  # by request; it may have looked before the change
         except Exception as error:
             logger.warning("%s: the model that was served stays: %s: %s", served.name, type(error).__name__, error)

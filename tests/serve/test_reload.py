@@ -15,7 +15,9 @@ from paceline import serve, train
 from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError, RestoreError
 from paceline.serve import application
+from paceline.serve.model import Recipe
 from paceline.serve.place import Run, place_of
+from paceline.serve.served import ReloadUnderWayError
 from paceline.serve.server import RunningServer
 from paceline.train import DataParallelTrainer
 from tests.serve.serving import Server, Times, until
@@ -202,6 +204,39 @@ def test_a_run_can_be_followed(run_path: str, monkeypatch: pytest.MonkeyPatch, t
         until(lambda: value(server) == 6.0)
     with pytest.raises(ConfigError, match="Only a run in a local directory can be followed"):
         start(factor_checkpoint(tmp_path / "single", 1.0), follow=True)
+
+
+def test_what_came_while_the_first_model_was_loaded_is_followed(run_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "FOLLOW_SECONDS", 0.02)
+    loaded = Recipe.load
+
+    def slowly(self: Recipe, checkpoint: Checkpoint) -> Any:
+        monkeypatch.setattr(Recipe, "load", loaded)
+        model = loaded(self, checkpoint)
+        a_run("served", [(6.0, 0.0)])
+        return model
+
+    monkeypatch.setattr(Recipe, "load", slowly)
+    with start(str(Path(run_path).parent), follow=True) as running:
+        until(lambda: value(Server(running)) == 6.0)
+
+
+def test_a_change_during_a_reload_by_request_is_not_lost(run_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "FOLLOW_SECONDS", 0.02)
+    with start(str(Path(run_path).parent), follow=True) as running:
+        followed = running._served.follow
+        refused: list[str] = []
+
+        def busy_at_first() -> None:
+            if not refused:
+                refused.append("once")
+                raise ReloadUnderWayError
+            followed()
+
+        monkeypatch.setattr(running._served, "follow", busy_at_first)
+        a_run("served", [(6.0, 0.0)])
+        until(lambda: value(Server(running)) == 6.0)
+        assert refused
 
 
 def test_places_that_hold_nothing_to_serve(tmp_path: Path, results_dir: Path) -> None:
