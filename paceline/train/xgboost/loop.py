@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -124,7 +123,7 @@ class _Training:
         from xgboost.callback import CallbackContainer, EarlyStopping, EvaluationMonitor
 
         keywords = self._task.train_kwargs
-        callbacks = [copy.copy(callback) for callback in keywords.get("callbacks") or []]
+        callbacks = list(keywords.get("callbacks") or [])
         period = keywords.get("verbose_eval")
         if period:
             callbacks.append(EvaluationMonitor(period=int(period)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -154,6 +155,12 @@ class XGBoostTrainer(TreeTrainer):
         for name, keyword in (("objective", "obj"), ("eval_metric", "custom_metric")):
             if callable(params.get(name)):
                 raise ConfigError(f"params[{name!r}] is a function: pass it as {keyword}= to the trainer.")
+        module = sys.modules.get("paceline.train.xgboost.callback")
+        if module and any(isinstance(each, module.ReportCallback) for each in self.train_kwargs.get("callbacks") or []):
+            raise ConfigError(
+                "callbacks=[ReportCallback()]: the trainer reports every round itself. The callback is for a train "
+                "function of your own; checkpoints come by CheckpointConfig(checkpoint_frequency=...)."
+            )
         if params.get("booster") == "gblinear":
             raise ConfigError(
                 "booster='gblinear' is not trained here: XGBoost does not distribute it, and does not count its "

@@ -12,7 +12,7 @@ import pytest
 from paceline import data
 from paceline.air import ScalingConfig
 from paceline.air.errors import ConfigError
-from paceline.train.xgboost import XGBoostConfig, XGBoostTrainer
+from paceline.train.xgboost import ReportCallback, XGBoostConfig, XGBoostTrainer
 from paceline.train.xgboost.metrics import evaluates_in_parts
 
 ROWS = pd.DataFrame({"x": [1.0, 2.0], "y": [0.0, 1.0]})
@@ -46,6 +46,7 @@ def trainer_of(**changes: Any) -> XGBoostTrainer:
         ({"datasets": {"train": data.from_pandas(ROWS), "my-set": data.from_pandas(ROWS)}}, "without '-'"),
         ({"dmatrix_params": {"train": {"weigth": "x"}}}, "Did you mean 'weight'"),
         ({"dmatrix_params": {"train": {"weight": [1.0]}}}, "name of a column"),
+        ({"callbacks": [ReportCallback()]}, "reports every round itself"),
         ({"xgboost_config": {}}, "takes an XGBoostConfig, not dict"),
     ],
 )
