@@ -16,12 +16,16 @@ from paceline.train.lightgbm.rows import Rows
 
 if TYPE_CHECKING:
     import lightgbm as lgb
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 _SAMPLE_ROWS = 200_000
 """LightGBM's own default of bin_construct_sample_cnt."""
 _SAMPLE_BYTES = 256 * 2**20
 _LEAST_SAMPLE_ROWS = 20_000
+_ZERO = 1e-35
+"""What is not larger is 0 for LightGBM."""
 
 
 def agreed_features(rows: Rows) -> Features:
@@ -51,14 +55,13 @@ def row_counts(own: int) -> list[int]:
 def common_bins(
     table: pa.Table, counts: list[int], params: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> lgb.Dataset | None:
-    """A sample of all workers' rows as a dataset, from which each worker's own gets the borders of its bins.
+    """A dataset without rows of its own, from which each worker's gets the borders of its bins.
 
     By itself LightGBM finds the borders for a feature on the rows of a single worker. Where rows are sorted that worker
-    has not seen most of the values, and the model is a poor one. The sample is the one that LightGBM takes in a
-    single process, so that the bins are the same as there. None for one worker.
+    has not seen most of the values, and the model is a poor one. Here they are found on a sample of all rows, the one
+    that LightGBM takes in a single process, so that the bins are the same as there. None for one worker.
     """
     import lightgbm as lgb
-    import numpy as np
     import pyarrow as pa
 
     if len(counts) == 1:
@@ -70,14 +73,24 @@ def common_bins(
     own = chosen[(chosen >= first) & (chosen < first + table.num_rows)] - first
     part = table if len(own) == table.num_rows else table.take(pa.array(own))
     sample = pa.concat_tables([_unpacked(value) for value in gather(_packed(part))])
-    label = np.zeros(sample.num_rows, np.float32)
-    return lgb.Dataset(sample, label=label, params=dict(params), **settings).construct()
+    bins = lgb.Dataset(None, params={**params, "categorical_column": settings["categorical_feature"]}, **settings)
+    values, places = zip(*(_without_zeros(column) for column in sample.columns), strict=True)
+    return bins._init_from_sample(list(values), list(places), sample_cnt=sample.num_rows, total_nrow=1)
 
 
 def _sample_size(params: Mapping[str, Any], features: int) -> int:
     """As many rows as LightGBM would take, unless there are so many features that they would fill the memory."""
     wanted = int(value_of(params, "bin_construct_sample_cnt", _SAMPLE_ROWS))
     return min(wanted, max(_LEAST_SAMPLE_ROWS, _SAMPLE_BYTES // (8 * features)))
+
+
+def _without_zeros(column: pa.ChunkedArray) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    """The values of a column that are not 0, and in which rows they are: as LightGBM takes samples."""
+    import numpy as np
+
+    values = column.to_numpy().astype(np.float64)
+    places = np.flatnonzero(~(np.abs(values) <= _ZERO))  # missing ones are kept
+    return values[places], places.astype(np.int32)
 
 
 def _packed(table: pa.Table) -> bytes:

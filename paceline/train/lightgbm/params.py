@@ -132,6 +132,6 @@ def for_worker(params: Mapping[str, Any]) -> dict[str, Any]:
     if network and learner is not None:
         told = without(told, "tree_learner")
         network["tree_learner"] = learner
-    if network and "feature_pre_filter" not in told:
-        told["feature_pre_filter"] = False  # it goes by counts in the rows that are there, which are not all
+    if network:
+        told["feature_pre_filter"] = False  # it would go by the rows that are there, which are not all
     return {**told, **network}

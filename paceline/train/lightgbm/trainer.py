@@ -43,6 +43,11 @@ class LightGBMTrainer(TreeTrainer):
     "categorical_feature": [...]}}. Columns of text are categories. Callbacks, `feval` and objectives that are
     functions work as in `lightgbm.train`.
 
+    The model is the one that LightGBM trains on all rows in a single process, up to the order of additions, with these
+    exceptions that are LightGBM's: workers estimate how many rows a leaf has from sums of hessians (min_data_in_leaf; not
+    with constant hessians, as in plain regression), draw rows each from its own (bagging), and average where training
+    starts (boost_from_average) and the leaves of regression_l1, quantile and mape: shuffle rows that are sorted by label.
+
     With a function as `train_loop_per_worker` that function calls `lightgbm.train` itself, with the parameters of
     `get_network_params()` and a `ReportCallback`.
     """
