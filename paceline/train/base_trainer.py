@@ -269,7 +269,8 @@ def _trial(place: str, records: list[dict[str, Any]]) -> _Trial:
 def _settings(records: list[dict[str, Any]]) -> dict[str, Any]:
     """The settings a run was started with. Where it began from matters only until it has a checkpoint of its own."""
     settings = dict(records[0]["settings"])
-    settings["resumed"] = settings["resumed"] and not has_checkpoints(records) and ending(records) != "finished"
+    settings["finished"] = ending(records) == "finished"
+    settings["resumed"] = settings["resumed"] and not has_checkpoints(records) and not settings["finished"]
     return settings
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def dataset_names() -> list[str]:
-    """The run's datasets, "train" first."""
-    return sorted(_shards(), key=lambda name: (name != "train", name))
+    """The run's datasets, "train" first, the others as they were given: the last one decides about early stopping."""
+    return sorted(_shards(), key=lambda name: name != "train")
 
 
 def is_split(name: str) -> bool:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 DEFAULT_ROUNDS = 10
 _STORED = ("params", "label_column", "dmatrix_params", "num_boost_round", "train_kwargs")
+_OWN_KEYWORDS = (
+    *("params", "label_column", "dmatrix_params", "num_boost_round", "datasets", "dataset_config", "preprocessor"),
+    *("scaling_config", "run_config", "resume_from_checkpoint", "metadata", "train_loop_config"),
+)
 
 
 class TreeTrainer(DataParallelTrainer):
@@ -156,7 +160,8 @@ class TreeTrainer(DataParallelTrainer):
             if keyword in self._refused_keywords:
                 raise ConfigError(f"{name}({keyword}=...): {self._refused_keywords[keyword]}")
             if keyword not in self._train_keywords:
-                raise TypeError(f"{name} takes no argument {keyword!r}.{_meant(keyword, self._train_keywords)}")
+                known = (*self._train_keywords, *_OWN_KEYWORDS)
+                raise TypeError(f"{name} takes no argument {keyword!r}.{_meant(keyword, known)}")
         for dataset, entries in (self.dmatrix_params or {}).items():
             if not isinstance(entries, Mapping):
                 raise ConfigError(f"dmatrix_params[{dataset!r}] must be a dict, not {type(entries).__name__}.")
@@ -232,6 +237,13 @@ class TreeTrainer(DataParallelTrainer):
         if not stored:  # it had a function
             super()._restored_function(settings, given)
             return
+        more = given.get("num_boost_round", 0)
+        if settings["finished"] and stored["num_boost_round"] and more > stored["num_boost_round"]:
+            raise RestoreError(
+                f"The run has finished its {stored['num_boost_round']} rounds, and a finished run is not continued. To "
+                f"train {more} in all, start a new one: {cls.__name__}(num_boost_round={more}, "
+                "resume_from_checkpoint=Result.from_path(path).checkpoint, ...)."
+            )
         keywords = stored["train_kwargs"]
         if keywords is None and not set(given) & set(cls._train_keywords):
             raise RestoreError(

@@ -40,6 +40,7 @@ def trainer(**changes: Any) -> CountingTrainer:
         ({"num_boost_round": 0}, ConfigError, "num_boost_round"),
         ({"num_boost_round": 2.5}, ConfigError, "num_boost_round"),
         ({"callback": []}, TypeError, "takes no argument 'callback'. Did you mean 'callbacks'"),
+        ({"num_boost_rounds": 9}, TypeError, "Did you mean 'num_boost_round'"),
         ({"evals": []}, ConfigError, "evaluation sets are given as datasets"),
         ({"train_loop_config": {}}, ConfigError, "goes with a train function"),
         ({"train_loop_per_worker": print}, ConfigError, "got a train function and params="),

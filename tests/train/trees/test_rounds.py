@@ -118,6 +118,13 @@ def test_a_restored_run_goes_on_with_its_own_arguments(tmp_path: Path) -> None:
     check_run(result.path)
 
 
+def test_a_finished_run_is_not_made_longer_by_restoring_it() -> None:
+    result = counting_trainer(rounds=4).fit()
+    with pytest.raises(RestoreError, match="resume_from_checkpoint"):
+        CountingTrainer.restore(result.path, datasets={"train": rows()}, num_boost_round=6)
+    assert rounds_of(CountingTrainer.restore(result.path, datasets={"train": rows()}).fit()) == [1, 2, 3, 4]
+
+
 def test_a_damaged_checkpoint_is_made_again_under_its_number(tmp_path: Path) -> None:
     """The journal has given the number up once; the new one of that name must stay."""
     with pytest.raises(TrainingFailedError) as caught:

@@ -39,7 +39,7 @@ def read_on(workers: int, dataset: data.Dataset, query_column: str | None = "que
         loop,
         scaling_config=ScalingConfig(num_workers=workers),
         run_config=RunConfig(verbose=0),
-        datasets={"train": dataset, "other": dataset},
+        datasets={"zebra": dataset, "train": dataset, "other": dataset},
         dataset_config={"train": data_config()},
     )
     result = trainer.fit()
@@ -71,7 +71,7 @@ def test_queries_are_never_cut(tmp_path: Path, workers: int) -> None:
     for rank in ranks:
         assert rank["again"] == rank["rows"]
         assert rank["columns"] == ["row"]
-        assert rank["names"] == ["train", "other"]
+        assert rank["names"] == ["train", "zebra", "other"]
         assert rank["split"] is True
 
 
