@@ -33,6 +33,9 @@ def kind_of(data: Any, predictor: str) -> BatchFormat:
         _check_columns(data, predictor)
         return "numpy"
     if _is_frame(data):
+        if not data.columns.is_unique:
+            twice = data.columns[data.columns.duplicated()][0]
+            raise DataError(f"{predictor}.predict: there are several columns named {twice!r}; names must be unique.")
         return "pandas"
     raise ConfigError(f"{predictor}.predict takes {_KINDS}, not {_named(data)}.{_advice(data)}")
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
 
 
+MOST_SHOWN = 12
+"""Names of columns in a message."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """A dataset in memory."""
@@ -50,13 +54,19 @@ def check_columns(name: str, there: Sequence[str], wanted: Mapping[str, str]) ->
 
 def like_training(features: pd.DataFrame, names: Sequence[str], where: str) -> pd.DataFrame:
     """The columns that the estimator was fitted with, in that order; others are left out."""
-    missing = [name for name in names if name not in features.columns]
+    there = set(features.columns)
+    missing = [name for name in names if name not in there]
     if missing:
         raise DataError(
-            f"{where} lacks {', '.join(map(repr, missing))}, which the estimator was fitted with; it has "
-            f"{', '.join(map(str, features.columns))}."
+            f"{where} lacks {_listed(missing)}, which the estimator was fitted with; it has "
+            f"{_listed(list(features.columns))}."
         )
     return features if list(features.columns) == list(names) else features[list(names)]
+
+
+def _listed(names: Sequence[Any]) -> str:
+    shown = ", ".join(map(repr, names[:MOST_SHOWN]))
+    return shown if len(names) <= MOST_SHOWN else f"{shown} and {len(names) - MOST_SHOWN} more"
 
 
 def spread_vectors(frame: pd.DataFrame) -> pd.DataFrame:

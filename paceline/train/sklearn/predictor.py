@@ -96,12 +96,27 @@ class SklearnPredictor(Predictor):
         return self._called(pd.DataFrame(matrix, columns=names), num_estimator_cpus, method, kwargs)
 
     def _called(self, features: Any, cpus: int | None, method: Method, kwargs: dict[str, Any]) -> NDArray[np.generic]:
+        from sklearn.exceptions import NotFittedError
+
         if method not in METHODS or not hasattr(self.estimator, method):
             there = [each for each in METHODS if hasattr(self.estimator, each)]
             raise ConfigError(f"{type(self.estimator).__name__} has no {method}(): method= is one of {there}.")
         if cpus is not None:
             set_cpus(self.estimator, whole_number(cpus, "num_estimator_cpus", least=1))
-        return _one_array(getattr(self.estimator, method)(features, **kwargs))
+        what = f"{type(self.estimator).__name__}.{method}()"
+        try:
+            found = _one_array(getattr(self.estimator, method)(features, **kwargs))
+        except NotFittedError:
+            raise
+        except ValueError as error:
+            raise DataError(f"{what} refuses these rows: {error}") from error
+        if found.shape[:1] != (len(features),):
+            raise DataError(
+                f"{what} answered {len(features)} rows with values of shape {found.shape}. Does it take bare text, as "
+                "CountVectorizer does? Then give an array of texts, or put it into a ColumnTransformer that names the "
+                "column."
+            )
+        return found
 
 
 def _one_array(answer: Any) -> NDArray[np.generic]:

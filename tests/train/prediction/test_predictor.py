@@ -210,6 +210,12 @@ def test_for_a_dataset_there_is_another_class() -> None:
         NumpyLine().predict(data.range(3))  # type: ignore[arg-type]
 
 
+@LINES
+def test_two_columns_of_one_name_are_refused(line: type[Line]) -> None:
+    with pytest.raises(DataError, match="several columns named 'x'"):
+        line().predict(pd.DataFrame([[1.0, 2.0]], columns=["x", "x"]))
+
+
 def test_an_array_without_columns_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"the array has none: its shape is \(3, 0\)"):
         PandasLine().predict(np.zeros((3, 0)))

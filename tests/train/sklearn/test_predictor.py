@@ -11,9 +11,12 @@ import pytest
 from sklearn.cluster import DBSCAN, KMeans
 from sklearn.datasets import load_iris
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.exceptions import NotFittedError
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.multioutput import MultiOutputClassifier
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from paceline import data
@@ -164,6 +167,31 @@ def test_a_whole_dataset(named: Any) -> None:
     frame = found.to_pandas()
     np.testing.assert_array_equal(frame["target"], LABELS)
     np.testing.assert_allclose(frame[[f"predictions_{index}" for index in range(3)]], named.predict_proba(FEATURES))
+
+
+def test_estimators_of_bare_text_are_not_given_the_names_of_columns() -> None:
+    """A frame, gone through as a list of texts, is the list of its columns: one answer for any number of rows."""
+    texts = np.array(["good day", "bad day"] * 10, dtype=object)
+    words = make_pipeline(CountVectorizer(), LogisticRegression()).fit(texts, [1, 0] * 10)
+    predictor = SklearnPredictor(words)
+    for given in (pd.DataFrame({"text": texts}), {"text": texts}):
+        with pytest.raises(DataError, match=r"Pipeline.predict\(\) answered 20 rows with values of shape \(1,\)"):
+            predictor.predict(given)
+    np.testing.assert_array_equal(predictor.predict(texts), [1, 0] * 10)
+
+
+def test_rows_that_the_estimator_refuses(named: Any) -> None:
+    with pytest.raises(DataError, match=r"LogisticRegression.predict\(\) refuses these rows: .*NaN"):
+        SklearnPredictor(named).predict(FEATURES.assign(**{NAMES[1]: np.nan}))
+    with pytest.raises(NotFittedError):
+        SklearnPredictor(LogisticRegression()).predict(FEATURES)
+
+
+def test_of_many_columns_some_are_named() -> None:
+    wide = pd.DataFrame(np.eye(40), columns=[f"c{index}" for index in range(40)])
+    predictor = SklearnPredictor(LinearRegression().fit(wide, np.arange(40)))
+    with pytest.raises(DataError, match=r"lacks 'c0', .* 'c11' and 27 more, which .* it has 'c39'\.$"):
+        predictor.predict(wide[["c39"]])
 
 
 @pytest.mark.parametrize("wrong", [LogisticRegression, "model", None])
