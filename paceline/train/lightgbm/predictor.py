@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.air.errors import ConfigError, DataError
 from paceline.train.lightgbm.checkpoint import LightGBMCheckpoint
-from paceline.train.lightgbm.features import Features, describe_features
+from paceline.train.lightgbm.features import Features, describe_features, is_category, is_vector
 from paceline.train.predictor import Predictor, prediction_columns
 
 if TYPE_CHECKING:
@@ -52,23 +53,15 @@ class LightGBMPredictor(Predictor):
     ) -> pa.Table:
         import pyarrow as pa
 
-        if feature_columns is not None:
-            data = _chosen(data, feature_columns)
-        features = self._features_of(data)
-        return pa.table(self._predict(features.matrix(data, _WHERE), predict_kwargs))
-
-    def _predict_pandas(
-        self, data: pd.DataFrame, feature_columns: Sequence[str] | None = None, **predict_kwargs: Any
-    ) -> pd.DataFrame:
-        import pandas as pd
-        import pyarrow as pa
-
-        if self.model.pandas_categorical:  # trained on a frame: the model itself knows its categories
-            frame = data[self.model.feature_name() if feature_columns is None else list(feature_columns)]
-            return pd.DataFrame(self._predict(frame, predict_kwargs), index=data.index)
-        table = pa.Table.from_pandas(data, preserve_index=False)
-        answer: pd.DataFrame = self._predict_arrow(table, feature_columns, **predict_kwargs).to_pandas()
-        return answer.set_axis(data.index)
+        rows: Any
+        if self._features is not None:
+            rows = self._features.matrix(self._named(data, self._features.columns, feature_columns), _WHERE)
+        else:
+            names = self.model.feature_name()
+            table = self._named(_spread(data), names, feature_columns)
+            plain = Features(tuple(names), {}, {})
+            rows = self._frame(table) if self.model.pandas_categorical else plain.matrix(table, _WHERE)
+        return pa.table(self._predict(rows, predict_kwargs))
 
     def _predict_numpy(
         self, data: Arrays, feature_columns: Sequence[str] | None = None, **predict_kwargs: Any
@@ -90,7 +83,12 @@ class LightGBMPredictor(Predictor):
                 f"The model has categories ({', '.join(self._features.categories)}): give the columns by name, in a "
                 "dict, a DataFrame or an Arrow table."
             )
-        return self._predict(data.reshape(len(data), -1), predict_kwargs)
+        rows = data.reshape(len(data), math.prod(data.shape[1:]))
+        if rows.shape[1] != self.model.num_feature():
+            raise DataError(
+                f"{_WHERE} has {rows.shape[1]} columns; the model was trained on {self.model.num_feature()} features."
+            )
+        return self._predict(rows, predict_kwargs)
 
     def _predict(self, rows: Any, predict_kwargs: dict[str, Any]) -> dict[str, NDArray[np.generic]]:
         """LightGBM cannot predict nothing; what columns that would have is learnt from a row."""
@@ -101,20 +99,53 @@ class LightGBMPredictor(Predictor):
         one = np.asarray(self.model.predict(np.full((1, self.model.num_feature()), np.nan), **predict_kwargs))
         return prediction_columns(one[:0])
 
-    def _features_of(self, table: pa.Table) -> Features:
-        """Those of the training, else those whose names the model has, else all columns as they come."""
-        if self._features is not None and set(self._features.columns) <= set(table.schema.names):
-            return self._features
-        names = self.model.feature_name()
-        if set(names) <= set(table.schema.names):
-            return describe_features(table.select(names), (), _WHERE)
-        features = describe_features(table, (), _WHERE)
-        if len(features.names) != len(names):
+    def _named(self, table: pa.Table, wanted: Sequence[str], feature_columns: Sequence[str] | None) -> pa.Table:
+        """The columns under the names by which the model knows them. Those that are not found are told later.
+
+        By position are taken only columns that were chosen, and those of a model that was trained without names.
+        """
+        if feature_columns is not None:
+            table = _chosen(table, feature_columns)
+        there = {name.replace(" ", "_"): name for name in table.schema.names}  # so LightGBM writes names
+        there |= {name: name for name in table.schema.names}
+        if all(name in there for name in wanted):
+            return table.select([there[name] for name in wanted]).rename_columns(list(wanted))
+        nameless = list(wanted) == [f"Column_{index}" for index in range(len(wanted))]
+        if (nameless or feature_columns is not None) and table.num_columns == len(wanted):
+            return table.rename_columns(list(wanted))
+        return table
+
+    def _frame(self, table: pa.Table) -> pd.DataFrame:
+        """For a model that was trained on a frame with categories: LightGBM itself numbers them as it did there."""
+        from paceline.data.formats import from_batch, to_batch
+
+        missing = [name for name in self.model.feature_name() if name not in table.schema.names]
+        if missing:
+            raise DataError(f"{_WHERE} has no column {missing[0]!r}, which the model was trained on.")
+        categories = [field.name for field in table.schema if is_category(field.type)]
+        trained_on = len(self.model.pandas_categorical or ())
+        if len(categories) != trained_on:
             raise DataError(
-                f"{_WHERE} has {len(features.names)} features ({', '.join(features.names)}), the model was trained on "
-                f"{len(names)}: {', '.join(names)}."
+                f"{_WHERE} has {len(categories)} columns of text or categories ({', '.join(categories)}); the model "
+                f"was trained on {trained_on}."
             )
-        return features
+        frame: Any = to_batch(from_batch(table, _WHERE), "pandas", copy=True)
+        return frame.astype(dict.fromkeys(categories, "category"))  # type: ignore[no-any-return]
+
+
+def _spread(table: pa.Table) -> pa.Table:
+    """Columns of vectors as a column for each element, named as in training."""
+    import pyarrow as pa
+
+    columns: dict[str, pa.ChunkedArray] = {}
+    for field in table.schema:
+        if is_vector(field.type):
+            one = table.select([field.name])
+            spread = describe_features(one, (), _WHERE).table(one, _WHERE)
+            columns |= dict(zip(spread.column_names, spread.columns, strict=True))
+        else:
+            columns[field.name] = table.column(field.name)
+    return pa.table(columns)
 
 
 def _chosen(table: pa.Table, columns: Sequence[str]) -> pa.Table:

@@ -125,7 +125,7 @@ def test_columns_can_be_chosen(booster: lightgbm.Booster) -> None:
     assert answer.predictions.tolist() == booster.predict(FEATURES).tolist()
     with pytest.raises(DataError, match="has no column 'g9'"):
         predictor.predict(renamed, feature_columns=["g9"])
-    with pytest.raises(DataError, match=r"has 2 features .f0, f1., the model was trained on 5"):
+    with pytest.raises(DataError, match=r"has no column 'f2', which the model was trained on; it has f0, f1"):
         predictor.predict(FEATURES[["f0", "f1"]])
     with pytest.raises(ConfigError, match="names, which an array has not"):
         predictor.predict(FEATURES.to_numpy(), feature_columns=["f0"])
@@ -136,8 +136,58 @@ def test_a_model_trained_on_categories_of_pandas_knows_them() -> None:
     params = {"objective": "regression", "verbosity": -1, "min_data_per_group": 1, "cat_smooth": 0}
     model = lightgbm.train(params, lightgbm.Dataset(frame, frame.c.cat.codes * 1.0), 5)
     reordered = frame.assign(c=pd.Categorical(frame.c, categories=list("dcba")))[["x", "c"]]
-    answer = LightGBMPredictor(model).predict(reordered)
-    assert answer.predictions.tolist() == model.predict(frame).tolist()
+    predictor = LightGBMPredictor(model)
+    assert predictor.predict(reordered).predictions.tolist() == model.predict(frame).tolist()
+    few = frame[frame.c.isin(["c", "d"])]  # numbered by themselves, they would be taken for "a" and "b"
+    expected = model.predict(few).tolist()
+    as_text = few.assign(c=few.c.astype(str))
+    for given in (few, as_text):
+        table = pa.Table.from_pandas(given, preserve_index=False)
+        assert predictor.predict(table).column("predictions").to_pylist() == expected
+    assert predictor.predict({"c": as_text.c.to_numpy(), "x": few.x.to_numpy()})["predictions"].tolist() == expected
+    assert predictor.predict(few[:0]).shape == (0, 1)
+    with pytest.raises(DataError, match=r"has 0 columns of text or categories \(\); the model was trained on 1"):
+        predictor.predict(few.assign(c=1.0))
+    with pytest.raises(DataError, match="has no column 'c'"):
+        predictor.predict(few[["x"]])
+
+
+def test_columns_of_other_names_are_not_taken_by_their_position(booster: lightgbm.Booster) -> None:
+    renamed = FEATURES.rename(columns={"f0": "F0"})[["f4", "f3", "f2", "f1", "F0"]]
+    with pytest.raises(DataError, match="has no column 'f0', which the model was trained on"):
+        LightGBMPredictor(booster).predict(renamed)
+    nameless = lightgbm.train(
+        {"objective": "regression", "verbosity": -1}, lightgbm.Dataset(FEATURES.to_numpy(), FRAME.y), 6
+    )
+    assert LightGBMPredictor(nameless).predict(FEATURES).predictions.tolist() == nameless.predict(FEATURES).tolist()
+
+
+def test_names_with_spaces_which_lightgbm_changes() -> None:
+    spaced = FEATURES.rename(columns={"f0": "f 0"})
+    model = lightgbm.train({"objective": "regression", "verbosity": -1}, lightgbm.Dataset(spaced, FRAME.y), 6)
+    answer = LightGBMPredictor(model).predict(spaced[spaced.columns[::-1]])
+    assert answer.predictions.tolist() == model.predict(spaced).tolist()
+
+
+def test_text_is_not_taken_for_categories_that_the_model_has_not(booster: lightgbm.Booster) -> None:
+    with pytest.raises(DataError, match=r"column 'f0' is of type .*string, which LightGBM cannot take"):
+        LightGBMPredictor(booster).predict(FEATURES.astype({"f0": str}))
+
+
+def test_vectors_are_the_features_that_are_named_after_them(booster: lightgbm.Booster) -> None:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(FEATURES[["f0", "f1"]].to_numpy().ravel()), 2)
+    rest = {name: FEATURES[name] for name in ("f2", "f3", "f4")}
+    renamed = FEATURES.rename(columns={"f0": "v_0", "f1": "v_1"})
+    model = lightgbm.train({"objective": "regression", "verbosity": -1}, lightgbm.Dataset(renamed, FRAME.y), 6)
+    answer = LightGBMPredictor(model).predict(pa.table({**rest, "v": vectors}))
+    assert answer.column("predictions").to_pylist() == model.predict(renamed).tolist()
+
+
+def test_arrays_of_another_width(booster: lightgbm.Booster) -> None:
+    predictor = LightGBMPredictor(booster)
+    assert predictor.predict(FEATURES.to_numpy()[:0]).shape == (0,)
+    with pytest.raises(DataError, match="has 2 columns; the model was trained on 5 features"):
+        predictor.predict(FEATURES.to_numpy()[:, :2])
 
 
 def test_categories_need_names() -> None:
