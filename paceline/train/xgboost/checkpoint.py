@@ -72,16 +72,15 @@ class XGBoostCheckpoint(Checkpoint):
     def get_model(self) -> xgboost.Booster:
         """The booster."""
         found = self._booster()
-        if found is not None:
-            return found
-        data = self.to_dict()
-        if MODEL_KEY not in data:
+        if found is None:
+            found = self.peek(MODEL_KEY)  # never from a stored dict, which is a pickle
+        if found is None:
             raise CheckpointError(
-                f"{self!r} holds no XGBoost model: it has none of the files {', '.join(_READABLE_FILES)} and no item "
-                f"{MODEL_KEY!r}. Save one with XGBoostCheckpoint.from_model()."
+                f"{self!r} holds no XGBoost model: it has none of the files {', '.join(_READABLE_FILES)}. Save one "
+                "with XGBoostCheckpoint.from_model(). One that was stored in a dict is "
+                f"checkpoint.to_dict()[{MODEL_KEY!r}]; that unpickles, so do so only if you know where it comes from."
             )
-        booster: xgboost.Booster = data[MODEL_KEY]
-        return booster
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """As for any checkpoint; the booster is under "model"."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -77,3 +78,23 @@ def test_what_holds_no_model_says_so(tmp_path: Path) -> None:
         (tmp_path / "model.ubj").write_bytes(content)
         with pytest.raises(CheckpointError, match=r"model\.ubj of .* is damaged"):
             XGBoostCheckpoint.from_directory(tmp_path).get_model()
+
+
+class Canary:
+    """As a pickle: touches a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mknod, (str(self.path),)
+
+
+def test_a_stored_dict_is_not_unpickled_for_a_model(booster: xgboost.Booster, tmp_path: Path) -> None:
+    stored = tmp_path / "stored"
+    Checkpoint.from_dict({"model": Canary(tmp_path / "touched")}).to_directory(stored)
+    with pytest.raises(CheckpointError, match=r"holds no XGBoost model: .*to_dict\(\)\['model'\]; that unpickles"):
+        XGBoostCheckpoint.from_directory(stored).get_model()
+    assert not (tmp_path / "touched").exists()
+    in_memory = XGBoostCheckpoint.from_checkpoint(Checkpoint.from_dict({"model": booster}))
+    assert in_memory.get_model() is booster
