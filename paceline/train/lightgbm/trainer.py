@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
-from paceline.train.lightgbm.callback import WithLastCheckpoint
+from paceline.train.lightgbm.callback import ReportCallback, WithLastCheckpoint
 from paceline.train.lightgbm.config import LightGBMConfig
 from paceline.train.lightgbm.loop import LightGBMLoop
 from paceline.train.lightgbm.matrix import KEYWORDS
@@ -43,10 +43,10 @@ class LightGBMTrainer(TreeTrainer):
     "categorical_feature": [...]}}. Columns of text are categories. Callbacks, `feval` and objectives that are
     functions work as in `lightgbm.train`.
 
-    The model is the one that LightGBM trains on all rows in a single process, up to the order of additions, with these
-    exceptions that are LightGBM's: workers estimate how many rows a leaf has from sums of hessians (min_data_in_leaf; not
-    with constant hessians, as in plain regression), draw rows each from its own (bagging), and average where training
-    starts (boost_from_average) and the leaves of regression_l1, quantile and mape: shuffle rows that are sorted by label.
+    The model is the one that LightGBM trains on all rows in a single process, up to the order of additions. Exceptions
+    are LightGBM's: workers estimate how many rows a leaf has from sums of hessians (min_data_in_leaf; not where these
+    are constant, as in plain regression), draw rows each from its own (bagging), and average where training starts
+    (boost_from_average) and the leaves of regression_l1, quantile and mape: shuffle rows that are sorted by label.
 
     With a function as `train_loop_per_worker` that function calls `lightgbm.train` itself, with the parameters of
     `get_network_params()` and a `ReportCallback`.
@@ -118,6 +118,11 @@ class LightGBMTrainer(TreeTrainer):
 
     def _check_params(self, params: Mapping[str, Any]) -> None:
         check_params(params, self.scaling_config.num_workers)
+        if any(isinstance(callback, ReportCallback) for callback in self.train_kwargs.get("callbacks") or ()):
+            raise ConfigError(
+                "callbacks=[ReportCallback()]: the trainer reports every round itself. The callback is for a train "
+                "function of your own; checkpoints come by CheckpointConfig(checkpoint_frequency=...)."
+            )
 
     def to_run_spec(self) -> RunSpec:
         spec = super().to_run_spec()

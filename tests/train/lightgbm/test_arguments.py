@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.air.errors import ConfigError
-from paceline.train.lightgbm import LightGBMConfig, network
+from paceline.train.lightgbm import LightGBMConfig, ReportCallback, network
 from tests.train.lightgbm.boosting import numbers, quick_trainer
 
 FRAMES = {"train": numbers(100)}
@@ -31,6 +31,7 @@ FRAMES = {"train": numbers(100)}
         ({"init_model": "model.txt"}, "resume_from_checkpoint=LightGBMCheckpoint"),
         ({"valid_sets": []}, "datasets="),
         ({"early_stopping_rounds": 5}, "lightgbm.early_stopping"),
+        ({"callbacks": [ReportCallback()]}, "the trainer reports every round itself"),
         ({"lightgbm_config": {}}, "takes a LightGBMConfig, not dict"),
         ({"dmatrix_params": {"train": {"base_margin": "f0"}}}, "has no entry 'base_margin'"),
         ({"dmatrix_params": {"train": {"group": [2, 3]}}}, "must be the name of a column"),
