@@ -43,8 +43,8 @@ class TorchDetectionPredictor(TorchPredictor):
 
         if not isinstance(outputs, list) or not all(isinstance(found, Mapping) for found in outputs):
             raise DataError(
-                f"The model returned a {type(outputs).__name__}, not a list with a dict of tensors per image. For others"
-                " there is TorchPredictor."
+                f"The model returned a {type(outputs).__name__}, not a list with a dict of tensors per image. For "
+                "others there is TorchPredictor."
             )
         columns: dict[str, NDArray[np.generic]] = {}
         for name in outputs[0] if outputs else ():

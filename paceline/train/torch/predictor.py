@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from paceline.air.errors import ConfigError, DataError
 from paceline.train.predictor import PREDICTIONS, Predictor
 from paceline.train.torch.checkpoint import TorchCheckpoint
+from paceline.train.torch.evaluation_mode import evaluation_mode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,7 +88,7 @@ class TorchPredictor(Predictor):
         import torch
 
         inputs = self._inputs(chunk, dtype)
-        with _evaluation(self.model), torch.inference_mode():
+        with evaluation_mode(self.model), torch.inference_mode():
             try:
                 outputs = self.call_model(inputs)
             except Exception as error:
@@ -115,19 +115,6 @@ class TorchPredictor(Predictor):
                 f"{type(self).__name__} and override call_model(inputs) to take what is wanted out of it."
             )
         return {name: to_numpy(values, name) for name, values in outputs.items()}
-
-
-@contextmanager
-def _evaluation(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; each part of the model gets back the mode that it had."""
-    in_training = [module for module in model.modules() if module.training]
-    for module in in_training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in in_training:
-            module.training = True
 
 
 def to_numpy(values: Any, name: str) -> NDArray[Any]:

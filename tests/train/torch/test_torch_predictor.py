@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +272,30 @@ def test_detection_takes_one_column_of_images() -> None:
         predictor.predict({"a": np.ones((1, 2)), "b": np.ones((1, 2))})
     with pytest.raises(DataError, match="not a list with a dict of tensors per image"):
         TorchDetectionPredictor(Returns(torch.zeros(1))).predict({"a": np.ones((1, 2))})
+
+
+class Waits(torch.nn.Module):
+    """Waits until the gate with the number that it is given is open, and says in which mode it then is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.gates = threading.Semaphore(0), [threading.Event(), threading.Event()]
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.entered.release()
+        assert self.gates[int(inputs[0])].wait(30)
+        return torch.full_like(inputs, float(self.training))
+
+
+def test_predictions_in_several_threads_do_not_change_the_mode_for_each_other() -> None:
+    model = Waits()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(TorchPredictor(model).predict, np.array([0.0]))
+        assert model.entered.acquire(timeout=30)
+        second = threads.submit(TorchPredictor(model).predict, np.array([1.0]))
+        assert model.entered.acquire(timeout=30)
+        model.gates[0].set()
+        assert first.result().tolist() == [0.0]
+        model.gates[1].set()
+        assert second.result().tolist() == [0.0]
+    assert model.training
