@@ -33,6 +33,19 @@ def damage(path: Path, row_group: int) -> None:
     path.write_bytes(bytes(content))
 
 
+def test_a_driver_that_only_hands_files_on_loads_no_pandas(tmp_path: Path) -> None:
+    """Blocks, schema and row counts come from footers: pandas would take longer than all of it."""
+    write_parts(tmp_path, files=3)
+    program = (
+        "import sys; from paceline import data; dataset = data.read_parquet(sys.argv[1]); "
+        "print(dataset.count(), len(dataset.schema().names) > 0, 'pandas' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["60", "True", "False"]
+
+
 def test_row_groups_are_blocks_in_the_order_of_rows(tmp_path: Path) -> None:
     write_parts(tmp_path, files=11)
     source = source_of(tmp_path)
