@@ -67,7 +67,9 @@ class Features:
         if name not in table.schema.names:
             raise DataError(f"{where} has no column {name!r}, which the model was trained on; it has {_list(table)}.")
         column = table.column(name)
-        if name in self.categories:
+        if name in self.categories and column.null_count == len(column):
+            yield pa.chunked_array([pa.nulls(len(column), pa.float64())])  # nothing has no type to compare
+        elif name in self.categories:
             values = pa.array(self.categories[name], type=_value_type(column.type))
             yield pc.index_in(_decoded(column), value_set=values)
         elif name in self.widths:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.air.errors import ConfigError, DataError
@@ -99,6 +100,12 @@ class LightGBMPredictor(Predictor):
         one = np.asarray(self.model.predict(np.full((1, self.model.num_feature()), np.nan), **predict_kwargs))
         return prediction_columns(one[:0])
 
+    @cached_property
+    def _categorical(self) -> set[str]:
+        """Features that the trees take as categories: a column without any value does not show what it is."""
+        described = self.model.dump_model(num_iteration=1)["feature_infos"]
+        return {name for name, feature in described.items() if feature["values"]}
+
     def _named(self, table: pa.Table, wanted: Sequence[str], feature_columns: Sequence[str] | None) -> pa.Table:
         """The columns under the names by which the model knows them. Those that are not found are told later.
 
@@ -122,7 +129,11 @@ class LightGBMPredictor(Predictor):
         missing = [name for name in self.model.feature_name() if name not in table.schema.names]
         if missing:
             raise DataError(f"{_WHERE} has no column {missing[0]!r}, which the model was trained on.")
-        categories = [field.name for field in table.schema if is_category(field.type)]
+        categories = [
+            name
+            for name, column in zip(table.column_names, table.columns, strict=True)
+            if is_category(column.type) or (column.null_count == len(column) and name in self._categorical)
+        ]
         trained_on = len(self.model.pandas_categorical or ())
         if len(categories) != trained_on:
             raise DataError(

@@ -108,7 +108,11 @@ class SklearnPredictor(Predictor):
             found = _one_array(getattr(self.estimator, method)(features, **kwargs))
         except NotFittedError:
             raise
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
+            if (otherwise := _nulls_as_objects(features)) is not None:
+                return self._called(otherwise, cpus, method, kwargs)
+            if isinstance(error, TypeError):
+                raise
             raise DataError(f"{what} refuses these rows: {error}") from error
         if found.shape[:1] != (len(features),):
             raise DataError(
@@ -117,6 +121,13 @@ class SklearnPredictor(Predictor):
                 "column."
             )
         return found
+
+
+def _nulls_as_objects(features: Any) -> Any:
+    """Columns that have no value at all came as numbers, for want of a better guess; encoders of text refuse those."""
+    columns = getattr(features, "columns", ())
+    empty = [name for name in columns if features[name].dtype.kind == "f" and features[name].isna().all()]
+    return features.astype(dict.fromkeys(empty, object)) if empty else None
 
 
 def _one_array(answer: Any) -> NDArray[np.generic]:

@@ -146,6 +146,8 @@ def test_a_model_trained_on_categories_of_pandas_knows_them() -> None:
         assert predictor.predict(table).column("predictions").to_pylist() == expected
     assert predictor.predict({"c": as_text.c.to_numpy(), "x": few.x.to_numpy()})["predictions"].tolist() == expected
     assert predictor.predict(few[:0]).shape == (0, 1)
+    missing = model.predict(few[:1].assign(c=pd.Categorical([None], list("abcd")))).tolist()
+    assert predictor.predict(few[:1].assign(c=np.nan)).predictions.tolist() == missing
     with pytest.raises(DataError, match=r"has 0 columns of text or categories \(\); the model was trained on 1"):
         predictor.predict(few.assign(c=1.0))
     with pytest.raises(DataError, match="has no column 'c'"):
@@ -188,6 +190,15 @@ def test_arrays_of_another_width(booster: lightgbm.Booster) -> None:
     assert predictor.predict(FEATURES.to_numpy()[:0]).shape == (0,)
     with pytest.raises(DataError, match="has 2 columns; the model was trained on 5 features"):
         predictor.predict(FEATURES.to_numpy()[:, :2])
+
+
+def test_a_column_of_categories_that_has_no_value() -> None:
+    frame = pd.DataFrame({"c": list("abc") * 40, "x": np.arange(120.0), "y": np.arange(120.0) % 3})
+    result = quick_trainer({"train": frame}, workers=1, run_config={"engine": "inline"}).fit()
+    predictor = LightGBMPredictor.from_checkpoint(result.checkpoint)
+    for missing in (pa.nulls(1, pa.string()), pa.nulls(1, pa.float64()), pa.nulls(1)):
+        answer = predictor.predict(pa.table({"c": missing, "x": [5.0]})).column("predictions").to_pylist()
+        assert answer == result.checkpoint.get_model().predict(np.array([[np.nan, 5.0]])).tolist()
 
 
 def test_categories_need_names() -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from sklearn.cluster import DBSCAN, KMeans
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_iris
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import NotFittedError
@@ -185,6 +186,15 @@ def test_rows_that_the_estimator_refuses(named: Any) -> None:
         SklearnPredictor(named).predict(FEATURES.assign(**{NAMES[1]: np.nan}))
     with pytest.raises(NotFittedError):
         SklearnPredictor(LogisticRegression()).predict(FEATURES)
+
+
+def test_a_column_of_nothing_but_nulls_may_be_one_of_text() -> None:
+    """So it comes from a request for one row: without a value there is no type."""
+    frame = pd.DataFrame({"colour": ["red", "blue", None, "red"], "size": [1.0, 2.0, 3.0, 4.0]})
+    encoded = make_column_transformer((OneHotEncoder(), ["colour"]), remainder="passthrough")
+    model = make_pipeline(encoded, LinearRegression()).fit(frame, [1.0, 2.0, 3.0, 4.0])
+    untyped = pd.DataFrame({"colour": [np.nan], "size": [3.0]})
+    assert SklearnPredictor(model).predict(untyped)["predictions"].tolist() == [model.predict(frame)[2]]
 
 
 def test_of_many_columns_some_are_named() -> None:
