@@ -58,6 +58,20 @@ _COLUMNS = {
     "group_column": ("group", "group_id", "query_column", "query", "query_id"),
     "ignore_column": ("ignore_feature", "blacklist"),
 }
+_ONE_WORKER_ONLY: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "linear_tree": (("linear_trees",), "each worker would train a model of its own rows alone"),
+    "interaction_constraints": ((), "LightGBM fails in the first round"),
+    "forcedsplits_filename": (
+        ("fs", "forced_splits_filename", "forced_splits_file", "forced_splits"),
+        "LightGBM cannot force splits there",
+    ),
+    **dict.fromkeys(
+        ("cegb_penalty_feature_coupled", "cegb_penalty_feature_lazy"),
+        ((), "each worker counts by itself which features were paid for, and they can wait for each other for ever"),
+    ),
+}
+"""Parameters that LightGBM's distributed learners do not heed: their other names, and what would happen."""
+_MONOTONE_METHODS = ("monotone_constraints_method", "monotone_constraining_method", "mc_method")
 _LEARNERS = {
     "data": ("data", "data_parallel"),
     "voting": ("voting", "voting_parallel"),
@@ -115,8 +129,27 @@ def check_params(params: Mapping[str, Any], num_workers: int | None) -> None:
             f"params['tree_learner'] is {learner!r}, which does not work where each of {num_workers} workers has its "
             "part of the rows: choose 'data' (the default) or 'voting'."
         )
+    if (num_workers or 1) > 1:
+        _check_distributable(params)
     if "num_threads" in params:
         whole_number(params["num_threads"], "params['num_threads']", least=0)
+
+
+def _check_distributable(params: Mapping[str, Any]) -> None:
+    """Refuse what several workers would train wrongly or not at all: LightGBM tells at most in its log."""
+    for name, (others, consequence) in _ONE_WORKER_ONLY.items():
+        for each in (name, *others):
+            if params.get(each):
+                raise ConfigError(
+                    f"params[{each!r}] works on one worker only: with several, {consequence}. Leave it out, or use "
+                    "ScalingConfig(num_workers=1)."
+                )
+    for name in _MONOTONE_METHODS:
+        if params.get(name, "basic") != "basic":
+            raise ConfigError(
+                f"params[{name!r}] is {params[name]!r}, which works on one worker only: several use 'basic'. Leave it "
+                "out, or use ScalingConfig(num_workers=1)."
+            )
 
 
 def for_worker(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,10 @@ FRAMES = {"train": numbers(100)}
         ({"params": {"tree_learner": "serial"}}, "'serial', which does not work where each of 2 workers"),
         ({"params": {"tree": "feature"}}, "choose 'data' .the default. or 'voting'"),
         ({"params": {"tree_learner": "dat"}}, "'dat': choose 'data' or 'voting'"),
+        ({"params": {"linear_tree": True}}, "works on one worker only: with several, each worker would train"),
+        ({"params": {"interaction_constraints": [[0, 1]]}}, "works on one worker only"),
+        ({"params": {"cegb_penalty_feature_coupled": [1] * 5}}, "wait for each other for ever"),
+        ({"params": {"mc_method": "advanced"}}, "'advanced', which works on one worker only"),
         ({"params": {"num_iterations": 7}, "num_boost_round": 9}, "How many rounds.*is 7, num_boost_round is 9"),
         ({"params": {"n_estimators": 7, "num_trees": 8}, "num_boost_round": None}, "Give the number once"),
         ({"init_model": "model.txt"}, "resume_from_checkpoint=LightGBMCheckpoint"),
@@ -94,3 +98,11 @@ def test_nothing_listens_once_the_workers_are_connected(tmp_path: Any) -> None:
 
     quick_trainer(FRAMES, num_boost_round=2, callbacks=[listening], lightgbm_config=LightGBMConfig()).fit()
     assert (tmp_path / "listening").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"linear_tree": True}, {"interaction_constraints": [[0, 1], [2, 3, 4]]}, {"mc_method": "advanced"}],
+)
+def test_one_worker_takes_what_several_cannot(params: dict[str, Any]) -> None:
+    quick_trainer(FRAMES, workers=1, params={"objective": "regression", **params}).fit()
