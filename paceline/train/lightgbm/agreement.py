@@ -73,7 +73,11 @@ def common_bins(
     own = chosen[(chosen >= first) & (chosen < first + table.num_rows)] - first
     part = table if len(own) == table.num_rows else table.take(pa.array(own))
     sample = pa.concat_tables([_unpacked(value) for value in gather(_packed(part))])
-    bins = lgb.Dataset(None, params={**params, "categorical_column": settings["categorical_feature"]}, **settings)
+    # LightGBM crashes on categories of which it sees none.
+    filled = [place for place in settings["categorical_feature"] if _has_values(sample.column(place))]
+    bins = lgb.Dataset(
+        None, params={**params, "categorical_column": filled}, **{**settings, "categorical_feature": filled}
+    )
     values, places = zip(*(_without_zeros(column) for column in sample.columns), strict=True)
     return bins._init_from_sample(list(values), list(places), sample_cnt=sample.num_rows, total_nrow=1)
 
@@ -82,6 +86,12 @@ def _sample_size(params: Mapping[str, Any], features: int) -> int:
     """As many rows as LightGBM would take, unless there are so many features that they would fill the memory."""
     wanted = int(value_of(params, "bin_construct_sample_cnt", _SAMPLE_ROWS))
     return min(wanted, max(_LEAST_SAMPLE_ROWS, _SAMPLE_BYTES // (8 * features)))
+
+
+def _has_values(column: pa.ChunkedArray) -> bool:
+    import pyarrow.compute as pc
+
+    return not pc.all(pc.is_null(column, nan_is_null=True)).as_py()
 
 
 def _without_zeros(column: pa.ChunkedArray) -> tuple[NDArray[np.float64], NDArray[np.int32]]:

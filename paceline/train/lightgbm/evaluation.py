@@ -27,7 +27,7 @@ def make_one(env: CallbackEnv, shares: Callable[[str], Shares]) -> None:
     results = env.evaluation_result_list
     if not results:
         return
-    own = [(result.metric_value, shares(result.dataset_name)[share_of(result.metric_name)]) for result in results]
+    own = [(result.metric_value, share_of(result.metric_name, shares(result.dataset_name))) for result in results]
     parts = [np.frombuffer(value).reshape(-1, 2) for value in gather(np.array(own, np.float64).tobytes())]
     if len({len(part) for part in parts}) > 1:
         raise ConfigError("The workers evaluate different numbers of metrics: give all of them the same datasets.")

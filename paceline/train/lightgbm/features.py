@@ -62,16 +62,14 @@ class Features:
 
     def _arrays(self, table: pa.Table, name: str, where: str) -> Iterator[pa.ChunkedArray]:
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         if name not in table.schema.names:
             raise DataError(f"{where} has no column {name!r}, which the model was trained on; it has {_list(table)}.")
         column = table.column(name)
         if name in self.categories and column.null_count == len(column):
-            yield pa.chunked_array([pa.nulls(len(column), pa.float64())])  # nothing has no type to compare
+            yield pa.chunked_array([pa.nulls(len(column), pa.int32())])  # nothing has no type to compare
         elif name in self.categories:
-            values = pa.array(self.categories[name], type=_value_type(column.type))
-            yield pc.index_in(_decoded(column), value_set=values)
+            yield _codes(column, self.categories[name], f"{where}, column {name!r}")
         elif name in self.widths:
             yield from _elements(column, self.widths[name], f"{where}, column {name!r}")
         else:
@@ -152,6 +150,22 @@ def _value_type(kind: pa.DataType) -> pa.DataType:
 
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     return pa.large_string() if _is_text(value) else value
+
+
+def _codes(column: pa.ChunkedArray, categories: tuple[Any, ...], where: str) -> pa.ChunkedArray:
+    """The place of each value among the categories of the training; null where it is none of them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        values = pa.array(categories, type=_value_type(column.type))
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        shown = ", ".join(repr(value) for value in categories[:3])
+        raise DataError(
+            f"{where} is of type {column.type}, and the model was trained on categories there: {shown}, ... Give it "
+            "values of that type."
+        ) from None
+    return pc.index_in(_decoded(column), value_set=values)
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 KEYWORDS = (*COLUMN_KEYWORDS, "categorical_feature", "feature_name", "free_raw_data", "ignore")
 """What `dmatrix_params` may hold for a dataset."""
+_NOT_STORABLE = frozenset('\t\n\r\v\f",:[]{}')
 
 
 @dataclass(frozen=True)
@@ -101,13 +102,28 @@ def _evaluation_matrix(rows: Rows, features: Features, train: lgb.Dataset, train
 def _feature_names(features: Features, settings: Mapping[str, Any]) -> list[str]:
     given = settings.get("feature_name", "auto")
     if given == "auto":
-        return features.names
+        return _check_storable(features.names)
     if not isinstance(given, list) or len(given) != len(features.names):
         raise ConfigError(
             f"dmatrix_params['train']['feature_name'] must be a list of {len(features.names)} names, one for each of "
             f"{', '.join(features.names[:8])}..."
         )
-    return [str(name) for name in given]
+    return _check_storable([str(name) for name in given])
+
+
+def _check_storable(names: list[str]) -> list[str]:
+    """Refuse names that LightGBM does not take, or writes into a model file that cannot be read again."""
+    wrong = [name for name in names if not name or not _NOT_STORABLE.isdisjoint(name)]
+    stored = [name.replace(" ", "_") for name in names]  # LightGBM does so
+    wrong += [name for name, kept in zip(names, stored, strict=True) if stored.count(kept) > 1]
+    if wrong:
+        raise DataError(
+            f"LightGBM cannot store features called {', '.join(map(repr, dict.fromkeys(wrong)))}: names must differ "
+            "(a space is stored as '_'), must not be empty, and must be without tabs, line breaks and any of "
+            '" , : [ ] { }. Rename the columns, or give the features other names: '
+            "dmatrix_params={'train': {'feature_name': [...]}}."
+        )
+    return names
 
 
 def _categorical(features: Features, params: Mapping[str, Any], settings: Mapping[str, Any]) -> list[int]:

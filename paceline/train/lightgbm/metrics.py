@@ -67,12 +67,12 @@ def approximate_metrics(params: Mapping[str, Any]) -> list[str]:
     return [name for name in plain if name not in _NO_METRIC and name.partition("@")[0] not in _NAMES]
 
 
-def share_of(metric: str) -> Share:
-    """What LightGBM divides the metric by."""
+def share_of(metric: str, shares: Shares) -> float:
+    """What LightGBM divides the metric by. Without queries a metric of such a name is a function of the user's."""
     name = metric.partition("@")[0]
     if name in _OVER_QUERIES:
-        return "queries"
-    return "rows" if name == "cross_entropy_lambda" else "weight"
+        return shares["queries"] or shares["weight"]
+    return shares["rows" if name == "cross_entropy_lambda" else "weight"]
 
 
 def combined(metric: str, parts: Sequence[Part]) -> float:

@@ -83,6 +83,7 @@ class Rows:
 
     def _numbers(self, column: str, what: str) -> NDArray[Any]:
         """A column in which every row must have a number: LightGBM would take a missing one for 0."""
+        import numpy as np
         import pyarrow.compute as pc
 
         where = f"{self.where}, column {column!r} ({what})"
@@ -90,13 +91,17 @@ class Rows:
         missing = pc.sum(pc.is_null(values, nan_is_null=True)).as_py() or 0
         if missing:
             raise DataError(f"{where}: {missing} rows have no value. Filter them out, or fill them in.")
-        return values.to_numpy()  # type: ignore[no-any-return]
+        found: NDArray[Any] = values.to_numpy()
+        if found.dtype.kind == "f" and np.isinf(found).any():
+            raise DataError(f"{where} has infinite values. Filter those rows out.")
+        return found
 
 
 def read_rows(task: TreeTask, name: str) -> Rows:
     """This worker's rows, without the columns that are ignored."""
     settings = task.matrix_params.get(name, {})
-    ignored = {f"ignore={column!r}": column for column in settings.get("ignore", ())}
+    given = settings.get("ignore", ())
+    ignored = {f"ignore={column!r}": column for column in ([given] if isinstance(given, str) else given)}
     there = session_slot.get_dataset_shard(name).schema().names
     for what, column in {**_columns(task.label_column, settings), **ignored}.items():
         if column not in there:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,24 @@ def test_categories_have_the_same_numbers_on_all_workers() -> None:
     assert unknown.predictions.nunique() == 1
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("filled", [[], range(300, 600)])
+def test_a_column_of_text_that_some_workers_or_all_see_empty(workers: int, filled: Sequence[int]) -> None:
+    frame = numbers(600)
+    frame["c"] = pd.Series([("a", "b")[row % 2] if row in filled else None for row in range(600)], dtype="str")
+    result = quick_trainer({"train": frame}, workers=workers).fit()
+    predicted = LightGBMPredictor.from_checkpoint(result.checkpoint).predict(frame)
+    assert float(((predicted.predictions - frame.y) ** 2).mean()) == pytest.approx(result.metrics["train-l2"])
+
+
+def test_values_of_another_type_than_the_categories_are_told() -> None:
+    features, _ = described({"x": pa.array(["a", "b"])})
+    with pytest.raises(
+        DataError, match="column 'x' is of type int64, and the model was trained on categories there: 'a', 'b'"
+    ):
+        features.table(pa.table({"x": [1, 2]}), "Other data")
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -160,6 +179,13 @@ def test_columns_are_left_out_and_features_renamed() -> None:
         ({"y": lambda frame: frame.y.where(frame.index != 7)}, {}, "column 'y' .label_column.: 1 rows have no value"),
         ({"y": "text"}, {}, "column 'y' .label_column. is of type .*string.*LabelEncoder"),
         ({"w": None}, {"weight": "w"}, "column 'w' .weight.: 100 rows have no value"),
+        ({"y": float("inf")}, {}, "column 'y' .label_column. has infinite values"),
+        ({"w": float("inf")}, {"weight": "w"}, "column 'w' .weight. has infinite values"),
+        ({"a\tb": 1.0}, {}, "cannot store features called 'a.tb'"),
+        ({"": 1.0}, {}, "cannot store features called ''"),
+        ({"a[0]": 1.0}, {}, "cannot store features called 'a.0.'.*feature_name"),
+        ({"a b": 1.0, "a_b": 2.0}, {}, "cannot store features called 'a b', 'a_b'"),
+        ({}, {"ignore": "f9"}, "no column 'f9'"),
         ({"day": pd.Timestamp("2024-01-01")}, {}, "column 'day' is of type timestamp"),
         ({}, {"ignore": ["f9"]}, "no column 'f9'"),
         ({}, {"categorical_feature": ["f9"]}, "categorical_feature names 'f9'; the features are f0, f1"),

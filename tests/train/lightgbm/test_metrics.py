@@ -69,9 +69,13 @@ def test_parts_give_the_metric_of_the_whole(
     assert len(history["whole"]) == len(metrics)
     for metric in history["whole"]:
         expected, one, other = (history[name][metric][-1] for name in names)
-        share = share_of(metric)
-        parts = [(one, first_shares[share]), (other, second_shares[share])]
+        parts = [(one, share_of(metric, first_shares)), (other, share_of(metric, second_shares))]
         assert combined(metric, parts) == pytest.approx(expected, rel=1e-6 if weighted else 1e-12)
+
+
+def test_a_function_may_have_the_name_of_a_metric_of_queries() -> None:
+    assert share_of("map@3", shares_of(10, None, None)) == 10
+    assert share_of("map@3", shares_of(10, None, np.array([6, 4], np.int32))) == 2
 
 
 def test_a_part_without_rows_has_no_say() -> None:
