@@ -202,7 +202,8 @@ class Checkpoint:
         lets the sink take a directory over instead of copying it.
         """
         metadata = self._metadata()
-        metadata.class_name = _class_name(type(self))
+        if type(self) is not Checkpoint:  # else that of a class that is not loaded here stays
+            metadata.class_name = _qualified_name(type(self))
         if report is not None:
             metadata.report = dict(report)
         preprocessor = self._stored_preprocessor() or self._source.read_file(CHECKPOINT_PREPROCESSOR_FILE)
@@ -382,10 +383,6 @@ def _place(path: Any, filesystem: Any, must_exist: bool = True) -> LocalDirector
 
 def _qualified_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _class_name(kind: type[Checkpoint]) -> str | None:
-    return None if kind is Checkpoint else _qualified_name(kind)
 
 
 def _loaded_class(name: str | None, wanted: type[C]) -> type[C]:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_sources import shown
+from paceline.air.checkpoint_sources import Remote, shown
 from paceline.air.checkpoint_trust import pickled_parts
-from paceline.air.errors import CheckpointError, ConfigError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError
 from paceline.serve.columns import InputColumns, input_columns, library_of, model_of
 from paceline.serve.rows import NumberTypes, Rows, joined
 from paceline.serve.threads import Threads, threads_of
@@ -91,7 +91,7 @@ class Recipe:
     def load(self, checkpoint: Checkpoint) -> Model:
         """The model of a checkpoint that is intact and holds nothing that must be trusted, unless it is."""
         with _local(checkpoint) as local:
-            _verify(local)
+            _verify(local, checkpoint)
             if self.trust is not True:
                 _refuse_pickles(local, checkpoint)
             predictor_cls = self.predictor_cls or _known_predictor(local)
@@ -168,17 +168,22 @@ def _local(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
     if checkpoint.kind != "uri":
         yield checkpoint
         return
+    assert isinstance(checkpoint._source, Remote)
     with tempfile.TemporaryDirectory(prefix="paceline-serve-") as folder:
-        checkpoint.to_directory(folder)
+        checkpoint._source.download(Path(folder))  # and not a copy, which would be without the manifest
         found = Checkpoint.from_directory(folder)
-        yield found if type(checkpoint) is Checkpoint else type(checkpoint).from_checkpoint(found)
+        found = found if type(checkpoint) is Checkpoint else type(checkpoint).from_checkpoint(found)
+        found._preprocessor = checkpoint._preprocessor  # one that was set here and is not stored there
+        yield found
 
 
-def _verify(checkpoint: Checkpoint) -> None:
-    if checkpoint.kind == "local_path" and checkpoint.path is not None:
-        folder = Path(checkpoint.path)
-        if (folder / MANIFEST_NAME).exists():
-            verify(folder)
+def _verify(local: Checkpoint, checkpoint: Checkpoint) -> None:
+    if local.kind != "local_path" or local.path is None or not Path(local.path, MANIFEST_NAME).exists():
+        return
+    try:
+        verify(Path(local.path))
+    except CheckpointCorruptError as error:
+        raise CheckpointCorruptError(str(error).replace(local.path, _describe(checkpoint))) from None
 
 
 def _refuse_pickles(local: Checkpoint, checkpoint: Checkpoint) -> None:

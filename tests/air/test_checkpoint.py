@@ -538,3 +538,11 @@ def test_a_checkpoint_is_not_copied_into_itself(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="part of itself"):
         checkpoint.to_directory(tmp_path / "one" / "copy")
     assert checkpoint.to_directory(tmp_path / "one") == str(tmp_path / "one")
+
+
+def test_a_copy_keeps_the_class_that_is_not_loaded(tmp_path: Path) -> None:
+    """A program that has not imported the class has a plain Checkpoint of it, and may well copy that."""
+    saved = FancyCheckpoint.from_dict(DATA).to_directory(tmp_path / "saved")
+    copied = Checkpoint(saved).to_directory(tmp_path / "copied")
+    assert isinstance(Checkpoint.from_directory(copied), FancyCheckpoint)
+    assert isinstance(Checkpoint.from_bytes(Checkpoint(saved).to_bytes()), FancyCheckpoint)

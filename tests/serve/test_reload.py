@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from paceline import serve, train
@@ -19,7 +20,7 @@ from paceline.serve.model import Recipe
 from paceline.serve.place import Run, place_of
 from paceline.serve.served import ReloadUnderWayError
 from paceline.serve.server import RunningServer
-from paceline.train import DataParallelTrainer
+from paceline.train import DataParallelTrainer, predictors
 from tests.serve.serving import Server, Times, until
 
 
@@ -268,3 +269,41 @@ def test_a_checkpoint_at_a_uri(tmp_path: Path) -> None:
         server = Server(running)
         assert value(server) == 2.0
         assert server.ask("GET", "/model").json["checkpoint"] == "memory://models/one"
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    """A storage that is reached by URIs."""
+    yield fsspec.filesystem("memory")
+    fsspec.filesystem("memory").rm("/", recursive=True)
+
+
+def test_checkpoints_of_a_run_at_a_uri_are_compared_with_their_manifests(run_path: str, memory: Any) -> None:
+    memory.put(run_path, "/runs/one", recursive=True)
+    with start("memory://runs/one") as running:
+        server = Server(running)
+        assert value(server) == 4.0
+        memory.pipe_file("/runs/one/checkpoint_000000/factor.json", b"9.9")
+        answer = server.ask("POST", "/reload", b'{"checkpoint": 0}')
+        assert answer.status == 422
+        assert "CheckpointCorruptError: memory://runs/one/checkpoint_000000: content of file" in answer.reason
+        assert value(server) == 4.0
+        assert server.ask("POST", "/reload", b'{"checkpoint": 1}').status == 200
+        assert value(server) == 3.0
+
+
+class SavedAsOne(Checkpoint):
+    """A class that only the program that saves it has."""
+
+
+def test_the_predictor_of_a_checkpoint_at_a_uri_is_found_by_its_class(
+    monkeypatch: pytest.MonkeyPatch, memory: Any
+) -> None:
+    monkeypatch.setitem(predictors._PREDICTORS, f"{__name__}.SavedAsOne", f"{Times.__module__}.Times")
+    uri = SavedAsOne.from_dict({}).to_uri("memory://models/of_a_class")
+    memory.pipe_file("/models/of_a_class/factor.json", b"7.0")
+    memory.rm_file("/models/of_a_class/dict_checkpoint.pkl")
+    running = serve.run(Checkpoint(uri=uri), port=0, blocking=False)
+    assert running is not None
+    with running:
+        assert value(Server(running)) == 7.0
