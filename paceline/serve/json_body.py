@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from paceline.serve.columns import InputColumns, listed
+from paceline.serve.columns import ColumnKind, InputColumns, listed
 from paceline.serve.problem import Problem
 from paceline.serve.rows import Column, Numbers, Rows
 
@@ -135,17 +135,20 @@ def _from_columns(given: dict[str, list[Any]], columns: InputColumns, max_rows: 
                 )
             count = len(values)
             _check_count(count, max_rows)
-        kind, column, sort = _checked(name, values, columns.kinds.get(name) == "number")
+        kind, column, sort = _checked(name, values, columns.kinds.get(name))
         content[name] = (kind, column)
         key.append((name, sort))
     return Rows(count, content, tuple(key))
 
 
-def _checked(name: str, values: list[Any], numbers_only: bool) -> tuple[str, Any, Any]:
+def _checked(name: str, values: list[Any], wanted: ColumnKind | None) -> tuple[str, Any, Any]:
     """(kind, values, what must be equal for joining) of a column whose values go together."""
+    numbers_only = wanted == "number"
     types = set(map(type, values))
     nulls = type(None) in types
     types.discard(type(None))
+    if not types and wanted == "any":
+        return "nothing", values, "nothing"
     if int in types and not all(-_LARGEST <= value <= _LARGEST for value in values if type(value) is int):
         raise Problem(422, f"Column {name!r} has an integer of more than 64 bits.")
     if types <= _NUMBERS or (numbers_only and types <= _NUMBERS_AND_TRUTH):

@@ -136,7 +136,7 @@ def loaded_model(
         origin=origin,
         number=number,
         predict_kwargs=predict_kwargs or {},
-        number_types=NumberTypes() if preprocessed else _number_types(model_of(predictor)),
+        number_types=NumberTypes(keep_untyped=True) if preprocessed else _number_types(model_of(predictor)),
         takes_matrix=is_own and not preprocessed and library in ("xgboost", "lightgbm"),
         threads=threads,
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paceline.train.predictor import BatchFormat
 
 Column = tuple[str, Any]
-"""A kind ("int", "number", "bool", "text", "tensor") and the values: a list, of tensors an array."""
+"""A kind ("int", "number", "bool", "text", "tensor", "nothing") and the values: a list, of tensors an array."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class NumberTypes:
 
     whole: type[np.generic] = np.int64
     other: type[np.generic] = np.float64
+    keep_untyped: bool = False
+    """A column in which every value is missing has no type, which preprocessors understand; else it has numbers."""
 
     def of(self, array: NDArray[Any]) -> NDArray[Any]:
         """An array of JSON's numbers in the type that the model takes."""
@@ -106,7 +108,9 @@ def _named(names: Sequence[str], matrix: NDArray[np.float64], batch_format: Batc
 
 
 def _array(kind: str, values: Any, types: NumberTypes) -> pa.Array:
-    if kind == "number":  # JSON has no NaN: what numpy makes one of was null
+    if kind == "nothing" and types.keep_untyped:
+        return pa.nulls(len(values))
+    if kind in ("number", "nothing"):  # JSON has no NaN: what numpy makes one of was null
         return pa.array(np.array(values, types.other), from_pandas=True)
     if kind == "int":
         return pa.array(np.array(values, types.whole))

@@ -17,15 +17,17 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LinearRegression
 
 import paceline.data
 from paceline import serve
 from paceline.air import Checkpoint
-from paceline.data.preprocessors import Chain, Concatenator, OneHotEncoder, StandardScaler
+from paceline.data.preprocessors import Chain, Concatenator, OneHotEncoder, SimpleImputer, StandardScaler
 from paceline.serve import json_body
 from paceline.serve.columns import input_columns
 from paceline.serve.model import loaded_model
 from paceline.train.predictor import Predictor
+from paceline.train.sklearn import SklearnPredictor
 from paceline.train.torch import TorchCheckpoint, TorchPredictor
 from paceline.train.xgboost import XGBoostPredictor
 from tests.serve.serving import ARROW, Server
@@ -197,6 +199,24 @@ def test_columns_are_those_before_the_preprocessor(tmp_path: Path) -> None:
         assert "missing: 'color'" in server.predict(rows(frame.drop(columns="color"))).reason
         assert "unknown: 'color_red'" in server.predict(rows(frame.assign(color_red=1))).reason
         assert server.predict([{"size": "large", "color": "red", "age": 1}]).status == 422
+
+
+def test_a_row_whose_text_is_missing() -> None:
+    """In JSON a null has no type: alone in its column it must not be taken for a number."""
+    frame = pd.DataFrame({"colour": ["red", "blue", None, "red"], "size": [1.0, 2.0, None, 4.0]})
+    preprocessor = Chain(
+        SimpleImputer(["colour"], strategy="most_frequent"), SimpleImputer(["size"]), OneHotEncoder(["colour"])
+    ).fit(paceline.data.from_pandas(frame))
+    prepared = preprocessor.transform_batch(frame)
+    line = LinearRegression().fit(prepared, [1.0, 2.0, 3.0, 4.0])
+    booster = xgboost_model(prepared, [1.0, 2.0, 3.0, 4.0])
+    for predictor, expected in (
+        (SklearnPredictor(line, preprocessor), line.predict(prepared)),
+        (XGBoostPredictor(booster, preprocessor), booster.inplace_predict(prepared)),
+    ):
+        with served(predictor) as server:
+            for row, value in zip(rows(frame.astype(object).where(frame.notna(), None)), expected, strict=True):
+                assert predictions(server.predict([row])) == [pytest.approx(value)]
 
 
 def test_columns_of_vectors_are_traced_to_what_they_are_made_of() -> None:
