@@ -57,7 +57,7 @@ def join(hub_port: int, token: bytes) -> None:
     if _place[0] == 0:
         _let_everyone_in()
     else:
-        line = Client((LOOPBACK, hub_port), authkey=token)
+        line = _without_delay(Client((LOOPBACK, hub_port), authkey=token))
         line.send_bytes(_place[0].to_bytes(4))
         _lines[:] = [line]
     _join_lightgbm()
@@ -114,13 +114,20 @@ def _let_everyone_in() -> None:
     arrived: dict[int, Connection] = {}
     while len(arrived) < _place[1] - 1:
         try:
-            line = _hub.accept()
+            line = _without_delay(_hub.accept())
         except (AuthenticationError, EOFError, OSError):  # somebody else's: a program that tries ports
             continue
         arrived[int.from_bytes(line.recv_bytes())] = line
     _hub.close()
     _hub = None
     _lines[:] = [arrived[rank] for rank in sorted(arrived)]
+
+
+def _without_delay(line: Connection) -> Connection:
+    """Small messages that go to and fro in each round must not wait to be sent together: that costs 40 ms each time."""
+    with socket.socket(fileno=os.dup(line.fileno())) as connected:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return line
 
 
 # -- LightGBM's network -----------------------------------------------------------------------------
