@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.air import session as session_slot
 from paceline.air.errors import DataError
 from paceline.train.lightgbm.features import is_vector, numbers, vectors
-from paceline.train.trees.shard import read_shard
+from paceline.train.trees.shard import check_not_empty, read_shard
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,6 +99,7 @@ class Rows:
 
 def read_rows(task: TreeTask, name: str) -> Rows:
     """This worker's rows, without the columns that are ignored."""
+    check_not_empty(name)
     settings = task.matrix_params.get(name, {})
     given = settings.get("ignore", ())
     ignored = {f"ignore={column!r}": column for column in ([given] if isinstance(given, str) else given)}

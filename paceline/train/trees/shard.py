@@ -31,6 +31,12 @@ def count_rows(name: str) -> int:
     return _shard(name).count_all()
 
 
+def check_not_empty(name: str) -> None:
+    """Refuse a dataset without rows: a metric of nothing looks like a perfect one."""
+    if not count_rows(name):
+        raise DataError(f"The dataset {name!r} has no rows. Leave it out, or see what filtered them all away.")
+
+
 def read_shard(name: str, *, query_column: str | None = None, columns: list[str] | None = None) -> pa.Table:
     """This rank's rows, the same at every attempt; all rows of a query go to one rank."""
     import pyarrow as pa

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.data.column_arrays import contiguous
 from paceline.train.trees.shard import shard_batches
 from paceline.train.xgboost.collective import gathered
@@ -20,20 +21,22 @@ from paceline.train.xgboost.features import as_text, is_categorical
 
 
 def agreed_categories(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Array]:
-    """The categories of each categorical column of these datasets (name -> features); all ranks call it."""
+    """The categories of each column that is categorical in "train", in these datasets (name -> features).
+
+    All ranks call it. A column without any value has none: it is a column of missing numbers.
+    """
     own: dict[str, set[str]] = {}
+    known = {field.name for field in schemas[TRAIN_DATASET_KEY] if is_categorical(field.type)}
     for dataset, schema in schemas.items():
-        columns = [field.name for field in schema if is_categorical(field.type)]
+        columns = [field.name for field in schema if is_categorical(field.type) and field.name in known]
         if columns:
             for column, values in _values(dataset, columns).items():
                 own.setdefault(column, set()).update(values)
     if not own:  # the same on every rank: all know the types of all columns
         return {}
     everyone = gathered({column: sorted(values) for column, values in own.items()})
-    return {
-        column: pa.array(sorted(set().union(*(each[column] for each in everyone))), pa.large_string())
-        for column in sorted(own)
-    }
+    together = {column: sorted(set().union(*(each[column] for each in everyone))) for column in sorted(own)}
+    return {column: pa.array(values, pa.large_string()) for column, values in together.items() if values}
 
 
 def _values(dataset: str, columns: Sequence[str]) -> dict[str, set[str]]:

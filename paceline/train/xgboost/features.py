@@ -20,6 +20,7 @@ from paceline.data.column_arrays import contiguous
 from paceline.data.tensors import tensor_to_numpy
 
 if TYPE_CHECKING:
+    import xgboost
     from numpy.typing import NDArray
 
 _DATES = "make numbers of it first (days since a date, year, weekday)"
@@ -86,16 +87,16 @@ def _features(
     if matrix is not None:
         for index, values in enumerate(matrix.T):
             yield f"{name}_{index}", _plain(pa.array(values))
-    elif is_categorical(data_type):
-        if name not in categories:
-            raise DataError(f"{where}: column {name!r} holds text, but the model was trained with numbers there.")
+    elif name in categories:
         yield name, pa.DictionaryArray.from_arrays(codes_of(column, categories[name], name, where), categories[name])
+    elif is_categorical(data_type) and column.null_count < len(column):
+        raise DataError(f"{where}: column {name!r} holds text, but the model was trained with numbers there.")
     elif is_plain(data_type) or pt.is_boolean(data_type):
         yield name, _plain(column)
     elif pt.is_decimal(data_type):
         yield name, _plain(pc.cast(column, pa.float64()))
-    elif pt.is_null(data_type):
-        yield name, pc.cast(column, pa.float32())
+    elif column.null_count == len(column):
+        yield name, pa.nulls(len(column), pa.float32())
     else:
         advice = _DATES if pt.is_temporal(data_type) else "make numbers or text of it first"
         raise DataError(
@@ -111,8 +112,18 @@ def _plain(column: pa.Array) -> pa.Array:
     return pc.cast(column, pa.int8()) if pt.is_boolean(column.type) else column
 
 
+def categories_in(model: xgboost.Booster) -> dict[str, pa.Array]:
+    """The names of the categories that a model knows, as text, by feature."""
+    if "c" not in (model.feature_types or []):
+        return {}
+    categories = model.get_categories(export_to_arrow=True).to_arrow()
+    return {name: as_text(values) for name, values in categories if values is not None}
+
+
 def codes_of(column: pa.Array, categories: pa.Array, name: str, where: str) -> pa.Array:
     """The place of each value among the categories. One that is none of them is refused, not taken for missing."""
+    if column.null_count == len(column):
+        return pa.nulls(len(column), pa.int32())
     text = as_text(column)
     codes = pc.index_in(text, value_set=categories)
     if codes.null_count > text.null_count:

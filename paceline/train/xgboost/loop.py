@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.air import session
 from paceline.air.errors import StopTraining
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import numpy as np
     import xgboost
     from xgboost.callback import CallbackContainer
+
+Evaluated: TypeAlias = tuple[str, float] | list[tuple[str, float]]
+Metric: TypeAlias = Callable[..., Evaluated]
 
 _SAMPLING = ("subsample", "colsample_bytree", "colsample_bylevel", "colsample_bynode")
 
@@ -56,15 +59,16 @@ class _Training:
 
         self._task = task
         self._params = _complete(task)
-        matrices = MatrixReader(task, self._params).read()
+        start = session.get_checkpoint()
+        before = None if start is None else XGBoostCheckpoint.from_checkpoint(start).get_model()
+        matrices = MatrixReader(task, self._params, before).read()
         self._evals = [(matrix, name) for name, matrix in matrices.items()]
         self._train = matrices["train"]
         self._objective = task.train_kwargs.get("obj")
-        start = session.get_checkpoint()
-        before = None if start is None else XGBoostCheckpoint.from_checkpoint(start).get_model()
         self._model = _Model(xgboost.Booster(dict(self._params), list(matrices.values()), model_file=before))
         self._done = 0 if before is None else before.num_boosted_rounds()
         self._rounds = Rounds(task, self._model.checkpoint)
+        self._ended = False
 
     def run(self) -> None:
         if self._done >= self._task.num_boost_round:
@@ -81,7 +85,7 @@ class _Training:
         try:
             self._boost(container)
         except StopTraining:
-            self._model.booster = container.after_training(self._model.booster)
+            self._end(container)
             self._rounds.end()
             raise
         self._rounds.end()
@@ -90,18 +94,24 @@ class _Training:
         draws = _draws_samples(self._params)
         for done in range(self._done, self._task.num_boost_round):
             if container.before_iteration(self._model.booster, done, self._train, self._evals):
-                self._model.booster = container.after_training(self._model.booster)
+                self._end(container)
                 return
             if draws:
                 self._forget_draws()
             self._model.booster.update(self._train, done, self._objective)
             stops = container.after_iteration(self._model.booster, done, self._train, self._evals)
             if stops or done + 1 == self._task.num_boost_round:
-                self._model.booster = container.after_training(self._model.booster)
+                self._end(container)
                 stops = True
             self._rounds.report(done + 1, latest_values(container.history))
             if stops:
                 return
+
+    def _end(self, container: CallbackContainer) -> None:
+        """Tell the callbacks, once: the run may be stopped at the very row that is the last one."""
+        if not self._ended:
+            self._ended = True
+            self._model.booster = container.after_training(self._model.booster)
 
     def _report_finished(self) -> None:
         """The checkpoint has all rounds already: one row says what its model is worth, unless the run has that row."""
@@ -131,7 +141,7 @@ class _Training:
             callbacks.append(EarlyStopping(rounds=keywords["early_stopping_rounds"], maximize=keywords.get("maximize")))
         return CallbackContainer(callbacks, self._metric(), output_margin=callable(self._objective))
 
-    def _metric(self) -> Callable[..., tuple[str, float]] | None:
+    def _metric(self) -> Metric | None:
         custom = self._task.train_kwargs.get("custom_metric")
         return None if custom is None else _over_all_workers(custom)
 
@@ -162,18 +172,23 @@ def _draws_samples(params: Mapping[str, Any]) -> bool:
     return "updater" not in params and any(float(params.get(name, 1)) != 1 for name in _SAMPLING)
 
 
-def _over_all_workers(metric: Callable[..., tuple[str, float]]) -> Callable[..., tuple[str, float]]:
-    """The mean of a metric over the workers, weighted by their rows."""
+def _over_all_workers(metric: Metric) -> Metric:
+    """The mean of a metric over the workers, weighted by their rows; a function may give several metrics, in a list."""
     import numpy as np
     from xgboost import collective as xgboost_collective
 
-    def mean(predictions: np.ndarray, matrix: xgboost.DMatrix) -> tuple[str, float]:
-        name, value = metric(predictions, matrix)
+    def mean(predictions: np.ndarray, matrix: xgboost.DMatrix) -> Evaluated:
+        found = metric(predictions, matrix)
         if not xgboost_collective.is_distributed():
-            return name, value
+            return found
+        several = found if isinstance(found, list) else [found]
         weight = float(matrix.num_row())
-        parts = np.array([value * weight if weight else 0.0, weight], dtype=np.float64)
-        total, weights = xgboost_collective.allreduce(parts, xgboost_collective.Op.SUM)
-        return name, float(total / weights) if weights else float("nan")
+        parts = np.array([*(value * weight if weight else 0.0 for _, value in several), weight], dtype=np.float64)
+        *totals, weights = xgboost_collective.allreduce(parts, xgboost_collective.Op.SUM)
+        means = [
+            (name, float(total / weights) if weights else float("nan"))
+            for (name, _), total in zip(several, totals, strict=True)
+        ]
+        return means if isinstance(found, list) else means[0]
 
     return mean

@@ -11,17 +11,27 @@ import pyarrow.types as pt
 import xgboost
 
 from paceline.air import session
+from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, DataError
 from paceline.engine.local.linux import memory_limit
-from paceline.train.trees.shard import count_rows, dataset_names, is_split, read_shard, shard_batches
+from paceline.train.trees.shard import (
+    check_not_empty,
+    count_rows,
+    dataset_names,
+    is_split,
+    read_shard,
+    shard_batches,
+)
 from paceline.train.trees.task import TreeTask
 from paceline.train.xgboost import collective
 from paceline.train.xgboost.categories import agreed_categories
-from paceline.train.xgboost.features import feature_table, is_categorical
+from paceline.train.xgboost.features import categories_in, feature_table, is_categorical
 from paceline.train.xgboost.rows import RowValues
 
 PASSED_ON = ("missing", "feature_weights", "nthread", "max_bin")
 """Entries of dmatrix_params that XGBoost's matrices take as they are."""
+
+_REFUSED_IN_NAMES = frozenset("[]<")
 
 MEMORY_PART = 0.3
 """How much of a worker's share of memory the rows may take: reading them and building the matrix takes two and a half
@@ -35,20 +45,28 @@ class MatrixReader:
     from Arrow; evaluation sets use the bins of the training set. Other tree methods need the values themselves.
     """
 
-    def __init__(self, task: TreeTask, params: Mapping[str, Any]) -> None:
+    def __init__(self, task: TreeTask, params: Mapping[str, Any], model: xgboost.Booster | None) -> None:
+        """`model`: the one that is trained further; its features stay what they are."""
         self._task = task
         self._params = params
         self._names = dataset_names()
+        for name in self._names:
+            check_not_empty(name)
         self._rows = {name: RowValues(task.label_column, self._entries(name), _told(name)) for name in self._names}
-        self._columns = {name: self._columns_of(name) for name in self._names}
+        self._columns = {TRAIN_DATASET_KEY: self._train_columns(model)}
+        self._columns.update(
+            {name: self._evaluation_columns(name) for name in self._names if name not in self._columns}
+        )
         self._categories = agreed_categories({name: self._feature_schema(name) for name in self._names})
+        if model is not None:
+            self._categories.update(categories_in(model))
 
     def read(self) -> dict[str, xgboost.DMatrix]:
         """The matrices by dataset, that of "train" first; all ranks call it."""
         matrices: dict[str, xgboost.DMatrix] = {}
         for name in self._names:
             self._check_categorical(name)
-            matrices[name] = self._matrix(name, matrices.get("train"))
+            matrices[name] = self._matrix(name, matrices.get(TRAIN_DATASET_KEY))
             _release_unused()
         return matrices
 
@@ -91,19 +109,18 @@ class MatrixReader:
         folder = collective.place.scratch
         assert folder is not None
         prefix = os.path.join(folder, f"{collective.place.rank}-{self._names.index(name)}")
-        pages = BatchPages(batches, arguments, self._rows[name].restart, prefix)
+        pages = BatchPages(batches, arguments, self._rows[name].restart, prefix, entries.get("qid"))
         return xgboost.ExtMemQuantileDMatrix(pages, **options, ref=train)
 
     def _arguments(self, name: str, table: pa.Table) -> dict[str, Any]:
         """The rows of a table as keyword arguments of a matrix."""
-        entries = self._entries(name)
         beside = self._rows[name].of(table)
-        columns = {column: table.column(column) for column in self._feature_schema(name).names}
+        columns = {column: table.column(column) for column in self._feature_names(name)}
         if not columns:
             raise DataError(f"{_told(name)} has no column that is a feature; it has {', '.join(table.column_names)}.")
         del table
         features = feature_table(columns, _told(name), self._categories)
-        names = entries.get("feature_names")
+        names = self._same_as_train(name, "feature_names")
         if names is not None:
             if len(names) != features.num_columns:
                 raise DataError(
@@ -111,15 +128,44 @@ class MatrixReader:
                     f"{features.num_columns} features: {', '.join(features.column_names)}."
                 )
             features = features.rename_columns(list(names))
-        return {"data": features, "feature_types": entries.get("feature_types"), **beside}
+        refused = [feature for feature in features.column_names if not _REFUSED_IN_NAMES.isdisjoint(feature)]
+        if refused:
+            raise DataError(
+                f"{_told(name)}: XGBoost takes no features with any of [ ] < in their names: "
+                f"{', '.join(map(repr, refused))}. Rename the columns, or give the features other names: "
+                "dmatrix_params={'train': {'feature_names': [...]}}."
+            )
+        return {"data": features, "feature_types": self._same_as_train(name, "feature_types"), **beside}
 
     # -- what is known before rows are read -----------------------------------------------------
 
     def _entries(self, name: str) -> Mapping[str, Any]:
         return self._task.matrix_params.get(name, {})
 
-    def _columns_of(self, name: str) -> list[str]:
-        """The columns to read: all but those to be ignored."""
+    def _same_as_train(self, name: str, entry: str) -> Any:
+        """What is said about features holds for all datasets, unless one has an entry of its own."""
+        return self._entries(name).get(entry, self._entries(TRAIN_DATASET_KEY).get(entry))
+
+    def _train_columns(self, model: xgboost.Booster | None) -> list[str]:
+        """In the order of the model's features, those of vectors included: "x_0", "x_1", ..."""
+        columns = self._kept_columns(TRAIN_DATASET_KEY)
+        places = {feature: place for place, feature in enumerate((model and model.feature_names) or [])}
+        return sorted(columns, key=lambda column: places.get(column, places.get(f"{column}_0", len(places))))
+
+    def _evaluation_columns(self, name: str) -> list[str]:
+        """Those that the model is trained on, in their order, and those that are no features; others are left out."""
+        there = self._kept_columns(name)
+        features = self._feature_names(TRAIN_DATASET_KEY)
+        missing = [column for column in features if column not in there]
+        if missing:
+            raise DataError(
+                f"{_told(name)} lacks {', '.join(map(repr, missing))}, which the model is trained on; it has "
+                f"{', '.join(there)}."
+            )
+        return [*features, *(column for column in there if column in self._rows[name].names - set(features))]
+
+    def _kept_columns(self, name: str) -> list[str]:
+        """All but those to be ignored."""
         there = session.get_dataset_shard(name).schema().names
         ignored = self._entries(name).get("ignore", [])
         ignored = [ignored] if isinstance(ignored, str) else list(ignored)
@@ -131,10 +177,12 @@ class MatrixReader:
             )
         return [column for column in there if column not in ignored]
 
+    def _feature_names(self, name: str) -> list[str]:
+        return [column for column in self._columns[name] if column not in self._rows[name].names]
+
     def _feature_schema(self, name: str) -> pa.Schema:
         schema = session.get_dataset_shard(name).schema()
-        features = [column for column in self._columns[name] if column not in self._rows[name].names]
-        return pa.schema([schema.field(column) for column in features])
+        return pa.schema([schema.field(column) for column in self._feature_names(name)])
 
     def _check_categorical(self, name: str) -> None:
         columns = [field.name for field in self._feature_schema(name) if is_categorical(field.type)]
@@ -145,7 +193,7 @@ class MatrixReader:
             )
 
     def _has_categories(self, name: str) -> bool:
-        types = self._entries(name).get("feature_types") or []
+        types = self._same_as_train(name, "feature_types") or []
         return bool(self._categories) or "c" in types
 
     def _is_external(self, name: str) -> bool:

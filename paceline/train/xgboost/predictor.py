@@ -37,6 +37,8 @@ class XGBoostPredictor(Predictor):
     def __init__(self, model: xgboost.Booster, preprocessor: Preprocessor | None = None) -> None:
         import xgboost
 
+        from paceline.train.xgboost.features import categories_in
+
         if isinstance(model, xgboost.XGBModel):
             model = model.get_booster()
         if not isinstance(model, xgboost.Booster):
@@ -44,7 +46,7 @@ class XGBoostPredictor(Predictor):
         super().__init__(preprocessor)
         self.model = model
         self._features = model.feature_names
-        self._categories = _named_categories(model)
+        self._categories = categories_in(model)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint) -> Self:
@@ -167,16 +169,6 @@ class XGBoostPredictor(Predictor):
             )
         given = {"feature_names": self._features, "feature_types": self.model.feature_types, **(dmatrix_kwargs or {})}
         return self.model.predict(xgboost.DMatrix(values, enable_categorical=True, **given), **predict_kwargs)
-
-
-def _named_categories(model: xgboost.Booster) -> dict[str, pa.Array]:
-    """The names of the categories that the model knows, as text, by feature."""
-    if "c" not in (model.feature_types or []):
-        return {}
-    from paceline.train.xgboost.features import as_text
-
-    categories = model.get_categories(export_to_arrow=True).to_arrow()
-    return {name: as_text(values) for name, values in categories if values is not None}
 
 
 def _listed(names: Sequence[str] | None) -> str:

@@ -138,9 +138,7 @@ def test_a_column_of_text_that_some_workers_or_all_see_empty(workers: int, fille
 
 def test_values_of_another_type_than_the_categories_are_told() -> None:
     features, _ = described({"x": pa.array(["a", "b"])})
-    with pytest.raises(
-        DataError, match="column 'x' is of type int64, and the model was trained on categories there: 'a', 'b'"
-    ):
+    with pytest.raises(DataError, match="column 'x' is of type int64, and the model was trained on categories"):
         features.table(pa.table({"x": [1, 2]}), "Other data")
 
 

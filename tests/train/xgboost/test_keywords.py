@@ -46,6 +46,19 @@ def test_an_objective_and_a_metric_of_ones_own() -> None:
         assert rows_of(result, f"{name}-mean_error") == pytest.approx(history[name]["mean_error"], rel=1e-6)
 
 
+def two_errors(predicted: np.ndarray, matrix: xgboost.DMatrix) -> list[tuple[str, float]]:
+    return [mean_error(predicted, matrix), ("squared", float(((predicted - matrix.get_label()) ** 2).mean()))]
+
+
+def test_a_function_may_give_several_metrics() -> None:
+    frames = {"train": skewed()}
+    _, history = alone(frames, "y", REGRESSION, 3, custom_metric=two_errors)
+    with pytest.warns(UserWarning, match="custom_metric: on a dataset that is split"):
+        result = quick_trainer(frames, params=REGRESSION, num_boost_round=3, custom_metric=two_errors).fit()
+    for metric in ("mean_error", "squared"):
+        assert rows_of(result, f"train-{metric}") == pytest.approx(history["train"][metric], rel=1e-6)
+
+
 def test_early_stopping_stops_all_workers_at_the_round_of_one_process() -> None:
     generator = np.random.default_rng(5)
     frame = skewed().assign(y=generator.integers(0, 2, 301))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from paceline import data
 from paceline.air import RunConfig
 from paceline.air.errors import TrainingFailedError
 from paceline.data.preprocessors import Concatenator
-from paceline.train.xgboost import XGBoostPredictor, collective, matrix
+from paceline.train.xgboost import XGBoostPredictor, collective, external_memory, matrix
+from paceline.train.xgboost.rows import RowValues
 from tests.train.xgboost.boosting import FEW_VALUES, quick_trainer, rows_of, trees
 
 SMALL = {**FEW_VALUES, "objective": "reg:squarederror", "max_depth": 3}
@@ -267,3 +269,67 @@ def test_labels_that_are_no_numbers_are_refused(labels: list[Any], told: str) ->
 def test_entries_that_do_not_fit_the_rows_are_told(entries: dict[str, Any], params: dict[str, Any], told: str) -> None:
     with pytest.raises(TrainingFailedError, match=told):
         quick_trainer({"train": numbers()}, params=params, dmatrix_params={"train": entries}, workers=1).fit()
+
+
+def test_queries_are_whole_wherever_pages_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One page would hold some rows of a query, and the next one the others."""
+    generator = np.random.default_rng(0)
+    query = np.sort(generator.integers(0, 60, 600))
+    rows = {f"f{index}": generator.integers(0, 20, 600).astype(float) for index in range(2)}
+    table = pa.table({**rows, "y": generator.integers(0, 3, 600), "query": query, "weight": 0.2 + query % 7})
+    values = RowValues("y", {"qid": "query", "weight": "weight"}, "the table")
+
+    def arguments(page: pa.Table) -> dict[str, Any]:
+        return {"data": page.select(list(rows)), **values.of(page)}
+
+    params = {**FEW_VALUES, "objective": "rank:ndcg"}
+    expected = xgboost.train(params, xgboost.QuantileDMatrix(**arguments(table), max_bin=256), 5)
+    monkeypatch.setattr(external_memory, "PAGE_BYTES", 1500)
+    batches = table.to_batches(37)
+    pages = external_memory.BatchPages(lambda: iter(batches), arguments, values.restart, str(tmp_path / "c"), "query")
+    stored = xgboost.ExtMemQuantileDMatrix(pages, max_bin=256)
+    assert len(stored.get_group()) == len(np.unique(query))
+    assert trees(xgboost.train(params, stored, 5)) == trees(expected)
+
+
+def test_evaluation_sets_have_the_columns_of_train_in_any_order() -> None:
+    frame = numbers()
+    other = frame.assign(more=1.0, also="text")[["also", "f3", "y", "f1", "f0", "more", "f2"]]
+    result = quick_trainer({"train": frame, "valid": other}, params=SMALL).fit()
+    assert result.metrics["valid-rmse"] == result.metrics["train-rmse"]
+    entries = {"train": {"feature_names": ["a", "b", "c", "d"]}}
+    renamed = quick_trainer({"train": frame, "valid": other}, params=SMALL, dmatrix_params=entries).fit()
+    assert renamed.metrics["valid-rmse"] == result.metrics["valid-rmse"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (lambda frame: frame.drop(columns=["f1", "f2"]), "dataset 'valid' lacks 'f1', 'f2', which"),
+        (lambda frame: frame[:0], "dataset 'valid' has no rows"),
+        (lambda frame: frame.assign(f1="text"), "column 'f1' holds text, but the model was trained with numbers"),
+        (lambda frame: frame.assign(city=3), "column 'city' has the category '3', which the model was not trained"),
+    ],
+)
+def test_evaluation_sets_that_do_not_fit_are_told(changes: Any, told: str) -> None:
+    frame = numbers().assign(city="Rome")
+    with pytest.raises(TrainingFailedError, match=told):
+        quick_trainer({"train": frame, "valid": changes(frame)}, params=SMALL).fit()
+
+
+@pytest.mark.parametrize("filled", [[], range(200, 400)])
+def test_a_column_of_text_that_some_workers_or_all_see_empty(filled: Sequence[int]) -> None:
+    frame = numbers()
+    frame["city"] = pd.Series([("Rome", "Oslo")[row % 2] if row in filled else None for row in range(400)], dtype="str")
+    result = quick_trainer({"train": frame}, params=SMALL).fit()
+    predicted = XGBoostPredictor.from_checkpoint(result.checkpoint).predict(frame)
+    error = float(np.sqrt(((predicted.predictions - frame.y) ** 2).mean()))
+    assert result.metrics["train-rmse"] == pytest.approx(error, rel=1e-6)
+
+
+def test_names_that_xgboost_does_not_take_are_told() -> None:
+    frame = numbers().rename(columns={"f0": "f[0]", "f1": "a < b"})
+    with pytest.raises(TrainingFailedError, match=r"in their names: 'f\[0\]', 'a < b'"):
+        quick_trainer({"train": frame}, params=SMALL).fit()
+    entries = {"train": {"feature_names": ["a", "b", "c", "d"]}}
+    quick_trainer({"train": frame}, params=SMALL, dmatrix_params=entries).fit()

@@ -13,7 +13,8 @@ import pytest
 from xgboost.callback import EarlyStopping, LearningRateScheduler, TrainingCallback
 
 from paceline.air import CheckpointConfig, FailureConfig, RunConfig, session
-from paceline.train.xgboost import XGBoostCheckpoint
+from paceline.air.errors import TrainingFailedError
+from paceline.train.xgboost import XGBoostCheckpoint, XGBoostPredictor
 from tests.train.xgboost.boosting import FEW_VALUES, quick_trainer, rows_of, trees
 
 SMALL = {**FEW_VALUES, "objective": "binary:logistic", "max_depth": 3}
@@ -168,3 +169,46 @@ def test_a_finished_checkpoint_is_evaluated_once(tmp_path: Path) -> None:
     assert trees(again.checkpoint.get_model()) == trees(first.checkpoint.get_model())
     log = Path(again.log_dir, "logs", "rank_0.log").read_text()
     assert log.count("The checkpoint holds 4 rounds") == 1
+
+
+def test_the_features_of_a_model_stay_what_they_are() -> None:
+    """Rows that come later have their columns in another order, and not all of the categories."""
+    frame = noisy().assign(city=lambda frame: ["Bern", "Kyiv", "Oslo", "Rome"] * (len(frame) // 4))
+    first = quick_trainer({"train": frame}, params=SMALL, num_boost_round=4).fit()
+    later = frame[frame.city > "K"][[*reversed(frame.columns)]]
+    more = quick_trainer(
+        {"train": later}, params=SMALL, num_boost_round=8, resume_from_checkpoint=first.checkpoint
+    ).fit()
+    model = more.checkpoint.get_model()
+    assert model.feature_names == first.checkpoint.get_model().feature_names
+    assert model.get_dump()[:4] == first.checkpoint.get_model().get_dump()
+    predicted = XGBoostPredictor.from_checkpoint(more.checkpoint).predict(later).predictions
+    loss = -np.log(np.where(later.y == 1, predicted, 1 - predicted)).mean()
+    assert more.metrics["train-logloss"] == pytest.approx(loss, rel=1e-5)
+    unknown = later.assign(city="Lima")
+    with pytest.raises(TrainingFailedError, match="the category 'Lima', which the model was not trained with"):
+        quick_trainer({"train": unknown}, params=SMALL, resume_from_checkpoint=more.checkpoint).fit()
+
+
+class EndsOnce(TrainingCallback):
+    """Writes a line whenever it is told that training is over."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def after_training(self, model: Any) -> Any:
+        with self._path.open("a") as file:
+            file.write("over\n")
+        return model
+
+
+@pytest.mark.parametrize("rounds", [3, 50])
+def test_callbacks_learn_once_that_training_is_over(rounds: int, tmp_path: Path) -> None:
+    """Also where the run is stopped at the very row that would have been the last one."""
+    run_config = RunConfig(verbose=0, stop={"training_iteration": 3})
+    callbacks = [EndsOnce(tmp_path / "told")]
+    quick_trainer(
+        {"train": noisy()}, params=SMALL, workers=1, num_boost_round=rounds, run_config=run_config, callbacks=callbacks
+    ).fit()
+    assert (tmp_path / "told").read_text() == "over\n"
