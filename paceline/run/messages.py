@@ -65,7 +65,13 @@ class Finished(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stopped: bool = False
 
 
-FromWorker = Report | CheckpointReady | CheckpointFailed | Finished
+class Warned(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Something the user should know, found out in a worker."""
+
+    text: str
+
+
+FromWorker = Report | CheckpointReady | CheckpointFailed | Warned | Finished
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -28,6 +28,7 @@ from paceline.run.messages import (
     Report,
     StagedCheckpoint,
     ToWorker,
+    Warned,
 )
 from paceline.run.observers import Observers
 from paceline.run.rows import RowFiller
@@ -121,6 +122,8 @@ class ReportFlow:
             self._commit_if_ready(message.index)
         elif isinstance(message, CheckpointFailed):
             self.problem = Problem("storage", rank, f"the checkpoint of report {message.index}: {message.message}")
+        elif isinstance(message, Warned):
+            self._observers.warn(message.text)
         else:
             self.alignment.finish(rank, message.reports)
             if self._positions is not None:

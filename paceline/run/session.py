@@ -21,6 +21,7 @@ from paceline.run.messages import (
     Report,
     SessionSetup,
     StagedCheckpoint,
+    Warned,
     decode_to_worker,
     encode,
 )
@@ -131,6 +132,12 @@ class Session:
             if staged is not None:
                 self._channel.send(encode(CheckpointReady(index=self._index, checkpoint=staged)), fds)
                 self._stager.sent(fds)
+
+    def warn(self, text: str) -> None:
+        """Tell the user something, in the run's output and in `result.warnings`. It is rank 0 that tells it."""
+        if self.world_rank == 0:
+            with self._lock:
+                self._channel.send(encode(Warned(text)))
 
     def get_checkpoint(self) -> Checkpoint | None:
         """The newest committed checkpoint of this run, or the one it started from."""

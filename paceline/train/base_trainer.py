@@ -177,8 +177,12 @@ class BaseTrainer:
                 f"{trial_path} was made by {header['trainer']}, not {cls.__name__}: call {header['trainer']}.restore()."
             )
         trainer = cls(**cls._restored_arguments(settings, header, arguments))
-        trainer._restore_path = trial_path
+        trainer._continue(trial_path, settings)
         return trainer
+
+    def _continue(self, path: str, settings: Mapping[str, Any]) -> None:
+        """`fit()` goes on with the run at `path`."""
+        self._restore_path = path
 
     @classmethod
     def _restored_arguments(

@@ -15,7 +15,7 @@ from paceline.run.attempt import modules_to_preload
 from paceline.run.backend import BackendConfig
 from paceline.run.spec import RunSpec, TrainFunction
 from paceline.train.base_trainer import BaseTrainer
-from paceline.train.datasets import complete_configs, make_ingest, restored_configs
+from paceline.train.datasets import complete_configs, continued_preprocessor, make_ingest, restored_configs
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
@@ -97,29 +97,35 @@ class DataParallelTrainer(BaseTrainer):
     ) -> dict[str, Any]:
         given = super()._restored_arguments(settings, header, arguments)
         cls._restored_function(settings, given)
-        if settings.get("had_preprocessor") and "preprocessor" not in given:
-            raise RestoreError("The run had a preprocessor: pass preprocessor= to restore() again.")
         if settings.get("dataset_config") and "dataset_config" not in given:
             given["dataset_config"] = restored_configs(settings["dataset_config"])
-        if "train_loop_config" not in given:
-            stored = settings["config"]
-            if stored is None:
-                raise RestoreError(
-                    "The run's train_loop_config holds values that cannot be stored as plain data: pass "
-                    "train_loop_config= to restore() again."
-                )
-            if "train_loop_config" in stored:
-                given["train_loop_config"] = stored["train_loop_config"]
         return given
 
     @classmethod
     def _restored_function(cls, settings: Mapping[str, Any], given: dict[str, Any]) -> None:
-        """What to run must be among the given arguments; a subclass may add it from the settings."""
+        """What to run must be among the given arguments; its config is taken over."""
         if "train_loop_per_worker" not in given:
             raise RestoreError(
                 f"{cls.__name__}.restore() needs the train function again, because code is never read from disk: "
                 "restore(path, train_loop_per_worker=train_func)."
             )
+        if "train_loop_config" in given:
+            return
+        stored = settings["config"]
+        if stored is None:
+            raise RestoreError(
+                "The run's train_loop_config holds values that cannot be stored as plain data: pass "
+                "train_loop_config= to restore() again."
+            )
+        if "train_loop_config" in stored:
+            given["train_loop_config"] = stored["train_loop_config"]
+
+    def _continue(self, path: str, settings: Mapping[str, Any]) -> None:
+        super()._continue(path, settings)
+        filesystem = self.run_config.storage_filesystem
+        self.preprocessor = continued_preprocessor(path, filesystem, self.preprocessor)
+        if settings.get("had_preprocessor") and self.preprocessor is None:
+            raise RestoreError("The run had a preprocessor: pass preprocessor= to restore() again.")
 
 
 def _takes_config(function: object) -> bool:

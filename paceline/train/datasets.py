@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.data_config import WILDCARD, DataConfig, DatasetConfig
-from paceline.air.errors import ConfigError, RestoreError
+from paceline.air.errors import CheckpointError, ConfigError, RestoreError
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
     from paceline.data.ingest.request import Ingest
+    from paceline.data.preprocessor import Preprocessor
 
 _MAKERS = {"datasets": "from_huggingface", "torch": "from_torch", "pandas": "from_pandas", "pyarrow": "from_arrow"}
 DEFAULT_DATASET_CONFIG = {TRAIN_DATASET_KEY: DatasetConfig(fit=True, split=True), WILDCARD: DatasetConfig(split=False)}
@@ -104,6 +105,41 @@ def make_ingest(
         if preprocessor is not None:
             notes = (f"The datasets are preprocessed as before, with the checkpoint's {preprocessor!r}.",)
     return Ingest(datasets, configs, preprocessor, notes, read_once)
+
+
+def continued_preprocessor(path: str, filesystem: Any, given: Any) -> Any:
+    """For a run that goes on: its preprocessor as it was fitted, because the model knows no other.
+
+    It is in the newest checkpoint. One that would have to be unpickled is not taken from there: it must be given.
+    """
+    from paceline.air.checkpoint_trust import pickled_parts
+    from paceline.air.constants import CHECKPOINT_PREPROCESSOR_FILE
+    from paceline.air.result import Result
+
+    try:
+        checkpoint = Result.from_path(path, filesystem).checkpoint
+        if checkpoint is None or CHECKPOINT_PREPROCESSOR_FILE in pickled_parts(checkpoint):
+            return given
+        stored = checkpoint.get_preprocessor()
+    except (CheckpointError, FileNotFoundError):  # what is wrong with it is told when the run starts
+        return given
+    if stored is not None and given is not None and _settings_of(stored) != _settings_of(given):
+        raise RestoreError(
+            f"The run has trained with {stored!r}; restore() was given {given!r}. A model cannot go on with "
+            "data that is prepared in another way: leave preprocessor= out, or start a new run."
+        )
+    return given if stored is None else stored
+
+
+def _settings_of(preprocessor: Preprocessor) -> tuple[type, Any]:
+    """All that decides what it does but for what it learned."""
+    return type(preprocessor), _without_stats(preprocessor.to_state())
+
+
+def _without_stats(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: _without_stats(value) for name, value in state.items() if name != "stats"}
+    return [_without_stats(value) for value in state] if isinstance(state, list) else state
 
 
 def preprocessed(datasets: Mapping[str, Any], preprocessor: Any) -> dict[str, Any]:

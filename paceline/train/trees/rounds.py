@@ -48,6 +48,10 @@ class Rounds:
         self._lacks_checkpoint = not due
         return self._session.report(metrics, self._make_checkpoint() if due else None, reduce or None)
 
+    def warn(self, text: str) -> None:
+        """Tell the user something that was found out while training."""
+        self._session.warn(text)
+
     def end(self) -> None:
         """Training is over, however it came about: the model of the last row is kept."""
         if self._at_end and self._lacks_checkpoint:

@@ -143,12 +143,17 @@ class TreeTrainer(DataParallelTrainer):
                 f"{self.params!r}."
             )
         if not isinstance(self.label_column, str):
-            raise ConfigError(f"{name} needs label_column=, the name of the column to predict.")
+            slip = next((word for word in self.train_kwargs if _meant(word, ("label_column",))), None)
+            given = "" if self.label_column is None else f", not {self.label_column!r}"
+            raise ConfigError(
+                f"{name} needs label_column=, the name of the column to predict{given}."
+                f"{f' Did you misspell it as {slip!r}?' if slip else ''}"
+            )
         self.num_boost_round = whole_number(
             DEFAULT_ROUNDS if self.num_boost_round is None else self.num_boost_round,
             "num_boost_round",
             least=1,
-            advice="the number of boosting rounds.",
+            advice="It is the number of boosting rounds.",
         )
         check_names(self.datasets, self.dmatrix_params or {}, name)
         self._check_keywords()
@@ -191,7 +196,7 @@ class TreeTrainer(DataParallelTrainer):
         arguments = {name: getattr(self, name) for name in _STORED}
         return self._run_spec(
             self._loop(self._task()),
-            {},
+            {"params": dict(self.params or {})},
             backend_config=self.backend_config,
             ingest=ingest,
             numbers_by_iteration=True,
@@ -257,12 +262,23 @@ class TreeTrainer(DataParallelTrainer):
                 )
             if stored[name] is not None:
                 given.setdefault(name, stored[name])
+        _check_same_objective(stored["params"], given["params"])
         for name, value in (keywords or {}).items():
             given.setdefault(name, value)
 
 
 def _no_function() -> None:
     """Stands where a train function would; the loop of the library runs instead."""
+
+
+def _check_same_objective(stored: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:
+    """Rates and limits may change when a run goes on; trees of different objectives do not add up to a model."""
+    for name in ("objective", "num_class", "booster", "boosting"):
+        if stored is not None and stored.get(name) != given.get(name):
+            raise RestoreError(
+                f"The run has trained with {name}={stored.get(name)!r}; restore() was given {given.get(name)!r}. "
+                "Start a new run for that."
+            )
 
 
 def _meant(keyword: str, known: tuple[str, ...]) -> str:

@@ -31,6 +31,8 @@ class CountingLoop:
         done = int(start.to_dict()["rounds"]) if start is not None else 0
         ids = read_shard("train").column("id").to_pylist()
         rounds = Rounds(self.task, lambda: Checkpoint.from_dict({"rounds": done, "ids": ids}))
+        if "warns" in params:
+            rounds.warn(params["warns"])
         try:
             while done < params.get("stop_early_at", self.task.num_boost_round):
                 done += 1

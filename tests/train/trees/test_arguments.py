@@ -37,6 +37,8 @@ def trainer(**changes: Any) -> CountingTrainer:
         ({"params": None}, ConfigError, "needs params="),
         ({"params": ["depth"]}, ConfigError, "needs params="),
         ({"label_column": None}, ConfigError, "needs label_column="),
+        ({"label_column": None, "label_colum": "label"}, ConfigError, "Did you misspell it as 'label_colum'"),
+        ({"label_column": ["label"]}, ConfigError, "not ['label']"),
         ({"num_boost_round": 0}, ConfigError, "num_boost_round"),
         ({"num_boost_round": 2.5}, ConfigError, "num_boost_round"),
         ({"callback": []}, TypeError, "takes no argument 'callback'. Did you mean 'callbacks'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from paceline.air import FailureConfig, Result
 from paceline.air.errors import RestoreError, TrainingFailedError
+from paceline.data.preprocessors import MinMaxScaler, StandardScaler
 from paceline.testing.invariants import check_run
 from tests.train.trees.counting import CountingTrainer, counting_trainer, rows
 
@@ -142,6 +144,37 @@ def test_a_damaged_checkpoint_is_made_again_under_its_number(tmp_path: Path) -> 
     again = CountingTrainer.restore(path, datasets={"train": rows()}).fit()  # finished: nothing to do
     assert kept_rounds(again) == 8
     assert (path / "checkpoint_000004").exists()
+
+
+def test_a_restored_run_keeps_its_preprocessor_and_its_objective(tmp_path: Path) -> None:
+    trainer = counting_trainer(
+        {"dies_at": 5, "once": str(tmp_path / "died"), "objective": "a"}, checkpoints={"checkpoint_frequency": 2}
+    )
+    trainer.preprocessor = StandardScaler(["id"])
+    with pytest.raises(TrainingFailedError) as caught:
+        trainer.fit()
+    path = caught.value.result.path
+    with pytest.raises(RestoreError, match="leave preprocessor= out"):
+        CountingTrainer.restore(path, datasets={"train": rows()}, preprocessor=MinMaxScaler(["id"]))
+    with pytest.raises(RestoreError, match="objective='a'"):
+        CountingTrainer.restore(path, datasets={"train": rows()}, params={"objective": "b"})
+    result = CountingTrainer.restore(path, datasets={"train": rows(100)}, preprocessor=StandardScaler(["id"])).fit()
+    assert result.checkpoint is not None
+    assert result.checkpoint.get_preprocessor().stats_ == {
+        "mean(id)": 3.0,
+        "std(id)": 2.0,
+    }  # of the 7 rows it began with
+
+
+def test_the_result_shows_the_parameters() -> None:
+    result = counting_trainer({"depth": 3}).fit()
+    assert result.config == {"params": {"depth": 3}}
+    assert json.loads((Path(result.path) / "params.json").read_text()) == result.config
+
+
+def test_what_a_worker_warns_about_is_in_the_result() -> None:
+    result = counting_trainer({"warns": "trees are few"}).fit()
+    assert result.warnings == ["trees are few"]
 
 
 def test_code_among_the_arguments_is_asked_for_again(tmp_path: Path) -> None:
