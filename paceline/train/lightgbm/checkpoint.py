@@ -36,12 +36,15 @@ class Details:
     evaluations: list[list[list[Any]]] = field(default_factory=list)
     """For each round, what was evaluated: [dataset, metric, value, whether higher is better]. With it callbacks such
     as early stopping go on as if there had been no break."""
+    rounds: int | None = None
+    """How many rounds were trained. Those in which nothing could be split have left no tree. None: not known."""
 
     def encode(self) -> bytes:
         stored = {
             "best_iteration": self.best_iteration,
             "features": None if self.features is None else self.features.to_json(),
             "evaluations": self.evaluations,
+            "rounds": self.rounds,
         }
         return json.dumps(stored).encode()
 
@@ -51,7 +54,7 @@ class Details:
             return cls()
         stored = json.loads(content)
         features = None if stored["features"] is None else Features.from_json(stored["features"])
-        return cls(stored["best_iteration"], features, stored["evaluations"])
+        return cls(stored["best_iteration"], features, stored["evaluations"], stored["rounds"])
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.train.lightgbm.progress import Progress
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def replay(callbacks: Sequence[Callback], params: Mapping[str, Any], rounds: int
 
     if progress.model is None:
         return None
+    progress.model.set_train_data_name(TRAIN_DATASET_KEY)  # early stopping does not go by it
     for index, evaluations in enumerate(progress.evaluations):
         env = CallbackEnv(
             model=progress.model,
@@ -67,16 +69,25 @@ class FromTheStart:
     """A callback that is told that training began with the first round of the model."""
 
     def __init__(self, callback: Callback, progress: Progress) -> None:
+        assert progress.model is not None
         self.before_iteration = getattr(callback, "before_iteration", False)
         self.callback = callback
+        self._without_tree = progress.rounds - progress.model.current_iteration()
         self._seen = _names(progress.evaluations[-1]) if progress.evaluations else None
         self.remembers = _remembers(callback)
 
     def __call__(self, env: CallbackEnv) -> None:
         # One that knows nothing of the rounds before, or only other metrics, has to begin here.
-        if not self.remembers or self._seen == _names(env.evaluation_result_list):
-            env = replace(env, begin_iteration=0)
-        self.callback(env)
+        knows = not self.remembers or self._seen == _names(env.evaluation_result_list)
+        skipped = self._without_tree  # LightGBM numbers on from the trees that there are
+        self.callback(
+            replace(
+                env,
+                iteration=env.iteration + skipped,
+                begin_iteration=0 if knows else env.begin_iteration + skipped,
+                end_iteration=env.end_iteration + skipped,
+            )
+        )
 
 
 def _names(evaluations: Sequence[Any] | None) -> list[tuple[str, str]]:

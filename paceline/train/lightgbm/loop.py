@@ -11,7 +11,7 @@ from paceline.air import session as session_slot
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import DataError, StopTraining
 from paceline.train.lightgbm.continued import Callback, continued, in_order, replay
-from paceline.train.lightgbm.evaluation import make_one, row_of
+from paceline.train.lightgbm.evaluation import evaluated, make_one, row_of
 from paceline.train.lightgbm.matrix import Matrix, read_matrices
 from paceline.train.lightgbm.params import for_worker, value_of, without
 from paceline.train.lightgbm.progress import Progress, earlier_progress
@@ -37,7 +37,7 @@ class LightGBMLoop:
         callbacks = [continued(callback, progress) for callback in in_order(self._callbacks(params))]
         stopped_at = replay(callbacks, params, self.task.num_boost_round, progress)
         if progress.rounds >= self.task.num_boost_round or stopped_at is not None:
-            _report_as_it_is(progress, rounds, stopped_at)
+            self._report_finished(params, progress, rounds, stopped_at)
             return
         if progress.model is not None:
             check_continuable(params)
@@ -49,6 +49,25 @@ class LightGBMLoop:
         except StopTraining:
             rounds.end()
             raise
+        rounds.end()
+
+    def _report_finished(
+        self, params: Mapping[str, Any], progress: Progress, rounds: Rounds, stopped_at: int | None
+    ) -> None:
+        """There is nothing to train: one row says what the model is worth, unless the run has that row."""
+        assert progress.model is not None
+        if rounds.has_rows:
+            return
+        check_continuable(params)
+        if stopped_at is None:
+            why = "which is all that num_boost_round asks for. Ask for more to train it further"
+        else:
+            why, progress.model.best_iteration = "and early stopping had ended its training", stopped_at
+        _warn(f"The checkpoint has {progress.rounds} rounds, {why}. Nothing was trained.")
+        matrices, progress.features = read_matrices(self.task, params, progress.features)
+        _check_features(progress)
+        metrics = evaluated(progress.model, params, matrices, self.task.train_kwargs.get("feval"))
+        rounds.report(progress.rounds, metrics)
         rounds.end()
 
     def _callbacks(self, params: Mapping[str, Any]) -> list[Callback]:
@@ -117,6 +136,7 @@ class _ReportRound:
         results = env.evaluation_result_list or []
         self._progress.model = env.model
         self._progress.evaluations.append([list(result) for result in results])
+        self._progress.rounds += 1
         stop = None
         try:
             for callback in self._callbacks:
@@ -124,21 +144,9 @@ class _ReportRound:
         except EarlyStopException as raised:
             stop = raised
             env.model.best_iteration = stop.best_iteration + 1
-        self._rounds.report(env.iteration + 1, row_of(results))
+        self._rounds.report(self._progress.rounds, row_of(results))
         if stop is not None:
             raise stop
-
-
-def _report_as_it_is(progress: Progress, rounds: Rounds, stopped_at: int | None) -> None:
-    """There is nothing to train; the result has the metrics and the checkpoint of the model all the same."""
-    assert progress.model is not None
-    if stopped_at is None:
-        why = "which is all that num_boost_round asks for. Ask for more to train it further"
-    else:
-        why, progress.model.best_iteration = "and early stopping had ended its training", stopped_at
-    _warn(f"The checkpoint has {progress.rounds} rounds, {why}. Nothing was trained.")
-    rounds.report(progress.rounds, row_of(progress.evaluations[-1] if progress.evaluations else None))
-    rounds.end()
 
 
 def _tell(why_not_the_same: str | None) -> None:

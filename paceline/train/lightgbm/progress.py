@@ -22,14 +22,12 @@ class Progress:
     features: Features | None = None
     evaluations: list[list[list[Any]]] = field(default_factory=list)
     """Of all its rounds, unless it comes from elsewhere."""
-
-    @property
-    def rounds(self) -> int:
-        return 0 if self.model is None else self.model.current_iteration()
+    rounds: int = 0
+    """How many were trained; the model has fewer where nothing could be split."""
 
     def checkpoint(self) -> LightGBMCheckpoint:
         assert self.model is not None
-        details = Details(self.model.best_iteration, self.features, self.evaluations)
+        details = Details(self.model.best_iteration, self.features, self.evaluations, self.rounds)
         return LightGBMCheckpoint._of(self.model, details)
 
 
@@ -40,5 +38,6 @@ def earlier_progress() -> Progress:
         return Progress()
     earlier = LightGBMCheckpoint.from_checkpoint(checkpoint)
     model, details = earlier.get_model(), earlier.details()
-    whole = len(details.evaluations) == model.current_iteration()
-    return Progress(model, details.features, details.evaluations if whole else [])
+    rounds = model.current_iteration() if details.rounds is None else details.rounds
+    whole = len(details.evaluations) == rounds
+    return Progress(model, details.features, details.evaluations if whole else [], rounds)

@@ -74,7 +74,22 @@ def test_what_had_stopped_early_is_not_trained_further() -> None:
         FRAMES, params=PARAMS, num_boost_round=200, resume_from_checkpoint=first.checkpoint, workers=1, **stopping
     ).fit()
     assert again.metrics["training_iteration"] == 1
-    assert again.metrics["valid-binary_logloss"] == first.metrics["valid-binary_logloss"]
+    assert again.metrics["valid-binary_logloss"] == pytest.approx(first.metrics["valid-binary_logloss"], rel=1e-9)
     booster = again.checkpoint.get_model()
     assert booster.num_trees() == first.metrics["training_iteration"]
     assert booster.best_iteration == first.checkpoint.get_model().best_iteration
+
+
+def test_the_training_rows_never_stop_a_continued_training() -> None:
+    """Their metric gets worse from round to round here; LightGBM looks at the other datasets only."""
+    worse = {"feval": lambda predicted, _: ("worse", float(predicted.std()), False)}
+    settings = {"params": {**PARAMS, "metric": "none"}, "callbacks": [lightgbm.early_stopping(2, verbose=False)]}
+    only_train = {"train": FRAMES["train"]}
+    with pytest.warns(UserWarning, match="feval on 'train' is approximate"):
+        first = quick_trainer(only_train, num_boost_round=5, **settings, **worse).fit()
+    assert rows_of(first, "train-worse") == sorted(rows_of(first, "train-worse"))
+    with pytest.warns(UserWarning, match="feval on 'train' is approximate"):
+        second = quick_trainer(
+            only_train, num_boost_round=9, resume_from_checkpoint=first.checkpoint, **settings, **worse
+        ).fit()
+    assert second.checkpoint.get_model().num_trees() == 9

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import lightgbm
 import numpy as np
+import pandas as pd
 import pytest
 
-from paceline.air import CheckpointConfig
+from paceline.air import CheckpointConfig, FailureConfig, session
 from paceline.air.errors import DataError, TrainingFailedError
 from paceline.train.lightgbm import LightGBMCheckpoint
 from tests.train.lightgbm.boosting import classes, numbers, quick_trainer, rows_of, trees
@@ -99,14 +102,70 @@ def test_a_random_forest_is_refused() -> None:
         again.fit()
 
 
-def test_a_checkpoint_with_all_rounds_is_reported_as_it_is() -> None:
+def test_a_checkpoint_with_all_rounds_is_evaluated() -> None:
     begun = quick_trainer(FRAMES, params=BINARY).fit()
     again = quick_trainer(FRAMES, params=BINARY, resume_from_checkpoint=begun.checkpoint).fit()
     assert again.metrics["training_iteration"] == 1
-    assert again.metrics["valid-binary_logloss"] == begun.metrics["valid-binary_logloss"]
+    for key in ("train-binary_logloss", "valid-binary_logloss"):
+        assert again.metrics[key] == pytest.approx(begun.metrics[key], rel=1e-12)
     assert trees(again.checkpoint.get_model()) == trees(begun.checkpoint.get_model())
     log = (Path(again.path) / "logs" / "rank_0.log").read_text()
     assert log.count("The checkpoint has 5 rounds, which is all that num_boost_round asks for") == 1
+
+
+def test_it_is_evaluated_on_the_rows_that_are_given() -> None:
+    """Not on those that it was trained on, of which the checkpoint knows the metrics."""
+    model = quick_trainer(FRAMES, params=BINARY).fit().checkpoint.get_model()
+    other = classes(300, seed=8)
+    start = LightGBMCheckpoint.from_model(model)
+    again = quick_trainer({"train": other}, params=BINARY, resume_from_checkpoint=start).fit()
+    predicted = model.predict(other.drop(columns="y"))
+    loss = -np.log(np.where(other.y == 1, predicted, 1 - predicted)).mean()
+    assert again.metrics["train-binary_logloss"] == pytest.approx(loss, rel=1e-9)
+
+
+def die_once(after_round: int, mark: Path) -> Any:
+    """A callback that kills rank 1 after a round."""
+
+    def die(env: Any) -> None:
+        if env.iteration + 1 == after_round and session.get_world_rank() == 1 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return die
+
+
+@pytest.mark.parametrize("dies_after", [6, 10])
+def test_rounds_without_a_tree_are_rounds(dies_after: int, tmp_path: Path) -> None:
+    """One tree says it all: nothing can be split in the rounds that follow, and LightGBM adds no tree for them."""
+    frame = pd.DataFrame({"x": [0.0, 1.0] * 100, "y": [3.0, 5.0] * 100})
+    result = quick_trainer(
+        {"train": frame},
+        params={"objective": "regression", "learning_rate": 1.0},
+        num_boost_round=10,
+        callbacks=[die_once(dies_after, tmp_path / "died"), lightgbm.early_stopping(2)],
+        checkpoints=CheckpointConfig(checkpoint_frequency=4),
+        run_config={"failure_config": FailureConfig(max_failures=1)},
+    ).fit()
+    assert (tmp_path / "died").exists()
+    assert rows_of(result, "training_iteration") == list(range(1, 11))
+    assert result.checkpoint.get_model().num_trees() < 4
+    names = sorted(path.name for path in Path(result.path).glob("checkpoint_*"))
+    assert names == ["checkpoint_000004", "checkpoint_000008", "checkpoint_000010"]
+
+
+def test_a_run_that_is_lost_after_its_last_round_has_no_row_too_many(tmp_path: Path) -> None:
+    result = quick_trainer(
+        FRAMES,
+        params=BINARY,
+        num_boost_round=8,
+        callbacks=[die_once(8, tmp_path / "died")],
+        checkpoints=CheckpointConfig(checkpoint_frequency=4),
+        run_config={"failure_config": FailureConfig(max_failures=1)},
+    ).fit()
+    assert (tmp_path / "died").exists()
+    assert rows_of(result, "training_iteration") == list(range(1, 9))
+    assert result.checkpoint.get_model().num_trees() == 8
 
 
 def test_checkpoints_every_so_many_rounds_and_at_the_end() -> None:
