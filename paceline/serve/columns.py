@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -25,6 +25,8 @@ class InputColumns:
     """Every column that is known to be needed, in the model's order."""
     complete: bool
     """No other columns are wanted."""
+    ordered: bool = True
+    """The order is that of the training data, so that values without names can be told apart by it."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -72,19 +74,37 @@ def input_columns(predictor: Predictor) -> InputColumns:
     if not stages:
         return NOTHING_KNOWN if features is None else InputColumns(features, complete=True)
     needed: dict[str, ColumnKind] = dict(features or {})
-    complete = features is not None
+    ordered = True
     for stage in reversed(stages):
         taken, made = stage._input_columns(), stage._output_columns()
         if taken is None or made is None:
             return NOTHING_KNOWN
-        needed = {name: kind for name, kind in needed.items() if not _is_made(name, made)}
+        if _only_a_label(stage, needed):
+            continue
+        if set(taken) == set(made):  # changed in place
+            sources = {name: _source(name, made, needed) for name in needed}
+            needed = {sources[name] or name: "any" if sources[name] else kind for name, kind in needed.items()}
+        else:
+            ordered = False
+            needed = {name: kind for name, kind in needed.items() if _source(name, made, needed) is None}
+        ordered = ordered and needed.keys() >= set(taken)
         needed.update(dict.fromkeys(taken, "any"))
-    return InputColumns(needed, complete)
+    return InputColumns(needed, complete=features is not None, ordered=ordered)
 
 
-def _is_made(feature: str, columns: Sequence[str]) -> bool:
-    """Whether a feature comes from one of these columns: itself, or as an element "x_0" of a column of vectors "x"."""
-    return feature in columns or feature.rpartition("_")[0] in columns
+def _source(feature: str, columns: Sequence[str], features: Collection[str]) -> str | None:
+    """Which of these columns a feature is, or comes from as an element "x_0" of a column of vectors "x"."""
+    if feature in columns:
+        return feature
+    vector = feature.rpartition("_")[0]
+    return vector if vector in columns and vector not in features else None
+
+
+def _only_a_label(stage: Any, needed: Collection[str]) -> bool:
+    """Whether a stage is for a label, which rows to predict have not."""
+    from paceline.data.preprocessors import LabelEncoder
+
+    return isinstance(stage, LabelEncoder) and stage.label_column not in needed
 
 
 def _stages(preprocessor: Any) -> list[Any]:

@@ -1,8 +1,8 @@
 """JSON bodies: the forms in which rows are taken, and answers.
 
 Rows come as a list of objects, or as {"rows": [...]}, {"columns": {name: [values]}}, {"columns": [names], "data":
-[[values]]}, or as bare lists of numbers in the order of the model's columns. A null is a missing value; NaN
-and Infinity are not JSON.
+[[values]]}, or as bare lists of values in the order of the training data, where that is known. A null is a missing
+value; NaN and Infinity are not JSON.
 """
 
 from __future__ import annotations
@@ -65,8 +65,14 @@ def _from_list(rows: list[Any], columns: InputColumns, max_rows: int, nameless: 
     _check_count(len(rows), max_rows)
     if isinstance(rows[0], dict):
         return _from_rows(rows, columns, max_rows)
-    if columns.complete:
+    if columns.complete and columns.ordered:
         return _from_columns(_by_name(rows, list(columns.kinds)), columns, max_rows)
+    if columns.complete:
+        raise Problem(
+            422,
+            "Values need the names of their columns: in which order the model was trained with them is not known, as "
+            f"its preprocessor makes columns of others. {FORMS}",
+        )
     if not nameless or not isinstance(rows[0], list):
         raise Problem(422, f"Rows must be objects with the names of columns. {FORMS}")
     matrix = _tensor(rows, "The rows")

@@ -22,7 +22,7 @@ from sklearn.linear_model import LinearRegression
 import paceline.data
 from paceline import serve
 from paceline.air import Checkpoint
-from paceline.data.preprocessors import Chain, Concatenator, OneHotEncoder, SimpleImputer, StandardScaler
+from paceline.data.preprocessors import Chain, Concatenator, LabelEncoder, OneHotEncoder, SimpleImputer, StandardScaler
 from paceline.serve import json_body
 from paceline.serve.columns import input_columns
 from paceline.serve.model import loaded_model
@@ -234,6 +234,37 @@ def test_columns_of_vectors_are_traced_to_what_they_are_made_of() -> None:
     preprocessor = Chain(StandardScaler(["a"]), Concatenator(output_column_name="v", include=["a", "c"])).fit(dataset)
     columns = input_columns(Vectors(preprocessor))
     assert (set(columns.kinds), columns.complete) == ({"a", "b", "c"}, True)
+
+
+def test_values_without_names_are_in_the_order_of_training_whatever_the_preprocessor_changes() -> None:
+    frame = pd.DataFrame({"a": [0.0, 4.0], "a_1": [1.0, 5.0], "b": [2.0, 6.0], "c": [3.0, 9.0]})
+    scaler = StandardScaler(["c", "a"]).fit(paceline.data.from_pandas(frame))
+    model = xgboost_model(scaler.transform_batch(frame), [0, 1])
+    with served(XGBoostPredictor(model, scaler)) as server:
+        assert [column["name"] for column in server.ask("GET", "/model").json["columns"]] == ["a", "a_1", "b", "c"]
+        named = predictions(server.predict(rows(frame)))
+        assert predictions(server.predict(frame.to_numpy().tolist())) == named
+        assert named[0] != named[1]
+
+
+def test_values_without_names_are_refused_where_their_order_is_not_known() -> None:
+    frame = pd.DataFrame({"a": ["x", "y"], "b": [2.0, 6.0]})
+    encoder = OneHotEncoder(["a"]).fit(paceline.data.from_pandas(frame))
+    with served(XGBoostPredictor(xgboost_model(encoder.transform_batch(frame), [0, 1]), encoder)) as server:
+        assert server.predict(rows(frame)).status == 200
+        answer = server.predict([["x", 2.0]])
+        assert answer.status == 422
+        assert "order" in answer.reason
+
+
+def test_the_label_that_a_preprocessor_encodes_is_not_asked_for() -> None:
+    frame = pd.DataFrame({"a": [1.0, 4.0], "kind": ["x", "y"], "b": [2.0, 6.0]})
+    chain = Chain(LabelEncoder("kind"), StandardScaler(["b"])).fit(paceline.data.from_pandas(frame))
+    prepared = chain.transform_batch(frame)
+    model = xgboost_model(prepared[["a", "b"]], prepared["kind"])
+    with served(XGBoostPredictor(model, chain)) as server:
+        named = predictions(server.predict(rows(frame[["a", "b"]])))
+        assert predictions(server.predict([[1.0, 2.0], [4.0, 6.0]])) == named
 
 
 def test_a_misspelt_argument_is_told(tmp_path: Path) -> None:

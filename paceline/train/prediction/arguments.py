@@ -133,10 +133,15 @@ def only_needed_columns(
 ) -> Dataset:
     """The dataset without columns that nobody looks at: they need not be read."""
     from paceline.data.operations.preprocess import Preprocess
+    from paceline.train.prediction.kinds import without_absent_labels
 
     schema = data._known_schema()
     if schema is not None:
         data._check_columns("keep_columns", keep, schema)
+    if preprocessor is not None:
+        if schema is None and without_absent_labels(preprocessor, ()) is not preprocessor:
+            return data  # whether the label is there will be seen
+        preprocessor = without_absent_labels(preprocessor, () if schema is None else schema.names)
     needed = features if preprocessor is None else Preprocess(preprocessor).input_columns(features)
     if needed is None:
         return data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,19 +91,49 @@ def rows_of(data: Any) -> int:
 
 
 def preprocessed(data: Any, preprocessor: Preprocessor) -> Any:
-    """The data as the model saw its training data."""
+    """The data as the model saw its training data. A label that is not there is not asked for."""
     if isinstance(data, np.ndarray):
         raise ConfigError(
             f"A bare array has no names of columns, which {type(preprocessor).__name__} needs: give a dict of arrays "
             'by column, {"x": array}, or a DataFrame.'
         )
-    prepared = preprocessor.transform_batch(data)
+    needed = without_absent_labels(preprocessor, names_of(data))
+    if needed is None:
+        return data
+    prepared = needed.transform_batch(data)
     if (made := rows_of(prepared)) != (given := rows_of(data)):
         raise DataError(
             f"{type(preprocessor).__name__} made {made} rows of {given}: predictions would not belong to the given "
             "rows any more. Leave rows out before they are predicted; of a dataset: dataset.filter(...)"
         )
     return prepared
+
+
+def names_of(data: Any) -> list[str]:
+    """The columns of a batch that has names."""
+    if isinstance(data, Mapping):
+        return list(data)
+    return list(data.schema.names if isinstance(data, pa.Table | pa.RecordBatch) else data.columns)
+
+
+def without_absent_labels(preprocessor: Preprocessor, there: Collection[str]) -> Preprocessor | None:
+    """The preprocessor without the encoders of labels that are not among the columns; None: nothing remains.
+
+    Labels are what is to be predicted, so rows rarely have them.
+    """
+    from paceline.data.preprocessors import Chain, LabelEncoder
+
+    stages = preprocessor._stages() if isinstance(preprocessor, Chain) else [preprocessor]
+    kept: list[Preprocessor] = []
+    for stage in stages:
+        if isinstance(stage, LabelEncoder) and stage.label_column not in there:
+            made = [earlier._output_columns() for earlier in kept]
+            if not any(columns is None or stage.label_column in columns for columns in made):
+                continue
+        kept.append(stage)
+    if len(kept) == len(stages):
+        return preprocessor
+    return Chain(*kept) if kept else None
 
 
 def as_table(data: Any) -> pa.Table:

@@ -15,7 +15,7 @@ import pytest
 from paceline import data
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.preprocessors import BatchMapper, Chain, Concatenator, MinMaxScaler, StandardScaler
+from paceline.data.preprocessors import BatchMapper, Chain, Concatenator, LabelEncoder, MinMaxScaler, StandardScaler
 from paceline.train.batch_predictor import BatchPredictor
 from tests.train.prediction.models import ArrowLine, ColumnsSeen, Line, NumpyLine, PandasLine, line_checkpoint
 
@@ -196,6 +196,16 @@ def test_a_column_that_the_preprocessor_misses_is_told_at_once() -> None:
 
 
 # -- preprocessors ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("features", [None, ["x"]])
+def test_the_label_that_a_preprocessor_encodes_need_not_be_there(known: bool, features: list[str] | None) -> None:
+    labelled = data.from_items([{"x": 1.0, "kind": "b"}, {"x": 2.0, "kind": "a"}])
+    predictor = BatchPredictor(line_checkpoint(LabelEncoder("kind").fit(labelled)), PandasLine)
+    rows = numbers(4) if known else numbers(4).map_batches(lambda batch: batch)
+    made = predictor.predict(rows, feature_columns=features)
+    assert made.to_pandas()["predictions"].tolist() == [0.0, 2.0, 4.0, 6.0]
 
 
 def test_the_preprocessor_can_be_replaced_and_left_out() -> None:

@@ -16,7 +16,7 @@ from paceline import data
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.preprocessor import PreprocessorNotFittedException
-from paceline.data.preprocessors import BatchMapper, Chain, MinMaxScaler, StandardScaler
+from paceline.data.preprocessors import BatchMapper, Chain, LabelEncoder, MinMaxScaler, StandardScaler
 from paceline.train.predictor import Predictor, PredictorNotSerializableException, prediction_columns
 from tests.train.prediction.models import ArrowLine, Line, NumpyLine, PandasLine, line_checkpoint
 
@@ -151,6 +151,19 @@ def test_a_chain_is_applied_in_order() -> None:
     rows = data.from_items([{"x": 0.0}, {"x": 10.0}])
     chain = Chain(MinMaxScaler(["x"]), BatchMapper(lambda batch: {"x": batch["x"] + 100}, "numpy")).fit(rows)
     assert PandasLine(preprocessor=chain).predict({"x": np.array([5.0])})["predictions"].tolist() == [201.0]
+
+
+@pytest.mark.parametrize("in_chain", [True, False])
+def test_the_label_that_a_preprocessor_encodes_need_not_be_there(in_chain: bool) -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0, 3.0], "kind": ["b", "a", "c"]})
+    encoder = LabelEncoder("kind")
+    preprocessor = Chain(encoder, StandardScaler(["x"])) if in_chain else encoder
+    predictor = Predictor.from_pandas_udf(lambda rows: rows)
+    predictor.set_preprocessor(preprocessor.fit(data.from_pandas(frame)))
+    with_label = predictor.predict(frame)
+    assert with_label["kind"].tolist() == [1, 0, 2]
+    assert predictor.predict(frame[["x"]]).equals(with_label[["x"]])
+    assert encoder.inverse_transform_batch({"kind": np.array([2.0, 0.0])})["kind"].tolist() == ["c", "a"]
 
 
 def test_a_function_of_frames_is_called_after_its_preprocessor() -> None:
