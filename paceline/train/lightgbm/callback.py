@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air import session as session_slot
 from paceline.air.checks import check_bool, whole_number
-from paceline.air.errors import ConfigError, MetricError, StopTraining
+from paceline.air.errors import ConfigError, StopTraining
 from paceline.run.session import Session
 from paceline.train.lightgbm.checkpoint import MODEL_FILE, Details, LightGBMCheckpoint
 from paceline.train.lightgbm.evaluation import FIRST, make_one, row_of
 from paceline.train.lightgbm.metrics import Shares, shares_of
+from paceline.train.trees.chosen_metrics import ChosenMetrics
 
 if TYPE_CHECKING:
     import lightgbm as lgb
@@ -53,7 +54,7 @@ class ReportCallback:
     ) -> None:
         self.order = FIRST
         self.before_iteration = False
-        self._chosen = _names_to_keys(metrics)
+        self._chosen = ChosenMetrics(metrics, none_computed="give it valid_sets=[train_set]")
         self._filename = filename
         self._frequency = whole_number(frequency, "frequency", least=0, advice="a checkpoint every so many rounds.")
         check_bool(checkpoint_at_end, "checkpoint_at_end")
@@ -100,13 +101,7 @@ class ReportCallback:
         row = row_of(env.evaluation_result_list)
         if self._postprocess is not None:
             return self._postprocess(row)
-        if self._chosen is None:
-            return row
-        missing = [key for key in self._chosen.values() if key not in row]
-        if missing:
-            computed = ", ".join(row) or "nothing: give it valid_sets=[train_set]"
-            raise MetricError(f"ReportCallback(metrics=...): no {', '.join(missing)}; LightGBM computed {computed}.")
-        return {name: row[key] for name, key in self._chosen.items()}
+        return self._chosen.of(row)
 
 
 RayTrainReportCallback = ReportCallback
@@ -148,15 +143,3 @@ def _shares(model: lgb.Booster) -> dict[str, Shares]:
         group = None if borders is None else np.diff(borders)
         shares[name] = shares_of(dataset.num_data(), dataset.get_field("weight"), group)
     return shares
-
-
-def _names_to_keys(metrics: Any) -> dict[str, str] | None:
-    if metrics is None or isinstance(metrics, Mapping):
-        return None if metrics is None else dict(metrics)
-    keys = [metrics] if isinstance(metrics, str) else metrics
-    if not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
-        raise ConfigError(
-            f"ReportCallback(metrics={metrics!r}): give a key such as 'valid-l2', a list of keys, or a dict of names "
-            "to keys."
-        )
-    return {key: key for key in keys}

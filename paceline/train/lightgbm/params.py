@@ -44,6 +44,14 @@ ALIASES = {
 }
 """The other names of parameters that are looked at here; LightGBM knows those of all others."""
 
+QUANTILE_OBJECTIVES = frozenset(
+    [
+        *("regression_l1", "l1", "mean_absolute_error", "mae", "quantile"),
+        *("mape", "mean_absolute_percentage_error"),
+    ]
+)
+"""Objectives whose leaves are medians or other quantiles, under all their names."""
+
 _NETWORK = {
     "num_machines": ("num_machine",),
     "machines": ("workers", "nodes"),

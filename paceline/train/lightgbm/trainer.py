@@ -14,7 +14,7 @@ from paceline.train.lightgbm.config import LightGBMConfig
 from paceline.train.lightgbm.loop import LightGBMLoop
 from paceline.train.lightgbm.matrix import KEYWORDS
 from paceline.train.lightgbm.metrics import approximate_metrics, evaluates_in_parts
-from paceline.train.lightgbm.params import check_params, rounds_of
+from paceline.train.lightgbm.params import QUANTILE_OBJECTIVES, check_params, rounds_of, value_of
 from paceline.train.lightgbm.rows import COLUMN_KEYWORDS
 from paceline.train.trees.trainer import TreeTrainer
 
@@ -69,6 +69,8 @@ class LightGBMTrainer(TreeTrainer):
     _matrix_keywords: ClassVar[tuple[str, ...]] = KEYWORDS
     _column_keywords: ClassVar[tuple[str, ...]] = COLUMN_KEYWORDS
 
+    _quantile_objectives: ClassVar[frozenset[str]] = QUANTILE_OBJECTIVES
+
     def __init__(
         self,
         train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any] | None = None,
@@ -115,6 +117,9 @@ class LightGBMTrainer(TreeTrainer):
 
     def _evaluates_in_parts(self) -> bool:
         return evaluates_in_parts(self.params or {}, self.train_kwargs)
+
+    def _objective(self) -> Any:
+        return value_of(self.params or {}, "objective")
 
     def _check_params(self, params: Mapping[str, Any]) -> None:
         check_params(params, self.scaling_config.num_workers)

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.air.checks import whole_number
+from paceline.air.checks import warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.run.spec import RunSpec
 from paceline.train.data_parallel_trainer import DataParallelTrainer
@@ -50,6 +50,8 @@ class TreeTrainer(DataParallelTrainer):
     """What `dmatrix_params` may hold for a dataset."""
     _column_keywords: ClassVar[tuple[str, ...]]
     """Those of them whose value is the name of a column."""
+    _quantile_objectives: ClassVar[frozenset[str]] = frozenset()
+    """Those whose leaves are medians or other quantiles, which the library cannot compute over all workers."""
 
     def __init__(
         self,
@@ -102,6 +104,10 @@ class TreeTrainer(DataParallelTrainer):
 
     def _check_params(self, params: Mapping[str, Any]) -> None:
         """Refuse parameters of the library that cannot work here."""
+
+    def _objective(self) -> Any:
+        """The objective among the parameters."""
+        return (self.params or {}).get("objective")
 
     # -- arguments --------------------------------------------------------------------------
 
@@ -192,6 +198,7 @@ class TreeTrainer(DataParallelTrainer):
             raise ConfigError("How many workers? Pass scaling_config=ScalingConfig(num_workers=2), for example.")
         configs = self.get_dataset_config()
         self._check_columns()
+        self._warn_about_quantiles()
         ingest = make_ingest(self.datasets, configs, self.preprocessor, self.resume_from_checkpoint, read_once=True)
         arguments = {name: getattr(self, name) for name in _STORED}
         return self._run_spec(
@@ -202,6 +209,19 @@ class TreeTrainer(DataParallelTrainer):
             numbers_by_iteration=True,
             arguments=arguments,
         )
+
+    def _warn_about_quantiles(self) -> None:
+        objective = self._objective()
+        if (
+            isinstance(objective, str)
+            and objective in self._quantile_objectives
+            and self.scaling_config.num_workers != 1
+        ):
+            warn_at_users_line(
+                f"objective={objective!r} with several workers: {self._library} takes the mean of what each of them "
+                "finds for its own rows as the value of a leaf. That is near to the value for all rows only if these "
+                "are in random order: datasets={'train': dataset.random_shuffle()}."
+            )
 
     def get_dataset_config(self) -> dict[str, DatasetConfig]:
         if self._has_function:

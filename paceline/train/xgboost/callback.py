@@ -9,8 +9,8 @@ from xgboost.callback import TrainingCallback
 
 from paceline.air import session as session_slot
 from paceline.air.checks import whole_number
-from paceline.air.errors import ConfigError, MetricError
 from paceline.run.session import Session
+from paceline.train.trees.chosen_metrics import ChosenMetrics
 from paceline.train.xgboost.checkpoint import MODEL_FILE, XGBoostCheckpoint, read_booster
 from paceline.train.xgboost.metrics import latest_values
 
@@ -43,7 +43,7 @@ class ReportCallback(TrainingCallback):
         results_postprocessing_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
         super().__init__()
-        self._chosen = _names_to_keys(metrics)
+        self._chosen = ChosenMetrics(metrics, none_computed="give it evals=[(dtrain, 'train')]")
         self._filename = filename
         self._frequency = whole_number(frequency, "frequency", least=0, advice="a checkpoint every so many rounds.")
         self._checkpoint_at_end = checkpoint_at_end
@@ -72,23 +72,4 @@ class ReportCallback(TrainingCallback):
     def _row(self, evals_log: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, Any]:
         if self._postprocess is not None:
             return self._postprocess({name: dict(values) for name, values in evals_log.items()})
-        row = latest_values(evals_log)
-        if self._chosen is None:
-            return row
-        missing = [key for key in self._chosen.values() if key not in row]
-        if missing:
-            computed = ", ".join(row) or "nothing: give it evals=[(dtrain, 'train')]"
-            raise MetricError(f"ReportCallback(metrics=...): no {', '.join(missing)}; XGBoost computed {computed}.")
-        return {name: row[key] for name, key in self._chosen.items()}
-
-
-def _names_to_keys(metrics: Any) -> dict[str, str] | None:
-    if metrics is None or isinstance(metrics, Mapping):
-        return None if metrics is None else dict(metrics)
-    keys = [metrics] if isinstance(metrics, str) else metrics
-    if not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
-        raise ConfigError(
-            f"ReportCallback(metrics={metrics!r}): give a key such as 'valid-logloss', a list of keys, or a dict of "
-            "names to keys."
-        )
-    return {key: key for key in keys}
+        return self._chosen.of(latest_values(evals_log))

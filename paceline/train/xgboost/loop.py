@@ -169,7 +169,9 @@ def _complete(task: TreeTask) -> dict[str, Any]:
 
 
 def _draws_samples(params: Mapping[str, Any]) -> bool:
-    return "updater" not in params and any(float(params.get(name, 1)) != 1 for name in _SAMPLING)
+    """Where rounds are to draw by their number; a user who wants otherwise gets what XGBoost does."""
+    by_number = bool(params["seed_per_iteration"]) and "updater" not in params
+    return by_number and any(float(params.get(name, 1)) != 1 for name in _SAMPLING)
 
 
 def _over_all_workers(metric: Metric) -> Metric:

@@ -33,10 +33,10 @@ def approximate_in_parts(params: Mapping[str, Any], train_kwargs: Mapping[str, A
 
 
 def _named(params: Mapping[str, Any]) -> list[str]:
-    """The built-in metrics; the default one of an objective is a sum, but for that of Cox regression."""
+    """The built-in metrics; the default one of an objective is a sum."""
     given = params.get("eval_metric")
     if given is None:
-        return ["cox-nloglik"] if params.get("objective") == "survival:cox" else []
+        return []
     return [str(name) for name in (given if isinstance(given, list | tuple) else [given])]
 
 

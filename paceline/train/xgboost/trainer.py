@@ -88,6 +88,8 @@ class XGBoostTrainer(TreeTrainer):
         "label_upper_bound",
     )
 
+    _quantile_objectives: ClassVar[frozenset[str]] = frozenset(["reg:absoluteerror", "reg:quantileerror"])
+
     def __init__(
         self,
         train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any] | None = None,
@@ -170,6 +172,11 @@ class XGBoostTrainer(TreeTrainer):
             raise ConfigError("process_type='update' changes a finished model: do it in a train function of your own.")
         if params.get("tree_method") == "exact" and workers > 1:
             raise ConfigError("tree_method='exact' works on one worker only. Use 'hist' or 'approx'.")
+        if "cox" in f"{params.get('objective')} {params.get('eval_metric')}" and workers > 1:
+            raise ConfigError(
+                "Cox regression (survival:cox, cox-nloglik) works on one worker only: XGBoost compares the rows of "
+                "each worker among themselves. Use ScalingConfig(num_workers=1), or survival:aft."
+            )
         for name in self.datasets:
             if any(sign in name for sign in _SEPARATORS):
                 raise ConfigError(

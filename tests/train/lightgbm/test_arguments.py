@@ -106,3 +106,12 @@ def test_nothing_listens_once_the_workers_are_connected(tmp_path: Any) -> None:
 )
 def test_one_worker_takes_what_several_cannot(params: dict[str, Any]) -> None:
     quick_trainer(FRAMES, workers=1, params={"objective": "regression", **params}).fit()
+
+
+@pytest.mark.parametrize("name", ["mae", "quantile", "mape"])
+def test_leaves_that_are_quantiles_need_rows_in_random_order(name: str, recwarn: pytest.WarningsRecorder) -> None:
+    quick_trainer(FRAMES, workers=1, params={"app": name}).to_run_spec()
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=f"objective='{name}' with several workers.*random_shuffle") as caught:
+        quick_trainer(FRAMES, params={"app": name}).to_run_spec()
+    assert caught[0].filename == __file__

@@ -42,6 +42,8 @@ def trainer_of(**changes: Any) -> XGBoostTrainer:
         ({"params": {"eval_metric": max}}, "pass it as custom_metric="),
         ({"params": {"booster": "gblinear"}}, "gblinear"),
         ({"params": {"process_type": "update"}}, "train function of your own"),
+        ({"params": {"objective": "survival:cox"}}, "Cox regression .* one worker only"),
+        ({"params": {"eval_metric": ["rmse", "cox-nloglik"]}}, "Cox regression .* one worker only"),
         ({"params": {"tree_method": "exact"}}, "one worker only"),
         ({"datasets": {"train": data.from_pandas(ROWS), "my-set": data.from_pandas(ROWS)}}, "without '-'"),
         ({"dmatrix_params": {"train": {"weigth": "x"}}}, "Did you mean 'weight'"),
@@ -79,7 +81,6 @@ def test_a_timeout_is_a_number_of_seconds(seconds: Any) -> None:
         ({"eval_metric": ["error@0.7", "ndcg@5-", "map"]}, {}, True),
         ({"eval_metric": ["logloss", "auc"]}, {}, False),
         ({"eval_metric": "aucpr"}, {}, False),
-        ({"objective": "survival:cox"}, {}, False),
         ({}, {"custom_metric": max}, False),
     ],
 )
@@ -90,6 +91,15 @@ def test_evaluation_sets_are_dealt_where_metrics_add_up(
     trainer = trainer_of(params=params, datasets={name: data.from_pandas(ROWS) for name in ("train", "v")}, **keywords)
     configs = trainer.get_dataset_config()
     assert (configs["train"].split, configs["v"].split) == (True, in_parts)
+
+
+@pytest.mark.parametrize("name", ["reg:absoluteerror", "reg:quantileerror"])
+def test_leaves_that_are_quantiles_need_rows_in_random_order(name: str, recwarn: pytest.WarningsRecorder) -> None:
+    trainer_of(params={"objective": name}, scaling_config=ScalingConfig(num_workers=1)).to_run_spec()
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=f"objective='{name}' with several workers.*random_shuffle") as caught:
+        trainer_of(params={"objective": name}).to_run_spec()
+    assert caught[0].filename == __file__
 
 
 def test_the_package_loads_no_framework() -> None:

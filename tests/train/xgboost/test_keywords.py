@@ -59,6 +59,13 @@ def test_a_function_may_give_several_metrics() -> None:
         assert rows_of(result, f"train-{metric}") == pytest.approx(history["train"][metric], rel=1e-6)
 
 
+def test_with_seeds_of_its_own_a_single_worker_draws_what_xgboost_draws() -> None:
+    params = {**REGRESSION, "subsample": 0.5, "colsample_bytree": 0.5, "seed": 5, "seed_per_iteration": False}
+    expected, _ = alone({"train": skewed()}, "y", params, 5)
+    result = quick_trainer({"train": skewed()}, params=params, workers=1).fit()
+    assert trees(result.checkpoint.get_model()) == trees(expected)
+
+
 def test_early_stopping_stops_all_workers_at_the_round_of_one_process() -> None:
     generator = np.random.default_rng(5)
     frame = skewed().assign(y=generator.integers(0, 2, 301))
