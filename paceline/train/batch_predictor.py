@@ -10,16 +10,15 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.checks import check_bool, whole_number
 from paceline.air.errors import ConfigError
 from paceline.train.prediction.arguments import (
-    check_keywords,
-    check_predict_keywords,
     column_names,
     gpu_keywords,
     only_needed_columns,
     processes_wanted,
-    the_checkpoint,
     the_predictor_class,
     warn_without_effect,
 )
+from paceline.train.prediction.keywords import check_keywords, check_predict_keywords, keywords_of
+from paceline.train.predictor import checked_checkpoint, checked_preprocessor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +44,7 @@ class BatchPredictor:
         **predictor_kwargs: Any,
     ) -> None:
         """`checkpoint` may be its path or URI. Without `predictor_cls`, the one that belongs to the checkpoint."""
-        self._checkpoint = the_checkpoint(checkpoint)
+        self._checkpoint = checked_checkpoint(checkpoint, "BatchPredictor")
         self._predictor_cls = the_predictor_class(predictor_cls, self._checkpoint)
         self._predictor_kwargs = predictor_kwargs
         self._own_preprocessor: tuple[Preprocessor | None] | None = None
@@ -82,8 +81,6 @@ class BatchPredictor:
 
     def set_preprocessor(self, preprocessor: Preprocessor | None) -> None:
         """Use this one instead of the checkpoint's, for datasets made from now on; None: none at all."""
-        from paceline.train.predictor import checked_preprocessor
-
         self._own_preprocessor = (checked_preprocessor(preprocessor),)
 
     def predict(
@@ -127,7 +124,8 @@ class BatchPredictor:
             )
         features = column_names("feature_columns", feature_columns)
         keep = column_names("keep_columns", keep_columns) or ()
-        check_predict_keywords(self._predictor_cls, predict_kwargs)
+        own_arguments, _ = keywords_of(self.predict)
+        check_predict_keywords(self._predictor_cls, predict_kwargs, own_arguments)
         if batch_size == "default":
             batch_size = self._predictor_cls.default_batch_size
         batch_size = whole_number(batch_size, "batch_size", least=1)

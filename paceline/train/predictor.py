@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, TypeAlias
 
 from paceline.air.errors import ConfigError, SerializationError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
     from paceline.data.preprocessor import Preprocessor
 
+    CheckpointOrPlace: TypeAlias = Checkpoint | str | os.PathLike[str]
     Arrays: TypeAlias = NDArray[np.generic] | dict[str, NDArray[np.generic]]
     PredictionData: TypeAlias = pd.DataFrame | Arrays | pa.Table | pa.RecordBatch
 
@@ -81,6 +83,8 @@ class Predictor(ABC):
         """
         from paceline.train.prediction import kinds
 
+        if kwargs and self._model_keywords() is not None:
+            self._check_model_keywords(kwargs)
         kind = kinds.kind_of(data, type(self).__name__)
         prepared = data if self._preprocessor is None else kinds.preprocessed(data, self._preprocessor)
         answer = self._answer(prepared, kind, kwargs)
@@ -101,6 +105,17 @@ class Predictor(ABC):
         return self._predict_numpy(data, **kwargs)
 
     # -- for subclasses, which name the arguments that they take -----------------------------
+
+    @classmethod
+    def _model_keywords(cls) -> frozenset[str] | None:
+        """What may be among the `**kwargs` that a class hands on to its library; None: that is not known."""
+        return None
+
+    def _check_model_keywords(self, given: Mapping[str, Any]) -> None:
+        """Refuse arguments of `predict` that this very model does not take, as far as can be known beforehand."""
+        from paceline.train.prediction.keywords import check_predict_keywords
+
+        check_predict_keywords(type(self), given)
 
     def _predict_pandas(self, data: pd.DataFrame, *args: Any, **kwargs: Any) -> pd.DataFrame:
         raise NotImplementedError
@@ -141,6 +156,21 @@ def _kinds_of(predictor: type[Predictor]) -> list[BatchFormat]:
             f"{predictor.__name__} defines none of _predict_pandas, _predict_numpy and _predict_arrow: one is needed."
         )
     return there
+
+
+def checked_checkpoint(given: Any, taker: str) -> Checkpoint:
+    """The checkpoint that a user means by it, its path or its URI; `taker` is what it was passed to."""
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.air.result import Result
+
+    if isinstance(given, Checkpoint):
+        return given
+    if isinstance(given, Result):
+        raise ConfigError(f"Pass the checkpoint of the result: {taker}(result.checkpoint, ...), not {given!r}.")
+    if isinstance(given, str | os.PathLike):
+        place = os.fspath(given)
+        return Checkpoint.from_uri(place) if "://" in place else Checkpoint.from_directory(place)
+    raise ConfigError(f"{taker}: checkpoint is {given!r}: give a Checkpoint, or its path or URI.")
 
 
 def checked_preprocessor(preprocessor: Any) -> Preprocessor | None:

@@ -22,16 +22,38 @@ _PREDICTORS = {
 
 def predictor_for(checkpoint: Checkpoint) -> type[Predictor]:
     """The predictor class for a checkpoint of one of paceline's checkpoint classes, or of a class derived from one."""
-    names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(checkpoint).__mro__]
-    stored = checkpoint._metadata().class_name  # that class may not be loaded here
-    for name in (*names, stored):
-        if name in _PREDICTORS:
-            module, _, predictor = _PREDICTORS[name].rpartition(".")
-            found: type[Predictor] = getattr(importlib.import_module(module), predictor)
-            return found
+    name = _predictor_name(checkpoint)
+    if name is not None:
+        module, _, predictor = name.rpartition(".")
+        found: type[Predictor] = getattr(importlib.import_module(module), predictor)
+        return found
+    stored = checkpoint._metadata().class_name
     written_as = f", which was saved as a {stored}," if stored is not None else ""
     known = ", ".join(sorted(name.rpartition(".")[2] for name in _PREDICTORS))
     raise ConfigError(
         f"Which predictor belongs to {checkpoint!r}{written_as} is not known: it is no {known}. Pass the class of the "
         "predictor, for example TorchPredictor."
     )
+
+
+def check_belongs_together(predictor: type[Predictor], checkpoint: Checkpoint) -> None:
+    """Refuse one of paceline's predictors for a checkpoint that is known to belong to another one."""
+    wanted, bases = _predictor_name(checkpoint), _names(predictor)
+    if wanted is None or wanted in bases or not set(_PREDICTORS.values()).intersection(bases):
+        return
+    right = wanted.rpartition(".")[2]
+    raise ConfigError(
+        f"{predictor.__name__} cannot predict with {checkpoint!r}: {right} does. Pass {right}, or leave the class out."
+    )
+
+
+def _predictor_name(checkpoint: Checkpoint) -> str | None:
+    stored = checkpoint._metadata().class_name  # that class may not be loaded here
+    found = (name for name in (*_names(type(checkpoint)), stored) if name in _PREDICTORS)
+    name = next(found, None)
+    return None if name is None else _PREDICTORS[name]
+
+
+def _names(of: type) -> list[str]:
+    """The full names of a class and of those that it is derived from."""
+    return [f"{kind.__module__}.{kind.__qualname__}" for kind in of.__mro__]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Sequence
 from functools import cached_property
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from paceline.air.errors import ConfigError, DataError
 from paceline.train.lightgbm.checkpoint import LightGBMCheckpoint
 from paceline.train.lightgbm.features import Features, describe_features, is_category, is_vector
-from paceline.train.predictor import Predictor, prediction_columns
+from paceline.train.predictor import Predictor, checked_checkpoint, prediction_columns
 
 if TYPE_CHECKING:
     import lightgbm as lgb
@@ -19,11 +21,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from paceline.air.checkpoint import Checkpoint
     from paceline.data.preprocessor import Preprocessor
-    from paceline.train.predictor import Arrays
+    from paceline.train.predictor import Arrays, CheckpointOrPlace
 
 _WHERE = "The data to predict"
+_PARAMETERS = frozenset(
+    ["num_threads", "pred_early_stop", "pred_early_stop_freq", "pred_early_stop_margin", "predict_disable_shape_check"]
+)
+"""Those of LightGBM that have an effect in prediction. It takes all others as well, and does nothing with them."""
 
 
 class LightGBMPredictor(Predictor):
@@ -44,10 +49,19 @@ class LightGBMPredictor(Predictor):
         self._features = features
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint) -> Self:
-        """The predictor with the model of a LightGBMCheckpoint."""
+    def from_checkpoint(cls, checkpoint: CheckpointOrPlace) -> Self:
+        """The predictor with the model of a LightGBMCheckpoint, which may be its path or URI."""
+        checkpoint = checked_checkpoint(checkpoint, f"{cls.__name__}.from_checkpoint")
         own = LightGBMCheckpoint.from_checkpoint(checkpoint)
         return cls(own.get_model(), own.get_preprocessor(), features=own.details().features)
+
+    @classmethod
+    @functools.cache
+    def _model_keywords(cls) -> frozenset[str]:
+        import lightgbm as lgb
+
+        parameters = inspect.signature(lgb.Booster.predict).parameters
+        return _PARAMETERS.union(parameters).difference(["self", "data", "data_has_header", "kwargs"])
 
     def _predict_arrow(
         self, data: pa.Table, feature_columns: Sequence[str] | None = None, **predict_kwargs: Any

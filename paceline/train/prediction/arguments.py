@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checks import is_number, near_miss, warn_at_users_line, whole_number
+from paceline.air.checks import is_number, warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
-from paceline.air.result import Result
 from paceline.engine.devices import visible_gpus
 from paceline.train.predictor import Predictor
-from paceline.train.predictors import predictor_for
+from paceline.train.predictors import check_belongs_together, predictor_for
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
     from paceline.data.operations.concurrency import Processes
     from paceline.data.preprocessor import Preprocessor
-
-
-def the_checkpoint(given: Any) -> Checkpoint:
-    if isinstance(given, Checkpoint):
-        return given
-    if isinstance(given, Result):
-        raise ConfigError(f"Pass the checkpoint of the result: BatchPredictor(result.checkpoint, ...), not {given!r}.")
-    if isinstance(given, str | os.PathLike):
-        place = os.fspath(given)
-        return Checkpoint.from_uri(place) if "://" in place else Checkpoint.from_directory(place)
-    raise ConfigError(f"checkpoint is {given!r}: give a Checkpoint, or its path or URI.")
 
 
 def the_predictor_class(given: Any, checkpoint: Checkpoint) -> type[Predictor]:
@@ -43,32 +30,8 @@ def the_predictor_class(given: Any, checkpoint: Checkpoint) -> type[Predictor]:
     if not isinstance(given, type) or not issubclass(given, Predictor):
         raise ConfigError(f"predictor_cls is {given!r}: give a class derived from paceline.train.predictor.Predictor.")
     given.preferred_batch_format()  # refused here if it cannot predict anything
+    check_belongs_together(given, checkpoint)
     return given
-
-
-def check_keywords(name: str, given: Mapping[str, Any], *takers: Callable[..., Any]) -> None:
-    """Refuse what none of the functions takes; each hands on what it does not take itself."""
-    known: list[str] = []
-    for taker in takers:
-        parameters = inspect.signature(taker).parameters.values()
-        fixed = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
-        known += [parameter.name for parameter in parameters if parameter.kind not in fixed]
-        if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-            break
-    else:
-        return
-    for keyword in given:
-        if keyword not in known:
-            raise ConfigError(f"{name} has no argument {keyword!r}{near_miss(keyword, known)}")
-
-
-def check_predict_keywords(predictor: type[Predictor], given: Mapping[str, Any]) -> None:
-    method = {
-        "pyarrow": predictor._predict_arrow,
-        "pandas": predictor._predict_pandas,
-        "numpy": predictor._predict_numpy,
-    }[predictor.preferred_batch_format()]
-    check_keywords(f"{predictor.__name__}.predict", given, predictor.predict, method)
 
 
 def column_names(name: str, given: Any) -> tuple[str, ...] | None:

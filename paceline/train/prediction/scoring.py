@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import DataError
 from paceline.data.iteration.background import Background
-from paceline.data.operations.user_function import UserFunction
+from paceline.data.operations.user_function import Spot, UserFunction
 from paceline.data.operations.user_operation import UserOperation
 from paceline.train.prediction.kinds import preprocessed
 
@@ -95,4 +97,21 @@ class Scoring(UserOperation):
         )
 
     def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
-        return super().run(iter(Background(chunks, depth=1)), place)
+        empty: Chunk | None = None
+        for first in chunks:
+            if first.num_rows:
+                yield from super().run(iter(Background(itertools.chain([first], chunks), depth=1)), place)
+                return
+            empty = first
+        if empty is not None:
+            yield from self._no_predictions(empty, place)
+
+    def _no_predictions(self, empty: Chunk, place: Place) -> Iterator[Chunk]:
+        """A block without rows has the columns of the predictions all the same, if the model can say which."""
+        import pyarrow as pa
+
+        if self._schema is not None:
+            yield pa.RecordBatch.from_pylist([], schema=self._schema)
+            return
+        with contextlib.suppress(DataError):
+            yield from self.work.results(empty, Spot(place.name, place.start, 0, place.fresh))

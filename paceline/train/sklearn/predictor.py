@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from paceline.air.checks import whole_number
+from paceline.air.checks import near_miss, whole_number
 from paceline.air.errors import ConfigError, DataError
-from paceline.train.predictor import Predictor, prediction_columns
+from paceline.train.prediction.keywords import check_keywords, predict_keywords
+from paceline.train.predictor import Predictor, checked_checkpoint, prediction_columns
 from paceline.train.sklearn.checkpoint import SklearnCheckpoint
 from paceline.train.sklearn.cpus import set_cpus
 from paceline.train.sklearn.features import like_training, spread_vectors
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from paceline.air.checkpoint import Checkpoint
     from paceline.data.preprocessor import Preprocessor
-    from paceline.train.predictor import Arrays
+    from paceline.train.predictor import Arrays, CheckpointOrPlace
     from paceline.train.sklearn.estimator_file import Trust
 
 METHODS = ("predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples", "transform")
@@ -46,11 +46,23 @@ class SklearnPredictor(Predictor):
         self.estimator = estimator
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint, trust: Trust = None) -> Self:
-        """With the estimator and the preprocessor of a checkpoint; for `trust` see SklearnCheckpoint.get_estimator."""
+    def from_checkpoint(cls, checkpoint: CheckpointOrPlace, trust: Trust = None) -> Self:
+        """With the estimator and the preprocessor of a checkpoint, which may be its path or URI.
+
+        For `trust` see SklearnCheckpoint.get_estimator.
+        """
+        checkpoint = checked_checkpoint(checkpoint, f"{cls.__name__}.from_checkpoint")
         if not isinstance(checkpoint, SklearnCheckpoint):
             checkpoint = SklearnCheckpoint.from_checkpoint(checkpoint)
         return cls(checkpoint.get_estimator(trust), checkpoint.get_preprocessor())
+
+    def _check_model_keywords(self, given: Mapping[str, Any]) -> None:
+        super()._check_model_keywords(given)
+        own, _ = predict_keywords(type(self))
+        method = given.get("method", "predict")
+        self._check_method(method)
+        for_it = {name: value for name, value in given.items() if name not in own}
+        check_keywords(f"{type(self.estimator).__name__}.{method}()", for_it, getattr(self.estimator, method))
 
     def _predict_pandas(
         self,
@@ -62,7 +74,7 @@ class SklearnPredictor(Predictor):
     ) -> pd.DataFrame:
         import pandas as pd
 
-        chosen = data if feature_columns is None else like_training(data, list(feature_columns), "The data")
+        chosen = data if feature_columns is None else _chosen(data, feature_columns)
         features = spread_vectors(chosen)
         names = getattr(self.estimator, "feature_names_in_", None)
         if names is not None:
@@ -98,9 +110,10 @@ class SklearnPredictor(Predictor):
     def _called(self, features: Any, cpus: int | None, method: Method, kwargs: dict[str, Any]) -> NDArray[np.generic]:
         from sklearn.exceptions import NotFittedError
 
-        if method not in METHODS or not hasattr(self.estimator, method):
-            there = [each for each in METHODS if hasattr(self.estimator, each)]
-            raise ConfigError(f"{type(self.estimator).__name__} has no {method}(): method= is one of {there}.")
+        self._check_method(method)
+        check_keywords(f"{type(self.estimator).__name__}.{method}()", kwargs, getattr(self.estimator, method))
+        if not len(features):
+            return self._nothing(features, cpus, method, kwargs)
         if cpus is not None:
             set_cpus(self.estimator, whole_number(cpus, "num_estimator_cpus", least=1))
         what = f"{type(self.estimator).__name__}.{method}()"
@@ -113,7 +126,7 @@ class SklearnPredictor(Predictor):
                 return self._called(otherwise, cpus, method, kwargs)
             if isinstance(error, TypeError):
                 raise
-            raise DataError(f"{what} refuses these rows: {error}") from error
+            raise DataError(f"{what} refuses these rows: {error}{_columns_of_text(features, error)}") from error
         if found.shape[:1] != (len(features),):
             raise DataError(
                 f"{what} answered {len(features)} rows with values of shape {found.shape}. Does it take bare text, as "
@@ -121,6 +134,48 @@ class SklearnPredictor(Predictor):
                 "column."
             )
         return found
+
+    def _check_method(self, method: str) -> None:
+        if method not in METHODS or not hasattr(self.estimator, method):
+            there = [each for each in METHODS if hasattr(self.estimator, each)]
+            raise ConfigError(f"{type(self.estimator).__name__} has no {method}(): method= is one of {there}.")
+
+    def _nothing(self, features: Any, cpus: int | None, method: Method, kwargs: dict[str, Any]) -> NDArray[np.generic]:
+        """Estimators cannot predict nothing; what that would look like is learnt from a row of zeros.
+
+        Where there is text, zeros are no values: then the classes tell as much as can be known.
+        """
+        import numpy as np
+
+        rows = np.zeros((1, *features.shape[1:]))
+        try:
+            return self._called(_like(features, rows), cpus, method, kwargs)[:0]
+        except (DataError, TypeError):
+            classes = getattr(self.estimator, "classes_", None)
+            if classes is None or method == "transform":
+                return np.zeros(0)
+            return np.zeros(0, classes.dtype) if method == "predict" else np.zeros((0, len(classes)))
+
+
+def _like(features: Any, rows: NDArray[Any]) -> Any:
+    """Rows as an array, or as a frame with the columns of `features`."""
+    return type(features)(rows, columns=features.columns) if hasattr(features, "columns") else rows
+
+
+def _chosen(data: pd.DataFrame, feature_columns: Sequence[str]) -> pd.DataFrame:
+    there = list(map(str, data.columns))
+    for name in feature_columns:
+        if name not in there:
+            raise DataError(f"feature_columns has {name!r}, which is no column of the data{near_miss(name, there)}")
+    return data[list(feature_columns)]
+
+
+def _columns_of_text(features: Any, error: Exception) -> str:
+    """Which columns scikit-learn means when it could not make a number of a text."""
+    if "could not convert string" not in str(error) or not hasattr(features, "columns"):
+        return ""
+    columns = [repr(name) for name in features.columns if features[name].dtype.kind not in "biufc"]
+    return f" (columns that are no numbers: {', '.join(columns)})"
 
 
 def _nulls_as_objects(features: Any) -> Any:

@@ -12,7 +12,7 @@ from paceline.air import session
 from paceline.air.checks import check_bool, warn_at_users_line
 from paceline.air.config import ScalingConfig
 from paceline.air.constants import TRAIN_DATASET_KEY
-from paceline.air.errors import MissingDatasetError, RestoreError
+from paceline.air.errors import ConfigError, MissingDatasetError, RestoreError
 from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
 from paceline.run.trial_files import as_json
@@ -117,6 +117,13 @@ class SklearnTrainer(BaseTrainer):
     # -- arguments --------------------------------------------------------------------------
 
     def _check_arguments(self) -> None:
+        checkpoints = self.run_config.checkpoint_config
+        for name in ("checkpoint_frequency", "checkpoint_at_end"):
+            if value := getattr(checkpoints, name):
+                raise ConfigError(
+                    f"CheckpointConfig({name}={value!r}) has no meaning for SklearnTrainer: scikit-learn fits in one "
+                    "go, and the fitted estimator always is the one checkpoint. Leave it out."
+                )
         super()._check_arguments()
         own = [name for name in inspect.signature(SklearnTrainer).parameters if name != "fit_params"]
         check_fit_params(self.estimator, self.fit_params, own, self.cv)

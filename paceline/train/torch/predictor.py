@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from paceline.air.errors import ConfigError, DataError
-from paceline.train.predictor import PREDICTIONS, Predictor
+from paceline.train.predictor import PREDICTIONS, Predictor, checked_checkpoint
 from paceline.train.torch.checkpoint import TorchCheckpoint
 from paceline.train.torch.evaluation_mode import evaluation_mode
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from paceline.air.checkpoint import Checkpoint
     from paceline.data.preprocessor import Preprocessor
+    from paceline.train.predictor import CheckpointOrPlace
 
     Inputs: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
 
@@ -52,9 +52,13 @@ class TorchPredictor(Predictor):
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: Checkpoint, model: torch.nn.Module | None = None, use_gpu: bool = False
+        cls, checkpoint: CheckpointOrPlace, model: torch.nn.Module | None = None, use_gpu: bool = False
     ) -> Self:
-        """From a TorchCheckpoint. Where that holds weights only, they are loaded into `model`, which must be given."""
+        """From a TorchCheckpoint, its path or its URI.
+
+        Where that holds weights only, they are loaded into `model`, which must be given.
+        """
+        checkpoint = checked_checkpoint(checkpoint, f"{cls.__name__}.from_checkpoint")
         torch_checkpoint = TorchCheckpoint.from_checkpoint(checkpoint)
         return cls(torch_checkpoint.get_model(model), torch_checkpoint.get_preprocessor(), use_gpu)
 

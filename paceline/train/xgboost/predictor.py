@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.air.errors import ConfigError, DataError
-from paceline.train.predictor import Predictor, prediction_columns
+from paceline.train.predictor import Predictor, checked_checkpoint, prediction_columns
 from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
 
 if TYPE_CHECKING:
@@ -15,9 +17,8 @@ if TYPE_CHECKING:
     import xgboost
     from numpy.typing import NDArray
 
-    from paceline.air.checkpoint import Checkpoint
     from paceline.data.preprocessor import Preprocessor
-    from paceline.train.predictor import Arrays
+    from paceline.train.predictor import Arrays, CheckpointOrPlace
 
 _IN_PLACE = frozenset(["output_margin", "iteration_range", "base_margin", "strict_shape", "validate_features"])
 """What XGBoost can do without a matrix, which would be a copy of the data."""
@@ -49,10 +50,19 @@ class XGBoostPredictor(Predictor):
         self._categories = categories_in(model)
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint) -> Self:
-        """The predictor with the booster and the preprocessor of a checkpoint."""
+    def from_checkpoint(cls, checkpoint: CheckpointOrPlace) -> Self:
+        """The predictor with the booster and the preprocessor of a checkpoint, which may be its path or URI."""
+        checkpoint = checked_checkpoint(checkpoint, f"{cls.__name__}.from_checkpoint")
         model = XGBoostCheckpoint.from_checkpoint(checkpoint).get_model()
         return cls(model, checkpoint.get_preprocessor())
+
+    @classmethod
+    @functools.cache
+    def _model_keywords(cls) -> frozenset[str]:
+        import xgboost
+
+        parameters = inspect.signature(xgboost.Booster.predict).parameters
+        return _IN_PLACE.union(parameters).difference(["self", "data"])
 
     def __repr__(self) -> str:
         return f"XGBoostPredictor({len(self._features or [])} features, {self.model.num_boosted_rounds()} rounds)"

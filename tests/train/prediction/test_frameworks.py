@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_breast_cancer, load_iris
 
 from paceline import data
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.errors import ConfigError
+from paceline.air.result import Result
 from paceline.data.preprocessors import StandardScaler
 from paceline.train.batch_predictor import BatchPredictor
+from paceline.train.predictors import predictor_for
 
 
 def cancer() -> pd.DataFrame:
@@ -91,6 +95,80 @@ def test_columns_that_the_model_was_not_trained_on_are_left_alone(case: Any) -> 
     found = BatchPredictor(checkpoint).predict(data.from_pandas(shuffled), keep_columns=["target"]).to_pandas()
     assert np.allclose(found["predictions"], alone(features), rtol=1e-5, atol=1e-6)
     assert found["target"].tolist() == frame["target"].tolist()
+
+
+@CASES
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_dataset_that_lost_all_its_rows_keeps_the_columns_of_predictions(
+    case: Any, workers: int, tmp_path: Path
+) -> None:
+    frame = cancer()
+    checkpoint, _ = case(frame.drop(columns="target"), frame["target"], None)
+    none = data.from_pandas(frame).repartition(2).filter(lambda row: False)
+    made = BatchPredictor(checkpoint).predict(none, keep_columns=["target"], min_scoring_workers=workers)
+    assert made.columns() == ["predictions", "target"]
+    made.write_parquet(tmp_path)
+    assert pq.read_table(tmp_path).schema.names == ["predictions", "target"]
+
+
+@CASES
+def test_zero_rows_are_answered_with_zero_rows(case: Any) -> None:
+    features = cancer().drop(columns="target")
+    checkpoint, _ = case(features, cancer()["target"], None)
+    predictor = predictor_for(checkpoint).from_checkpoint(checkpoint)
+    for nothing in (features.head(0), pa.Table.from_pandas(features.head(0))):
+        answer = predictor.predict(nothing)
+        assert len(answer) == 0
+        assert list(getattr(answer, "column_names", getattr(answer, "columns", None))) == ["predictions"]
+    assert predictor.predict(features.to_numpy()[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("case", [xgboost_case, lightgbm_case])
+def test_keywords_that_the_library_does_not_know_are_refused(case: Any) -> None:
+    frame = cancer()
+    checkpoint, _ = case(frame.drop(columns="target"), frame["target"], None)
+    batches = BatchPredictor(checkpoint)
+    with pytest.raises(ConfigError, match=r"predict has no argument 'keep_column': did you mean keep_columns\?"):
+        batches.predict(data.from_pandas(frame), keep_column=["target"])
+    predictor = predictor_for(checkpoint).from_checkpoint(checkpoint)
+    with pytest.raises(ConfigError, match=r"has no argument 'predict_leaf': did you mean pred_leaf\?"):
+        predictor.predict(frame, predict_leaf=True)
+    leaves = predictor.predict(frame, pred_leaf=True)
+    assert list(leaves) == [f"predictions_{round}" for round in range(5)]
+
+
+def test_keywords_for_an_estimator() -> None:
+    frame = cancer()
+    checkpoint, _ = sklearn_case(frame.drop(columns="target"), frame["target"], None)
+    with pytest.warns(UserWarning, match="'keep_column' is passed on to the model. Did you mean keep_columns?"):
+        BatchPredictor(checkpoint).predict(data.from_pandas(frame), keep_column=["target"])
+    with pytest.raises(ConfigError, match=r"Ridge\.predict\(\) has no argument 'return_std'"):
+        predictor_for(checkpoint).from_checkpoint(checkpoint).predict(frame, return_std=True)
+
+
+@CASES
+def test_a_predictor_takes_the_place_of_a_checkpoint_too(case: Any, tmp_path: Path) -> None:
+    frame = cancer()
+    checkpoint, expected = case(frame.drop(columns="target"), frame["target"], None)
+    kind = predictor_for(checkpoint)
+    path = checkpoint.to_directory(tmp_path / "checkpoint")
+    trust = {"trust": True} if case is sklearn_case else {}
+    for place in (path, Path(path), f"file://{path}"):
+        answer = kind.from_checkpoint(place, **trust).predict(frame)
+        np.testing.assert_allclose(answer["predictions"], expected(frame.drop(columns="target")), rtol=1e-6)
+    result = Result(metrics={}, checkpoint=checkpoint, error=None, path=None)
+    with pytest.raises(ConfigError, match=rf"{kind.__name__}\.from_checkpoint\(result\.checkpoint, \.\.\.\)"):
+        kind.from_checkpoint(result)
+
+
+def test_a_predictor_of_another_library_is_refused_at_once(tmp_path: Path) -> None:
+    from paceline.train.lightgbm import LightGBMPredictor
+
+    frame = cancer()
+    checkpoint, _ = xgboost_case(frame.drop(columns="target"), frame["target"], None)
+    for each in (checkpoint, checkpoint.to_directory(tmp_path / "checkpoint")):
+        with pytest.raises(ConfigError, match=r"LightGBMPredictor cannot predict with .*: XGBoostPredictor does"):
+            BatchPredictor(each, LightGBMPredictor)
 
 
 def test_several_values_per_row_are_columns() -> None:

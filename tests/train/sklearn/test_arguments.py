@@ -54,7 +54,7 @@ def made(**arguments: Any) -> SklearnTrainer:
         ({"parallelize_cv": "yes"}, "parallelize_cv is 'yes'"),
         ({"set_estimator_cpus": 2}, "set_estimator_cpus is 2"),
         ({"scaling_config": ScalingConfig(use_gpu=True)}, "is not taken by SklearnTrainer"),
-        ({"run_config": RunConfig(checkpoint_config=CheckpointConfig(checkpoint_frequency=1))}, "has no meaning"),
+        ({"run_config": RunConfig(checkpoint_config=CheckpointConfig(checkpoint_frequency=1))}, "fits in one go"),
     ],
 )
 def test_refused(arguments: dict[str, Any], message: str) -> None:

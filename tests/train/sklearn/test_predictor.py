@@ -74,7 +74,7 @@ def test_columns_may_be_chosen() -> None:
     with pytest.warns(UserWarning, match="X has feature names"):
         np.testing.assert_allclose(predictor.predict(IRIS, feature_columns=NAMES[:2])["predictions"], expected)
     np.testing.assert_allclose(predictor.predict(IRIS.to_numpy(), feature_columns=[0, 1]), expected)
-    with pytest.raises(DataError, match="lacks 'colour'"):
+    with pytest.raises(DataError, match="feature_columns has 'colour'"):
         predictor.predict(IRIS, feature_columns=["colour"])
 
 
@@ -208,3 +208,22 @@ def test_of_many_columns_some_are_named() -> None:
 def test_what_is_no_estimator(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="takes a fitted scikit-learn estimator"):
         SklearnPredictor(wrong)
+
+
+def test_columns_that_are_misspelt_or_hold_text_are_named(named: Any) -> None:
+    predictor = SklearnPredictor(named)
+    with pytest.raises(DataError, match=r"feature_columns has 'petal lenght .* is no column .* did you mean"):
+        predictor.predict(IRIS, feature_columns=["petal lenght (cm)"])
+    with pytest.raises(DataError, match=r"columns that are no numbers: 'sepal width \(cm\)'\)"):
+        predictor.predict(FEATURES.assign(**{"sepal width (cm)": "wide"}))
+
+
+def test_zero_rows_have_the_columns_and_types_of_others(named: Any) -> None:
+    assert list(SklearnPredictor(named).predict(FEATURES.head(0), method="predict_proba")) == [
+        "predictions_0",
+        "predictions_1",
+        "predictions_2",
+    ]
+    colours = pd.DataFrame({"colour": ["red", "blue", "red"]})
+    texts = make_pipeline(OneHotEncoder(), LogisticRegression()).fit(colours, ["a", "b", "a"])
+    assert SklearnPredictor(texts).predict(colours.head(0)).shape == (0, 1)
