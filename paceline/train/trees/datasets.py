@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.air.constants import TRAIN_DATASET_KEY
@@ -26,6 +27,38 @@ def check_names(datasets: Mapping[str, Any], matrix_params: Mapping[str, Any], t
                 f"dmatrix_params names the dataset {name!r}; the datasets are {sorted(datasets)}. It is a dict by "
                 "dataset name: {'train': {'weight': 'column'}}."
             )
+
+
+def check_entries(dataset: str, entries: Any, known: Sequence[str], columns: Sequence[str], label_column: str) -> None:
+    """What `dmatrix_params` says about a dataset: `known` are the entries that there may be, `columns` those of them
+    that name a column."""
+    if not isinstance(entries, Mapping):
+        raise ConfigError(f"dmatrix_params[{dataset!r}] must be a dict, not {type(entries).__name__}.")
+    for keyword, value in entries.items():
+        if keyword not in known:
+            raise ConfigError(
+                f"dmatrix_params[{dataset!r}] has no entry {keyword!r}.{meant(keyword, known)} "
+                f"There are: {', '.join(sorted(known))}."
+            )
+        if keyword in columns and not isinstance(value, str):
+            raise ConfigError(
+                f"dmatrix_params[{dataset!r}][{keyword!r}] must be the name of a column, not {type(value).__name__}: "
+                "workers take their rows of it along with the features."
+            )
+    ignored = entries.get("ignore", ())
+    needed = {"label_column": label_column, **{name: entries[name] for name in columns if name in entries}}
+    for keyword, column in needed.items():
+        if column in ([ignored] if isinstance(ignored, str) else ignored):
+            raise ConfigError(
+                f"dmatrix_params[{dataset!r}]['ignore'] names {column!r}, which is needed: it is the {keyword}. It "
+                "is no feature anyway."
+            )
+
+
+def meant(word: str, known: Sequence[str]) -> str:
+    """The end of a message about an unknown word; nothing if none is near."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def tree_configs(

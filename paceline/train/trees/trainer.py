@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ from paceline.air.errors import ConfigError, RestoreError
 from paceline.run.spec import RunSpec
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.datasets import make_ingest
-from paceline.train.trees.datasets import check_columns, check_names, tree_configs
+from paceline.train.trees.datasets import check_columns, check_entries, check_names, meant, tree_configs
 from paceline.train.trees.task import TreeTask
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ class TreeTrainer(DataParallelTrainer):
                 f"{self.params!r}."
             )
         if not isinstance(self.label_column, str):
-            slip = next((word for word in self.train_kwargs if _meant(word, ("label_column",))), None)
+            slip = next((word for word in self.train_kwargs if meant(word, ("label_column",))), None)
             given = "" if self.label_column is None else f", not {self.label_column!r}"
             raise ConfigError(
                 f"{name} needs label_column=, the name of the column to predict{given}."
@@ -172,22 +171,12 @@ class TreeTrainer(DataParallelTrainer):
                 raise ConfigError(f"{name}({keyword}=...): {self._refused_keywords[keyword]}")
             if keyword not in self._train_keywords:
                 known = (*self._train_keywords, *_OWN_KEYWORDS)
-                raise TypeError(f"{name} takes no argument {keyword!r}.{_meant(keyword, known)}")
+                raise TypeError(f"{name} takes no argument {keyword!r}.{meant(keyword, known)}")
+        callbacks = self.train_kwargs.get("callbacks")
+        if callbacks is not None and not isinstance(callbacks, list | tuple):
+            raise ConfigError(f"{name}(callbacks=...) takes a list, not {type(callbacks).__name__}: callbacks=[...].")
         for dataset, entries in (self.dmatrix_params or {}).items():
-            if not isinstance(entries, Mapping):
-                raise ConfigError(f"dmatrix_params[{dataset!r}] must be a dict, not {type(entries).__name__}.")
-            for keyword, value in entries.items():
-                if keyword not in self._matrix_keywords:
-                    raise ConfigError(
-                        f"dmatrix_params[{dataset!r}] has no entry {keyword!r}."
-                        f"{_meant(keyword, self._matrix_keywords)} "
-                        f"There are: {', '.join(sorted(self._matrix_keywords))}."
-                    )
-                if keyword in self._column_keywords and not isinstance(value, str):
-                    raise ConfigError(
-                        f"dmatrix_params[{dataset!r}][{keyword!r}] must be the name of a column, not "
-                        f"{type(value).__name__}: workers take their rows of it along with the features."
-                    )
+            check_entries(dataset, entries, self._matrix_keywords, self._column_keywords, str(self.label_column))
 
     # -- running ----------------------------------------------------------------------------
 
@@ -299,8 +288,3 @@ def _check_same_objective(stored: Mapping[str, Any] | None, given: Mapping[str, 
                 f"The run has trained with {name}={stored.get(name)!r}; restore() was given {given.get(name)!r}. "
                 "Start a new run for that."
             )
-
-
-def _meant(keyword: str, known: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(keyword, known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""

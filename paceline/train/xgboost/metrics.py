@@ -32,6 +32,12 @@ def approximate_in_parts(params: Mapping[str, Any], train_kwargs: Mapping[str, A
     return names
 
 
+def ranks_rows(params: Mapping[str, Any]) -> bool:
+    """True if rows are compared with those of the same query, by the objective or a metric."""
+    metrics = {name.rstrip("-").partition("@")[0] for name in _named(params)}
+    return str(params.get("objective")).startswith("rank:") or not metrics.isdisjoint(("ndcg", "map", "pre"))
+
+
 def _named(params: Mapping[str, Any]) -> list[str]:
     """The built-in metrics; the default one of an objective is a sum."""
     given = params.get("eval_metric")
