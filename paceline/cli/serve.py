@@ -18,7 +18,7 @@ TOKEN_VARIABLE = "PACELINE_TOKEN"
 
 DESCRIPTION = """\
 Answers POST /predict with the predictions of a run's model, in JSON or Arrow. Of a run, the best checkpoint by its
-score attribute is served, without one the newest.
+score attribute is served, without one the newest; of an experiment, that of the newest run that has any.
 
 Every request needs a token ("Authorization: Bearer <token>"). It is read from --token-file or PACELINE_TOKEN; if
 there is neither, a new one is made and printed.
@@ -108,7 +108,10 @@ def _predictor(named: str) -> Any:
         raise ConfigError(f"--predictor {named}: write it as module:Class, for example my_models:MyPredictor.")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found = importlib.import_module(module)
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"--predictor {named}: importing {module} failed: {error}.") from error
     if not hasattr(found, name):
         raise ConfigError(f"--predictor {named}: the module {module} has no {name}.")
     return getattr(found, name)

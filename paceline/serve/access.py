@@ -95,7 +95,7 @@ class Guard:
         method = scope["method"]
         is_open = scope["path"] == OPEN_PATH and method in _SAFE_METHODS
         if not is_open and not self._is_authorized(authorization, method):
-            return _UNAUTHORIZED
+            return _WRONG_TOKEN if authorization else _NO_TOKEN
         if not self._is_ours(host):
             return _WRONG_HOST
         if origin and origin not in (b"http://" + host, b"https://" + host):
@@ -133,12 +133,13 @@ class Guard:
         return True
 
 
-_UNAUTHORIZED = Problem(
-    401,
-    "A token is needed: send it as the header 'Authorization: Bearer <token>'. The server printed it, or wrote it to "
-    "its token file, when it started.",
-    headers=((b"www-authenticate", b'Bearer realm="paceline"'), (b"www-authenticate", b'Basic realm="paceline"')),
+_HOW_TO_SEND = (
+    "send it as the header 'Authorization: Bearer <token>'. The server printed it, or wrote it to its token file, when "
+    "it started."
 )
+_CHALLENGE = ((b"www-authenticate", b'Bearer realm="paceline"'), (b"www-authenticate", b'Basic realm="paceline"'))
+_NO_TOKEN = Problem(401, f"A token is needed: {_HOW_TO_SEND}", headers=_CHALLENGE)
+_WRONG_TOKEN = Problem(401, f"The token is wrong, or not sent in the right form: {_HOW_TO_SEND}", headers=_CHALLENGE)
 _WRONG_HOST = Problem(
     421, "The Host header is not a name of this server. Use the address that it listens on, or start it with that name."
 )

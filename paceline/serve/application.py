@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from paceline import __version__
@@ -87,6 +88,12 @@ def application(
 
 
 def _add_routes(app: FastAPI, served: ServedModel, limits: Limits) -> None:
+    @app.exception_handler(405)
+    async def wrong_method(request: Request, error: HTTPException) -> Response:
+        allowed = (error.headers or {}).get("Allow", "")
+        problem = Problem(405, f"{request.url.path} takes {allowed}, not {request.method}.")
+        return Response(problem.content(), 405, error.headers, media_type="application/json")
+
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", summary="Whether the server is up; needs no token")
     async def healthz() -> dict[str, str]:

@@ -17,10 +17,12 @@ from paceline.air.checkpoint_sources import Remote, shown
 from paceline.air.checkpoint_trust import pickled_parts
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError
 from paceline.serve.columns import InputColumns, input_columns, library_of, model_of
+from paceline.serve.place import is_checkpoint
 from paceline.serve.rows import NumberTypes, Rows, joined
 from paceline.serve.threads import Threads, threads_of
 from paceline.storage.manifest import verify
 from paceline.storage.run_dir import MANIFEST_NAME
+from paceline.train.predictors import check_belongs_together, predictor_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,6 +97,7 @@ class Recipe:
             if self.trust is not True:
                 _refuse_pickles(local, checkpoint)
             predictor_cls = self.predictor_cls or _known_predictor(local)
+            check_belongs_together(predictor_cls, local)
             predictor = predictor_cls.from_checkpoint(local, **self._arguments_for(predictor_cls))
             return loaded_model(
                 predictor, _describe(checkpoint), local.number, self.predict_kwargs, threads_of(predictor)
@@ -126,6 +129,7 @@ def loaded_model(
     threads: Threads | None = None,
 ) -> Model:
     """The model that a predictor is."""
+    predictor._check_model_keywords(predict_kwargs or {})
     library = library_of(model_of(predictor))
     preprocessed = predictor.get_preprocessor() is not None
     is_own = type(predictor).__module__.startswith("paceline.")
@@ -157,8 +161,11 @@ def _number_types(model: Any) -> NumberTypes:
 
 
 def _known_predictor(checkpoint: Checkpoint) -> type[Predictor]:
-    from paceline.train.predictors import predictor_for
-
+    if checkpoint.kind == "local_path" and checkpoint.path is not None and not is_checkpoint(Path(checkpoint.path)):
+        raise ConfigError(
+            f"There is no run and no checkpoint in {shown(checkpoint.path)}. Give the directory of a run, an "
+            "experiment or a checkpoint; for files of your own, name the predictor that reads them as well."
+        )
     return predictor_for(checkpoint)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,10 @@ from paceline.air.checkpoint_sources import shown
 from paceline.air.constants import CHECKPOINT_MANIFEST_FILE, CHECKPOINT_METADATA_FILE
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.result import Result
-from paceline.run.trial_files import find_trials
+from paceline.run.trial_files import find_remote_trials, find_trials
 from paceline.storage.run_dir import resolve_storage
+
+logger = logging.getLogger("paceline.serve")
 
 
 class Place(Protocol):
@@ -43,19 +46,17 @@ class OneCheckpoint:
 
 @dataclass(frozen=True)
 class Run:
-    """A run or experiment: its best checkpoint by the run's score attribute, without one the newest."""
+    """A run: its best checkpoint by the run's score attribute, without one the newest.
+
+    Of an experiment with several runs it is the newest run that has a checkpoint.
+    """
 
     path: str
     chosen: int | None = None
     """The number of the checkpoint that the user wants instead."""
 
     def checkpoint(self, number: int | None) -> Checkpoint:
-        result = Result.from_path(self.path)
-        kept = [checkpoint for checkpoint, _ in result.best_checkpoints]
-        if result.checkpoint is not None and result.checkpoint not in kept:
-            kept.insert(0, result.checkpoint)
-        if not kept:
-            raise RestoreError(f"The run {shown(self.path)} has no checkpoint to serve (yet).")
+        kept = self._kept()
         number = self.chosen if number is None else number
         if number is None:
             return kept[-1]
@@ -65,12 +66,45 @@ class Run:
             raise RestoreError(f"The run {shown(self.path)} has no checkpoint {number}; there are: {there}.")
         return by_number[number]
 
+    def _kept(self) -> list[Checkpoint]:
+        """The checkpoints of the run that is served, the one that it stands for last."""
+        without: list[str] = []
+        for path in self._runs():
+            result = Result.from_path(path)
+            kept = [checkpoint for checkpoint, _ in result.best_checkpoints]
+            if result.checkpoint is not None and result.checkpoint not in kept:
+                kept.insert(0, result.checkpoint)
+            if kept:
+                self._remark(path, without, result.error)
+                return kept
+            without.append(path)
+        raise RestoreError(f"The run {shown(self.path)} has no checkpoint to serve (yet).")
+
+    def _runs(self) -> list[str]:
+        """The newest first."""
+        resolved = resolve_storage(self.path)
+        if isinstance(resolved, Path):
+            return [str(run_dir.root) for run_dir in find_trials(resolved)] or [self.path]
+        return [uri for uri, _ in find_remote_trials(resolved)[0]] or [self.path]
+
+    def _remark(self, path: str, without: list[str], error: BaseException | None) -> None:
+        if without:
+            logger.warning("%s has no checkpoint (yet): an older run is served, %s", shown(without[0]), shown(path))
+        if error is not None:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            logger.warning("The run %s failed; what is served is from before that: %s", shown(path), reason[:200])
+
     def sign(self) -> Any:
         """The committed checkpoints: read without the journal, so that it can be asked often."""
         resolved = resolve_storage(self.path)
         if not isinstance(resolved, Path):
             return None
-        return [(str(run_dir.root), run_dir.checkpoints()) for run_dir in find_trials(resolved)[:1]]
+        seen = []
+        for run_dir in find_trials(resolved):
+            seen.append((str(run_dir.root), run_dir.checkpoints()))
+            if run_dir.checkpoints():
+                break
+        return seen
 
 
 def place_of(given: Any) -> Place:
@@ -91,10 +125,14 @@ def place_of(given: Any) -> Place:
         return _remote(resolved)
     if not resolved.is_dir():
         raise ConfigError(f"There is no directory {text}. Give the directory of a run, an experiment or a checkpoint.")
-    is_checkpoint = any((resolved / name).is_file() for name in (CHECKPOINT_METADATA_FILE, CHECKPOINT_MANIFEST_FILE))
-    if not is_checkpoint and find_trials(resolved):
+    if not is_checkpoint(resolved) and find_trials(resolved):
         return Run(str(resolved))
     return OneCheckpoint(Checkpoint.from_directory(str(resolved)))
+
+
+def is_checkpoint(directory: Path) -> bool:
+    """Whether paceline wrote a checkpoint to a directory."""
+    return any((directory / name).is_file() for name in (CHECKPOINT_METADATA_FILE, CHECKPOINT_MANIFEST_FILE))
 
 
 def _remote(uri: str) -> Place:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checks import check_bool, whole_number
 from paceline.air.errors import ConfigError
+from paceline.air.result import Result
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -181,7 +182,7 @@ def _served_model(
     if not isinstance(trust, list):
         check_bool(trust, "trust", "For scikit-learn a list of types is taken too.")
     check_bool(follow, "follow")
-    if checkpoint is None and isinstance(predictor_cls, Checkpoint | str | os.PathLike):
+    if checkpoint is None and isinstance(predictor_cls, Checkpoint | Result | str | os.PathLike):
         predictor_cls, checkpoint = None, predictor_cls  # run(checkpoint)
     if isinstance(predictor_cls, Predictor):
         if checkpoint is not None or arguments or follow:

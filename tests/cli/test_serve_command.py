@@ -13,11 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import psutil
 import pytest
+import xgboost
+from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 import paceline
 from paceline.cli.main import main
+from paceline.train.sklearn import SklearnCheckpoint
+from paceline.train.xgboost import XGBoostCheckpoint
 from tests.serve.serving import TOKEN, Answer, Server, read_all
 
 PREDICTOR = """
@@ -173,14 +180,39 @@ def test_errors_have_a_message_and_a_code(place: Path, capsys: pytest.CaptureFix
     model = place / "model"
     code, message = fails(capsys, "serve", place / "nowhere")
     assert (code, message.startswith(f"paceline: There is no directory {place / 'nowhere'}. ")) == (1, True)
-    assert fails(capsys, "serve", model)[0] == 1  # no predictor is known for it
+    code, message = fails(capsys, "serve", model)
+    assert (code, message.startswith(f"paceline: There is no run and no checkpoint in {model}. ")) == (1, True)
     assert "loopback only" in fails(capsys, "serve", model, "--host", "0.0.0.0", "--no-token")[1]
     assert "is no run" in fails(capsys, "serve", model, "--checkpoint", 3)[1]
     assert "module:Class" in fails(capsys, "serve", model, "--predictor", "Doubles")[1]
-    assert "no_such_module" in fails(capsys, "serve", model, "--predictor", "no_such_module:Doubles")[1]
+    nowhere = fails(capsys, "serve", model, "--predictor", "no_such_module:Doubles")[1]
+    assert "--predictor no_such_module:Doubles: importing no_such_module failed" in nowhere
     assert "has no Nothing" in fails(capsys, "serve", model, "--predictor", "json:Nothing")[1]
     (model / "dict_checkpoint.pkl").write_bytes(b"")
     assert "--trust" in fails(capsys, "serve", model, "--predictor", "paceline.train.torch:TorchPredictor")[1]
+
+
+def test_arguments_for_predict_are_checked_at_the_start(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = np.array([[1.0], [2.0]])
+    tree = xgboost.train({}, xgboost.DMatrix(rows, [0, 1]), 1)
+    XGBoostCheckpoint.from_model(tree, path=place / "tree")
+    SklearnCheckpoint.from_estimator(LinearRegression().fit(rows, [0, 1]), path=place / "line")
+    for name in ("tree", "line"):
+        code, message = fails(capsys, "serve", place / name, "--port", 0, "--predict-kwargs", '{"foo": 1}')
+        assert (code, "has no argument 'foo'" in message) == (1, True)
+    code, message = fails(capsys, "serve", place / "tree", "--predictor", "paceline.train.sklearn:SklearnPredictor")
+    assert (code, "SklearnPredictor cannot predict with" in message, "XGBoostPredictor does" in message) == (
+        1,
+        True,
+        True,
+    )
+
+
+def test_types_that_must_be_trusted_are_named_by_option(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    estimator = make_pipeline(FunctionTransformer(os.path.basename), LinearRegression())
+    SklearnCheckpoint.from_estimator(estimator, path=place / "estimator")
+    code, message = fails(capsys, "serve", place / "estimator", "--port", 0)
+    assert (code, "--trust-type posixpath.basename (or --trust)" in message) == (1, True)
 
 
 def test_escape_sequences_in_names_do_not_reach_the_terminal(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,17 @@ def test_every_route_and_method_needs_the_token(server: Server, token: str | Non
             assert "server" not in answer.headers
 
 
+def test_a_wrong_token_is_told_from_none(server: Server) -> None:
+    assert server.ask("GET", "/model", token=None).reason.startswith("A token is needed")
+    assert server.ask("GET", "/model", token="wrong" * 8).reason.startswith("The token is wrong")
+
+
+def test_another_method_is_answered_with_those_that_there_are(server: Server) -> None:
+    answer = server.ask("GET", "/predict")
+    assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+    assert answer.reason == "/predict takes POST, not GET."
+
+
 def test_a_websocket_needs_the_token_too(server: Server) -> None:
     upgrade = {
         "Connection": "Upgrade",

@@ -21,7 +21,8 @@ from sklearn.linear_model import LinearRegression
 
 import paceline.data
 from paceline import serve
-from paceline.air import Checkpoint
+from paceline.air import Checkpoint, Result
+from paceline.air.errors import ConfigError
 from paceline.data.preprocessors import Chain, Concatenator, LabelEncoder, OneHotEncoder, SimpleImputer, StandardScaler
 from paceline.serve import json_body
 from paceline.serve.columns import input_columns
@@ -267,9 +268,14 @@ def test_the_label_that_a_preprocessor_encodes_is_not_asked_for() -> None:
         assert predictions(server.predict([[1.0, 2.0], [4.0, 6.0]])) == named
 
 
-def test_a_misspelt_argument_is_told(tmp_path: Path) -> None:
-    from paceline.air.errors import ConfigError
+def test_a_result_is_not_its_checkpoint() -> None:
+    result = Result(metrics={}, checkpoint=None, error=None, path=None)
+    for given in ((result,), (XGBoostPredictor, result)):
+        with pytest.raises(ConfigError, match=r"Give the checkpoint of the result: result\.checkpoint"):
+            serve.run(*given, port=0, blocking=False)
 
+
+def test_a_misspelt_argument_is_told(tmp_path: Path) -> None:
     TorchCheckpoint.from_state_dict({}).to_directory(tmp_path / "weights")
     with pytest.raises(ConfigError, match=r"takes 'modle'; the latter takes: model, use_gpu"):
         serve.run(TorchPredictor, tmp_path / "weights", modle=torch.nn.Linear(1, 1), port=0, blocking=False)

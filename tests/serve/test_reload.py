@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from paceline.serve.model import Recipe
 from paceline.serve.place import Run, place_of
 from paceline.serve.served import ReloadUnderWayError
 from paceline.serve.server import RunningServer
-from paceline.train import DataParallelTrainer, predictors
+from paceline.train import DataParallelTrainer, TrainingFailedError, predictors
 from tests.serve.serving import Server, Times, until
 
 
@@ -38,6 +39,8 @@ def start(what: Any, **settings: Any) -> RunningServer:
 
 def report_factors(config: dict[str, Any]) -> None:
     for factor, score in config["rows"]:
+        if factor is None:
+            raise RuntimeError("no more factors")
         folder = Path(f"factor_{factor}")
         factor_checkpoint(folder, factor)
         train.report({"score": score}, checkpoint=Checkpoint.from_directory(str(folder)))
@@ -84,6 +87,26 @@ def test_the_best_checkpoint_where_the_run_has_a_score(results_dir: Path) -> Non
         with start(place) as running:
             assert value(Server(running)) == 3.0
     assert Run(path, chosen=0).checkpoint(None).number == 0
+
+
+def test_of_an_experiment_the_newest_run_that_has_a_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
+    older = a_run("several", [(2.0, 0.1)])
+    newer = a_run("several", [])
+    assert Path(older).parent == Path(newer).parent
+    with start(str(Path(older).parent)) as running:
+        assert value(Server(running)) == 2.0
+    assert f"{newer} has no checkpoint (yet): an older run is served, {older}" in caplog.text
+    with pytest.raises(RestoreError, match="has no checkpoint to serve"):
+        start(newer)
+
+
+def test_a_run_that_failed_is_served_with_a_remark(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(TrainingFailedError):
+        a_run("failing", [(2.0, 0.1), (None, 0.2)])  # type: ignore[list-item]
+    (path,) = Path(os.environ["PACELINE_RESULTS_DIR"], "failing").glob("*/")
+    with start(str(path)) as running:
+        assert value(Server(running)) == 2.0
+    assert f"The run {path} failed; what is served is from before that: " in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -247,7 +270,7 @@ def test_places_that_hold_nothing_to_serve(tmp_path: Path, results_dir: Path) ->
         start(train.Result())
     with pytest.raises(ConfigError, match="Say what to serve"):
         serve.run(Times, port=0, blocking=False)
-    with pytest.raises(ConfigError, match="Which predictor belongs to"):
+    with pytest.raises(ConfigError, match="There is no run and no checkpoint in"):
         serve.run(factor_checkpoint(tmp_path / "plain", 1.0), port=0, blocking=False)
     with pytest.raises(RestoreError, match=r"has no checkpoint to serve \(yet\)"):
         start(a_run("empty", []))
