@@ -269,7 +269,7 @@ def test_the_label_that_a_preprocessor_encodes_is_not_asked_for() -> None:
 
 
 def test_a_result_is_not_its_checkpoint() -> None:
-    result = Result(metrics={}, checkpoint=None, error=None, path=None)
+    result = Result()
     for given in ((result,), (XGBoostPredictor, result)):
         with pytest.raises(ConfigError, match=r"Give the checkpoint of the result: result\.checkpoint"):
             serve.run(*given, port=0, blocking=False)

@@ -76,9 +76,10 @@ class XGBoostPredictor(Predictor):
     ) -> pa.Table:
         import pyarrow as pa
 
-        chosen = data if feature_columns is None else self._chosen(data, feature_columns)
-        values = self._values(self._known_columns(chosen))
-        return pa.table(prediction_columns(self._predicted(values, dmatrix_kwargs, predict_kwargs)))
+        from paceline.data.tensors import tensor_array
+
+        columns = self._columns(data, feature_columns, dmatrix_kwargs, predict_kwargs)
+        return pa.table({name: each if each.ndim == 1 else tensor_array(each) for name, each in columns.items()})
 
     def _predict_numpy(
         self,
@@ -95,13 +96,24 @@ class XGBoostPredictor(Predictor):
         columns: Any = feature_columns
         if not isinstance(data, np.ndarray):
             table = pa.Table.from_batches([from_batch(data, "The data to predict")])
-            answer = self._predict_arrow(table, columns, dmatrix_kwargs, **predict_kwargs)
-            return {name: answer.column(name).to_numpy() for name in answer.column_names}
+            return self._columns(table, columns, dmatrix_kwargs, predict_kwargs)
         values = data if data.ndim == 2 else data.reshape(len(data), -1)
         predicted = self._predicted(
             values if columns is None else values[:, list(columns)], dmatrix_kwargs, predict_kwargs
         )
         return predicted.reshape(-1) if predicted.ndim == 2 and predicted.shape[1] == 1 else predicted
+
+    def _columns(
+        self,
+        data: pa.Table,
+        feature_columns: Sequence[str] | None,
+        dmatrix_kwargs: Mapping[str, Any] | None,
+        predict_kwargs: dict[str, Any],
+    ) -> dict[str, NDArray[np.generic]]:
+        """By column; what has further dimensions, such as contributions to each class, is one column of arrays."""
+        chosen = data if feature_columns is None else self._chosen(data, feature_columns)
+        values = self._values(self._known_columns(chosen))
+        return prediction_columns(self._predicted(values, dmatrix_kwargs, predict_kwargs))
 
     # -- columns ------------------------------------------------------------------------------
 

@@ -156,7 +156,7 @@ def test_a_predictor_takes_the_place_of_a_checkpoint_too(case: Any, tmp_path: Pa
     for place in (path, Path(path), f"file://{path}"):
         answer = kind.from_checkpoint(place, **trust).predict(frame)
         np.testing.assert_allclose(answer["predictions"], expected(frame.drop(columns="target")), rtol=1e-6)
-    result = Result(metrics={}, checkpoint=checkpoint, error=None, path=None)
+    result = Result(checkpoint=checkpoint)
     with pytest.raises(ConfigError, match=rf"{kind.__name__}\.from_checkpoint\(result\.checkpoint, \.\.\.\)"):
         kind.from_checkpoint(result)
 
@@ -182,3 +182,24 @@ def test_several_values_per_row_are_columns() -> None:
     found = predictor.predict(data.from_pandas(features), method="predict_proba").to_pandas()
     assert list(found.columns) == ["predictions_0", "predictions_1", "predictions_2"]
     assert np.allclose(found.to_numpy(), estimator.predict_proba(features))
+
+
+def test_contributions_to_each_class_are_a_column_of_arrays() -> None:
+    import xgboost
+
+    from paceline.train.xgboost import XGBoostCheckpoint, XGBoostPredictor
+
+    iris = load_iris(as_frame=True)
+    rows = xgboost.DMatrix(iris.data, iris.target)
+    booster = xgboost.train({"objective": "multi:softprob", "num_class": 3}, rows, 2)
+    expected = booster.predict(rows, pred_contribs=True)
+    predictor = XGBoostPredictor(booster)
+    frame = predictor.predict(iris.data, pred_contribs=True)
+    np.testing.assert_allclose(np.stack(list(frame["predictions"])), expected)
+    columns = {name: iris.data[name].to_numpy() for name in iris.data.columns}
+    np.testing.assert_allclose(predictor.predict(columns, pred_contribs=True)["predictions"], expected)
+    np.testing.assert_allclose(predictor.predict(iris.data.to_numpy(), pred_contribs=True), expected)
+    made = BatchPredictor(XGBoostCheckpoint.from_model(booster)).predict(
+        data.from_pandas(iris.data), pred_contribs=True
+    )
+    np.testing.assert_allclose(np.stack([row["predictions"] for row in made.take_all()]), expected)
