@@ -161,12 +161,15 @@ def _number_types(model: Any) -> NumberTypes:
 
 
 def _known_predictor(checkpoint: Checkpoint) -> type[Predictor]:
-    if checkpoint.kind == "local_path" and checkpoint.path is not None and not is_checkpoint(Path(checkpoint.path)):
+    try:
+        return predictor_for(checkpoint)
+    except ConfigError:
+        if checkpoint.kind != "local_path" or checkpoint.path is None or is_checkpoint(Path(checkpoint.path)):
+            raise
         raise ConfigError(
             f"There is no run and no checkpoint in {shown(checkpoint.path)}. Give the directory of a run, an "
             "experiment or a checkpoint; for files of your own, name the predictor that reads them as well."
-        )
-    return predictor_for(checkpoint)
+        ) from None
 
 
 @contextlib.contextmanager

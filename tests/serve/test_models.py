@@ -30,7 +30,7 @@ from paceline.serve.model import loaded_model
 from paceline.train.predictor import Predictor
 from paceline.train.sklearn import SklearnPredictor
 from paceline.train.torch import TorchCheckpoint, TorchPredictor
-from paceline.train.xgboost import XGBoostPredictor
+from paceline.train.xgboost import XGBoostCheckpoint, XGBoostPredictor
 from tests.serve.serving import ARROW, Server
 from tests.serve.test_requests import stream
 
@@ -266,6 +266,15 @@ def test_the_label_that_a_preprocessor_encodes_is_not_asked_for() -> None:
     with served(XGBoostPredictor(model, chain)) as server:
         named = predictions(server.predict(rows(frame[["a", "b"]])))
         assert predictions(server.predict([[1.0, 2.0], [4.0, 6.0]])) == named
+
+
+def test_a_directory_with_a_model_that_the_library_itself_wrote(cancer: Any, tmp_path: Path) -> None:
+    frame, target = cancer
+    xgboost_model(frame, target).save_model(tmp_path / "model.json")
+    with pytest.raises(ConfigError, match="There is no run and no checkpoint in"):
+        serve.run(tmp_path, port=0, blocking=False)
+    with served(XGBoostCheckpoint.from_directory(str(tmp_path))) as server:
+        assert server.predict(rows(frame.head(1))).status == 200
 
 
 def test_a_result_is_not_its_checkpoint() -> None:

@@ -43,15 +43,16 @@ def check_predict_keywords(predictor: type[Predictor], given: Mapping[str, Any],
 @functools.cache
 def predict_keywords(predictor: type[Predictor]) -> tuple[list[str], list[str] | None]:
     """What the class itself takes, and what its model does beyond that; None: any."""
-    method = {
-        "pyarrow": predictor._predict_arrow,
-        "pandas": predictor._predict_pandas,
-        "numpy": predictor._predict_numpy,
-    }[predictor.preferred_batch_format()]
+    predictor.preferred_batch_format()  # refused here if there is no method at all
     own, takes_any = keywords_of(predictor.predict)
     if takes_any:
-        of_method, takes_any = keywords_of(method)
-        own += of_method
+        of_methods = [
+            keywords_of(getattr(predictor, name))
+            for name in ("_predict_arrow", "_predict_pandas", "_predict_numpy")
+            if getattr(predictor, name) is not getattr(Predictor, name)
+        ]
+        own += [keyword for keywords, _ in of_methods for keyword in keywords]
+        takes_any = any(any_other for _, any_other in of_methods)
     own = [name for name in dict.fromkeys(own) if name not in ("self", "data")]
     if not takes_any:
         return own, []
@@ -61,7 +62,10 @@ def predict_keywords(predictor: type[Predictor]) -> tuple[list[str], list[str] |
 
 def keywords_of(function: Callable[..., Any]) -> tuple[list[str], bool]:
     """The names that a function takes, and whether it takes any others."""
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # one that is not written in Python
+        return [], True
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     return [parameter.name for parameter in parameters if parameter.kind not in _FIXED], takes_any
 
@@ -69,5 +73,5 @@ def keywords_of(function: Callable[..., Any]) -> tuple[list[str], bool]:
 def _refuse_unknown(name: str, given: Iterable[str], known: list[str], others: Sequence[str] = ()) -> None:
     for keyword in given:
         if keyword not in known:
-            near = difflib.get_close_matches(keyword, others, n=1)
+            near = difflib.get_close_matches(keyword, [*known, *others], n=1)
             raise ConfigError(f"{name} has no argument {keyword!r}{near_miss(keyword, near or known)}")

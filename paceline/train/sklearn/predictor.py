@@ -111,7 +111,8 @@ class SklearnPredictor(Predictor):
         from sklearn.exceptions import NotFittedError
 
         self._check_method(method)
-        check_keywords(f"{type(self.estimator).__name__}.{method}()", kwargs, getattr(self.estimator, method))
+        if kwargs:
+            check_keywords(f"{type(self.estimator).__name__}.{method}()", kwargs, getattr(self.estimator, method))
         if not len(features):
             return self._nothing(features, cpus, method, kwargs)
         if cpus is not None:
@@ -146,11 +147,14 @@ class SklearnPredictor(Predictor):
         Where there is text, zeros are no values: then the classes tell as much as can be known.
         """
         import numpy as np
+        from sklearn.exceptions import NotFittedError
 
         rows = np.zeros((1, *features.shape[1:]))
         try:
             return self._called(_like(features, rows), cpus, method, kwargs)[:0]
-        except (DataError, TypeError):
+        except NotFittedError:
+            raise
+        except Exception:
             classes = getattr(self.estimator, "classes_", None)
             if classes is None or method == "transform":
                 return np.zeros(0)

@@ -227,3 +227,7 @@ def test_zero_rows_have_the_columns_and_types_of_others(named: Any) -> None:
     colours = pd.DataFrame({"colour": ["red", "blue", "red"]})
     texts = make_pipeline(OneHotEncoder(), LogisticRegression()).fit(colours, ["a", "b", "a"])
     assert SklearnPredictor(texts).predict(colours.head(0)).shape == (0, 1)
+    words = make_pipeline(CountVectorizer(), LogisticRegression()).fit(["red one", "blue"], ["a", "b"])
+    assert SklearnPredictor(words).predict(np.array([], dtype=object)).shape == (0,)
+    with pytest.raises(NotFittedError):
+        SklearnPredictor(LogisticRegression()).predict(FEATURES.head(0))
