@@ -41,13 +41,14 @@ def agreed_features(rows: Rows) -> Features:
     return replace(own, categories=together)
 
 
-def row_counts(own: int) -> list[int]:
+def row_counts(own: int, *, has_queries: bool) -> list[int]:
     """How many training rows each worker has; LightGBM cannot do without."""
     counts = [int.from_bytes(value) for value in gather(own.to_bytes(8))]
     if not all(counts):
+        told = " (all rows of a query stay together)" if has_queries else ""
         raise DataError(
             f"The dataset 'train' has {sum(counts)} rows for {len(counts)} workers, and rank {counts.index(0)} got "
-            "none (all rows of a query stay together). LightGBM cannot train without rows: use fewer workers."
+            f"none{told}. LightGBM cannot train without rows: use fewer workers."
         )
     return counts
 

@@ -12,7 +12,7 @@ from paceline.train.lightgbm.agreement import agreed_features, common_bins, row_
 from paceline.train.lightgbm.features import Features
 from paceline.train.lightgbm.metrics import Shares, shares_of
 from paceline.train.lightgbm.params import value_of, without
-from paceline.train.lightgbm.rows import COLUMN_KEYWORDS, Rows, read_rows
+from paceline.train.lightgbm.rows import COLUMN_KEYWORDS, Rows, check_labels, read_rows
 from paceline.train.trees.shard import dataset_names
 
 if TYPE_CHECKING:
@@ -38,13 +38,16 @@ def read_matrices(
 ) -> tuple[dict[str, Matrix], Features]:
     """This worker's part of every dataset, "train" first; `known` are the features of a model to train further."""
     rows = read_rows(task, TRAIN_DATASET_KEY)
-    counts = row_counts(rows.table.num_rows)
+    check_labels(rows, value_of(params, "objective"))
+    counts = row_counts(rows.table.num_rows, has_queries=rows.group is not None)
     features = known or agreed_features(rows)
     train = _train_matrix(rows, counts, features, params)
     matrices = {TRAIN_DATASET_KEY: train}
     for name in dataset_names():
         if name != TRAIN_DATASET_KEY:
-            matrices[name] = _evaluation_matrix(read_rows(task, name), features, train.dataset, rows)
+            evaluation = read_rows(task, name)
+            check_labels(evaluation, value_of(params, "objective"))
+            matrices[name] = _evaluation_matrix(evaluation, features, train.dataset, rows)
     return matrices, features
 
 

@@ -11,7 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.air.errors import ConfigError
 from paceline.train.lightgbm.params import value_of
+from paceline.train.trees.datasets import meant
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +43,7 @@ _OVER_QUERIES = {
     "ndcg": ("lambdarank", "rank_xendcg", "xendcg", "xe_ndcg", "xe_ndcg_mart", "xendcg_mart"),
     "map": ("mean_average_precision",),
 }
+_OF_ALL_ROWS = ("auc", "auc_mu", "average_precision", "r2")
 _NO_METRIC = ("", "none", "null", "custom", "na")
 _NAMES = {name for table in (_OVER_ROWS, _OVER_QUERIES) for main, others in table.items() for name in (main, *others)}
 
@@ -56,15 +59,35 @@ def evaluates_in_parts(params: Mapping[str, Any], train_kwargs: Mapping[str, Any
     return not train_kwargs.get("feval") and not approximate_metrics(params)
 
 
+def check_metrics(params: Mapping[str, Any]) -> None:
+    """Refuse names that LightGBM does not know: it would say so in its log at most, and compute nothing."""
+    known = [*_NAMES, *_OF_ALL_ROWS]
+    for name in _asked(params):
+        if name in known:
+            continue
+        plain, _, place = name.partition("@")
+        if plain in _OVER_QUERIES and place:
+            raise ConfigError(
+                f"params['metric'] names {name!r}: LightGBM takes places apart from the metric, "
+                f"params={{'metric': {plain!r}, 'eval_at': [{place}]}}."
+            )
+        raise ConfigError(f"params['metric'] names {name!r}, which LightGBM does not know.{meant(name, known)}")
+
+
 def approximate_metrics(params: Mapping[str, Any]) -> list[str]:
     """Of the metrics that are asked for, those that cannot be put together exactly.
 
     Without any LightGBM takes that of the objective, which can be.
     """
+    return [name for name in _asked(params) if name not in _NAMES]
+
+
+def _asked(params: Mapping[str, Any]) -> list[str]:
+    """The metrics that are named, as LightGBM spells them."""
     asked = value_of(params, "metric")
     names = asked.split(",") if isinstance(asked, str) else [] if asked is None else list(asked)
     plain = [str(name).strip().lower() for name in names if name is not None]
-    return [name for name in plain if name not in _NO_METRIC and name.partition("@")[0] not in _NAMES]
+    return [name for name in plain if name not in _NO_METRIC]
 
 
 def share_of(metric: str, shares: Shares) -> float:

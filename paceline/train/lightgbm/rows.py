@@ -49,7 +49,12 @@ class Rows:
     def weight(self) -> NDArray[np.float32] | None:
         """As LightGBM keeps weights: sums of them are to be the same."""
         column = self.settings.get("weight")
-        return None if column is None else self._numbers(column, "weight").astype("float32")
+        if column is None:
+            return None
+        values = self._numbers(column, "weight").astype("float32")
+        if (values < 0).any():
+            raise DataError(f"{self.where}, column {column!r} (weight) has negative values. Weights are 0 or more.")
+        return values
 
     @property
     def group(self) -> NDArray[np.int32] | None:
@@ -95,6 +100,26 @@ class Rows:
         if found.dtype.kind == "f" and np.isinf(found).any():
             raise DataError(f"{where} has infinite values. Filter those rows out.")
         return found
+
+
+def check_labels(rows: Rows, objective: Any) -> None:
+    """Refuse classes that LightGBM would not tell apart: with two, all labels above 0 are one class for it."""
+    import numpy as np
+
+    if objective != "binary":
+        return
+    found = np.unique(rows.label)
+    if not np.isin(found, (0, 1)).all() and not np.isin(found, (-1, 1)).all():
+        raise DataError(
+            f"{rows.where}, column {rows.label_column!r} (label_column) holds {_few(found)}: objective='binary' takes "
+            "0 and 1, and would take all values above 0 for one class. A LabelEncoder of paceline.data.preprocessors "
+            "numbers classes from 0; for more than two there is objective='multiclass', for probabilities "
+            "'cross_entropy'."
+        )
+
+
+def _few(values: NDArray[Any]) -> str:
+    return ", ".join(f"{value:g}" for value in values[:5]) + (", ..." if len(values) > 5 else "")
 
 
 def read_rows(task: TreeTask, name: str) -> Rows:

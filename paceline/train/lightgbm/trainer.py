@@ -13,7 +13,7 @@ from paceline.train.lightgbm.callback import ReportCallback, WithLastCheckpoint
 from paceline.train.lightgbm.config import LightGBMConfig
 from paceline.train.lightgbm.loop import LightGBMLoop
 from paceline.train.lightgbm.matrix import KEYWORDS
-from paceline.train.lightgbm.metrics import approximate_metrics, evaluates_in_parts
+from paceline.train.lightgbm.metrics import approximate_metrics, check_metrics, evaluates_in_parts
 from paceline.train.lightgbm.params import QUANTILE_OBJECTIVES, check_params, rounds_of, value_of
 from paceline.train.lightgbm.rows import COLUMN_KEYWORDS
 from paceline.train.trees.trainer import TreeTrainer
@@ -123,6 +123,7 @@ class LightGBMTrainer(TreeTrainer):
 
     def _check_params(self, params: Mapping[str, Any]) -> None:
         check_params(params, self.scaling_config.num_workers)
+        check_metrics(params)
         if any(isinstance(callback, ReportCallback) for callback in self.train_kwargs.get("callbacks") or ()):
             raise ConfigError(
                 "callbacks=[ReportCallback()]: the trainer reports every round itself. The callback is for a train "

@@ -87,7 +87,7 @@ def test_a_part_without_rows_has_no_say() -> None:
     ("params", "keywords", "exact"),
     [
         ({}, {}, True),
-        ({"metric": "binary_logloss, ndcg@5"}, {}, True),
+        ({"metric": "binary_logloss, ndcg"}, {}, True),
         ({"metrics": ["mae", "MSE", "None"]}, {}, True),
         ({"metric": "auc"}, {}, False),
         ({"metric_types": {"l2", "average_precision"}}, {}, False),
