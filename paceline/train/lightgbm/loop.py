@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paceline.air import session as session_slot
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import DataError, StopTraining
 from paceline.train.lightgbm.continued import Callback, continued, in_order, replay
 from paceline.train.lightgbm.evaluation import evaluated, make_one, row_of
 from paceline.train.lightgbm.matrix import Matrix, read_matrices
-from paceline.train.lightgbm.params import for_worker, value_of, without
+from paceline.train.lightgbm.params import for_worker, unknown_names, value_of, without
 from paceline.train.lightgbm.progress import Progress, earlier_progress
 from paceline.train.lightgbm.random_state import CatchUp, check_continuable, not_repeatable
+from paceline.train.trees.remarks import nothing_to_train, stopped_before, unused_parameter, will_differ
 from paceline.train.trees.rounds import Rounds
 
 if TYPE_CHECKING:
@@ -34,6 +33,9 @@ class LightGBMLoop:
         progress = earlier_progress()
         rounds = Rounds(self.task, progress.checkpoint)
         params = for_worker(self.task.params)
+        unknown, known = unknown_names(self.task.params)
+        for name in unknown:
+            rounds.warn(unused_parameter("LightGBM", name, known))
         callbacks = [continued(callback, progress) for callback in in_order(self._callbacks(params))]
         stopped_at = replay(callbacks, params, self.task.num_boost_round, progress)
         if progress.rounds >= self.task.num_boost_round or stopped_at is not None:
@@ -41,7 +43,9 @@ class LightGBMLoop:
             return
         if progress.model is not None:
             check_continuable(params)
-            _tell(not_repeatable(params, progress.rounds))
+            reason = not_repeatable(params, progress.rounds)
+            if reason is not None:
+                rounds.warn(will_differ(reason))
         matrices, progress.features = read_matrices(self.task, params, progress.features)
         _check_features(progress)
         try:
@@ -60,10 +64,10 @@ class LightGBMLoop:
             return
         check_continuable(params)
         if stopped_at is None:
-            why = "which is all that num_boost_round asks for. Ask for more to train it further"
+            rounds.warn(nothing_to_train(progress.rounds))
         else:
-            why, progress.model.best_iteration = "and early stopping had ended its training", stopped_at
-        _warn(f"The checkpoint has {progress.rounds} rounds, {why}. Nothing was trained.")
+            progress.model.best_iteration = stopped_at
+            rounds.warn(stopped_before(progress.rounds))
         matrices, progress.features = read_matrices(self.task, params, progress.features)
         _check_features(progress)
         metrics = evaluated(progress.model, params, matrices, self.task.train_kwargs.get("feval"))
@@ -147,16 +151,6 @@ class _ReportRound:
         self._rounds.report(self._progress.rounds, row_of(results))
         if stop is not None:
             raise stop
-
-
-def _tell(why_not_the_same: str | None) -> None:
-    if why_not_the_same is not None:
-        _warn(f"The trees after the checkpoint will differ from those without a break: {why_not_the_same}.")
-
-
-def _warn(message: str) -> None:
-    if session_slot.get_world_rank() == 0:
-        warnings.warn(message, stacklevel=3)
 
 
 def _check_features(progress: Progress) -> None:

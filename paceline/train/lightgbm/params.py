@@ -160,6 +160,15 @@ def _check_distributable(params: Mapping[str, Any]) -> None:
             )
 
 
+def unknown_names(params: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Parameters that LightGBM does not have, which it passes over in silence; and the names that it knows."""
+    from lightgbm.basic import _ConfigAliases
+
+    table = _ConfigAliases._get_all_param_aliases()
+    known = sorted({*table, *(other for others in table.values() for other in others)})
+    return [name for name in params if name not in known], known
+
+
 def for_worker(params: Mapping[str, Any]) -> dict[str, Any]:
     """What LightGBM is told in a worker: the user's word, the workers, and quiet unless asked to speak."""
     told = without(params, "num_iterations")

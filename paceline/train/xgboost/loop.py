@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.air import session
 from paceline.air.errors import StopTraining
+from paceline.train.trees.remarks import nothing_to_train, unused_parameter
 from paceline.train.trees.rounds import Rounds
 from paceline.train.trees.task import TreeTask
 from paceline.train.xgboost import collective
@@ -56,6 +56,7 @@ class _Training:
         import xgboost
 
         from paceline.train.xgboost.matrix import MatrixReader
+        from paceline.train.xgboost.unused_params import unused_params
 
         self._task = task
         self._params = _complete(task)
@@ -68,6 +69,9 @@ class _Training:
         self._model = _Model(xgboost.Booster(dict(self._params), list(matrices.values()), model_file=before))
         self._done = 0 if before is None else before.num_boosted_rounds()
         self._rounds = Rounds(task, self._model.checkpoint)
+        unused, usual = unused_params(self._model.booster)
+        for name in unused:
+            self._rounds.warn(unused_parameter("XGBoost", name, usual))
         self._ended = False
 
     def run(self) -> None:
@@ -119,11 +123,7 @@ class _Training:
 
         if self._rounds.has_rows:
             return
-        warnings.warn(
-            f"The checkpoint holds {self._done} rounds, and num_boost_round={self._task.num_boost_round} asks for no "
-            "more: its model is evaluated and kept. num_boost_round counts the rounds of the checkpoint too.",
-            stacklevel=2,
-        )
+        self._rounds.warn(nothing_to_train(self._done))
         container = CallbackContainer([], self._metric(), output_margin=callable(self._objective))
         container.after_iteration(self._model.booster, self._done - 1, self._train, self._evals)
         self._rounds.report(self._done, latest_values(container.history))

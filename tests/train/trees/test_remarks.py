@@ -1,0 +1,26 @@
+"""What workers have to say about a training reaches the result, once, in the same words for every library."""
+
+from __future__ import annotations
+
+from tests.train.trees.libraries import Library, binary, both_libraries
+
+
+@both_libraries
+def test_a_parameter_without_effect_is_told(library: Library) -> None:
+    task = binary()
+    params = {**library.params(task), "max_dept": 3, "colsample_bytree": 0.9}
+    result = library.trainer(task, params=params, num_boost_round=3).fit()
+    (told,) = result.warnings
+    assert "params['max_dept'] has no effect" in told
+    assert "Did you mean 'max_depth'?" in told
+
+
+@both_libraries
+def test_a_checkpoint_that_has_all_rounds(library: Library) -> None:
+    task = binary()
+    first = library.trainer(task, num_boost_round=4).fit()
+    assert first.warnings == []
+    again = library.trainer(task, num_boost_round=4, resume_from_checkpoint=first.checkpoint).fit()
+    (told,) = again.warnings
+    assert "The checkpoint has 4 rounds, which is all that num_boost_round asks for" in told
+    assert library.rounds(again.checkpoint) == 4
