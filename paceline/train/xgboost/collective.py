@@ -112,16 +112,21 @@ def _keep_to_this_machine(descriptor: int) -> None:
         copy.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
 
 
+def _without_place(text: str) -> str:
+    """A message without the time and the line of XGBoost's own code before it."""
+    return re.sub(r"^\[\d\d:\d\d:\d\d\] \S+:\d+: (Check failed: )?", "", text)
+
+
 @contextlib.contextmanager
 def readable_errors() -> Iterator[None]:
-    """XGBoost's errors without addresses of its machine code. Where it fails because another worker is gone, it says
+    """XGBoost's errors without places in its own code. Where it fails because another worker is gone, it says
     so: whoever is gone is the cause, not this one."""
     from xgboost.core import XGBoostError
 
     try:
         yield
     except XGBoostError as error:
-        text = str(error).partition("Stack trace:")[0].strip()
+        text = _without_place(str(error).partition("Stack trace:")[0].strip())
         if _LOST_PEER not in text:
             raise XGBoostError(text).with_traceback(error.__traceback__) from None
         details = "; ".join(re.findall(r"^- \[[^]]*\]: (.*)$", text, re.MULTILINE))

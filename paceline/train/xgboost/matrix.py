@@ -52,7 +52,10 @@ class MatrixReader:
         self._names = dataset_names()
         for name in self._names:
             check_not_empty(name)
-        self._rows = {name: RowValues(task.label_column, self._entries(name), _told(name)) for name in self._names}
+        objective = params.get("objective")
+        self._rows = {
+            name: RowValues(task.label_column, self._entries(name), _told(name), objective) for name in self._names
+        }
         self._columns = {TRAIN_DATASET_KEY: self._train_columns(model)}
         self._columns.update(
             {name: self._evaluation_columns(name) for name in self._names if name not in self._columns}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 BESIDE = ("weight", "base_margin", "label_lower_bound", "label_upper_bound", "qid")
 """Entries of dmatrix_params that name a column with a value for each row."""
 
+_PROBABILITIES = ("binary:logistic", "binary:logitraw", "binary:hinge", "reg:logistic")
+
 
 class RowValues:
     """Takes the columns that are no features out of the rows of a dataset; rows come in order, in one table or several.
@@ -28,9 +30,10 @@ class RowValues:
     they come, whatever the column holds.
     """
 
-    def __init__(self, label_column: str, entries: Mapping[str, Any], where: str) -> None:
+    def __init__(self, label_column: str, entries: Mapping[str, Any], where: str, objective: Any = None) -> None:
         self._columns = {"label": label_column, **{name: entries[name] for name in BESIDE if name in entries}}
         self._where = where
+        self._objective = objective
         self.restart()
 
     @property
@@ -81,6 +84,14 @@ class RowValues:
         values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
         if name in ("label", "weight") and not np.isfinite(values).all():
             raise DataError(f"{told} has values that are not finite (NaN or infinity).")
+        if name == "weight" and (values < 0).any():
+            raise DataError(f"{told} has negative values. Weights are 0 or more.")
+        if name == "label" and self._objective in _PROBABILITIES and not ((values >= 0) & (values <= 1)).all():
+            raise DataError(
+                f"{told} has values from {values.min():g} to {values.max():g}: objective={self._objective!r} takes "
+                "those from 0 to 1. A LabelEncoder of paceline.data.preprocessors numbers classes from 0; for more "
+                "than two there is objective='multi:softprob'."
+            )
         return values
 
     def _numbered(self, column: pa.Array) -> NDArray[Any]:
