@@ -74,6 +74,12 @@ def check_metrics(params: Mapping[str, Any]) -> None:
         raise ConfigError(f"params['metric'] names {name!r}, which LightGBM does not know.{meant(name, known)}")
 
 
+def ranks_rows(params: Mapping[str, Any]) -> bool:
+    """True if rows are compared with those of the same query, by the objective or a metric."""
+    names = {name for main, others in _OVER_QUERIES.items() for name in (main, *others)}
+    return value_of(params, "objective") in names or not names.isdisjoint(_asked(params))
+
+
 def approximate_metrics(params: Mapping[str, Any]) -> list[str]:
     """Of the metrics that are asked for, those that cannot be put together exactly.
 

@@ -13,9 +13,10 @@ from paceline.train.lightgbm.callback import ReportCallback, WithLastCheckpoint
 from paceline.train.lightgbm.config import LightGBMConfig
 from paceline.train.lightgbm.loop import LightGBMLoop
 from paceline.train.lightgbm.matrix import KEYWORDS
-from paceline.train.lightgbm.metrics import approximate_metrics, check_metrics, evaluates_in_parts
+from paceline.train.lightgbm.metrics import approximate_metrics, check_metrics, evaluates_in_parts, ranks_rows
 from paceline.train.lightgbm.params import QUANTILE_OBJECTIVES, check_params, rounds_of, value_of
-from paceline.train.lightgbm.rows import COLUMN_KEYWORDS
+from paceline.train.lightgbm.rows import COLUMN_KEYWORDS, GROUP_KEYWORDS
+from paceline.train.trees.datasets import check_queries
 from paceline.train.trees.trainer import TreeTrainer
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ class LightGBMTrainer(TreeTrainer):
     def _check_params(self, params: Mapping[str, Any]) -> None:
         check_params(params, self.scaling_config.num_workers)
         check_metrics(params)
+        if ranks_rows(params):
+            check_queries(self.datasets, self.dmatrix_params or {}, GROUP_KEYWORDS)
         if any(isinstance(callback, ReportCallback) for callback in self.train_kwargs.get("callbacks") or ()):
             raise ConfigError(
                 "callbacks=[ReportCallback()]: the trainer reports every round itself. The callback is for a train "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from paceline.air.constants import TRAIN_DATASET_KEY
@@ -52,6 +52,18 @@ def check_entries(dataset: str, entries: Any, known: Sequence[str], columns: Seq
             raise ConfigError(
                 f"dmatrix_params[{dataset!r}]['ignore'] names {column!r}, which is needed: it is the {keyword}. It "
                 "is no feature anyway."
+            )
+
+
+def check_queries(
+    datasets: Iterable[str], matrix_params: Mapping[str, Mapping[str, Any]], keywords: Sequence[str]
+) -> None:
+    """Every dataset of a ranking says which rows belong to a query; `keywords` are the names of that entry."""
+    for name in datasets:
+        if not any(keyword in matrix_params.get(name, {}) for keyword in keywords):
+            raise ConfigError(
+                f"A ranking compares the rows of a query: say which column of the dataset {name!r} names it, "
+                f"dmatrix_params={{{name!r}: {{{keywords[0]!r}: 'column'}}}}."
             )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
+from paceline.train.trees.datasets import check_queries
 from paceline.train.trees.trainer import TreeTrainer
 from paceline.train.xgboost.config import XGBoostConfig
 from paceline.train.xgboost.loop import XGBoostLoop
@@ -177,22 +178,13 @@ class XGBoostTrainer(TreeTrainer):
                 "Cox regression (survival:cox, cox-nloglik) works on one worker only: XGBoost compares the rows of "
                 "each worker among themselves. Use ScalingConfig(num_workers=1), or survival:aft."
             )
-        if ranks_rows(params) and workers > 1:
-            self._check_queries()
+        if ranks_rows(params):  # XGBoost would take all rows of a worker for one query
+            check_queries(self.datasets, self.dmatrix_params or {}, ["qid"])
         for name in self.datasets:
             if any(sign in name for sign in _SEPARATORS):
                 raise ConfigError(
                     f"datasets={{{name!r}: ...}}: with XGBoost the name of a dataset must be without '-', ':' and "
                     "spaces, because metrics are named '<dataset>-<metric>'."
-                )
-
-    def _check_queries(self) -> None:
-        """Without them XGBoost takes all rows of a worker for one query."""
-        for name in self.datasets:
-            if "qid" not in (self.dmatrix_params or {}).get(name, {}):
-                raise ConfigError(
-                    f"A ranking compares the rows of a query: say which column of the dataset {name!r} names it, "
-                    f"dmatrix_params={{{name!r}: {{'qid': 'column'}}}}."
                 )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.train.trees.libraries import Library, binary, both_libraries
+import pytest
+
+from paceline.air.errors import ConfigError
+from tests.train.trees.libraries import Library, binary, both_libraries, ranking
 
 
 @both_libraries
@@ -24,3 +27,11 @@ def test_a_checkpoint_that_has_all_rounds(library: Library) -> None:
     (told,) = again.warnings
     assert "The checkpoint has 4 rounds, which is all that num_boost_round asks for" in told
     assert library.rounds(again.checkpoint) == 4
+
+
+@both_libraries
+def test_a_ranking_needs_the_queries_of_every_dataset(library: Library) -> None:
+    task = ranking()
+    for workers in (1, 2):
+        with pytest.raises(ConfigError, match=r"A ranking .* dataset 'valid' names it, dmatrix_params="):
+            library.trainer(task, workers=workers, dmatrix_params={"train": {"qid": task.query}})
