@@ -20,6 +20,8 @@ from paceline.train.trees.datasets import check_queries
 from paceline.train.trees.trainer import TreeTrainer
 
 if TYPE_CHECKING:
+    import lightgbm
+
     from paceline.air.checkpoint import Checkpoint
     from paceline.air.config import RunConfig, ScalingConfig
     from paceline.air.data_config import DataConfig, DatasetConfig
@@ -112,6 +114,13 @@ class LightGBMTrainer(TreeTrainer):
             resume_from_checkpoint=resume_from_checkpoint,
             metadata=metadata,
         )
+
+    @classmethod
+    def get_model(cls, checkpoint: Checkpoint) -> lightgbm.Booster:
+        """The booster of a checkpoint: `checkpoint.get_model()`."""
+        from paceline.train.lightgbm.checkpoint import LightGBMCheckpoint
+
+        return LightGBMCheckpoint.from_checkpoint(checkpoint).get_model()
 
     def _loop(self, task: TreeTask) -> Callable[[], None]:
         return LightGBMLoop(task)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.air.checks import warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.run.spec import RunSpec
+from paceline.run.trial_files import as_json
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.datasets import make_ingest
 from paceline.train.trees.datasets import check_columns, check_entries, check_names, meant, tree_configs
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from paceline.run.backend import BackendConfig
 
 DEFAULT_ROUNDS = 10
-_STORED = ("params", "label_column", "dmatrix_params", "num_boost_round", "train_kwargs")
+_STORED = ("params", "label_column", "dmatrix_params", "num_boost_round")
 _OWN_KEYWORDS = (
     *("params", "label_column", "dmatrix_params", "num_boost_round", "datasets", "dataset_config", "preprocessor"),
     *("scaling_config", "run_config", "resume_from_checkpoint", "metadata", "train_loop_config"),
@@ -189,7 +190,12 @@ class TreeTrainer(DataParallelTrainer):
         self._check_columns()
         self._warn_about_quantiles()
         ingest = make_ingest(self.datasets, configs, self.preprocessor, self.resume_from_checkpoint, read_once=True)
-        arguments = {name: getattr(self, name) for name in _STORED}
+        plain = {name: value for name, value in self.train_kwargs.items() if as_json(value) is not None}
+        arguments = {
+            **{name: getattr(self, name) for name in _STORED},
+            "train_kwargs": plain,
+            "code": [name for name, value in self.train_kwargs.items() if value is not None and name not in plain],
+        }
         return self._run_spec(
             self._loop(self._task()),
             {"params": dict(self.params or {})},
@@ -258,11 +264,11 @@ class TreeTrainer(DataParallelTrainer):
                 f"train {more} in all, start a new one: {cls.__name__}(num_boost_round={more}, "
                 "resume_from_checkpoint=Result.from_path(path).checkpoint, ...)."
             )
-        keywords = stored["train_kwargs"]
-        if keywords is None and not set(given) & set(cls._train_keywords):
+        missing = [name for name in stored["code"] if name not in given]
+        if missing:
             raise RestoreError(
-                f"{cls.__name__}.restore(): the run's train keywords held code (callbacks, functions), which is never "
-                "read from disk: pass them again."
+                f"{cls.__name__}.restore(): {', '.join(f'{name}=' for name in missing)} of the run held code, which is "
+                "never read from disk: pass it again."
             )
         for name in ("params", "label_column", "dmatrix_params", "num_boost_round"):
             if name not in given and stored[name] is None and name in ("params", "label_column"):
@@ -272,7 +278,7 @@ class TreeTrainer(DataParallelTrainer):
             if stored[name] is not None:
                 given.setdefault(name, stored[name])
         _check_same_objective(stored["params"], given["params"])
-        for name, value in (keywords or {}).items():
+        for name, value in stored["train_kwargs"].items():
             given.setdefault(name, value)
 
 

@@ -16,6 +16,8 @@ from paceline.train.xgboost.loop import XGBoostLoop
 from paceline.train.xgboost.metrics import approximate_in_parts, evaluates_in_parts, ranks_rows
 
 if TYPE_CHECKING:
+    import xgboost
+
     from paceline.air.checkpoint import Checkpoint
     from paceline.air.config import RunConfig, ScalingConfig
     from paceline.air.data_config import DataConfig, DatasetConfig
@@ -143,6 +145,13 @@ class XGBoostTrainer(TreeTrainer):
                     "is exact."
                 )
         return spec
+
+    @classmethod
+    def get_model(cls, checkpoint: Checkpoint) -> xgboost.Booster:
+        """The booster of a checkpoint: `checkpoint.get_model()`."""
+        from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
+
+        return XGBoostCheckpoint.from_checkpoint(checkpoint).get_model()
 
     def _loop(self, task: TreeTask) -> Callable[[], None]:
         return XGBoostLoop(task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.air import Checkpoint
 from paceline.air.errors import ConfigError
 from tests.train.trees.libraries import Library, binary, both_libraries, ranking
 
@@ -27,6 +28,13 @@ def test_a_checkpoint_that_has_all_rounds(library: Library) -> None:
     (told,) = again.warnings
     assert "The checkpoint has 4 rounds, which is all that num_boost_round asks for" in told
     assert library.rounds(again.checkpoint) == 4
+
+
+@both_libraries
+def test_the_model_of_a_checkpoint(library: Library) -> None:
+    result = library.trainer(binary(), num_boost_round=2, workers=1).fit()
+    plain = Checkpoint.from_directory(result.checkpoint.path)
+    assert type(library.trainer_class.get_model(plain)) is type(result.checkpoint.get_model())
 
 
 @both_libraries

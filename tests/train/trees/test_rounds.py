@@ -179,8 +179,10 @@ def test_what_a_worker_warns_about_is_in_the_result() -> None:
 
 def test_code_among_the_arguments_is_asked_for_again(tmp_path: Path) -> None:
     trainer = counting_trainer({"dies_at": 2, "once": str(tmp_path / "died")}, checkpoints={"checkpoint_frequency": 1})
-    trainer.train_kwargs = {"callbacks": [print]}
+    trainer.train_kwargs = {"callbacks": [print], "verbose_eval": 7}
     with pytest.raises(TrainingFailedError) as caught:
         trainer.fit()
-    with pytest.raises(RestoreError, match="pass them again"):
+    with pytest.raises(RestoreError, match="callbacks= of the run held code"):
         CountingTrainer.restore(caught.value.result.path, datasets={"train": rows()})
+    again = CountingTrainer.restore(caught.value.result.path, datasets={"train": rows()}, callbacks=[repr])
+    assert again.train_kwargs == {"callbacks": [repr], "verbose_eval": 7}
