@@ -78,7 +78,7 @@ _SUBMODULES = (
     "trainer",
     "xgboost",
 )
-_NOT_YET = ("horovod", "huggingface", "lightning", "rl", "tensorflow")
+_NOT_YET = ("gbdt_trainer", "horovod", "huggingface", "lightning", "rl", "tensorflow")
 
 __all__ = [*_PLACES, "TRAIN_DATASET_KEY"]
 

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeAlias
 
 from paceline.air import session as session_slot
 from paceline.air.checkpoint import Checkpoint
@@ -143,6 +143,14 @@ class BaseTrainer:
             metadata=self.metadata,
             identity=TrialIdentity.new(),
             **parts,
+        )
+
+    @property
+    def as_trainable(self) -> NoReturn:
+        """Was for tuning, which is not there."""
+        raise AttributeError(
+            f"{type(self).__name__}.as_trainable() is for tuning, which is not in this version. Call fit() for each "
+            "set of parameters."
         )
 
     # -- continuing an earlier run --------------------------------------------------------

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.data_config import WILDCARD, DataConfig, DatasetConfig
-from paceline.air.errors import ConfigError, MissingDatasetError
+from paceline.air.errors import ConfigError, DataError, MissingDatasetError
 from paceline.train.datasets import complete_configs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def check_names(datasets: Mapping[str, Any], matrix_params: Mapping[str, Any], trainer: str) -> None:
@@ -116,3 +119,31 @@ def check_columns(datasets: Mapping[str, Any], wanted: Mapping[str, Mapping[str,
                 raise ConfigError(
                     f"{argument}={column!r}: the dataset {name!r} has no such column; it has {', '.join(there)}."
                 )
+
+
+def check_types(
+    dataset: str, schema: pa.Schema, label_column: str, entries: Mapping[str, Any], no_features: set[str]
+) -> None:
+    """Refuse a label that is no number, dates as features, and a table without features: no library takes these."""
+    import pyarrow.types as pt
+
+    kind = schema.field(label_column).type
+    if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_dictionary(kind) or pt.is_temporal(kind):
+        raise DataError(
+            f"The dataset {dataset!r}, column {label_column!r} (label_column) is of type {kind}; labels are numbers. "
+            "A LabelEncoder of paceline.data.preprocessors numbers classes."
+        )
+    ignored = entries.get("ignore", ())
+    left_out = {*no_features, *([ignored] if isinstance(ignored, str) else ignored)}
+    features = [field for field in schema if field.name not in left_out]
+    if not features:
+        raise DataError(
+            f"The dataset {dataset!r} has no features: there is no column besides {', '.join(schema.names)}."
+        )
+    for field in features:
+        if pt.is_temporal(field.type):
+            raise DataError(
+                f"The dataset {dataset!r}, column {field.name!r} is of type {field.type}, which is no feature. Make "
+                "numbers of it (days since a date, year, weekday) in a preprocessor or with map_batches(), or leave it "
+                f"out: dmatrix_params={{{dataset!r}: {{'ignore': [{field.name!r}]}}}}."
+            )

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.checks import warn_at_users_line, whole_number
+from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.run.spec import RunSpec
 from paceline.run.trial_files import as_json
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.datasets import make_ingest
-from paceline.train.trees.datasets import check_columns, check_entries, check_names, meant, tree_configs
+from paceline.train.trees.datasets import check_columns, check_entries, check_names, check_types, meant, tree_configs
 from paceline.train.trees.task import TreeTask
 
 if TYPE_CHECKING:
@@ -224,11 +225,18 @@ class TreeTrainer(DataParallelTrainer):
         return tree_configs(self.dataset_config, self.datasets, in_parts=self._evaluates_in_parts())
 
     def _check_columns(self) -> None:
-        """Names of columns that are not there are told before workers start, where that can be known."""
+        """Mistakes that the columns show are told before workers start, where these can be known."""
+        from paceline.data.dataset import Dataset
+
         assert self.label_column is not None
         if self.preprocessor is None and self.resume_from_checkpoint is None:
             wanted = {name: {"label_column": self.label_column, **self._columns_of(name)} for name in self.datasets}
             check_columns(self.datasets, wanted)
+            train = self.datasets[TRAIN_DATASET_KEY]
+            if isinstance(train, Dataset):
+                entries = (self.dmatrix_params or {}).get(TRAIN_DATASET_KEY, {})
+                beside = set(wanted[TRAIN_DATASET_KEY].values())
+                check_types(TRAIN_DATASET_KEY, train.schema(), self.label_column, entries, beside)
 
     def _columns_of(self, dataset: str) -> dict[str, str]:
         entries = (self.dmatrix_params or {}).get(dataset, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from paceline import data
 from paceline.air import CheckpointConfig, RunConfig, ScalingConfig
 from paceline.air.data_config import DataConfig, DatasetConfig
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, DataError
 from tests.train.trees.counting import CountingTrainer, rows
 
 GOOD: dict[str, Any] = {
@@ -98,3 +99,20 @@ def test_evaluation_sets_are_dealt_where_their_metrics_allow_it(in_parts: bool, 
 def test_a_function_gets_datasets_as_everywhere_else() -> None:
     made = CountingTrainer(print, scaling_config=ScalingConfig(num_workers=1), datasets={"train": data.range(3)})
     assert made.get_dataset_config()["train"].uneven == "equal"
+
+
+@pytest.mark.parametrize(
+    ("row", "entries", "told"),
+    [
+        ({"id": 1, "label": "yes"}, {}, r"column 'label' \(label_column\) is of type .*string.*LabelEncoder"),
+        ({"id": 1, "label": datetime(2020, 1, 1)}, {}, "labels are numbers"),
+        ({"id": 1, "label": 1, "when": datetime(2020, 1, 1)}, {}, "column 'when' is of type timestamp.*'ignore'"),
+        ({"label": 1}, {}, "has no features: there is no column besides label"),
+        ({"id": 1, "label": 1}, {"weight": "id"}, "has no features"),
+    ],
+)
+def test_what_the_types_show_is_told_before_workers_start(
+    row: dict[str, Any], entries: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(DataError, match=told):
+        trainer(datasets={"train": data.from_items([row] * 4)}, dmatrix_params={"train": entries}).fit()

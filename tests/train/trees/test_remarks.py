@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import paceline.train
 from paceline.air import Checkpoint
 from paceline.air.errors import ConfigError
 from tests.train.trees.libraries import Library, binary, both_libraries, ranking
@@ -43,3 +44,11 @@ def test_a_ranking_needs_the_queries_of_every_dataset(library: Library) -> None:
     for workers in (1, 2):
         with pytest.raises(ConfigError, match=r"A ranking .* dataset 'valid' names it, dmatrix_params="):
             library.trainer(task, workers=workers, dmatrix_params={"train": {"qid": task.query}})
+
+
+@both_libraries
+def test_names_that_there_were(library: Library) -> None:
+    with pytest.raises(AttributeError, match="tuning, which is not in this version"):
+        library.trainer(binary()).as_trainable()
+    with pytest.raises(AttributeError, match=r"gbdt_trainer is not in this version; what there is: .*\.xgboost"):
+        paceline.train.gbdt_trainer  # noqa: B018
