@@ -79,6 +79,7 @@ _ONE_WORKER_ONLY: Mapping[str, tuple[tuple[str, ...], str]] = {
     ),
 }
 """Parameters that LightGBM's distributed learners do not heed: their other names, and what would happen."""
+_LEAST_ROWS = ("min_data_in_leaf", "min_data_per_leaf", "min_data", "min_child_samples", "min_samples_leaf")
 _MONOTONE_METHODS = ("monotone_constraints_method", "monotone_constraining_method", "mc_method")
 _LEARNERS = {
     "data": ("data", "data_parallel"),
@@ -152,6 +153,12 @@ def _check_distributable(params: Mapping[str, Any]) -> None:
                     f"params[{each!r}] works on one worker only: with several, {consequence}. Leave it out, or use "
                     "ScalingConfig(num_workers=1)."
                 )
+    for name in _LEAST_ROWS:
+        if params.get(name, 1) == 0:
+            raise ConfigError(
+                f"params[{name!r}] is 0: several workers estimate how many rows a leaf has, and LightGBM ends at a leaf "
+                "that seems to have none. Use 1."
+            )
     for name in _MONOTONE_METHODS:
         if params.get(name, "basic") != "basic":
             raise ConfigError(

@@ -58,3 +58,10 @@ def test_metrics_that_there_are(metric: Any) -> None:
 
 def test_more_workers_than_rows() -> None:
     refused(classes(1), "1 rows for 2 workers, and rank . got none. LightGBM")
+
+
+def test_leaves_have_rows() -> None:
+    for name in ("min_data_in_leaf", "min_child_samples"):
+        with pytest.raises(ConfigError, match="Use 1"):
+            quick_trainer({"train": numbers()}, params={name: 0})
+    quick_trainer({"train": numbers()}, params={"min_data_in_leaf": 0}, workers=1)
