@@ -156,8 +156,8 @@ def _check_distributable(params: Mapping[str, Any]) -> None:
     for name in _LEAST_ROWS:
         if params.get(name, 1) == 0:
             raise ConfigError(
-                f"params[{name!r}] is 0: several workers estimate how many rows a leaf has, and LightGBM ends at a leaf "
-                "that seems to have none. Use 1."
+                f"params[{name!r}] is 0: several workers estimate how many rows a leaf has, and LightGBM fails at a "
+                "leaf that seems to have none. Use 1."
             )
     for name in _MONOTONE_METHODS:
         if params.get(name, "basic") != "basic":
