@@ -43,3 +43,9 @@ class LightGBMBackend(Backend):
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         worker_group.execute(network.leave, timeout=_LEAVE_TIMEOUT_S)
+
+
+class LightGBMLoopBackend(LightGBMBackend):
+    """For workers that run our own loop: without scikit-learn they start most of a second earlier."""
+
+    preload: ClassVar[tuple[str, ...]] = ("paceline.train.lightgbm.light_import", *LightGBMBackend.preload)

@@ -20,3 +20,14 @@ class LightGBMConfig(BackendConfig):
         from paceline.train.lightgbm.backend import LightGBMBackend
 
         return LightGBMBackend
+
+
+@dataclass
+class LightGBMLoopConfig(LightGBMConfig):
+    """The same for workers that are given parameters, not a function of the user's."""
+
+    @property
+    def backend_cls(self) -> type[LightGBMBackend]:
+        from paceline.train.lightgbm.backend import LightGBMLoopBackend
+
+        return LightGBMLoopBackend

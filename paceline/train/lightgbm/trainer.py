@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
 from paceline.train.lightgbm.callback import ReportCallback, WithLastCheckpoint
-from paceline.train.lightgbm.config import LightGBMConfig
+from paceline.train.lightgbm.config import LightGBMConfig, LightGBMLoopConfig
 from paceline.train.lightgbm.loop import LightGBMLoop
 from paceline.train.lightgbm.matrix import KEYWORDS
 from paceline.train.lightgbm.metrics import approximate_metrics, check_metrics, evaluates_in_parts, ranks_rows
@@ -105,7 +105,9 @@ class LightGBMTrainer(TreeTrainer):
             dmatrix_params=dmatrix_params,
             num_boost_round=rounds_of(params, num_boost_round),
             train_kwargs=train_kwargs,
-            backend_config=lightgbm_config or LightGBMConfig(),
+            backend_config=LightGBMLoopConfig()
+            if train_loop_per_worker is None
+            else lightgbm_config or LightGBMConfig(),
             scaling_config=scaling_config,
             dataset_config=dataset_config,
             run_config=run_config,

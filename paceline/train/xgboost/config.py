@@ -32,3 +32,14 @@ class XGBoostConfig(BackendConfig):
         from paceline.train.xgboost.backend import XGBoostBackend
 
         return XGBoostBackend
+
+
+@dataclass
+class XGBoostLoopConfig(XGBoostConfig):
+    """The same for workers that are given parameters, not a function of the user's."""
+
+    @property
+    def backend_cls(self) -> type[XGBoostBackend]:
+        from paceline.train.xgboost.backend import XGBoostLoopBackend
+
+        return XGBoostLoopBackend

@@ -11,7 +11,7 @@ from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
 from paceline.train.trees.datasets import check_queries
 from paceline.train.trees.trainer import TreeTrainer
-from paceline.train.xgboost.config import XGBoostConfig
+from paceline.train.xgboost.config import XGBoostConfig, XGBoostLoopConfig
 from paceline.train.xgboost.loop import XGBoostLoop
 from paceline.train.xgboost.metrics import approximate_in_parts, evaluates_in_parts, ranks_rows
 
@@ -124,7 +124,7 @@ class XGBoostTrainer(TreeTrainer):
             dmatrix_params=dmatrix_params,
             num_boost_round=num_boost_round,
             train_kwargs=train_kwargs,
-            backend_config=xgboost_config or XGBoostConfig(),
+            backend_config=_for_workers(xgboost_config or XGBoostConfig(), train_loop_per_worker),
             scaling_config=scaling_config,
             dataset_config=dataset_config,
             run_config=run_config,
@@ -206,3 +206,7 @@ _MISPLACED: Mapping[str, str] = {
         ("early_stopping_rounds", "callbacks", "custom_metric", "verbose_eval"), "it is an argument of the trainer."
     ),
 }
+
+
+def _for_workers(config: XGBoostConfig, function: object) -> XGBoostConfig:
+    return XGBoostLoopConfig(config.timeout_s) if function is None else config
