@@ -52,10 +52,19 @@ def _in_turn(bench: Bench, framework: str, model: Path, rows: Path, way: str, pa
     what = f"{NAME[framework]} predictions {WAYS[way]}, {_count(ours[0])} x {len(tree_workload.FEATURES)}"
     rates = [rate for each in ours for rate in _rates(each)], [rate for each in theirs for rate in _rates(each)]
     note = f"spread {spread(rates[0])}, loop {spread(rates[1])}"
-    yield Row("P1", f"{what}, rows", "1/s", rates[0], PEER, rates[1], LEAST, note=note)
+    yield Row("P1", f"{what}, rows", "1/s", rates[0], PEER, rates[1], LEAST, note=note, paired=True)
     if way == "count":
         first = [each.data["seconds"][0] for each in ours], [each.data["seconds"][0] for each in theirs]
-        yield Row("P1", f"{what}, first pass", "s", first[0], PEER, first[1], note="with the import of the framework")
+        yield Row(
+            "P1",
+            f"{what}, first pass",
+            "s",
+            first[0],
+            PEER,
+            first[1],
+            note="with the import of the framework",
+            paired=True,
+        )
 
 
 def _check(here: Outcome, there: Outcome) -> None:
