@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks import prediction_workload, tree_workload
 from benchmarks.harness import OURS, PEERS, Bench, MeasureError, Outcome
 from benchmarks.table import Row, Target, spread
-from benchmarks.trees import size, train_files
+from benchmarks.trees import SIZE, train_files
 
 NAME = {"xgboost": "XGBoost", "lightgbm": "LightGBM", "torch": "torch"}
 WAYS = {"count": "seen", "write": "written to Parquet"}
@@ -55,16 +55,8 @@ def _in_turn(bench: Bench, framework: str, model: Path, rows: Path, way: str, pa
     yield Row("P1", f"{what}, rows", "1/s", rates[0], PEER, rates[1], LEAST, note=note, paired=True)
     if way == "count":
         first = [each.data["seconds"][0] for each in ours], [each.data["seconds"][0] for each in theirs]
-        yield Row(
-            "P1",
-            f"{what}, first pass",
-            "s",
-            first[0],
-            PEER,
-            first[1],
-            note="with the import of the framework",
-            paired=True,
-        )
+        note = "with the import of the framework"
+        yield Row("P1", f"{what}, first pass", "s", first[0], PEER, first[1], note=note, paired=True)
 
 
 def _check(here: Outcome, there: Outcome) -> None:
@@ -92,4 +84,4 @@ def _memory(bench: Bench, model: Path, rows: Path, more: Path) -> Row:
 
     less, larger = peaks(rows), peaks(more)
     what = f"XGBoost predictions to Parquet, peak memory, {prediction_workload.LARGER} x as many rows"
-    return Row("P1", what, "MB", larger, size(bench), less, Target("ratio", "most", 1.1))
+    return Row("P1", what, "MB", larger, SIZE, less, Target("ratio", "most", 1.1))

@@ -36,7 +36,7 @@ def main(library: str, *folders: str) -> None:
     metric = tree_workload.METRIC[library]
     rows = [json.loads(line) for line in (Path(result.path) / "result.json").open()]  # a dataframe would import pandas
     losses = {name: result.metrics[f"{name}-{metric}"] for name in ("train", "valid")[: len(folders)]}
-    workload.write_out({"stamps": [row["time_total_s"] for row in rows], "losses": losses})
+    workload.write_out({"began": 0.0, "stamps": [row["time_total_s"] for row in rows], "losses": losses})
 
 
 if __name__ == "__main__":

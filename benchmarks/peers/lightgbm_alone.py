@@ -7,6 +7,7 @@ no pandas.
 from __future__ import annotations
 
 import sys
+import time
 
 import lightgbm
 import pyarrow.parquet as pq
@@ -23,6 +24,7 @@ def matrix(folder: str, reference: lightgbm.Dataset | None = None) -> lightgbm.D
 
 
 def main(folder: str, valid_folder: str | None = None) -> None:
+    began = time.monotonic()
     train = matrix(folder)
     sets = {"train": train}
     if valid_folder:
@@ -38,7 +40,7 @@ def main(folder: str, valid_folder: str | None = None) -> None:
     )
     model.save_model(workload.place() / "model.txt")
     losses = {name: values["binary_logloss"][-1] for name, values in history.items()}
-    workload.write_out({"stamps": clock.stamps, "losses": losses})
+    workload.write_out({"began": began, "stamps": clock.stamps, "losses": losses})
 
 
 if __name__ == "__main__":

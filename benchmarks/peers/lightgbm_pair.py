@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 
 import lightgbm
 import pyarrow.parquet as pq
@@ -23,6 +24,7 @@ def free_port() -> int:
 
 
 def train(rank: int, folder: str, ports: list[int]) -> None:
+    began = time.monotonic()
     files = data_workload.files_in(folder)
     half = pq.read_table(files[rank * len(files) // WORKERS : (rank + 1) * len(files) // WORKERS], use_threads=False)
     params = {
@@ -46,7 +48,8 @@ def train(rank: int, folder: str, ports: list[int]) -> None:
     )
     if rank == 0:
         model.save_model(workload.place() / "model.txt")
-        workload.write_out({"stamps": clock.stamps, "losses": {"train": history["train"]["binary_logloss"][-1]}})
+        losses = {"train": history["train"]["binary_logloss"][-1]}
+        workload.write_out({"began": began, "stamps": clock.stamps, "losses": losses})
     model.free_network()
 
 

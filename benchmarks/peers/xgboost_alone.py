@@ -7,6 +7,7 @@ of quantiles, no pandas.
 from __future__ import annotations
 
 import sys
+import time
 
 import pyarrow.parquet as pq
 import xgboost
@@ -30,6 +31,7 @@ def matrix(folder: str, reference: xgboost.DMatrix | None = None) -> xgboost.Qua
 
 
 def main(folder: str, valid_folder: str | None = None) -> None:
+    began = time.monotonic()
     train = matrix(folder)
     evals = [(train, "train")]
     if valid_folder:
@@ -46,7 +48,7 @@ def main(folder: str, valid_folder: str | None = None) -> None:
     )
     model.save_model(workload.place() / "model.ubj")
     losses = {name: values["logloss"][-1] for name, values in history.items()}
-    workload.write_out({"stamps": clock.stamps, "losses": losses})
+    workload.write_out({"began": began, "stamps": clock.stamps, "losses": losses})
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 import pyarrow.parquet as pq
 import xgboost
@@ -21,6 +22,7 @@ from benchmarks.tree_workload import LABEL, WORKERS
 
 
 def train(rank: int, folder: str, tracker: dict[str, int | str]) -> None:
+    began = time.monotonic()
     files = data_workload.files_in(folder)
     half = pq.read_table(files[rank * len(files) // WORKERS : (rank + 1) * len(files) // WORKERS], use_threads=False)
     clock, history = Clock(), dict[str, dict[str, list[float]]]()
@@ -37,7 +39,8 @@ def train(rank: int, folder: str, tracker: dict[str, int | str]) -> None:
         )
     if rank == 0:
         model.save_model(workload.place() / "model.ubj")
-        workload.write_out({"stamps": clock.stamps, "losses": {"train": history["train"]["logloss"][-1]}})
+        losses = {"train": history["train"]["logloss"][-1]}
+        workload.write_out({"began": began, "stamps": clock.stamps, "losses": losses})
 
 
 def main(folder: str) -> None:
