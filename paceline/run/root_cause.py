@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -47,13 +48,20 @@ _COLLATERAL_PHRASES = (
 def attempt_failure(attempt: int, failures: Sequence[WorkerFailure]) -> AttemptFailure:
     """Choose the root cause: the earliest failure that is not the echo of another."""
     marked = [replace(failure, attempt=attempt, collateral=_looks_collateral(failure)) for failure in failures]
-    ordered = sorted(marked, key=lambda failure: (failure.collateral, failure.time_ns or sys.maxsize, failure.rank))
+    ordered = sorted(marked, key=_likely_cause_first)
     cause = replace(ordered[0], collateral=False)
     return AttemptFailure(
         attempt=attempt,
         root_cause=cause,
         collateral=tuple(replace(failure, collateral=True) for failure in ordered[1:]),
     )
+
+
+def _likely_cause_first(failure: WorkerFailure) -> tuple[bool, bool, int, int]:
+    """A process that was killed by SIGKILL is no echo of an exception elsewhere, whereas its peers' exceptions are
+    its echoes, in words that no list of phrases is sure to know; and they may be stamped before its death is seen."""
+    killed = failure.kind == "signal" and failure.signal == signal.SIGKILL
+    return failure.collateral, not killed, failure.time_ns or sys.maxsize, failure.rank
 
 
 def _looks_collateral(failure: WorkerFailure) -> bool:

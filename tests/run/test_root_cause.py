@@ -34,6 +34,10 @@ class FarewellError(BaseException):
     """Not an Exception: raising it from fit() would go past the user's handlers."""
 
 
+def killed(rank: int, time_ns: int) -> WorkerFailure:
+    return WorkerFailure(rank=rank, kind="signal", message="", time_ns=time_ns, signal=9)
+
+
 def failure(rank: int, message: str = "it broke", time_ns: int = 0, kind: FailureKind = "exception") -> WorkerFailure:
     return WorkerFailure(rank=rank, kind=kind, message=message, time_ns=time_ns)
 
@@ -48,6 +52,8 @@ def failure(rank: int, message: str = "it broke", time_ns: int = 0, kind: Failur
         ([failure(0, "[gloo/transport/tcp/pair.cc] read", 5), failure(1, "", 10, "signal")], 1),
         # all of them echoes: then the first of them
         ([failure(0, "Broken pipe", 9), failure(1, "Connection refused", 8)], 1),
+        # whoever was killed did not die of a peer's exception, however unfamiliar its words
+        ([failure(0, "the ring is broken", 5), killed(1, 10)], 1),
         # an unknown time comes after every known one
         ([failure(0, time_ns=0, kind="exit"), failure(1, time_ns=10)], 1),
         # a death is never an echo, whatever its text says

@@ -20,8 +20,11 @@ T = TypeVar("T")
 
 LOOPBACK = "127.0.0.1"
 
-_LOST_PEER = "collective/result.cc"
-"""In the text of every error of XGBoost's network layer."""
+_LOST_PEER = re.compile(
+    r"collective/result\.cc|\[(socket|allreduce|allgather|broadcast|comm|comm_group|loop|protocol|tracker|coll)\.(h|cc):\d+"
+)
+"""In the text of an error of XGBoost's network layer: the file that reports it, or one of the files it passed through.
+Which of them are named depends on where the connection was when it was lost."""
 
 
 @dataclass
@@ -127,7 +130,7 @@ def readable_errors() -> Iterator[None]:
         yield
     except XGBoostError as error:
         text = _without_place(str(error).partition("Stack trace:")[0].strip())
-        if _LOST_PEER not in text:
+        if not _LOST_PEER.search(text):
             raise XGBoostError(text).with_traceback(error.__traceback__) from None
         details = "; ".join(re.findall(r"^- \[[^]]*\]: (.*)$", text, re.MULTILINE))
         raise ConnectionError(
