@@ -1,0 +1,35 @@
+"""Schedulers by name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from paceline.air.checks import near_miss
+from paceline.air.errors import ConfigError
+from paceline.tune.schedulers.trial_scheduler import TrialScheduler
+
+_NAMES = {
+    "fifo": "FIFOScheduler",
+    "async_hyperband": "AsyncHyperBandScheduler",
+    "asynchyperband": "AsyncHyperBandScheduler",
+    "asha": "ASHAScheduler",
+    "hyperband": "HyperBandScheduler",
+    "hb_bohb": "HyperBandForBOHB",
+    "median_stopping_rule": "MedianStoppingRule",
+    "medianstopping": "MedianStoppingRule",
+    "pbt": "PopulationBasedTraining",
+    "pbt_replay": "PopulationBasedTrainingReplay",
+    "pb2": "PB2",
+    "resource_changing": "ResourceChangingScheduler",
+}
+
+
+def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:
+    """The scheduler of that short name, such as ``"asha"``, made with the given arguments."""
+    name = scheduler.lower()
+    if name not in _NAMES:
+        raise ConfigError(f"There is no scheduler {scheduler!r}{near_miss(name, list(_NAMES))}")
+    made = getattr(importlib.import_module("paceline.tune.schedulers"), _NAMES[name])(**kwargs)
+    assert isinstance(made, TrialScheduler)
+    return made
