@@ -1,0 +1,49 @@
+"""Searchers: what proposes the configurations of an experiment. Each name is loaded on first use."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.tune.search.basic_variant import BasicVariantGenerator as BasicVariantGenerator
+    from paceline.tune.search.concurrency_limiter import ConcurrencyLimiter as ConcurrencyLimiter
+    from paceline.tune.search.create import create_searcher as create_searcher
+    from paceline.tune.search.hyperopt import HyperOptSearch as HyperOptSearch
+    from paceline.tune.search.optuna import OptunaSearch as OptunaSearch
+    from paceline.tune.search.repeater import Repeater as Repeater
+    from paceline.tune.search.searcher import Searcher as Searcher
+
+_HOMES = {
+    "BasicVariantGenerator": "basic_variant",
+    "ConcurrencyLimiter": "concurrency_limiter",
+    "HyperOptSearch": "hyperopt",
+    "OptunaSearch": "optuna",
+    "Repeater": "repeater",
+    "Searcher": "searcher",
+    "create_searcher": "create",
+}
+_MODULES = ("basic_variant", "concurrency_limiter", "hyperopt", "optuna", "repeater", "sample", "searcher")
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    if name.startswith("_"):  # what inspection tools ask every module for
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from paceline.tune.search.create import advice_for
+
+    advice = advice_for(name)
+    if advice:
+        raise ImportError(advice, name=__name__)  # of an AttributeError, `from ... import` would drop the text
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES, *_MODULES])

@@ -1,0 +1,167 @@
+"""The contract between an experiment and whatever proposes its configurations.
+
+The experiment calls `set_search_properties` once, then `set_seed` with a seed it has
+recorded, then `suggest` whenever a trial can start. Each trial that was suggested ends in
+exactly one `on_trial_complete`. Calls come from one thread, one at a time.
+
+A searcher is deterministic: what it suggests depends on its arguments, its seed and the
+calls so far, on nothing else. An interrupted experiment is continued by making the same
+calls again, with `remember` in the place of `suggest`.
+
+`paceline.testing.searcher_contract` has this contract as a test class for searchers of your own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from paceline.air.checks import warn_at_users_line
+from paceline.air.errors import ConfigError
+from paceline.air.metrics import flattened
+
+Metric = str | list[str] | None
+Mode = str | list[str] | None
+Suggestion = dict[str, Any] | Literal["FINISHED"] | None
+"""The searched parameters, nested as in the search space; None: not now; FINISHED: never again."""
+
+
+class Searcher:
+    """Proposes configurations. Subclasses write `suggest` and `on_trial_complete`."""
+
+    FINISHED: Literal["FINISHED"] = "FINISHED"
+
+    def __init__(self, metric: str | Sequence[str] | None = None, mode: str | Sequence[str] | None = None) -> None:
+        self._metric, self._mode = checked_goal(metric, mode)
+        self._warned: set[str] = set()
+
+    @property
+    def metric(self) -> Metric:
+        """The reported value that is searched for; a list where there are several goals."""
+        return self._metric
+
+    @property
+    def mode(self) -> Mode:
+        """ "min" or "max"; a list where there are several goals."""
+        return self._mode
+
+    # Set up by the experiment
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        """Take what TuneConfig and param_space say; `spec` has num_samples.
+
+        False refuses: the searcher was built with other settings that contradict these.
+        """
+        return self._adopt_goal(metric, mode)
+
+    def _adopt_goal(self, metric: str | None, mode: str | None) -> bool:
+        """Take metric and mode where none were given; False if they contradict those that were."""
+        if isinstance(self._metric, list):  # of several goals, TuneConfig may name the one to sort by
+            modes = dict(zip(self._metric, self._mode or [], strict=True))
+            return metric is None or (metric in modes and mode in (None, modes[metric]))
+        if metric is not None and self._metric not in (None, metric):
+            return False
+        if mode is not None and self._mode not in (None, mode):
+            return False
+        self._metric, self._mode = checked_goal(self._metric or metric, self._mode or mode)
+        return True
+
+    def set_seed(self, seed: int) -> None:
+        """The seed to use if the user gave none. Searchers that draw nothing at random ignore it."""
+
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        """True if the searcher itself will keep to this many unfinished suggestions."""
+        return False
+
+    @property
+    def total_samples(self) -> int | None:
+        """How many suggestions there will be; None: as many as num_samples asks for."""
+        return None
+
+    # Ask and tell
+
+    def suggest(self, trial_id: str) -> Suggestion:
+        """The next configuration, for the trial of that name."""
+        raise NotImplementedError(f"{type(self).__name__} must define suggest(self, trial_id).")
+
+    def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
+        """A row of a running trial. Define it only if rows before the last one matter: see `wants_results`."""
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        """A trial has ended with `result` as its last row, by itself or because it was stopped.
+
+        `error`: it failed. `result` is None where it never reported.
+        """
+
+    def add_evaluated_point(
+        self,
+        parameters: dict[str, Any],
+        value: float | Sequence[float],
+        error: bool = False,
+        pruned: bool = False,
+        intermediate_values: Sequence[float] | None = None,
+    ) -> None:
+        """Learn from a configuration that was evaluated elsewhere."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be given points that were evaluated elsewhere.")
+
+    # Continuing an interrupted search
+
+    @property
+    def wants_results(self) -> bool:
+        """Whether on_trial_result does something: then every row is kept, to be told again on restore."""
+        return type(self).on_trial_result is not Searcher.on_trial_result
+
+    def remember(self, trial_id: str, config: dict[str, Any]) -> None:
+        """Be as if `suggest(trial_id)` had just returned `config`.
+
+        By default the suggestion is made again, which is right for any deterministic searcher.
+        """
+        suggestion = self.suggest(trial_id)
+        if not isinstance(suggestion, dict) or not _contains(config, suggestion):
+            self._warn_once(
+                "replay",
+                f"{type(self).__name__} does not repeat itself: for trial {trial_id} it suggested {config!r} before "
+                f"the interruption and {suggestion!r} now. The search goes on, but from another state than the one "
+                "it was left in. Seed it, or define remember().",
+            )
+
+    def save(self, path: str) -> None:
+        """Write the state of the search to a file."""
+        raise NotImplementedError(f"{type(self).__name__} does not define save(self, path).")
+
+    def restore(self, path: str) -> None:
+        """Take the state that `save` wrote; the searcher was built with the same arguments."""
+        raise NotImplementedError(f"{type(self).__name__} does not define restore(self, path).")
+
+    def _warn_once(self, about: str, message: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            warn_at_users_line(message)
+
+
+def checked_goal(metric: str | Sequence[str] | None, mode: str | Sequence[str] | None) -> tuple[Metric, Mode]:
+    """Metric and mode as given: one of each, or two lists of the same length."""
+    if metric is None or isinstance(metric, str):
+        if mode not in (None, "min", "max"):
+            raise ConfigError(f'mode is {mode!r}: use "min" or "max".')
+        return metric, mode
+    metrics = list(metric)
+    modes = [mode] * len(metrics) if isinstance(mode, str) else list(mode or [])
+    if not metrics or len(modes) != len(metrics) or any(each not in ("min", "max") for each in modes):
+        raise ConfigError(f'mode is {mode!r} for the metrics {metrics!r}: give one "min" or "max" for each metric.')
+    if len(set(metrics)) != len(metrics):
+        raise ConfigError(f"metric is {metrics!r}: each may be named once.")
+    return metrics, modes
+
+
+def _contains(config: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
+    """Whether every value of `part` is in `config`; either may be nested or have a/b keys."""
+    known = flattened(config)
+    return all(name in known and _same(known[name], value) for name, value in flattened(part).items())
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except ValueError:  # an array has no truth value
+        return repr(one) == repr(other)
