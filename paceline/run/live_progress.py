@@ -32,11 +32,40 @@ _LONGEST_LINE = 2000
 """Characters shown of one line of worker output; the log file has all of it."""
 
 
-class _VisibleCursorConsole(Console):
+class VisibleCursorConsole(Console):
     """Leaves the cursor alone: a driver that is killed could not bring it back."""
 
     def show_cursor(self, show: bool = True) -> bool:
         return False
+
+
+class PrefixedOutput:
+    """What workers wrote, as it may be shown in a terminal: each line with its prefix, harmless, and not endless."""
+
+    def __init__(self) -> None:
+        self._cut_lines: set[str] = set()
+        """Prefixes of the workers whose output is in the middle of a line that was cut."""
+
+    def shown(self, prefix: str, text: str) -> Text | None:
+        text = self._without_rest_of_cut_line(prefix, text)
+        if not text:
+            return None
+        shown = Text()
+        for line in printable(last_overwrite(text).removesuffix("\n")).split("\n"):
+            cut = line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}… (the log file has the whole line)"
+            shown.append(prefix, "cyan")
+            shown.append(f"{cut}\n")
+        return shown
+
+    def _without_rest_of_cut_line(self, prefix: str, text: str) -> str:
+        """A line longer than a screen can hold comes in pieces, of which only the first is shown."""
+        if prefix in self._cut_lines:
+            _, newline, text = text.partition("\n")
+            if newline:
+                self._cut_lines.discard(prefix)
+        if len(text) - text.rfind("\n") > _LONGEST_LINE:
+            self._cut_lines.add(prefix)
+        return text
 
 
 class LiveProgress(Progress):
@@ -46,7 +75,7 @@ class LiveProgress(Progress):
     """
 
     def __init__(self, writer: GuardedWriter) -> None:
-        self._console = _VisibleCursorConsole(file=cast("IO[str]", writer), highlight=False, emoji=False)
+        self._console = VisibleCursorConsole(file=cast("IO[str]", writer), highlight=False, emoji=False)
         self._live: Live | None = None
         self._next_draw_at = 0.0
         self._row: Mapping[str, Any] = {}
@@ -55,8 +84,7 @@ class LiveProgress(Progress):
         self._world_size = 0
         self._attempt = 1
         self._checkpoint = ""
-        self._cut_lines: set[int] = set()
-        """Ranks whose output is in the middle of a line that was cut."""
+        self._output = PrefixedOutput()
         self._started_at = time.monotonic()
 
     def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
@@ -86,26 +114,8 @@ class LiveProgress(Progress):
         self._attempt += 1
 
     def output(self, rank: int, text: str) -> None:
-        text = self._without_rest_of_cut_line(rank, text)
-        if not text:
-            return
-        prefix = f"(rank {rank}) "
-        shown = Text()
-        for line in printable(last_overwrite(text).removesuffix("\n")).split("\n"):
-            cut = line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}… (the log file has the whole line)"
-            shown.append(prefix, "cyan")
-            shown.append(f"{cut}\n")
-        self._console.print(shown, end="", soft_wrap=True)
-
-    def _without_rest_of_cut_line(self, rank: int, text: str) -> str:
-        """A line longer than a screen can hold comes in pieces, of which only the first is shown."""
-        if rank in self._cut_lines:
-            _, newline, text = text.partition("\n")
-            if newline:
-                self._cut_lines.discard(rank)
-        if len(text) - text.rfind("\n") > _LONGEST_LINE:
-            self._cut_lines.add(rank)
-        return text
+        if shown := self._output.shown(f"(rank {rank}) ", text):
+            self._console.print(shown, end="", soft_wrap=True)
 
     def note(self, text: str) -> None:
         self._print(printable(text), "bold")

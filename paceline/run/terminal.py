@@ -64,31 +64,38 @@ class GuardedWriter:
         return self._stream.fileno()
 
 
-class RankPrefixer:
-    """Puts ``(rank k)`` before each line of a worker's output.
+class LinePrefixer:
+    """Puts who wrote it before each line of a worker's output.
 
-    A line that comes in pieces gets its prefix once; another rank's output in between
+    A line that comes in pieces gets its prefix once; another worker's output in between
     starts on a line of its own.
     """
 
     def __init__(self) -> None:
-        self._open_rank: int | None = None
+        self._open_line: str | None = None
+        """The prefix of a line that has no end yet."""
 
-    def lines(self, rank: int, text: str) -> str:
-        prefix = f"(rank {rank}) "
-        if self._open_rank is None:
+    def prefixed(self, prefix: str, text: str) -> str:
+        if self._open_line is None:
             start = prefix
         else:
-            start = "" if self._open_rank == rank else f"\n{prefix}"
+            start = "" if self._open_line == prefix else f"\n{prefix}"
         ended = text.endswith("\n")
-        self._open_rank = None if ended else rank
+        self._open_line = None if ended else prefix
         body = text[:-1] if ended else text
         return start + body.replace("\n", f"\n{prefix}") + ("\n" if ended else "")
 
     def end_line(self) -> str:
         """What must be written before a line that is not a worker's."""
-        was_open, self._open_rank = self._open_rank is not None, None
+        was_open, self._open_line = self._open_line is not None, None
         return "\n" if was_open else ""
+
+
+class RankPrefixer(LinePrefixer):
+    """The prefix is ``(rank k)``."""
+
+    def lines(self, rank: int, text: str) -> str:
+        return self.prefixed(f"(rank {rank}) ", text)
 
 
 def last_overwrite(text: str) -> str:

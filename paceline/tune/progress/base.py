@@ -1,0 +1,211 @@
+"""What a display knows of an experiment, and what every display can be told.
+
+`ExperimentView` is kept by the experiment and read by the display. It holds small ordered
+structures, so that a drawing looks at the few trials it shows and never at all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TextIO
+
+from paceline.air.errors import PacelineError
+from paceline.run.nested import nested_get
+
+if TYPE_CHECKING:
+    from paceline.air.result import Status
+    from paceline.run.trial import Trial
+
+RECENTLY_ENDED = 50
+"""How many ended trials a display may look back on."""
+
+
+@dataclass(eq=False)
+class ExperimentView:
+    """The state of an experiment as its display sees it."""
+
+    name: str
+    experiment_path: str
+    trials: list[Trial] = field(default_factory=list)
+    """All trials in order: the experiment's own list, not a copy."""
+    metric: str | None = None
+    mode: str | None = None
+    total: int | None = None
+    """How many trials there will be; None if nobody knows."""
+    started_at: float = field(default_factory=time.monotonic)
+    used: dict[str, float] = field(default_factory=dict)
+    """Resources that running trials hold."""
+    resources: dict[str, float] = field(default_factory=dict)
+    """Resources that there are."""
+    scheduler_info: Callable[[], str] = str
+    """What the scheduler says of itself."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """How many trials have which status."""
+    running: dict[Trial, None] = field(default_factory=dict)
+    """In the order they started (a dict, because trials leave from the middle)."""
+    paused: dict[Trial, None] = field(default_factory=dict)
+    recently_ended: deque[Trial] = field(default_factory=lambda: deque(maxlen=RECENTLY_ENDED))
+    """Those that ended well, newest last."""
+    errors: dict[Trial, str] = field(default_factory=dict)
+    """The failed trials with the first line of what ended them."""
+    _statuses: dict[Trial, str] = field(default_factory=dict, repr=False)
+    _values: dict[Trial, float] = field(default_factory=dict, repr=False)
+    _best: Trial | None = field(default=None, repr=False)
+    _best_is_stale: bool = field(default=False, repr=False)
+
+    def note_status(self, trial: Trial) -> None:
+        """Say that a trial is new or that its status changed; saying it twice does no harm."""
+        before, now = self._statuses.get(trial), trial.status
+        if before == now:
+            return
+        self._statuses[trial] = now
+        self.counts[now] = self.counts.get(now, 0) + 1
+        if before is not None:
+            self.counts[before] -= 1
+        self.running.pop(trial, None)
+        self.paused.pop(trial, None)
+        if before == "ERROR":  # it gets another chance
+            self.errors.pop(trial, None)
+        if now == "RUNNING":
+            self.running[trial] = None
+        elif now == "PAUSED":
+            self.paused[trial] = None
+        elif now == "TERMINATED":
+            self.recently_ended.append(trial)
+        elif now == "ERROR":
+            self.errors.setdefault(trial, "")
+
+    def note_error(self, trial: Trial, error: BaseException | str) -> None:
+        """Say what ended a trial, before or after its status says that it failed."""
+        self.errors[trial] = _first_line(error)
+
+    def note_row(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """Take a trial's newest row into account for the best trial. Called for every row."""
+        if self.metric is None:
+            return
+        value = row.get(self.metric)
+        if value is None:
+            value = nested_get(row, self.metric)
+            if value is None:  # not in this row: the trial keeps the value it had
+                return
+        if type(value) not in (float, int) or not isfinite(value):
+            self._values.pop(trial, None)
+            self._best_is_stale = self._best_is_stale or trial is self._best
+            return
+        if self.mode == "min":
+            value = -value
+        if trial is self._best:
+            # Falling behind says nothing about who is best now; that is found out when somebody asks.
+            self._best_is_stale = self._best_is_stale or value < self._values[trial]
+        elif self._best is None or self._is_better(trial, value):
+            self._best = trial
+        self._values[trial] = value
+
+    def best_trial(self) -> Trial | None:
+        """The trial whose last value of the metric is best; NaN and infinite values never are."""
+        if self._best_is_stale:
+            self._best_is_stale = False
+            self._best = None
+            for trial, value in self._values.items():
+                if self._best is None or self._is_better(trial, value):
+                    self._best = trial
+        return self._best
+
+    def best_value(self) -> float | None:
+        """The best trial's value of the metric."""
+        best = self.best_trial()
+        if best is None:
+            return None
+        return -self._values[best] if self.mode == "min" else self._values[best]
+
+    def _is_better(self, trial: Trial, value: float) -> bool:
+        """Whether this value beats the best trial's; of equals, the earlier trial is best."""
+        assert self._best is not None
+        to_beat = self._values.get(self._best)
+        if to_beat is None:
+            return False  # the best trial's value was lost, so that a search for another is due
+        return value > to_beat or (value == to_beat and trial.trial_id < self._best.trial_id)
+
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.started_at
+
+
+@dataclass(frozen=True)
+class ExperimentSummary:
+    """How an experiment ended; the view knows the rest."""
+
+    status: Status
+    """ "finished" if nothing is left to do, whether or not trials failed."""
+    restore_hint: str = ""
+    """The code that continues an experiment which is not finished, or runs failed trials again."""
+
+
+class ExperimentProgress:
+    """Shows nothing: what `verbose=0` gets. Every display of an experiment has these methods."""
+
+    def started(self, view: ExperimentView) -> None:
+        """The experiment begins. The view stays the same object and is kept up to date."""
+
+    def row(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """A trial reported a row. Called for every row, so it must cost next to nothing."""
+
+    def trial_changed(self, trial: Trial) -> None:
+        """A trial is new or has another status; the view knows already."""
+
+    def output(self, trial: Trial, rank: int | None, text: str) -> None:
+        """A worker wrote something, as `LogFollower` delivers it. No rank: it is the trial's only worker."""
+
+    def note(self, text: str) -> None:
+        """Something that happened."""
+
+    def warning(self, text: str) -> None:
+        """Something the user should know."""
+
+    def tick(self) -> None:
+        """Time has passed. Called now and then while nothing else happens."""
+
+    def finished(self, summary: ExperimentSummary) -> None:
+        """The experiment has ended, well or not."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was. Called last, whatever happened; may be called twice."""
+
+
+def make_experiment_progress(verbose: int, reporter: Any = None, stream: TextIO | None = None) -> ExperimentProgress:
+    """The display for `RunConfig(verbose=..., progress_reporter=...)`.
+
+    0 is silent, 1 shows start, errors and summary, 2 and 3 show everything. A reporter
+    replaces the built-in table and status lines.
+    """
+    if verbose <= 0:
+        return ExperimentProgress()
+    from paceline.run.terminal import GuardedWriter
+
+    writer = GuardedWriter(stream if stream is not None else sys.stdout)
+    if reporter is not None:
+        from paceline.tune.progress.reporter_progress import ReporterProgress
+
+        return ReporterProgress(writer, reporter, verbose)
+    if verbose == 1 or not writer.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        from paceline.tune.progress.plain import PlainExperimentProgress
+
+        return PlainExperimentProgress(writer, detailed=verbose > 1)
+    from paceline.tune.progress.live import LiveExperimentProgress  # imports rich, which only a terminal needs
+
+    return LiveExperimentProgress(writer)
+
+
+def _first_line(error: BaseException | str) -> str:
+    """What happened, in one line: of an error that several workers added to, its root cause."""
+    cause = getattr(error, "root_cause", None)
+    text = str(error) if cause is None else cause.message
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    if isinstance(error, str | PacelineError):
+        return line
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
