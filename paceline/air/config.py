@@ -20,7 +20,6 @@ from paceline.air.checks import (
     is_number,
     is_search_space,
     names_a_near_miss,
-    warn_at_users_line,
     whole_number,
 )
 from paceline.air.data_config import DataConfig, DatasetConfig
@@ -295,7 +294,8 @@ class RunConfig:
     callbacks: list[Any] = field(default_factory=list)
     """Observers of the run."""
     progress_reporter: Any = None
-    """Accepted for old code, and not used: `verbose` says how much is shown."""
+    """In a search, shows the trials instead of the built-in table: a ProgressReporter such as CLIReporter. A single
+    run has no use for one."""
     log_to_file: bool = False
     """Accepted for old code: what workers print is always kept in logs/rank_<k>.log."""
     local_dir: str | None = None
@@ -318,8 +318,7 @@ class RunConfig:
                 f"log_to_file is {self.log_to_file!r}: file names cannot be chosen. What workers print is always kept "
                 "in logs/rank_<k>.log of the trial directory; leave log_to_file out."
             )
-        if self.progress_reporter is not None:
-            warn_at_users_line("progress_reporter is not used: the built-in display follows verbose=.")
+        _check_reporter(self.progress_reporter)
         if isinstance(self.engine, str):
             check_choice(self.engine, "engine", ENGINES)
         elif self.engine is not None and not callable(getattr(self.engine, "start_group", None)):
@@ -370,6 +369,17 @@ def _checked_callbacks(callbacks: Any) -> list[Any]:
         if isinstance(callback, type):
             raise ConfigError(f"callbacks holds the class {callback.__name__}: make an object of it with ().")
     return list(callbacks)
+
+
+def _check_reporter(reporter: Any) -> None:
+    if isinstance(reporter, type):
+        raise ConfigError(f"progress_reporter is the class {reporter.__name__}: make an object of it with ().")
+    methods = ("should_report", "report", "setup", "set_search_properties")
+    if reporter is not None and not all(callable(getattr(reporter, method, None)) for method in methods):
+        raise ConfigError(
+            f"progress_reporter is {reporter!r}: use a CLIReporter, a JupyterNotebookReporter, or an object of a class "
+            "derived from paceline.tune.ProgressReporter."
+        )
 
 
 def _check_stop(stop: Any) -> None:

@@ -94,7 +94,7 @@ class ExperimentView:
             value = nested_get(row, self.metric)
             if value is None:  # not in this row: the trial keeps the value it had
                 return
-        if type(value) not in (float, int) or not isfinite(value):
+        if not isinstance(value, float | int) or not isfinite(value):
             self._values.pop(trial, None)
             self._best_is_stale = self._best_is_stale or trial is self._best
             return

@@ -76,12 +76,17 @@ def facts(view: ExperimentView) -> Iterator[str]:
         if counts.get(status):
             yield f"{counts[status]} {word}"
     yield duration_text(view.elapsed_s())
-    for name, amount in view.resources.items():
-        if amount:
-            yield f"{name} {view.used.get(name, 0):g}/{amount:g}"
+    if resources := resources_text(view):
+        yield resources
     best, value = view.best_trial(), view.best_value()
     if best is not None:
         yield f"best {view.metric} {shown_value(value)} (trial {short_name(best)})"
+
+
+def resources_text(view: ExperimentView) -> str:
+    """What is in use of what there is."""
+    in_use = [f"{name} {view.used.get(name, 0):g}/{amount:g}" for name, amount in view.resources.items() if amount]
+    return ", ".join(in_use)
 
 
 def start_line(view: ExperimentView) -> str:

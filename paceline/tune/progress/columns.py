@@ -1,0 +1,138 @@
+"""Tables of trials as lines of text: which columns there are, what stands in them, what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
+from paceline.air.metrics import flattened
+from paceline.run.nested import nested_get
+from paceline.run.progress import duration_text
+from paceline.run.terminal import printable
+from paceline.tune.progress.texts import column_names, shown_value
+
+if TYPE_CHECKING:
+    from paceline.run.trial import Trial
+
+_GAP = "  "
+_MOST_PARAMETERS = 30
+_MOST_METRICS_LOOKED_AT = 100
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column; the higher its rank, the sooner it is left out where space is short."""
+
+    title: str
+    cell: Callable[[Trial], str]
+    rank: int = 0
+    right: bool = False
+
+
+def parameter_columns(trials: Iterable[Trial], named: Mapping[str, str] | None = None) -> list[Column]:
+    """A column per searched parameter of these trials, or those named: {path: title}."""
+    if named is None:
+        paths = dict.fromkeys(path for trial in trials for path in trial.evaluated_params)
+        named = column_names(list(paths)[:_MOST_PARAMETERS])
+    return [Column(title, _parameter(path), rank=10 + number) for number, (path, title) in enumerate(named.items())]
+
+
+def metric_columns(
+    trials: Iterable[Trial], metric: str | None, limit: int, named: Mapping[str, str] | None = None
+) -> list[Column]:
+    """The metric of the search, iteration, time and a few of the numbers reported; or those named: {key: title}."""
+    if named is not None:
+        return [_metric(key, title, rank=2 + number) for number, (key, title) in enumerate(named.items())]
+    chosen = [_metric(metric, metric, rank=2)] if metric is not None else []
+    chosen.append(_metric(TRAINING_ITERATION, "iter", rank=3))
+    chosen.append(Column("time", _time, rank=50, right=True))
+    others = (key for key in inferred_metrics(trials, limit) if key != metric)
+    return chosen + [_metric(key, key, rank=60 + number) for number, key in enumerate(others)]
+
+
+def inferred_metrics(trials: Iterable[Trial], limit: int) -> list[str]:
+    """The first few numbers that the trials' rows report beside what is filled in."""
+    found: dict[str, None] = {}
+    for trial in trials:
+        own = (item for item in trial.last_result.items() if item[0] not in AUTOFILLED_KEYS)
+        for key, value in flattened(dict(islice(own, _MOST_METRICS_LOOKED_AT))).items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found[key] = None
+                if len(found) >= limit:
+                    return list(found)
+    return list(found)
+
+
+def table_lines(columns: Sequence[Column], trials: Sequence[Trial], width: int, longest: int) -> list[str]:
+    """A heading and a line per trial, none wider than `width`; cells are cut at `longest`."""
+    texts: dict[Column, list[str]] = {}
+    room = width
+    for column in sorted(columns, key=lambda column: column.rank):
+        if room <= len(_GAP):
+            break
+        cells = [printable(column.title), *(column.cell(trial) for trial in trials)]
+        cells = aligned([clipped(cell, longest) for cell in cells], column.right)
+        needed = cell_width(cells[0]) + (len(_GAP) if texts else 0)
+        if needed <= room:
+            texts[column] = cells
+            room -= needed
+        elif not texts:  # not even the first fits: something is better than nothing
+            texts[column] = [clipped(cell, width) for cell in cells]
+            break
+    kept = [texts[column] for column in columns if column in texts]
+    return [_GAP.join(cells).rstrip() for cells in zip(*kept, strict=True)]
+
+
+def aligned(cells: list[str], right: bool) -> list[str]:
+    widths = [cell_width(cell) for cell in cells]
+    widest = max(widths)
+    if right:
+        return [" " * (widest - width) + cell for cell, width in zip(cells, widths, strict=True)]
+    return [cell + " " * (widest - width) for cell, width in zip(cells, widths, strict=True)]
+
+
+def clipped(text: str, width: int) -> str:
+    """The text in at most so many columns of a terminal."""
+    if cell_width(text) <= width:
+        return text
+    if text.isascii():
+        return text[: max(0, width - 1)] + "…"
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, max(0, width - 1)).rstrip() + "…"
+
+
+def cell_width(text: str) -> int:
+    """How many columns of a terminal the text takes: some characters take two, some none."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _parameter(path: str) -> Callable[[Trial], str]:
+    """Searched values are found by their whole path; a constant the user named is looked up in the configuration."""
+
+    def cell(trial: Trial) -> str:
+        if path in trial.evaluated_params:
+            return shown_value(trial.evaluated_params[path])
+        return _cell(nested_get(trial.config, path))
+
+    return cell
+
+
+def _metric(key: str, title: str, rank: int) -> Column:
+    return Column(title, lambda trial: _cell(nested_get(trial.last_result, key)), rank=rank, right=True)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else shown_value(value)
+
+
+def _time(trial: Trial) -> str:
+    seconds = trial.last_result.get("time_total_s")
+    return duration_text(seconds) if isinstance(seconds, int | float) else ""
