@@ -37,8 +37,8 @@ class Observation:
 
     params: dict[str, Any]
     """What the search chose, by paths such as "a/b"."""
-    value: float
-    """A finite number."""
+    value: float | None
+    """A finite number; None for a trial that has none, which is counted and not drawn."""
 
 
 def save_plot(
@@ -57,6 +57,7 @@ def save_plot(
             f"{path.name!r} does not end in one of {', '.join(_INTERACTIVE + _STILL)}, which plots can be."
         )
     chosen = _chosen_params(observations, params, kind)
+    _check_enough_to_draw(kind, observations, chosen)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _named_extra(), _quiet():
         study = _study(observations, mode)
@@ -78,9 +79,21 @@ def _chosen_params(
         return None
     if isinstance(asked, str):
         raise ConfigError(f"params is the text {asked!r}: give a list of names, [{asked!r}].")
-    if kind == "contour" and len(asked) < 2:
-        raise ConfigError(f"params is {list(asked)!r}: a contour plot needs two parameters or more.")
     return [_full_name(name, known) for name in asked]
+
+
+def _check_enough_to_draw(kind: PlotKind, observations: Sequence[Observation], chosen: list[str] | None) -> None:
+    """Refuse what would give an empty picture."""
+    drawn = [each for each in observations if each.value is not None]
+    if kind == "contour":
+        names = chosen or {name for each in drawn for name in each.params}
+        if len(set(names)) < 2:
+            raise ConfigError(f"A contour plot needs two parameters or more, here is {', '.join(names)} only.")
+    if kind == "param_importances":
+        if len({each.value for each in drawn}) < 2:
+            raise ConfigError(f"Importances need trials that differ in the metric; {len(drawn)} trial(s) do not.")
+        if chosen is None and not set.intersection(*(set(each.params) for each in drawn)):
+            raise ConfigError("No parameter was searched by every trial. Say which ones to compare with params=[...].")
 
 
 def _full_name(name: str, known: list[str]) -> str:
@@ -96,6 +109,7 @@ def _full_name(name: str, known: list[str]) -> str:
 
 def _study(observations: Sequence[Observation], mode: Literal["max", "min"]) -> optuna.Study:
     import optuna
+    from optuna.trial import TrialState
 
     names = dict.fromkeys(name for observation in observations for name in observation.params)
     domains = {name: _domain([each.params[name] for each in observations if name in each.params]) for name in names}
@@ -105,6 +119,7 @@ def _study(observations: Sequence[Observation], mode: Literal["max", "min"]) -> 
             params={name: _as_in(domains[name], value) for name, value in observation.params.items()},
             distributions={name: domains[name] for name in observation.params},
             value=observation.value,
+            state=TrialState.FAIL if observation.value is None else TrialState.COMPLETE,
         )
         for observation in observations
     )

@@ -230,11 +230,10 @@ class ResultGrid:
         metric, mode = self._asked(metric, mode)
         values = [_number(outcome.last_value(metric)) for outcome in self._outcomes]
         observations = [
-            Observation(outcome.trial.evaluated_params, value)
+            Observation(outcome.trial.evaluated_params, value if math.isfinite(value) else None)
             for outcome, value in zip(self._outcomes, values, strict=True)
-            if math.isfinite(value)
         ]
-        if not observations:
+        if not any(map(math.isfinite, values)):
             raise TuneError(self._why_no_trial_counts(metric))
         return save_plot(kind, Path(path), observations, metric=metric, mode=mode, params=params)
 
