@@ -1,0 +1,230 @@
+"""Drives a scheduler over recorded curves: an experiment without processes.
+
+The order in which trials report is drawn from a seed, so that one set of curves gives
+as many histories as there are seeds. What the scheduler was told is recorded, and
+`replayed` tells it to another one, as restoring an experiment does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.run.trial import Trial
+from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
+
+Curve = Sequence[Mapping[str, Any]]
+"""The rows of a trial, if nobody stops it."""
+
+
+@dataclass
+class Call:
+    """One call of a hook, as an experiment writes it down."""
+
+    hook: str
+    trial: int | None
+    row: Mapping[str, Any] = field(default_factory=dict)
+    statuses: tuple[str, ...] = ()
+    """Of all trials, before the call."""
+    decision: Decision | None = None
+
+
+class SchedulerSimulation:
+    """An experiment's side of the contract, for one scheduler.
+
+    `rows_taken[i]` is how many rows trial i reported before it ended, `ended[i]` how:
+    "complete" (its curve was over), "stop" (the scheduler said so of a running trial),
+    "remove" (it was stopped while paused) or "error" (as `failing` said).
+    """
+
+    metric: str | None
+    mode: str | None
+
+    def __init__(
+        self,
+        scheduler: TrialScheduler,
+        curves: Sequence[Curve],
+        *,
+        metric: str = "score",
+        mode: str = "max",
+        slots: int = 4,
+        seed: int = 0,
+        failing: Mapping[int, int] | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.curves = curves
+        self.metric, self.mode = metric, mode
+        self.experiment_path = ""
+        self.slots = slots
+        self.failing = failing or {}
+        self.random = random.Random(seed)
+        self.trials: list[Trial] = []
+        self.rows_taken: dict[int, int] = {}
+        self.ended: dict[int, str] = {}
+        self.decisions: list[tuple[int, int, Decision]] = []
+        """(trial, rows taken, decision) of every decision but CONTINUE, in order."""
+        self.stalls = 0
+        self.most_paused = 0
+        self.calls: list[Call] = []
+        self._number: dict[Trial, int] = {}
+        if not scheduler.set_search_properties(metric, mode):
+            raise AssertionError(f"the scheduler refused metric={metric!r}, mode={mode!r}")
+        scheduler.set_seed(seed)
+
+    def run(self) -> SchedulerSimulation:
+        """Until every trial has ended."""
+        while True:
+            self._fill_slots()
+            running = self._with_status("RUNNING")
+            if running:
+                self._step(self.random.choice(running))
+            elif self.waiting_trials():
+                self._stall()
+            else:
+                return self
+
+    # What a scheduler may ask: see Controller.
+
+    @property
+    def expects_more_trials(self) -> bool:
+        return len(self.trials) < len(self.curves)
+
+    @property
+    def total_resources(self) -> dict[str, float]:
+        return {"CPU": float(self.slots)}
+
+    @property
+    def free_resources(self) -> dict[str, float]:
+        return {"CPU": float(self.slots - len(self._with_status("RUNNING")))}
+
+    def get_trials(self) -> list[Trial]:
+        return list(self.trials)
+
+    def waiting_trials(self) -> list[Trial]:
+        return self._with_status("PENDING", "PAUSED")
+
+    def has_resources_for(self, trial: Trial) -> bool:
+        return self.free_resources["CPU"] >= 1
+
+    def stop_trial(self, trial: Trial) -> None:
+        assert trial.status in ("PENDING", "PAUSED"), f"stop_trial({trial}) of a trial that is {trial.status}"
+        self._end(trial, "remove")
+
+    def restart_trial(self, trial: Trial, restart: Restart) -> None:
+        assert trial.status == "PAUSED", f"restart_trial({trial}) of a trial that is {trial.status}"
+        self._change(trial, restart)
+
+    # How it runs.
+
+    def _fill_slots(self) -> None:
+        while len(self._with_status("RUNNING")) < self.slots:
+            chosen = self.scheduler.choose_trial_to_run(self)
+            if chosen is not None:
+                assert chosen.status in ("PENDING", "PAUSED"), f"{chosen} was chosen to run, but is {chosen.status}"
+                chosen.status = "RUNNING"
+            elif self.expects_more_trials:
+                self._create()
+            else:
+                return
+
+    def _create(self) -> None:
+        number = len(self.trials)
+        trial = Trial(f"51a7e_{number:05d}", "simulated", "", "51a7e", config={"number": number})
+        self.trials.append(trial)
+        self._number[trial] = number
+        self.rows_taken[number] = 0
+        self._tell("on_trial_add", trial)
+
+    def _step(self, trial: Trial) -> None:
+        number = self._number[trial]
+        taken = self.rows_taken[number]
+        if self.failing.get(number) == taken:
+            self._end(trial, "error")
+            return
+        if taken == len(self.curves[number]):
+            self._end(trial, "complete")
+            return
+        row = self.curves[number][taken]
+        self.rows_taken[number] += 1
+        decision = self._tell("on_trial_result", trial, row)
+        trial.last_result = dict(row)
+        if decision != TrialScheduler.CONTINUE:
+            self.decisions.append((number, taken + 1, decision))
+        if decision == TrialScheduler.STOP:
+            self._end(trial, "stop")
+        elif decision == TrialScheduler.PAUSE:
+            trial.status = "PAUSED"
+            self.most_paused = max(self.most_paused, len(self._with_status("PAUSED")))
+        elif isinstance(decision, Restart):
+            self._change(trial, decision)
+
+    def _change(self, trial: Trial, restart: Restart) -> None:
+        if restart.config is not None:
+            trial.config = restart.config
+
+    def _end(self, trial: Trial, how: str) -> None:
+        number = self._number[trial]
+        assert number not in self.ended, f"trial {number} ends twice"
+        self.ended[number] = how
+        trial.status = "ERROR" if how == "error" else "TERMINATED"
+        if how in ("complete", "stop"):
+            self._tell("on_trial_complete", trial, trial.last_result)
+        else:
+            self._tell(f"on_trial_{how}", trial)
+
+    def _stall(self) -> None:
+        self.stalls += 1
+        before = [trial.status for trial in self.trials]
+        self._tell("on_stall", None)
+        helped = self.scheduler.choose_trial_to_run(self) or [trial.status for trial in self.trials] != before
+        assert helped, f"nothing can run any more: {self.scheduler.debug_string()}"
+
+    def _tell(self, hook: str, trial: Trial | None, row: Mapping[str, Any] | None = None) -> Any:
+        statuses = tuple(each.status for each in self.trials)
+        call = Call(hook, None if trial is None else self._number[trial], row or {}, statuses)
+        self.calls.append(call)
+        arguments = [] if trial is None else [trial] if row is None else [trial, row]
+        call.decision = getattr(self.scheduler, hook)(self, *arguments)
+        return call.decision
+
+    def _with_status(self, *statuses: str) -> list[Trial]:
+        return [trial for trial in self.trials if trial.status in statuses]
+
+
+class _Replay(SchedulerSimulation):
+    """Knows the trials and their states; does nothing."""
+
+    def stop_trial(self, trial: Trial) -> None:
+        pass
+
+    def restart_trial(self, trial: Trial, restart: Restart) -> None:
+        pass
+
+    def repeat(self, call: Call) -> Decision | None:
+        for trial, status in zip(self.trials, call.statuses, strict=False):
+            trial.status = status  # type: ignore[assignment]
+        if call.hook == "on_trial_add":
+            self._create()
+            return None
+        decision: Decision | None = self._tell(
+            call.hook,
+            None if call.trial is None else self.trials[call.trial],
+            call.row if call.hook in ("on_trial_result", "on_trial_complete") else None,
+        )
+        return decision
+
+
+def replayed(scheduler: TrialScheduler, earlier: SchedulerSimulation, *, seed: int) -> list[Decision | None]:
+    """Tell `scheduler` what the scheduler of an earlier simulation was told, and return its decisions.
+
+    Only the keys of rows that it names are handed over, as only those are kept for a restore.
+    """
+    replay = _Replay(scheduler, earlier.curves, metric=str(earlier.metric), mode=str(earlier.mode), seed=seed)
+    decisions = []
+    for call in earlier.calls:
+        keys = scheduler.result_keys
+        row = call.row if keys is None else {key: call.row[key] for key in keys if key in call.row}
+        decisions.append(replay.repeat(Call(call.hook, call.trial, row, call.statuses)))
+    return decisions
