@@ -36,11 +36,14 @@ class SchedulerSimulation:
 
     `rows_taken[i]` is how many rows trial i reported before it ended, `ended[i]` how:
     "complete" (its curve was over), "stop" (the scheduler said so of a running trial),
-    "remove" (it was stopped while paused) or "error" (as `failing` said).
+    "remove" (it was stopped while paused) or "error" (as `failing` said: trial i after so
+    many rows). With `most_open` the search holds back while as many trials have not ended,
+    paused ones included, like a searcher with limited concurrency.
     """
 
     metric: str | None
     mode: str | None
+    replaying = False
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class SchedulerSimulation:
         slots: int = 4,
         seed: int = 0,
         failing: Mapping[int, int] | None = None,
+        most_open: int | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.curves = curves
@@ -59,6 +63,7 @@ class SchedulerSimulation:
         self.experiment_path = ""
         self.slots = slots
         self.failing = failing or {}
+        self.most_open = most_open
         self.random = random.Random(seed)
         self.trials: list[Trial] = []
         self.rows_taken: dict[int, int] = {}
@@ -124,10 +129,13 @@ class SchedulerSimulation:
             if chosen is not None:
                 assert chosen.status in ("PENDING", "PAUSED"), f"{chosen} was chosen to run, but is {chosen.status}"
                 chosen.status = "RUNNING"
-            elif self.expects_more_trials:
+            elif self.expects_more_trials and not self._search_holds_back():
                 self._create()
             else:
                 return
+
+    def _search_holds_back(self) -> bool:
+        return self.most_open is not None and len(self.trials) - len(self.ended) >= self.most_open
 
     def _create(self) -> None:
         number = len(self.trials)
@@ -195,6 +203,8 @@ class SchedulerSimulation:
 
 class _Replay(SchedulerSimulation):
     """Knows the trials and their states; does nothing."""
+
+    replaying = True
 
     def stop_trial(self, trial: Trial) -> None:
         pass

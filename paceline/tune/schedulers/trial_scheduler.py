@@ -54,6 +54,10 @@ class Controller(Protocol):
         """True if the search may still create trials."""
 
     @property
+    def replaying(self) -> bool:
+        """True while a restore repeats earlier calls: what they wrote to files is there already."""
+
+    @property
     def total_resources(self) -> dict[str, float]: ...
 
     @property
