@@ -47,7 +47,7 @@ def save_plot(
     observations: Sequence[Observation],
     *,
     metric: str,
-    mode: Literal["max", "min"],
+    mode: str,
     params: Sequence[str] | None,
 ) -> Path:
     """Draw a plot into a file, whose suffix says how; return its path."""
@@ -107,7 +107,7 @@ def _full_name(name: str, known: list[str]) -> str:
     raise ConfigError(f"params has {name!r}, which no trial searched{near_miss(name, known)}")
 
 
-def _study(observations: Sequence[Observation], mode: Literal["max", "min"]) -> optuna.Study:
+def _study(observations: Sequence[Observation], mode: str) -> optuna.Study:
     import optuna
     from optuna.trial import TrialState
 

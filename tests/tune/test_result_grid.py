@@ -77,7 +77,7 @@ def test_nan_and_infinite_values_do_not_count(outcomes: Outcomes, mode: Any) -> 
     assert best_id(grid, filter_nan_and_inf=False) == unfiltered
 
 
-def test_unfiltered_nan_is_the_worst(outcomes: Outcomes) -> None:
+def test_nan_is_never_the_best(outcomes: Outcomes) -> None:
     outcomes.add(losses(NAN))
     outcomes.add(losses(3.0))
     assert best_id(outcomes.grid("loss", "max"), filter_nan_and_inf=False) == "abcde_00001"
@@ -134,6 +134,17 @@ def test_what_cannot_be_asked(outcomes: Outcomes, asked: dict[str, Any], message
         outcomes.add([{"loss": value, "accuracy": 0.5}])
     with pytest.raises(ConfigError, match=message):
         outcomes.grid().get_best_result(**asked)
+
+
+def test_several_objectives(outcomes: Outcomes) -> None:
+    outcomes.add([{"loss": 1.0, "accuracy": 0.5}])
+    outcomes.add([{"loss": 2.0, "accuracy": 0.9}])
+    grid = ResultGrid(outcomes.made, experiment_path="/experiment", metric=["loss", "accuracy"], mode=["min", "max"])
+    assert best_id(grid, metric="loss") == "abcde_00000"
+    assert best_id(grid[:2], metric="accuracy") == "abcde_00001"
+    assert "trials=2" in repr(grid)
+    with pytest.raises(ConfigError, match="several objectives: loss, accuracy"):
+        grid.get_best_result()
 
 
 def test_no_trial_qualifies(outcomes: Outcomes) -> None:
@@ -225,7 +236,7 @@ def test_repr_tells_how_it_went(outcomes: Outcomes) -> None:
     outcomes.add([], error=ValueError("at once"))
     shown = repr(outcomes.grid("loss", "min"))
     assert "trials=3 (2 finished, 1 failed)" in shown
-    assert "best=abcde_00001 with loss=2.0 (min)" in shown
+    assert "best=abcde_00001 with loss=2 (min)" in shown
     assert outcomes.loads == []
 
 
