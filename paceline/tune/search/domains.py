@@ -11,111 +11,23 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any
 
 from paceline.air.errors import ConfigError
+from paceline.tune.search.samplers import (
+    Grid,
+    LogUniform,
+    Normal,
+    Quantized,
+    Sampler,
+    Uniform,
+    generator,
+    real_number,
+    whole_value,
+)
 
 Call = tuple[str, tuple[Any, ...]]
-
-
-def generator(random_state: Any = None) -> random.Random:
-    """The source of random numbers that `random_state` stands for: a seed, or a generator that is moved on.
-
-    None follows the global one of `random`, so that `random.seed()` has its usual effect.
-    """
-    if isinstance(random_state, random.Random):
-        return random_state
-    if random_state is None:
-        return random.Random(random.getrandbits(64))
-    if isinstance(random_state, int | Integral):
-        return random.Random(int(random_state))
-    for method in ("integers", "randint"):  # numpy's Generator and RandomState, without loading numpy
-        if callable(getattr(random_state, method, None)):
-            return random.Random(int(getattr(random_state, method)(2**31 - 1)))
-    raise ConfigError(
-        f"random_state is {random_state!r}: give a whole number, a random.Random, a numpy generator, or None."
-    )
-
-
-# Samplers
-
-
-class Sampler:
-    """How values are drawn from a domain."""
-
-    def real(self, lower: float, upper: float, rng: random.Random) -> float:
-        """A real number from lower to upper."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Uniform(Sampler):
-    """Every value is equally likely."""
-
-    def real(self, lower: float, upper: float, rng: random.Random) -> float:
-        share = rng.random()
-        return lower * (1 - share) + upper * share  # upper - lower could overflow
-
-
-@dataclass(frozen=True)
-class LogUniform(Sampler):
-    """Every order of magnitude is equally likely. That is so whatever the base: it is only a way to write it."""
-
-    base: float = 10
-
-    def __post_init__(self) -> None:
-        if _real(self.base, "base") <= 1:
-            raise ConfigError(f"base is {self.base!r}: give a number above 1; 10 is usual.")
-
-    def real(self, lower: float, upper: float, rng: random.Random) -> float:
-        share = rng.random()
-        return math.exp(math.log(lower) * (1 - share) + math.log(upper) * share)
-
-
-@dataclass(frozen=True)
-class Normal(Sampler):
-    """A bell curve."""
-
-    mean: float = 0.0
-    sd: float = 1.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", _real(self.mean, "mean"))
-        object.__setattr__(self, "sd", _real(self.sd, "sd"))
-        if self.sd <= 0:
-            raise ConfigError(f"sd is {self.sd!r}: a standard deviation is above 0. For one value, write the value.")
-
-    def real(self, lower: float, upper: float, rng: random.Random) -> float:
-        return rng.normalvariate(self.mean, self.sd)
-
-
-@dataclass(frozen=True)
-class Quantized(Sampler):
-    """Multiples of q. Each is as likely as the range of q around it is with the inner sampler."""
-
-    inner: Sampler
-    q: float
-    digits: int = field(init=False, repr=False, compare=False)
-    """Decimal places of q: products are rounded to them, so that 3 x 0.1 is 0.3."""
-
-    def __post_init__(self) -> None:
-        if _real(self.q, "q") <= 0:
-            raise ConfigError(f"q is {self.q!r}: values are rounded to multiples of it, so give a number above 0.")
-        exponent = Decimal(repr(float(self.q))).as_tuple().exponent
-        object.__setattr__(self, "digits", max(0, -int(exponent)))
-
-    def real(self, lower: float, upper: float, rng: random.Random) -> float:
-        return self.inner.real(lower - self.q / 2, upper + self.q / 2, rng)
-
-
-@dataclass(frozen=True)
-class Grid(Sampler):
-    """One after the other instead of by chance."""
-
-
-# Domains
 
 
 @dataclass(frozen=True, repr=False)
@@ -199,8 +111,8 @@ class Float(_Range):
             if (self.lower, self.upper) != (-math.inf, math.inf):
                 raise ConfigError("A normal distribution has no bounds: use randn(mean, sd) or qrandn(mean, sd, q).")
             return
-        object.__setattr__(self, "lower", _real(self.lower, "lower"))
-        object.__setattr__(self, "upper", _real(self.upper, "upper"))
+        object.__setattr__(self, "lower", real_number(self.lower, "lower"))
+        object.__setattr__(self, "upper", real_number(self.upper, "upper"))
         _check_order(self.lower, self.upper)
         self._check_log()
         if isinstance(self.sampler, Quantized):
@@ -259,9 +171,9 @@ class Integer(_Range):
     upper: int
 
     def __post_init__(self) -> None:
-        lower, upper = _whole(self.lower, "lower"), _whole(self.upper, "upper")
+        lower, upper = whole_value(self.lower, "lower"), whole_value(self.upper, "upper")
         if isinstance(self.sampler, Quantized):
-            q = _whole(self.sampler.q, "q")
+            q = whole_value(self.sampler.q, "q")
             object.__setattr__(self, "sampler", Quantized(self.sampler.inner, q))  # 2.0 would make floats
             lower, upper, asked = -(-lower // q) * q, upper // q * q, (lower, upper)
             if asked[0] > asked[1]:
@@ -286,7 +198,7 @@ class Integer(_Range):
         return replace(self, sampler=LogUniform(base))
 
     def quantized(self, q: int) -> Integer:
-        return replace(self, sampler=Quantized(self._unquantized, _whole(q, "q")))
+        return replace(self, sampler=Quantized(self._unquantized, whole_value(q, "q")))
 
     def draw(self, rng: random.Random, spec: Any = None) -> int:
         step = self.q or 1
@@ -390,21 +302,6 @@ def index_of(value: Any, options: Sequence[Any]) -> int | None:
         except (TypeError, ValueError):  # arrays have no truth value: only the same object counts
             continue
     return None
-
-
-def _real(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        text = " Convert text with float()." if isinstance(value, str) else ""
-        raise ConfigError(f"{name} is {value!r}: give a number.{text}")
-    if not math.isfinite(value):
-        raise ConfigError(f"{name} is {value!r}: give a finite number, or use randn(mean, sd).")
-    return float(value)
-
-
-def _whole(value: Any, name: str) -> int:
-    if _real(value, name) != int(value):
-        raise ConfigError(f"{name} is {value!r}: give a whole number, or use the function for real numbers.")
-    return int(value)
 
 
 def _check_order(lower: float, upper: float) -> None:

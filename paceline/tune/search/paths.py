@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.air.errors import ConfigError
-from paceline.tune.search.domains import Categorical, Domain, Function, Grid, listed
+from paceline.tune.search.domains import Categorical, Domain, Function, listed
+from paceline.tune.search.samplers import Grid
 
 Path = tuple[Any, ...]
 """Keys, positions and field names that lead to a value."""

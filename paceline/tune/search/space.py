@@ -10,8 +10,8 @@ from typing import Any
 
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.metrics import flattened
-from paceline.tune.search.dependent import worked_out
-from paceline.tune.search.domains import generator, index_of
+from paceline.tune.search.completion import completed
+from paceline.tune.search.domains import index_of
 from paceline.tune.search.paths import (
     ABSENT,
     Found,
@@ -59,14 +59,8 @@ def resolve(
     if left:
         names = ", ".join(repr(found.texts[path]) for path in left)
         raise ConfigError(f"The searcher did not choose a value for grid_search at {names}: use choice() with it.")
-    rng = generator(random_state)
-    drawn = {path: domain.draw(rng) for path, domain in found.domains.items() if path not in values}
-    config = assigned(space, {**values, **drawn})
-    functions = {path: function for path, function in found.functions.items() if path not in values}
-    if functions:
-        results = worked_out(config, functions, rng)
-        config, drawn = assigned(config, results), {**drawn, **results}
-    return config, _by_name({**values, **drawn}, found)
+    config, chosen = completed(space, values, found, random_state)
+    return config, _by_name(chosen, found)
 
 
 def config_with(space: Mapping[str, Any], evaluated: Mapping[str, Any], found: Found | None = None) -> dict[str, Any]:
@@ -79,7 +73,7 @@ def config_with(space: Mapping[str, Any], evaluated: Mapping[str, Any], found: F
                 f"The search space has a parameter {found.texts[path]!r} that this trial was not given. "
                 "Continue with the search space that the experiment was started with."
             )
-    return resolve(space, evaluated, found=found)[0]
+    return completed(space, values, found)[0]
 
 
 def values_in(space: Mapping[str, Any], given: Mapping[str, Any], found: Found) -> dict[Path, Any]:

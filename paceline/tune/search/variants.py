@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.tune.search.dependent import worked_out
-from paceline.tune.search.domains import generator
-from paceline.tune.search.paths import Found, Path, assigned, find
+from paceline.tune.search.completion import completed
+from paceline.tune.search.paths import Found, Path, find
 
 
 def count_variants(
@@ -36,14 +35,5 @@ def variant(
         if path not in values:
             grid_number, position = divmod(grid_number, len(options))
             values[path] = options[position]
-    rng = generator(random_state)
-    for path, domain in found.domains.items():
-        if path not in values:
-            values[path] = domain.draw(rng)
-    config = assigned(space, values)
-    functions = {path: function for path, function in found.functions.items() if path not in values}
-    if functions:
-        results = worked_out(config, functions, rng)
-        config = assigned(config, results)
-        values.update(results)
-    return config, {text: values[path] for path, text in found.texts.items()}
+    config, chosen = completed(space, values, found, random_state)
+    return config, {text: chosen[path] for path, text in found.texts.items()}

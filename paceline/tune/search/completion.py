@@ -1,4 +1,4 @@
-"""Parameters that are worked out from others: `sample_from(lambda spec: spec.config.width * 2)`."""
+"""What a suggestion leaves open: domains are drawn from, then functions of the other parameters are called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError
 from paceline.tune.search.domains import Function
-from paceline.tune.search.paths import Path, assigned, holds_search, path_text
+from paceline.tune.search.paths import Found, Path, assigned, holds_search, path_text
+from paceline.tune.search.samplers import generator
 
 
 class _NotYetKnownError(Exception):
@@ -31,7 +32,7 @@ class Parameters(Mapping[str, Any]):
         return value
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name not in self._values:
+        if name.startswith("_") or name not in self._values:
             raise AttributeError(f"there is no parameter {name!r}{near_miss(name, [str(key) for key in self._values])}")
         return self[name]
 
@@ -56,7 +57,24 @@ class Spec(Parameters):
         return self.config if key == "config" else super().__getitem__(key)
 
 
-def worked_out(config: Mapping[str, Any], functions: Mapping[Path, Function], rng: random.Random) -> dict[Path, Any]:
+def completed(
+    space: Mapping[str, Any], values: Mapping[Path, Any], found: Found, random_state: Any = None
+) -> tuple[dict[str, Any], dict[Path, Any]]:
+    """The configuration with those values and, for all else that is searched, drawn ones; and all the values."""
+    missing = [path for path in found.texts if path not in values]
+    if not missing:
+        return assigned(space, values), dict(values)
+    rng = generator(random_state)
+    chosen = {**values, **{path: found.domains[path].draw(rng) for path in missing if path in found.domains}}
+    config = assigned(space, chosen)
+    functions = {path: found.functions[path] for path in missing if path in found.functions}
+    if functions:
+        results = _worked_out(config, functions, rng)
+        config, chosen = assigned(config, results), {**chosen, **results}
+    return config, chosen
+
+
+def _worked_out(config: Mapping[str, Any], functions: Mapping[Path, Function], rng: random.Random) -> dict[Path, Any]:
     """The values of the functions that `config` still holds at those paths.
 
     A function that asks for the value of another one is called again after it.
@@ -68,12 +86,13 @@ def worked_out(config: Mapping[str, Any], functions: Mapping[Path, Function], rn
         called = list(waiting.items())
         for path, function in called:
             try:
-                values[path] = function.draw(rng, spec)
+                value = function.draw(rng, spec)
             except _NotYetKnownError:
                 continue
             except Exception as error:
                 error.add_note(f"This was in the sample_from() function of the parameter {path_text(path)!r}.")
                 raise
+            values[path] = value._values if isinstance(value, Parameters) else value
             del waiting[path]
         if len(waiting) == len(called):
             names = ", ".join(repr(path_text(path)) for path in waiting)
