@@ -9,8 +9,8 @@ import os
 import pickle
 import sys
 import types
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
 
 from paceline.air.errors import SerializationError
 
@@ -25,13 +25,15 @@ def dumps(
     what: str,
     whom: str = "the workers",
     advice: str = "Create it inside the training function, or pass what is needed to create it.",
+    aside: Callable[[pickle.PickleBuffer], bool] | None = None,
 ) -> bytes:
     """Pickle `obj` by value where needed; `what` is how the user knows it, e.g. ``train_loop_config``.
 
-    `whom` and `advice` are for the message if that fails: who was to get it, and what to do instead.
+    `whom` and `advice` are for the message if that fails: who was to get it, and what to do instead. `aside` gets
+    the memory of arrays and the like; what it returns False for is not in the pickle (`load` needs it again).
     """
     try:
-        return _pickled(obj)
+        return _pickled(obj, aside)
     except Exception as error:
         path, culprit, reason = _find_culprit(obj, what, error)
         raise SerializationError(
@@ -39,9 +41,9 @@ def dumps(
         ) from None  # The pickler's own traceback says nothing that the reason does not say.
 
 
-def _pickled(obj: Any) -> bytes:
+def _pickled(obj: Any, aside: Callable[[pickle.PickleBuffer], bool] | None = None) -> bytes:
     buffer = io.BytesIO()
-    _pickler_class()(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(obj)
+    _pickler_class()(buffer, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=aside).dump(obj)
     return buffer.getvalue()
 
 
@@ -67,10 +69,15 @@ def _pickler_class() -> Any:
 def loads(data: bytes) -> Any:
     """Unpickle in a worker. Functions and classes of the user's script become members of this
     process's own `__main__`, so that pickling them again (torch.save, spawned helpers) works."""
+    return load(io.BytesIO(data))
+
+
+def load(file: BinaryIO, buffers: Iterable[Any] = ()) -> Any:
+    """The same from a file, with the memory that was put aside when it was pickled."""
     main = sys.modules.get("__main__")
     if main is None or not hasattr(main, MAIN_MARK):
-        return pickle.loads(data)
-    return _MainAdopter(data, main).load()
+        return pickle.load(file, buffers=buffers)
+    return _MainAdopter(file, buffers, main).load()
 
 
 def new_main_module(file: str | None) -> types.ModuleType:
@@ -89,8 +96,8 @@ class _MainAdopter(pickle.Unpickler):
     cloudpickle would give them a dictionary of their own, in which nothing can be found by name.
     """
 
-    def __init__(self, data: bytes, main: types.ModuleType) -> None:
-        super().__init__(io.BytesIO(data))
+    def __init__(self, file: BinaryIO, buffers: Iterable[Any], main: types.ModuleType) -> None:
+        super().__init__(file, buffers=buffers)
         self._globals = main.__dict__
         self._classes: list[type] = []
 

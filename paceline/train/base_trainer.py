@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from paceline.air import session as session_slot
 from paceline.air.checkpoint import Checkpoint
@@ -51,6 +52,13 @@ class BaseTrainer:
     """The fields of ScalingConfig that this trainer takes; a subclass may allow fewer."""
     _handles_checkpoint_freq: ClassVar[bool] = False
     _handles_checkpoint_at_end: ClassVar[bool] = False
+    _given: tuple[tuple[Any, ...], dict[str, Any]]
+    """What the constructor was called with: a search makes more trainers like this one, with changes."""
+
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
+        trainer = super().__new__(cls)
+        trainer._given = arguments, keywords
+        return trainer
 
     def __init__(
         self,
@@ -120,7 +128,13 @@ class BaseTrainer:
         spec = self.to_run_spec()
         _check_is_there(spec.resume_from)
         engine = choose_engine(spec.run_config.engine)
-        return drive(Run(spec, engine), raise_on_error)
+        result = drive(Run(spec, engine), raise_on_error)
+        if self._restore_path is None:  # the files of a run that is continued may come from elsewhere
+            self._made_here(result)
+        return result
+
+    def _made_here(self, result: Result) -> None:
+        """Every file of the result was written by a run of this trainer in this process."""
 
     def to_run_spec(self) -> RunSpec:
         """The complete description of the run that `fit()` makes."""
@@ -129,7 +143,7 @@ class BaseTrainer:
                 f"{type(self).__name__} runs in one process; num_workers={self.scaling_config.num_workers} needs a "
                 "DataParallelTrainer."
             )
-        return self._run_spec(_TrainerLoop(self), config={})
+        return self._run_spec(TrainerLoop(self), config={})
 
     def _run_spec(self, train: Callable[[], None], config: Mapping[str, Any], **parts: Any) -> RunSpec:
         return RunSpec(
@@ -145,13 +159,45 @@ class BaseTrainer:
             **parts,
         )
 
+    # -- for a search ---------------------------------------------------------------------
+
+    def as_trainable(self) -> Self:
+        """What a Tuner takes, and `tune.run`: the trainer itself."""
+        return self
+
+    def with_overrides(self, overrides: Mapping[str, Any], run_config: RunConfig | None = None) -> Self:
+        """A trainer like this one with other arguments: dicts are merged key by key, a scaling_config field by field.
+
+        Given as `run_config` it replaces this trainer's own.
+        """
+        given, keywords = self._given
+        arguments, keywords = list(given), dict(keywords)
+        names = self._positional_names()[: len(arguments)] if arguments else []
+        for name, value in overrides.items():
+            if name in names:
+                place = names.index(name)
+                arguments[place] = merged(arguments[place], value)
+            else:
+                keywords[name] = merged(keywords.get(name, getattr(self, name, None)), value)
+        if run_config is not None:
+            keywords["run_config"] = run_config
+        return type(self)(*arguments, **keywords)
+
+    @classmethod
+    def _positional_names(cls) -> list[str]:
+        """The constructor's arguments that may be given without their name."""
+        parameters = inspect.signature(cls).parameters.values()
+        return [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+
     @property
-    def as_trainable(self) -> NoReturn:
-        """Was for tuning, which is not there."""
-        raise AttributeError(
-            f"{type(self).__name__}.as_trainable() is for tuning, which is not in this version. Call fit() for each "
-            "set of parameters."
-        )
+    def _saves_by_itself(self) -> bool:
+        """Whether a checkpoint_frequency means something to it."""
+        return self._handles_checkpoint_freq
+
+    @classmethod
+    def _keywords_beside(cls) -> tuple[str, ...] | None:
+        """What may be given as `**keywords` of the constructor, if it has such; None: its own code decides."""
+        return None
 
     # -- continuing an earlier run --------------------------------------------------------
 
@@ -234,12 +280,13 @@ class BaseTrainer:
         return given
 
 
-class _TrainerLoop:
+class TrainerLoop:
     """Runs a trainer's own methods in the worker."""
 
     def __init__(self, trainer: BaseTrainer) -> None:
         # Callbacks observe in the driver and need not be able to travel.
         self.trainer = copy.copy(trainer)
+        self.trainer._given = (), {}
         self.trainer.run_config = copy.copy(trainer.run_config)
         self.trainer.run_config.callbacks = []
         self.trainer.run_config.stop = None
@@ -251,6 +298,23 @@ class _TrainerLoop:
         if isinstance(session, Session):
             session.preprocessor = self.trainer.preprocessor
         self.trainer.training_loop()
+
+
+def merged(own: Any, other: Any) -> Any:
+    """`other` laid over `own`: key by key for dicts, field by field for a ScalingConfig (`other` may be a dict)."""
+    if isinstance(own, ScalingConfig) and isinstance(other, ScalingConfig | Mapping):
+        return dataclasses.replace(own, **_settings_in(other))
+    if isinstance(own, Mapping) and isinstance(other, Mapping):
+        return {**own, **{name: merged(own.get(name), value) for name, value in other.items()}}
+    return other
+
+
+def _settings_in(scaling: ScalingConfig | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those that were chosen; the others say nothing."""
+    if isinstance(scaling, Mapping):
+        return scaling
+    values = {field.name: (getattr(scaling, field.name), field.default) for field in dataclasses.fields(scaling)}
+    return {name: value for name, (value, default) in values.items() if value != default}
 
 
 _Trial: TypeAlias = tuple[str, dict[str, Any], dict[str, Any]]

@@ -1,9 +1,9 @@
-"""TuneError: an experiment that did not come to what was asked of it."""
-
-from __future__ import annotations
+"""Errors that code ported from a tuning library catches by these names."""
 
 from paceline.air.errors import PacelineError
 
+__all__ = ["TuneError"]
+
 
 class TuneError(PacelineError, RuntimeError):
-    """An experiment failed, or none of its trials qualifies."""
+    """A search failed as a whole: trials of `tune.run` ended with errors, or `fail_fast` asked for it."""

@@ -185,14 +185,11 @@ class SklearnTrainer(BaseTrainer):
         }
         return replace(super().to_run_spec(), arguments=stored, backend_config=SklearnConfig())
 
-    def fit(self, *, raise_on_error: bool = True) -> Result:
-        """As for any trainer; what was fitted here is read back without asking for trust."""
-        result = super().fit(raise_on_error=raise_on_error)
-        if self._restore_path is None:  # the files of a run that is continued may come from elsewhere
-            for checkpoint in (result.checkpoint, *(each for each, _ in result.best_checkpoints)):
-                if isinstance(checkpoint, SklearnCheckpoint):
-                    checkpoint.made_here = True
-        return result
+    def _made_here(self, result: Result) -> None:
+        """What was fitted here is read back without asking for trust."""
+        for checkpoint in (result.checkpoint, *(each for each, _ in result.best_checkpoints)):
+            if isinstance(checkpoint, SklearnCheckpoint):
+                checkpoint.made_here = True
 
     @classmethod
     def _restored_arguments(

@@ -180,6 +180,14 @@ class TreeTrainer(DataParallelTrainer):
         for dataset, entries in (self.dmatrix_params or {}).items():
             check_entries(dataset, entries, self._matrix_keywords, self._column_keywords, str(self.label_column))
 
+    @property
+    def _saves_by_itself(self) -> bool:
+        return not self._has_function
+
+    @classmethod
+    def _keywords_beside(cls) -> tuple[str, ...]:
+        return (*cls._train_keywords, *cls._refused_keywords)  # the constructor says what is wrong with the latter
+
     # -- running ----------------------------------------------------------------------------
 
     def to_run_spec(self) -> RunSpec:

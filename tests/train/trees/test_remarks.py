@@ -48,7 +48,7 @@ def test_a_ranking_needs_the_queries_of_every_dataset(library: Library) -> None:
 
 @both_libraries
 def test_names_that_there_were(library: Library) -> None:
-    with pytest.raises(AttributeError, match="tuning, which is not in this version"):
-        library.trainer(binary()).as_trainable()
+    trainer = library.trainer(binary())
+    assert trainer.as_trainable() is trainer
     with pytest.raises(AttributeError, match=r"gbdt_trainer is not in this version; what there is: .*\.xgboost"):
         paceline.train.gbdt_trainer  # noqa: B018

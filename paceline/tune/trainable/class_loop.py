@@ -1,0 +1,82 @@
+"""How a Trainable class runs in the worker of its trial."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.air import session as session_slot
+from paceline.air.errors import SessionMisuseError, StopTraining
+from paceline.run.session import Session
+from paceline.tune.trainable.trainable import Trainable
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+
+DONE = "done"
+SHOULD_CHECKPOINT = "should_checkpoint"
+"""Keys of a result by which a step says: this was the last one; save now."""
+
+
+@dataclass(frozen=True)
+class ClassLoop:
+    """Steps a Trainable until it is done or stopped, and sees to its checkpoints."""
+
+    make: Callable[[dict[str, Any]], Trainable]
+    """The class."""
+    config: Mapping[str, Any]
+    checkpoint_frequency: int = 0
+    checkpoint_at_end: bool = False
+
+    def __call__(self) -> None:
+        session = session_slot.current()
+        if not isinstance(session, Session):
+            raise SessionMisuseError("A trial's loop runs in the worker that a Tuner started.")
+        trainable = self.make(dict(self.config))
+        try:
+            resumed = session.get_checkpoint()
+            if resumed is not None:
+                trainable.restore(resumed)
+            trainable._continue_at(session.rows_before)  # the trial's own count, also after a donor's checkpoint
+            self._train(trainable, session)
+        finally:
+            trainable.stop()
+
+    def _train(self, trainable: Trainable, session: Session) -> None:
+        done = False
+        while not done:
+            metrics = trainable._advance()
+            done = bool(metrics.get(DONE))
+            saves = self._is_due(trainable.iteration, metrics) or (done and self.checkpoint_at_end)
+            try:
+                with _checkpoint(trainable, session, wanted=saves) as checkpoint:
+                    session.report(metrics, checkpoint)
+            except StopTraining:
+                # Only now is it known that this row is the last one.
+                if self.checkpoint_at_end and not saves:
+                    with _checkpoint(trainable, session) as checkpoint:
+                        if checkpoint is not None:
+                            session.add_checkpoint(checkpoint)
+                raise
+
+    def _is_due(self, iteration: int, metrics: Mapping[str, Any]) -> bool:
+        by_count = self.checkpoint_frequency and iteration % self.checkpoint_frequency == 0
+        return bool(by_count or metrics.get(SHOULD_CHECKPOINT))
+
+
+@contextmanager
+def _checkpoint(trainable: Trainable, session: Session, *, wanted: bool = True) -> Iterator[Checkpoint | None]:
+    """The trainable's state, in files that live until the run has them."""
+    if not wanted:
+        yield None
+        return
+    # In the trial's directory, so that the run can take the files over by a rename.
+    directory = tempfile.mkdtemp(prefix=".checkpoint_", dir=session.trial_dir)
+    try:
+        yield trainable._checkpoint_in(directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

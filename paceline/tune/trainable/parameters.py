@@ -1,0 +1,80 @@
+"""with_parameters: give a trainable large objects beside its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.air.errors import ConfigError
+from paceline.train.base_trainer import BaseTrainer
+from paceline.tune.registry import get_trainable
+from paceline.tune.trainable.function import call_form
+from paceline.tune.trainable.resources import Resources
+from paceline.tune.trainable.trainable import Trainable
+
+
+@dataclass(frozen=True)
+class BoundFunction:
+    """A function trainable with what it was given besides: keywords, resources."""
+
+    function: Callable[..., Any]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    resources: Resources | None = None
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.function(*arguments, **{**self.parameters, **keywords})
+
+    @property
+    def __name__(self) -> str:
+        return function_name(self.function)
+
+
+def with_parameters(trainable: Any, **parameters: Any) -> Any:
+    """A trainable that gets `parameters` too: a function as keywords, a Trainable class in its setup().
+
+        def train(config, data): ...
+
+        Tuner(tune.with_parameters(train, data=frame), param_space=...)
+
+    They are pickled once for all trials, not with each configuration. Arrays of numpy, and what is made of such, are
+    in memory once for all trials; a trial that writes to one has a copy of its own of what it changed.
+    """
+    if isinstance(trainable, str):
+        trainable = get_trainable(trainable)
+    if isinstance(trainable, BaseTrainer):
+        raise ConfigError(
+            f"with_parameters() takes a function or a Trainable class, not a {type(trainable).__name__}: give it its "
+            "data as datasets=, and other values as train_loop_config=."
+        )
+    if isinstance(trainable, type) and issubclass(trainable, Trainable):
+        return _class_with(trainable, parameters)
+    if not callable(trainable) or isinstance(trainable, type):
+        raise ConfigError(f"with_parameters() takes a function or a Trainable class, not {trainable!r}.")
+    if isinstance(trainable, BoundFunction):
+        bound = BoundFunction(trainable.function, {**trainable.parameters, **parameters}, trainable.resources)
+    else:
+        bound = BoundFunction(trainable, parameters)
+    call_form(bound.function, bound.parameters, bound.__name__)  # a misspelt name is told here
+    return bound
+
+
+def _class_with(trainable: Any, parameters: dict[str, Any]) -> Any:
+    def setup(self: Any, config: dict[str, Any], **more: Any) -> None:
+        trainable.setup(self, config, **{**parameters, **more})
+
+    made = type(trainable)(
+        trainable.__name__,
+        (trainable,),
+        {"setup": setup, "__module__": trainable.__module__, "__doc__": trainable.__doc__},
+    )
+    # It is not found under the name of the class that it stands for: pickle sends it whole.
+    made.__qualname__ = f"with_parameters.<locals>.{trainable.__qualname__}"
+    return made
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """How a function is called in directories and messages."""
+    while hasattr(function, "func") and not hasattr(function, "__name__"):  # functools.partial
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))

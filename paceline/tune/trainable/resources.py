@@ -1,0 +1,85 @@
+"""with_resources: what each trial needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from paceline.air.config import ScalingConfig
+from paceline.air.errors import ConfigError
+from paceline.air.resources import PlacementGroupFactory, checked_resources
+
+Resources: TypeAlias = PlacementGroupFactory | Callable[..., Any]
+"""The same for all trials, or a function of the configuration."""
+_SPELLINGS = {"cpu": "CPU", "gpu": "GPU"}
+
+
+def with_resources(trainable: Any, resources: Any) -> Any:
+    """A trainable whose trials need `resources`: {"CPU": 2, "GPU": 0.5}, a PlacementGroupFactory, a ScalingConfig, or
+    a function that gives one of these for a configuration. As many trials run at a time as the machine has room for.
+    """
+    from paceline.train.base_trainer import BaseTrainer
+    from paceline.tune.registry import get_trainable
+    from paceline.tune.trainable.parameters import BoundFunction
+    from paceline.tune.trainable.trainable import Trainable
+
+    wanted = as_resources(resources)
+    if isinstance(trainable, str):
+        trainable = get_trainable(trainable)
+    if isinstance(trainable, BaseTrainer):
+        raise ConfigError(
+            f"with_resources() takes a function or a Trainable class, not a {type(trainable).__name__}: a trainer says "
+            "what it needs by scaling_config=, which may also be in the param_space."
+        )
+    if isinstance(trainable, type) and issubclass(trainable, Trainable):
+        return _class_with(trainable, wanted)
+    if isinstance(trainable, BoundFunction):
+        return BoundFunction(trainable.function, trainable.parameters, wanted)
+    if not callable(trainable) or isinstance(trainable, type):
+        raise ConfigError(f"with_resources() takes a function or a Trainable class, not {trainable!r}.")
+    return BoundFunction(trainable, resources=wanted)
+
+
+def _class_with(trainable: Any, wanted: Resources) -> Any:
+    def default_resource_request(cls: Any, config: dict[str, Any]) -> PlacementGroupFactory:
+        return resources_for(wanted, config)
+
+    made = type(trainable)(
+        trainable.__name__,
+        (trainable,),
+        {
+            "default_resource_request": classmethod(default_resource_request),
+            "__module__": trainable.__module__,
+            "__doc__": trainable.__doc__,
+        },
+    )
+    made.__qualname__ = f"with_resources.<locals>.{trainable.__qualname__}"
+    return made
+
+
+def as_resources(resources: Any) -> Resources:
+    """What the user gave, in one of two forms; ConfigError for anything else."""
+    if isinstance(resources, PlacementGroupFactory):
+        return resources
+    if isinstance(resources, ScalingConfig):
+        return resources.as_placement_group_factory()
+    if isinstance(resources, Mapping):
+        amounts = checked_resources(resources, "resources")
+        return PlacementGroupFactory([{_SPELLINGS.get(name, name): amount for name, amount in amounts.items()}])
+    if callable(resources):
+        function: Callable[..., Any] = resources
+        return function
+    raise ConfigError(
+        f"resources must be a dict such as {{'CPU': 2}}, a PlacementGroupFactory, a ScalingConfig or a function of the "
+        f"configuration, not {resources!r}."
+    )
+
+
+def resources_for(resources: Resources, config: dict[str, Any]) -> PlacementGroupFactory:
+    """What the trial with this configuration needs."""
+    if isinstance(resources, PlacementGroupFactory):
+        return resources
+    given = as_resources(resources(config))
+    if not isinstance(given, PlacementGroupFactory):
+        raise ConfigError(f"The function given as resources returned {given!r}: return a dict such as {{'CPU': 2}}.")
+    return given

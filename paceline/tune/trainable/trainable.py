@@ -1,0 +1,219 @@
+"""Trainable: the class API of a trial. It also works by itself: `t = MyTrainable(config); t.train()`."""
+
+from __future__ import annotations
+
+import copy
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.air import session
+from paceline.air.constants import CHECKPOINT_ID_KEY, PREPROCESSOR_KEY, TIMESTAMP_KEY
+from paceline.air.errors import MetricError
+from paceline.storage.run_dir import default_storage_root, experiment_dir_name
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.air.resources import PlacementGroupFactory
+    from paceline.run.rows import RowFiller
+
+_NOTE = "trainable"
+"""Among the notes of a checkpoint: what was saved, and at which iteration."""
+_ADDED = (TIMESTAMP_KEY, PREPROCESSOR_KEY, CHECKPOINT_ID_KEY)
+"""What a report adds to the dict of a checkpoint."""
+
+
+class Trainable:
+    """Derive from it, and define `setup` and `step`; `save_checkpoint` and `load_checkpoint` to be able to go on.
+
+        class Quadratic(tune.Trainable):
+            def setup(self, config):
+                self.x = config["x"]
+
+            def step(self):
+                self.x *= 0.9
+                return {"score": self.x**2}
+
+            def save_checkpoint(self, checkpoint_dir):
+                return {"x": self.x}
+
+            def load_checkpoint(self, checkpoint):
+                self.x = checkpoint["x"]
+
+    A trial calls `step` until it is stopped, or until a result says {"done": True}.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
+        self.config: dict[str, Any] = dict(config or {})
+        self._iteration = 0
+        self._time_s = 0.0
+        """Spent in step(), in this object and those before it that it was restored from."""
+        self._filler: RowFiller | None = None
+        self._own_logdir: str | None = None
+        self.setup(copy.deepcopy(self.config))
+
+    # -- what a subclass defines ----------------------------------------------------------
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Prepare; called once, before everything else."""
+
+    def step(self) -> dict[str, Any]:
+        """One iteration; gives its metrics."""
+        raise NotImplementedError(f"{type(self).__name__} must define step().")
+
+    def save_checkpoint(self, checkpoint_dir: str) -> Any:
+        """Write the state into the directory, or return it as a dict."""
+        raise NotImplementedError(
+            f"{type(self).__name__} was to be saved, but defines no save_checkpoint(self, checkpoint_dir)."
+        )
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Take up the state of `save_checkpoint`: the dict that it returned, else the path of the directory."""
+        raise NotImplementedError(
+            f"{type(self).__name__} was to go on from a checkpoint, but defines no load_checkpoint(self, checkpoint)."
+        )
+
+    def cleanup(self) -> None:
+        """Give back what `setup` took; called once, at the end, however it came about."""
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Take up another configuration without being made anew; True if that was done."""
+        return False
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory | None:
+        """What a trial with this configuration needs; None: one CPU."""
+        return None
+
+    # -- what is called from outside ------------------------------------------------------
+
+    def train(self) -> dict[str, Any]:
+        """Do one step; gives its metrics with the iteration, the times and so on."""
+        filler = self._filler = self._filler or self._new_filler()
+        metrics = self._advance()
+        return filler.fill(self._iteration, metrics, time.time(), self._time_s - filler.start_time_s)
+
+    def _advance(self) -> dict[str, Any]:
+        """Do one step and count it; gives the user's own metrics."""
+        began = time.monotonic()
+        metrics = self.step()
+        self._time_s += time.monotonic() - began
+        if not isinstance(metrics, Mapping):
+            raise MetricError(f"{type(self).__name__}.step() returned {metrics!r}: return a dict of metrics.")
+        self._iteration += 1
+        return dict(metrics)
+
+    def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> str:
+        """Write a checkpoint; gives its directory, by default one in `logdir`."""
+        path = Path(checkpoint_dir or os.path.join(self.logdir, f"checkpoint_{self._iteration:06d}"))
+        path.mkdir(parents=True, exist_ok=True)
+        checkpoint = self._checkpoint_in(str(path))
+        if checkpoint.kind != "local_path":
+            checkpoint.to_directory(str(path))
+        return str(path)
+
+    def _checkpoint_in(self, directory: str) -> Checkpoint:
+        """A checkpoint of the present state; files of it are in `directory`, which exists."""
+        from paceline.air.checkpoint import Checkpoint
+
+        state = self.save_checkpoint(directory)
+        if isinstance(state, dict):
+            checkpoint = Checkpoint.from_dict(state)
+        elif state is None or _same_place(state, directory):
+            checkpoint = Checkpoint.from_directory(directory)
+        else:
+            raise TypeError(
+                f"{type(self).__name__}.save_checkpoint() returned {state!r}: return a dict, or write files into "
+                "checkpoint_dir and return nothing."
+            )
+        note = {"iteration": self._iteration, "time_s": self._time_s, "dict": isinstance(state, dict)}
+        checkpoint.set_metadata({_NOTE: note})
+        return checkpoint
+
+    def restore(self, checkpoint: str | os.PathLike[str] | Checkpoint) -> None:
+        """Go on from a checkpoint of `save`, or of a trial."""
+        from paceline.air.checkpoint import Checkpoint
+
+        if not isinstance(checkpoint, Checkpoint):
+            checkpoint = Checkpoint.from_directory(checkpoint)
+        note = checkpoint.get_metadata().get(_NOTE, {})
+        if note.get("dict"):
+            state = checkpoint.to_dict()
+            self.load_checkpoint({name: value for name, value in state.items() if name not in _ADDED})
+        else:
+            with checkpoint.as_directory() as directory:
+                self.load_checkpoint(directory)
+        self._continue_at(int(note.get("iteration") or 0), float(note.get("time_s") or 0.0))
+
+    def _continue_at(self, iteration: int, time_s: float | None = None) -> None:
+        """Count on from an iteration."""
+        self._iteration = iteration
+        self._time_s = self._time_s if time_s is None else time_s
+        self._filler = None
+
+    def stop(self) -> None:
+        """The end: gives `cleanup` its turn."""
+        self.cleanup()
+
+    # -- what a subclass may ask ----------------------------------------------------------
+
+    @property
+    def iteration(self) -> int:
+        """How many steps are done, those before a restore included."""
+        return self._iteration
+
+    @property
+    def training_iteration(self) -> int:
+        return self._iteration
+
+    @property
+    def trial_id(self) -> str:
+        current = session.current()
+        return current.trial_id if current is not None else "default"
+
+    @property
+    def trial_name(self) -> str:
+        current = session.current()
+        return current.trial_name if current is not None else type(self).__name__
+
+    @property
+    def trial_resources(self) -> PlacementGroupFactory | None:
+        return session.get_trial_resources() if session.current() is not None else None
+
+    @property
+    def logdir(self) -> str:
+        """The trial's directory; outside a trial one is made under the results directory."""
+        current = session.current()
+        if current is not None:
+            return current.trial_dir
+        if self._own_logdir is None:
+            self._own_logdir = _new_directory(type(self).__name__)
+        return self._own_logdir
+
+    def _new_filler(self) -> RowFiller:
+        from paceline.run.rows import RowFiller, node_ip
+        from paceline.run.spec import TrialIdentity
+
+        return RowFiller(
+            identity=TrialIdentity(self.trial_id, "default"),
+            config=self.config,
+            hostname=socket.gethostname(),
+            node_ip=node_ip(),
+            pid=os.getpid(),
+            start_iteration=self._iteration,
+            start_time_s=self._time_s,
+        )
+
+
+def _same_place(state: Any, directory: str) -> bool:
+    return isinstance(state, str | os.PathLike) and os.path.realpath(state) == os.path.realpath(directory)
+
+
+def _new_directory(name: str) -> str:
+    root = default_storage_root()
+    root.mkdir(parents=True, exist_ok=True)
+    return tempfile.mkdtemp(prefix=f"{experiment_dir_name(name)}_", dir=root)
