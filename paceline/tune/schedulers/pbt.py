@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.air.checks import check_bool, is_number, warn_at_users_line
+from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.run.trial import Trial
 from paceline.tune.schedulers.pbt_explore import Mutations, check_mutations, copied, explored, filled
@@ -17,8 +18,6 @@ from paceline.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Restart, Row, TrialScheduler, number_of
 
 __all__ = ["PopulationBasedTraining", "PopulationBasedTrainingReplay"]
-
-ITERATION = "training_iteration"
 
 ExploreFunction = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -113,10 +112,10 @@ class PopulationBasedTraining(TrialScheduler):
 
     @property
     def result_keys(self) -> tuple[str, ...]:
-        return (self._time_attr, self._metric or "", ITERATION)
+        return (self._time_attr, self._metric or "", TRAINING_ITERATION)
 
     def checkpoint_every(self) -> int:
-        return max(1, int(self._interval)) if self._time_attr == ITERATION else 1
+        return max(1, int(self._interval)) if self._time_attr == TRAINING_ITERATION else 1
 
     def set_seed(self, seed: int) -> None:
         self._seed = seed
@@ -131,7 +130,7 @@ class PopulationBasedTraining(TrialScheduler):
         if time is None or score is None:
             return self._without(self._time_attr if time is None else self._metric, trial)
         member = self._members[trial]
-        member.iteration = int(number_of(result, ITERATION) or 0)
+        member.iteration = int(number_of(result, TRAINING_ITERATION) or 0)
         if time < self._burn_in or time - member.time < self._interval:
             return self.CONTINUE
         self._take_turn(trial, member, time, score)
@@ -180,8 +179,8 @@ class PopulationBasedTraining(TrialScheduler):
     def _take_turn(self, trial: Trial, member: Member, time: float, score: float) -> None:
         member.time, member.score = time, score
 
-    def _new_config(self, donor: Trial, rng: random.Random) -> dict[str, Any]:
-        """The donor's configuration, changed."""
+    def _new_config(self, trial: Trial, donor: Trial, rng: random.Random) -> dict[str, Any]:
+        """The donor's configuration, changed for `trial`."""
         return explored(donor.config, self._mutations, rng, resample_probability=self._resample, factors=self._factors)
 
     def _quantiles(self) -> tuple[list[Trial], list[Trial]]:
@@ -203,7 +202,7 @@ class PopulationBasedTraining(TrialScheduler):
                 "least once per perturbation_interval."
             )
             return None
-        config = self._new_config(donor, rng)
+        config = self._new_config(trial, donor, rng)
         if self._custom_explore is not None:
             config = self._custom_explore(copied(config))
             if not isinstance(config, dict):

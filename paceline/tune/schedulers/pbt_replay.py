@@ -6,12 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.run.trial import Trial
 from paceline.tune.schedulers.pbt_log import changes, read_policy
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Restart, Row, TrialScheduler, number_of
-
-ITERATION = "training_iteration"
 
 
 class PopulationBasedTrainingReplay(TrialScheduler):
@@ -33,7 +32,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
 
     @property
     def result_keys(self) -> tuple[str, ...]:
-        return (ITERATION,)
+        return (TRAINING_ITERATION,)
 
     def checkpoint_every(self) -> int:
         return 1
@@ -48,7 +47,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
         trial.config = _over(trial.config, self._start)
 
     def on_trial_result(self, controller: Controller, trial: Trial, result: Row) -> Decision:
-        iteration = number_of(result, ITERATION) or 0
+        iteration = number_of(result, TRAINING_ITERATION) or 0
         due = self._applied
         while due < len(self._changes) and self._changes[due][0] <= iteration:
             due += 1
