@@ -11,8 +11,7 @@ from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
 from paceline.air.metrics import flattened
 from paceline.run.nested import nested_get
 from paceline.run.progress import duration_text
-from paceline.run.terminal import printable
-from paceline.tune.progress.texts import column_names, shown_value
+from paceline.tune.progress.texts import column_names, one_line, shown_value
 
 if TYPE_CHECKING:
     from paceline.run.trial import Trial
@@ -30,6 +29,8 @@ class Column:
     cell: Callable[[Trial], str]
     rank: int = 0
     right: bool = False
+    whole: bool = False
+    """Never cut: part of it would be of no use."""
 
 
 def parameter_columns(trials: Iterable[Trial], named: Mapping[str, str] | None = None) -> list[Column]:
@@ -57,24 +58,26 @@ def inferred_metrics(trials: Iterable[Trial], limit: int) -> list[str]:
     """The first few numbers that the trials' rows report beside what is filled in."""
     found: dict[str, None] = {}
     for trial in trials:
+        if len(found) >= limit:
+            break
         own = (item for item in trial.last_result.items() if item[0] not in AUTOFILLED_KEYS)
         for key, value in flattened(dict(islice(own, _MOST_METRICS_LOOKED_AT))).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 found[key] = None
-                if len(found) >= limit:
-                    return list(found)
-    return list(found)
+    return list(found)[:limit]
 
 
 def table_lines(columns: Sequence[Column], trials: Sequence[Trial], width: int, longest: int) -> list[str]:
-    """A heading and a line per trial, none wider than `width`; cells are cut at `longest`."""
+    """A heading and a line per trial, none wider than `width`; cells are cut at `longest` columns."""
     texts: dict[Column, list[str]] = {}
     room = width
     for column in sorted(columns, key=lambda column: column.rank):
-        if room <= len(_GAP):
+        if texts and room <= len(_GAP):
             break
-        cells = [printable(column.title), *(column.cell(trial) for trial in trials)]
-        cells = aligned([clipped(cell, longest) for cell in cells], column.right)
+        cells = [one_line(column.title), *(column.cell(trial) for trial in trials)]
+        if not column.whole:
+            cells = [clipped(cell, longest) for cell in cells]
+        cells = aligned(cells, column.right)
         needed = cell_width(cells[0]) + (len(_GAP) if texts else 0)
         if needed <= room:
             texts[column] = cells

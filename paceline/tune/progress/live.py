@@ -14,7 +14,15 @@ from paceline.run.live_progress import DRAW_INTERVAL_S, PrefixedOutput, VisibleC
 from paceline.run.terminal import GuardedWriter, printable
 from paceline.tune.progress.base import ExperimentProgress, ExperimentSummary, ExperimentView
 from paceline.tune.progress.columns import Column, cell_width, clipped, metric_columns, parameter_columns, table_lines
-from paceline.tune.progress.texts import closing_lines, error_line, facts, output_prefix, short_name, start_line
+from paceline.tune.progress.texts import (
+    closing_lines,
+    error_line,
+    facts,
+    one_line,
+    output_prefix,
+    short_name,
+    start_line,
+)
 
 if TYPE_CHECKING:
     from paceline.run.trial import Trial
@@ -99,8 +107,8 @@ class LiveExperimentProgress(ExperimentProgress):
 
 def frame_lines(view: ExperimentView, width: int, height: int) -> list[Text]:
     """What one drawing shows: at most `height` lines, none wider than `width`."""
-    head = [Text(line, "bold") for line in _wrapped([printable(view.name), *facts(view)], width)]
-    if scheduler := printable(view.scheduler_info().partition("\n")[0]):
+    head = [Text(line, "bold") for line in _wrapped([one_line(view.name), *facts(view)], width)]
+    if scheduler := one_line(view.scheduler_info()):
         head.append(Text(clipped(scheduler, width), "dim"))
     room = height - len(head) - 3  # an empty line, the heading, and what is left out
     trials = shown_trials(view, room)

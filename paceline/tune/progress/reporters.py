@@ -14,14 +14,14 @@ from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.run.nested import nested_get
 from paceline.run.progress import duration_text
-from paceline.run.terminal import GuardedWriter, printable
+from paceline.run.terminal import GuardedWriter
 from paceline.tune.progress.columns import Column, metric_columns, parameter_columns, table_lines
 from paceline.tune.progress.texts import parameters_text, shown_value
 
 if TYPE_CHECKING:
     from paceline.run.trial import Trial
 
-_ORDER = ("RUNNING", "PAUSED", "PENDING", "TERMINATED", "ERROR")
+_ORDER = ("RUNNING", "PAUSED", "TERMINATED", "ERROR", "PENDING")
 _WIDEST_TABLE = 400
 
 
@@ -54,7 +54,7 @@ class ProgressReporter:
         raise NotImplementedError(f"{type(self).__name__} needs a method report(self, trials, done, *sys_info).")
 
 
-class _TableReporter(ProgressReporter):
+class TableReporter(ProgressReporter):
     """What the reporters of this module have in common: the text of a report, and when one is due."""
 
     def __init__(
@@ -81,6 +81,8 @@ class _TableReporter(ProgressReporter):
         """
         self._metric_columns = None if metric_columns is None else _titles(metric_columns, "metric_columns")
         self._parameter_columns = None if parameter_columns is None else _titles(parameter_columns, "parameter_columns")
+        self._added_metrics: dict[str, str] = {}
+        self._added_parameters: dict[str, str] = {}
         self._total_samples = total_samples
         self._max_progress_rows = whole_number(max_progress_rows, "max_progress_rows", least=1)
         self._max_error_rows = whole_number(max_error_rows, "max_error_rows", least=1)
@@ -119,12 +121,12 @@ class _TableReporter(ProgressReporter):
         return True
 
     def add_metric_column(self, metric: str, representation: str | None = None) -> None:
-        """Show another metric. The first one replaces the columns that are shown by themselves."""
-        self._metric_columns = _added(self._metric_columns, metric, representation)
+        """Show another metric beside the others."""
+        self._added_metrics[metric] = metric if representation is None else representation
 
     def add_parameter_column(self, parameter: str, representation: str | None = None) -> None:
-        """Show another parameter. The first one replaces the columns that are shown by themselves."""
-        self._parameter_columns = _added(self._parameter_columns, parameter, representation)
+        """Show another parameter beside the others."""
+        self._added_parameters[parameter] = parameter if representation is None else representation
 
     def should_report(self, trials: list[Trial], done: bool = False) -> bool:
         now = time.monotonic()
@@ -155,14 +157,17 @@ class _TableReporter(ProgressReporter):
         if self._sort_by_metric and self._metric:
             ordered = sorted(trials, key=self._goodness, reverse=True)
         else:
-            ordered = [trial for members in groups.values() for trial in members]
+            ordered = [trial for members in groups.values() for trial in reversed(members)]
         shown = ordered[: self._max_progress_rows]
         columns = [
-            Column("trial", str),
+            Column("trial", str, whole=True),
             Column("status", lambda trial: trial.status),
             *parameter_columns(shown, self._parameter_columns),
+            *parameter_columns(shown, self._added_parameters),
             *metric_columns(shown, self._metric, self._infer_limit, self._metric_columns),
+            *metric_columns(shown, self._metric, 0, self._added_metrics),
         ]
+        columns = list({column.title: column for column in columns}.values())  # an added one may be shown anyway
         lines = table_lines(columns, shown, _WIDEST_TABLE, self._max_column_length)
         if len(ordered) > len(shown):
             lines.append(f"… {len(ordered) - len(shown)} more trials")
@@ -171,11 +176,11 @@ class _TableReporter(ProgressReporter):
     def _error_table(self, failed: list[Trial]) -> list[str]:
         shown = failed[: self._max_error_rows]
         columns = [
-            Column("failed trial", str),
+            Column("failed trial", str, whole=True),
             Column("iter", lambda trial: str(trial.last_result.get(TRAINING_ITERATION, 0)), right=True),
-            Column("error file", lambda trial: f"{trial.local_path}/error.txt"),
+            Column("error file", lambda trial: f"{trial.local_path}/error.txt", whole=True),
         ]
-        lines = table_lines(columns, shown, sys.maxsize, sys.maxsize)  # a path that is cut is of no use
+        lines = table_lines(columns, shown, sys.maxsize, self._max_column_length)
         if len(failed) > len(shown):
             lines.append(f"… {len(failed) - len(shown)} more failed")
         return lines
@@ -194,14 +199,14 @@ class _TableReporter(ProgressReporter):
         return -value if self._mode == "min" else value
 
 
-class CLIReporter(_TableReporter):
+class CLIReporter(TableReporter):
     """Prints tables of the trials to standard output."""
 
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
         GuardedWriter(sys.stdout).write(self._text(trials, done, sys_info))
 
 
-class JupyterNotebookReporter(_TableReporter):
+class JupyterNotebookReporter(TableReporter):
     """Shows the tables in the notebook's cell; with `overwrite`, in one place. Elsewhere it prints them."""
 
     def __init__(self, overwrite: bool = True, **columns_and_limits: Any) -> None:
@@ -241,10 +246,4 @@ def _titles(columns: Any, what: str) -> dict[str, str]:
     for key, title in titles.items():
         if not isinstance(key, str) or not isinstance(title, str):
             raise ConfigError(f"{what} holds {key!r}: {title!r}, but names and titles of columns are strings.")
-    return {key: printable(title) for key, title in titles.items()}
-
-
-def _added(columns: dict[str, str] | None, key: str, title: str | None) -> dict[str, str]:
-    if columns is not None and key in columns:
-        raise ConfigError(f"There is a column for {key!r} already.")
-    return {**(columns or {}), key: key if title is None else title}
+    return titles

@@ -35,7 +35,12 @@ def shown_value(value: object) -> str:
     """A parameter or metric in a few characters. A parameter may be any object, of any size."""
     if not isinstance(value, str | int | float) and value is not None:
         value = getattr(value, "__name__", None) or reprlib.repr(value)
-    return printable(value_text(value))
+    return one_line(value_text(value))
+
+
+def one_line(text: str) -> str:
+    """Text of the user's as it can stand in a line of ours: harmless, without breaks and tabs."""
+    return " ".join(printable(text).split())
 
 
 def parameters_text(parameters: Mapping[str, Any], limit: int = _PARAMETERS_IN_A_LINE) -> str:
@@ -47,7 +52,7 @@ def parameters_text(parameters: Mapping[str, Any], limit: int = _PARAMETERS_IN_A
 def column_names(paths: list[str]) -> dict[str, str]:
     """The last component of each path, or the whole path where that is not clear."""
     last = [path.rpartition("/")[2] for path in paths]
-    return {path: printable(name if last.count(name) == 1 else path) for path, name in zip(paths, last, strict=True)}
+    return {path: one_line(name if last.count(name) == 1 else path) for path, name in zip(paths, last, strict=True)}
 
 
 def trial_line(trial: Trial, metric: str | None) -> str:
@@ -55,13 +60,13 @@ def trial_line(trial: Trial, metric: str | None) -> str:
     row = trial.last_result
     parts = [parameters_text(trial.evaluated_params)] if trial.evaluated_params else []
     if metric is not None and (value := nested_get(row, metric)) is not None:
-        parts.append(f"{metric} {shown_value(value)}")
+        parts.append(f"{one_line(metric)} {shown_value(value)}")
     parts.append(f"iteration {row.get(TRAINING_ITERATION, 0)}")
     return f"{trial} {trial.status}: {', '.join(parts)}"
 
 
 def error_line(trial: Trial, error: str) -> str:
-    said = printable(error)
+    said = one_line(error)
     said = said if len(said) <= _LONGEST_ERROR else f"{said[:_LONGEST_ERROR]}…"
     return f"{trial}: {said or 'failed'} (log: {trial.local_path}/logs)"
 
@@ -79,8 +84,8 @@ def facts(view: ExperimentView) -> Iterator[str]:
     if resources := resources_text(view):
         yield resources
     best, value = view.best_trial(), view.best_value()
-    if best is not None:
-        yield f"best {view.metric} {shown_value(value)} (trial {short_name(best)})"
+    if best is not None and view.metric is not None:
+        yield f"best {one_line(view.metric)} {shown_value(value)} (trial {short_name(best)})"
 
 
 def resources_text(view: ExperimentView) -> str:
@@ -104,8 +109,8 @@ def closing_lines(view: ExperimentView, summary: ExperimentSummary) -> Iterator[
     listed = ", ".join(endings) or "no trials"
     yield f"{view.name} {summary.status} after {duration_text(view.elapsed_s())}: {listed}"
     best, value = view.best_trial(), view.best_value()
-    if best is not None:
-        yield f"Best trial: {best}, {view.metric} {shown_value(value)}"
+    if best is not None and view.metric is not None:
+        yield f"Best trial: {best}, {one_line(view.metric)} {shown_value(value)}"
         if best.evaluated_params:
             yield f"  parameters: {parameters_text(best.evaluated_params, _PARAMETERS_IN_SUMMARY)}"
         yield f"  files: {best.path}"
