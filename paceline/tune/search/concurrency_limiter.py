@@ -1,0 +1,110 @@
+"""Lets a searcher have only so many trials at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paceline.air.checks import check_bool, whole_number
+from paceline.air.errors import ConfigError
+from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion
+
+
+class ConcurrencyLimiter(Searcher):
+    """Asks `searcher` for a configuration only while fewer than `max_concurrent` of its trials are unfinished.
+
+    A searcher that learns from results suggests better when fewer results are outstanding.
+
+    batch: hold results back until the whole batch of `max_concurrent` trials has finished,
+    then tell all of them and start the next batch.
+    """
+
+    def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
+        if not isinstance(searcher, Searcher):
+            raise ConfigError(f"ConcurrencyLimiter limits a Searcher, not {searcher!r}.")
+        check_bool(batch, "batch")
+        super().__init__(searcher.metric, searcher.mode)
+        self.searcher = searcher
+        self.max_concurrent = whole_number(max_concurrent, "max_concurrent", least=1)
+        self.batch = batch
+        self._unfinished: set[str] = set()
+        self._held_back: dict[str, tuple[Mapping[str, Any] | None, bool]] = {}
+
+    @property
+    def metric(self) -> Metric:
+        return self.searcher.metric
+
+    @property
+    def mode(self) -> Mode:
+        return self.searcher.mode
+
+    @property
+    def wants_results(self) -> bool:
+        return self.searcher.wants_results
+
+    @property
+    def total_samples(self) -> int | None:
+        return self.searcher.total_samples
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        self.searcher.set_max_concurrency(self.max_concurrent)
+        return self.searcher.set_search_properties(metric, mode, config, **spec)
+
+    def set_seed(self, seed: int) -> None:
+        self.searcher.set_seed(seed)
+
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        """The smaller of the two limits holds."""
+        self.max_concurrent = min(self.max_concurrent, max_concurrent)
+        return True
+
+    def suggest(self, trial_id: str) -> Suggestion:
+        if len(self._unfinished) + len(self._held_back) >= self.max_concurrent:
+            return None
+        suggestion = self.searcher.suggest(trial_id)
+        if isinstance(suggestion, dict):
+            self._unfinished.add(trial_id)
+        elif self._held_back and not self._unfinished:
+            # A batch that the searcher cannot fill would never be told, and the searcher never go on.
+            self._tell_batch()
+            return self.suggest(trial_id)
+        return suggestion
+
+    def remember(self, trial_id: str, config: dict[str, Any]) -> None:
+        self.searcher.remember(trial_id, config)
+        self._unfinished.add(trial_id)
+
+    def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
+        self.searcher.on_trial_result(trial_id, result)
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        if trial_id not in self._unfinished:
+            return
+        self._unfinished.remove(trial_id)
+        if not self.batch:
+            self.searcher.on_trial_complete(trial_id, result, error)
+            return
+        self._held_back[trial_id] = (result, error)
+        if len(self._held_back) >= self.max_concurrent:
+            self._tell_batch()
+
+    def _tell_batch(self) -> None:
+        held_back, self._held_back = self._held_back, {}
+        for trial_id, (result, error) in held_back.items():
+            self.searcher.on_trial_complete(trial_id, result, error)
+
+    def add_evaluated_point(
+        self,
+        parameters: dict[str, Any],
+        value: float | Sequence[float],
+        error: bool = False,
+        pruned: bool = False,
+        intermediate_values: Sequence[float] | None = None,
+    ) -> None:
+        self.searcher.add_evaluated_point(parameters, value, error, pruned, intermediate_values)
+
+    def save(self, path: str) -> None:
+        self.searcher.save(path)
+
+    def restore(self, path: str) -> None:
+        self.searcher.restore(path)
