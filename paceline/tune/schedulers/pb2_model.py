@@ -18,10 +18,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
-NEWEST = 200
+NEWEST = 100
 """So many observations are fitted: the work grows with the cube of their number, and old ones say little."""
 CANDIDATES = 500
-CLIMBS = 5
+CLIMBS = 3
 FAR = 1e6
 """A length scale at which a column, all of which lie about in [0, 1], plays no role."""
 
@@ -60,7 +60,7 @@ def next_point(
     inputs[:, :2] = (inputs[:, :2] - low) / width
     here = (here - low) / width
 
-    process = _fitted(inputs, gains, rng)
+    process = _fitted(inputs, gains)
     if pending:
         guessed = np.array([[*here, *point] for point in pending])
         # At its own mean a guess leaves the mean as it is and takes the uncertainty away.
@@ -74,7 +74,7 @@ def _standardised(values: Any) -> Any:
     return (values - values.mean()) / (spread if spread > 0 else 1.0)
 
 
-def _fitted(inputs: Any, gains: Any, rng: random.Random) -> Any:
+def _fitted(inputs: Any, gains: Any) -> Any:
     others = inputs.shape[1] - 1
     fixed = (FAR, FAR)
     over_time = Matern(
@@ -82,10 +82,9 @@ def _fitted(inputs: Any, gains: Any, rng: random.Random) -> Any:
     )
     over_points = RBF(length_scale=[FAR] + [0.5] * others, length_scale_bounds=[fixed] + [(0.05, 10.0)] * others)
     kernel = ConstantKernel(1.0, (0.05, 20.0)) * over_time * over_points + WhiteKernel(0.1, (1e-4, 1.0))
-    process = GaussianProcessRegressor(kernel=kernel, n_restarts_optimizer=1, random_state=rng.getrandbits(31))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # of length scales at their bounds, which is fine
-        return process.fit(inputs, gains)
+        return GaussianProcessRegressor(kernel=kernel).fit(inputs, gains)
 
 
 def _highest_bound(process: Any, here: Any, *, dimensions: int, count: int, rng: random.Random) -> list[float]:
