@@ -108,7 +108,7 @@ class LiveExperimentProgress(ExperimentProgress):
 def frame_lines(view: ExperimentView, width: int, height: int) -> list[Text]:
     """What one drawing shows: at most `height` lines, none wider than `width`."""
     head = [Text(line, "bold") for line in _wrapped([one_line(view.name), *facts(view)], width)]
-    if scheduler := one_line(view.scheduler_info()):
+    if scheduler := scheduler_text(view):
         head.append(Text(clipped(scheduler, width), "dim"))
     room = height - len(head) - 3  # an empty line, the heading, and what is left out
     trials = shown_trials(view, room)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.run.terminal import GuardedWriter
 from paceline.tune.progress.base import ExperimentSummary, ExperimentView
 from paceline.tune.progress.plain import PlainExperimentProgress
-from paceline.tune.progress.texts import resources_text
+from paceline.tune.progress.texts import resources_text, scheduler_text
 
 if TYPE_CHECKING:
     from paceline.run.trial import Trial
@@ -60,7 +60,7 @@ class ReporterProgress(PlainExperimentProgress):
     def _ask(self, reporter: ProgressReporter, view: ExperimentView, done: bool) -> None:
         if reporter.should_report(view.trials, done=done):
             self._writer.write(self._prefixer.end_line())
-            reporter.report(view.trials, done, resources_text(view), view.scheduler_info())
+            reporter.report(view.trials, done, resources_text(view), scheduler_text(view))
 
     def _guarded(self, action: Callable[..., None], *arguments: Any) -> None:
         if self._reporter is None:

@@ -94,6 +94,14 @@ def resources_text(view: ExperimentView) -> str:
     return ", ".join(in_use)
 
 
+def scheduler_text(view: ExperimentView) -> str:
+    """What the scheduler says of itself; one of the user's own may fail at it, which shall not end the experiment."""
+    try:
+        return one_line(view.scheduler_info())
+    except Exception as error:
+        return one_line(f"the scheduler's debug_string() raised {error!r}")
+
+
 def start_line(view: ExperimentView) -> str:
     trials = "trials" if view.total is None else "1 trial" if view.total == 1 else f"{view.total} trials"
     resumed = view.counts.get("TERMINATED", 0) + view.counts.get("ERROR", 0)

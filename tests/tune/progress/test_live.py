@@ -110,6 +110,15 @@ class TestFrame:
         (line,) = frame(MadeUpExperiment(total=None), 80, 24)
         assert line.startswith("exp · 0 trials ended · ")
 
+    def test_what_the_scheduler_says(self) -> None:
+        def broken() -> str:
+            raise KeyError("oh")
+
+        assert frame(busy_experiment(scheduler_info=lambda: "ASHA:\n12 stopped"), 160, 30)[1] == "ASHA: 12 stopped"
+        assert frame(busy_experiment(scheduler_info=broken), 160, 30)[1].endswith(
+            "debug_string() raised KeyError('oh')"
+        )
+
     def test_a_draw_looks_at_few_of_many_trials(self) -> None:
         """10,000 trials: what a drawing costs does not grow with them."""
         experiment = busy_experiment(10_000)
