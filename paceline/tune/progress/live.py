@@ -20,6 +20,7 @@ from paceline.tune.progress.texts import (
     facts,
     one_line,
     output_prefix,
+    scheduler_text,
     short_name,
     start_line,
 )
