@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from paceline.run.nested import nested_get
 from paceline.run.trial import Trial
 from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
 
@@ -25,10 +26,17 @@ class Call:
 
     hook: str
     trial: int | None
-    row: Mapping[str, Any] = field(default_factory=dict)
-    statuses: tuple[str, ...] = ()
-    """Of all trials, before the call."""
+    row: Mapping[str, Any] | None = None
     decision: Decision | None = None
+
+
+@dataclass
+class Change:
+    """What became of a trial between two calls."""
+
+    trial: int
+    attribute: str
+    value: Any
 
 
 class SchedulerSimulation:
@@ -56,11 +64,12 @@ class SchedulerSimulation:
         seed: int = 0,
         failing: Mapping[int, int] | None = None,
         most_open: int | None = None,
+        experiment_path: str = "",
     ) -> None:
         self.scheduler = scheduler
         self.curves = curves
         self.metric, self.mode = metric, mode
-        self.experiment_path = ""
+        self.experiment_path = experiment_path
         self.slots = slots
         self.failing = failing or {}
         self.most_open = most_open
@@ -72,7 +81,7 @@ class SchedulerSimulation:
         """(trial, rows taken, decision) of every decision but CONTINUE, in order."""
         self.stalls = 0
         self.most_paused = 0
-        self.calls: list[Call] = []
+        self.history: list[Call | Change] = []
         self._number: dict[Trial, int] = {}
         if not scheduler.set_search_properties(metric, mode):
             raise AssertionError(f"the scheduler refused metric={metric!r}, mode={mode!r}")
@@ -80,15 +89,25 @@ class SchedulerSimulation:
 
     def run(self) -> SchedulerSimulation:
         """Until every trial has ended."""
-        while True:
-            self._fill_slots()
-            running = self._with_status("RUNNING")
-            if running:
-                self._step(self.random.choice(running))
-            elif self.waiting_trials():
-                self._stall()
-            else:
-                return self
+        while self.step():
+            pass
+        return self
+
+    def step(self) -> bool:
+        """Start what can start, and take one row of a running trial; False if all is over."""
+        self._fill_slots()
+        running = self._with_status("RUNNING")
+        if running:
+            self._advance(self.random.choice(running))
+        elif self.waiting_trials():
+            self._stall()
+        else:
+            return False
+        return True
+
+    @property
+    def calls(self) -> list[Call]:
+        return [item for item in self.history if isinstance(item, Call)]
 
     # What a scheduler may ask: see Controller.
 
@@ -128,7 +147,7 @@ class SchedulerSimulation:
             chosen = self.scheduler.choose_trial_to_run(self)
             if chosen is not None:
                 assert chosen.status in ("PENDING", "PAUSED"), f"{chosen} was chosen to run, but is {chosen.status}"
-                chosen.status = "RUNNING"
+                self._set(chosen, "status", "RUNNING")
             elif self.expects_more_trials and not self._search_holds_back():
                 self._create()
             else:
@@ -145,7 +164,7 @@ class SchedulerSimulation:
         self.rows_taken[number] = 0
         self._tell("on_trial_add", trial)
 
-    def _step(self, trial: Trial) -> None:
+    def _advance(self, trial: Trial) -> None:
         number = self._number[trial]
         taken = self.rows_taken[number]
         if self.failing.get(number) == taken:
@@ -157,26 +176,26 @@ class SchedulerSimulation:
         row = self.curves[number][taken]
         self.rows_taken[number] += 1
         decision = self._tell("on_trial_result", trial, row)
-        trial.last_result = dict(row)
+        self._set(trial, "last_result", dict(row))
         if decision != TrialScheduler.CONTINUE:
             self.decisions.append((number, taken + 1, decision))
         if decision == TrialScheduler.STOP:
             self._end(trial, "stop")
         elif decision == TrialScheduler.PAUSE:
-            trial.status = "PAUSED"
+            self._set(trial, "status", "PAUSED")
             self.most_paused = max(self.most_paused, len(self._with_status("PAUSED")))
         elif isinstance(decision, Restart):
             self._change(trial, decision)
 
     def _change(self, trial: Trial, restart: Restart) -> None:
         if restart.config is not None:
-            trial.config = restart.config
+            self._set(trial, "config", restart.config)
 
     def _end(self, trial: Trial, how: str) -> None:
         number = self._number[trial]
         assert number not in self.ended, f"trial {number} ends twice"
         self.ended[number] = how
-        trial.status = "ERROR" if how == "error" else "TERMINATED"
+        self._set(trial, "status", "ERROR" if how == "error" else "TERMINATED")
         if how in ("complete", "stop"):
             self._tell("on_trial_complete", trial, trial.last_result)
         else:
@@ -190,19 +209,25 @@ class SchedulerSimulation:
         assert helped, f"nothing can run any more: {self.scheduler.debug_string()}"
 
     def _tell(self, hook: str, trial: Trial | None, row: Mapping[str, Any] | None = None) -> Any:
-        statuses = tuple(each.status for each in self.trials)
-        call = Call(hook, None if trial is None else self._number[trial], row or {}, statuses)
-        self.calls.append(call)
-        arguments = [] if trial is None else [trial] if row is None else [trial, row]
-        call.decision = getattr(self.scheduler, hook)(self, *arguments)
+        call = Call(hook, None if trial is None else self._number[trial], row)
+        self.history.append(call)
+        call.decision = self._make(call)
         return call.decision
+
+    def _make(self, call: Call) -> Any:
+        arguments = [] if call.trial is None else [self.trials[call.trial]]
+        return getattr(self.scheduler, call.hook)(self, *arguments, *([] if call.row is None else [call.row]))
+
+    def _set(self, trial: Trial, attribute: str, value: Any) -> None:
+        self.history.append(Change(self._number[trial], attribute, value))
+        setattr(trial, attribute, value)
 
     def _with_status(self, *statuses: str) -> list[Trial]:
         return [trial for trial in self.trials if trial.status in statuses]
 
 
 class _Replay(SchedulerSimulation):
-    """Knows the trials and their states; does nothing."""
+    """Goes through a history: knows the trials and their states, and does nothing to them."""
 
     replaying = True
 
@@ -212,29 +237,36 @@ class _Replay(SchedulerSimulation):
     def restart_trial(self, trial: Trial, restart: Restart) -> None:
         pass
 
-    def repeat(self, call: Call) -> Decision | None:
-        for trial, status in zip(self.trials, call.statuses, strict=False):
-            trial.status = status  # type: ignore[assignment]
-        if call.hook == "on_trial_add":
-            self._create()
-            return None
-        decision: Decision | None = self._tell(
-            call.hook,
-            None if call.trial is None else self.trials[call.trial],
-            call.row if call.hook in ("on_trial_result", "on_trial_complete") else None,
-        )
-        return decision
+    def repeat(self, earlier: SchedulerSimulation) -> list[Decision | None]:
+        decisions = []
+        for trial in earlier.trials:
+            trial.status, trial.last_result, trial.config = "PENDING", {}, {"number": earlier._number[trial]}
+        for item in earlier.history:
+            if isinstance(item, Change):
+                setattr(self.trials[item.trial], item.attribute, item.value)
+                continue
+            if item.hook == "on_trial_add":
+                self.trials.append(earlier.trials[len(self.trials)])
+            decisions.append(self._make(Call(item.hook, item.trial, self._kept(item.row))))
+        return decisions
+
+    def _kept(self, row: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        keys = self.scheduler.result_keys
+        return row if row is None or keys is None else {key: nested_get(row, key) for key in keys}
 
 
 def replayed(scheduler: TrialScheduler, earlier: SchedulerSimulation, *, seed: int) -> list[Decision | None]:
-    """Tell `scheduler` what the scheduler of an earlier simulation was told, and return its decisions.
+    """Tell `scheduler` what the scheduler of an earlier simulation was told, and return what it says to each call.
 
-    Only the keys of rows that it names are handed over, as only those are kept for a restore.
+    Only the keys of rows that it names are handed over, as only those are kept for a
+    restore. Afterwards it can take the place of the other one.
     """
-    replay = _Replay(scheduler, earlier.curves, metric=str(earlier.metric), mode=str(earlier.mode), seed=seed)
-    decisions = []
-    for call in earlier.calls:
-        keys = scheduler.result_keys
-        row = call.row if keys is None else {key: call.row[key] for key in keys if key in call.row}
-        decisions.append(replay.repeat(Call(call.hook, call.trial, row, call.statuses)))
-    return decisions
+    replay = _Replay(
+        scheduler,
+        earlier.curves,
+        metric=str(earlier.metric),
+        mode=str(earlier.mode),
+        seed=seed,
+        experiment_path=earlier.experiment_path,
+    )
+    return replay.repeat(earlier)
