@@ -32,6 +32,8 @@ class Found:
     """Worked out from the others."""
     texts: dict[Path, str] = field(default_factory=dict)
     """All of them, each with its name ``a/b``."""
+    paths: dict[str, Path] = field(default_factory=dict)
+    """The same the other way round."""
 
     def options(self, path: Path) -> tuple[Any, ...] | list[Any] | None:
         """The values that can be at a path, where they are listed."""
@@ -50,10 +52,9 @@ def find(space: Mapping[str, Any] | None) -> Found:
         return found
     if not isinstance(space, Mapping) or is_grid(space):
         raise ConfigError(f"A search space is a dict of parameters, such as {{'lr': uniform(0, 1)}}, not {space!r}.")
-    owner: dict[str, Path] = {}
     for path, leaf in _searched(space, (), set()):
         text = path_text(path)
-        if owner.setdefault(text, path) != path:
+        if found.paths.setdefault(text, path) != path:
             raise ConfigError(f"Two parameters of the search space are both called {text!r}: rename one of them.")
         found.texts[path] = text
         if isinstance(leaf, Function):

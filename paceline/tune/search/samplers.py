@@ -114,6 +114,7 @@ def real_number(value: Any, name: str) -> float:
 
 
 def whole_value(value: Any, name: str) -> int:
-    if real_number(value, name) != int(value):
+    real_number(value, name)
+    if value != int(value):
         raise ConfigError(f"{name} is {value!r}: give a whole number, or use the function for real numbers.")
     return int(value)

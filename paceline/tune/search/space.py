@@ -79,11 +79,18 @@ def config_with(space: Mapping[str, Any], evaluated: Mapping[str, Any], found: F
 def values_in(space: Mapping[str, Any], given: Mapping[str, Any], found: Found) -> dict[Path, Any]:
     """What `given` says about the space: values for what is searched, and constants it adds or changes."""
     values: dict[Path, Any] = {}
-    _collect(space, given, (), found, values)
+    rest: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in found.paths:
+            values[found.paths[name]] = value
+        else:
+            rest[name] = value
+    _collect(space, rest, (), found, values)
     return values
 
 
 def _collect(node: Any, given: Any, path: Path, found: Found, values: dict[Path, Any]) -> None:
+    """Walk along `node` and `given`, noting where they differ."""
     for key, value in children(given):
         own = own_key(node, key)
         if own is ABSENT:
@@ -100,15 +107,14 @@ def _collect(node: Any, given: Any, path: Path, found: Found, values: dict[Path,
 
 
 def _collect_unknown(node: Any, key: Any, value: Any, path: Path, found: Found, values: dict[Path, Any]) -> None:
-    """A key that the space does not have: a name ``a/b``, or something new."""
-    first, _, rest = str(key).partition("/")
-    own = own_key(node, first) if rest else ABSENT
-    if own is not ABSENT and (*path, own) not in found.texts and is_container(child_at(node, own)):
-        _collect(child_at(node, own), {rest: value}, (*path, own), found, values)
-    elif rest:
-        values[(*path, *str(key).split("/"))] = value
-    else:
-        values[(*path, key)] = value
+    """A key that the container does not have: a name ``a/b`` that leads further down, or something new."""
+    parts = key.split("/") if isinstance(key, str) else [key]
+    for end in range(1, len(parts)):
+        own = own_key(node, "/".join(parts[:end]))
+        if own is not ABSENT and (*path, own) not in found.texts and is_container(child_at(node, own)):
+            _collect(child_at(node, own), {"/".join(parts[end:]): value}, (*path, own), found, values)
+            return
+    values[(*path, *parts)] = value
 
 
 def _is_part_of(value: Any, node: Any) -> bool:

@@ -62,13 +62,12 @@ def evaluated_record(
 ) -> dict[str, Any]:
     """Chosen values as plain data. An option that has no such form is written as its position in the space."""
     found = find(space) if found is None else found
-    paths = {text: path for path, text in found.texts.items()}
     record: dict[str, Any] = {}
     for name, value in evaluated.items():
         try:
             record[name] = _plain(value)
         except _NotPlainError:
-            options = found.options(paths[name]) if name in paths else None
+            options = found.options(found.paths[name]) if name in found.paths else None
             position = index_of(value, options) if options else None
             record[name] = {"$text": repr(value)} if position is None else {"$index": position}
     return record
@@ -82,10 +81,9 @@ def evaluated_from_record(
     Where a function returned something without plain form, the value is left out: `config_with` calls it again.
     """
     found = find(space) if found is None else found
-    paths = {text: path for path, text in found.texts.items()}
     evaluated: dict[str, Any] = {}
     for name, written in record.items():
-        path = paths.get(name)
+        path = found.paths.get(name)
         if isinstance(written, dict) and "$index" in written:
             options = found.options(path) if path is not None else None
             if not options or written["$index"] >= len(options):

@@ -1,0 +1,411 @@
+"""Nested search spaces: what is found in them, configurations made of them, and their records."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.air.config import ScalingConfig
+from paceline.air.errors import ConfigError, RestoreError
+from paceline.tune.search.domains import Categorical
+from paceline.tune.search.sample import (
+    choice,
+    grid_search,
+    loguniform,
+    qrandint,
+    quniform,
+    randint,
+    randn,
+    sample_from,
+    uniform,
+)
+from paceline.tune.search.space import (
+    assigned,
+    config_with,
+    describe,
+    evaluated_from_record,
+    evaluated_record,
+    find,
+    from_description,
+    path_text,
+    resolve,
+    tag,
+)
+
+Pair = namedtuple("Pair", "left right")
+
+
+class Model:
+    """Something that has no form as plain data."""
+
+
+def through_json(record: Any) -> Any:
+    return json.loads(json.dumps(record, allow_nan=False))
+
+
+# Finding
+
+
+def test_everything_searched_is_found_wherever_it_is_nested() -> None:
+    space = {
+        "lr": uniform(0, 1),
+        "model": {"layers": [choice([1, 2]), {"width": grid_search([8, 16])}], "pair": (3, randint(0, 3))},
+        "double": sample_from(lambda spec: spec.config.lr * 2),
+        "constant": {"a": [1, 2]},
+        "scaling_config": ScalingConfig(num_workers=grid_search([1, 2]), resources_per_worker={"CPU": choice([1, 2])}),
+    }
+    found = find(space)
+    assert [path_text(path) for path in found.texts] == [
+        "lr",
+        "model/layers/0",
+        "model/layers/1/width",
+        "model/pair/1",
+        "double",
+        "scaling_config/num_workers",
+        "scaling_config/resources_per_worker/CPU",
+    ]
+    assert found.grids == {("model", "layers", 1, "width"): [8, 16], ("scaling_config", "num_workers"): [1, 2]}
+    assert set(found.functions) == {("double",)}
+    assert found.domains[("model", "pair", 1)] == randint(0, 3)
+
+
+def test_a_space_may_be_empty_or_absent() -> None:
+    assert not find({}).texts
+    assert not find(None).texts
+
+
+def test_a_categorical_domain_can_be_a_grid() -> None:
+    assert find({"a": Categorical((1, 2)).grid()}).grids == {("a",): [1, 2]}
+
+
+def test_objects_that_contain_themselves_are_constants_like_any_other() -> None:
+    @dataclass
+    class Node:
+        next: Any = None
+        value: Any = field(default_factory=lambda: uniform(0, 1))
+
+    node = Node()
+    node.next = node
+    assert [path_text(path) for path in find({"node": node}).texts] == ["node/value"]
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ([uniform(0, 1)], "dict of parameters"),
+        (grid_search([1, 2]), "dict of parameters"),
+        ({"a": {"b": {"grid_search": 5}}}, "'a/b'"),
+        ({"a": {"grid_search": []}}, "'a'"),
+        ({"a/b": uniform(0, 1), "a": {"b": uniform(0, 1)}}, "both called 'a/b'"),
+        ({"a": choice([1, uniform(0, 1)])}, "'a' contains a search space"),
+        ({"a": grid_search([{"b": [uniform(0, 1)]}])}, "'a' contains a search space"),
+    ],
+)
+def test_spaces_that_cannot_be_searched_are_refused(space: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        find(space)
+
+
+# Assigning
+
+
+def test_assigning_changes_the_leaves_and_shares_the_rest() -> None:
+    constant = {"deep": [1]}
+    space = {"a": {"b": uniform(0, 1), "c": constant}, "other": constant}
+    config = assigned(space, {("a", "b"): 0.5})
+    assert config == {"a": {"b": 0.5, "c": constant}, "other": constant}
+    assert config["other"] is constant
+    assert config["a"]["c"] is constant
+    assert space["a"]["b"] == uniform(0, 1)
+
+
+def test_containers_keep_their_kind() -> None:
+    space = {
+        "tuple": (1, uniform(0, 1)),
+        "named": Pair(uniform(0, 1), 2),
+        "ordered": OrderedDict(a=uniform(0, 1)),
+        "list": [uniform(0, 1), 2],
+    }
+    config = assigned(space, dict.fromkeys(find(space).texts, 5))
+    assert config == {"tuple": (1, 5), "named": Pair(5, 2), "ordered": OrderedDict(a=5), "list": [5, 2]}
+    assert type(config["named"]) is Pair
+    assert type(config["ordered"]) is OrderedDict
+
+
+def test_a_dataclass_is_checked_once_its_fields_are_drawn() -> None:
+    space = {"scaling_config": ScalingConfig(num_workers=choice([-1]))}
+    with pytest.raises(ConfigError, match="num_workers is -1"):
+        resolve(space, {}, 0)
+    config, evaluated = resolve({"scaling_config": ScalingConfig(num_workers=choice([3]))}, {}, 0)
+    assert config["scaling_config"] == ScalingConfig(num_workers=3)
+    assert evaluated == {"scaling_config/num_workers": 3}
+
+
+# Resolving
+
+
+NESTED = {"n": 7, "model": {"lr": uniform(0, 1), "act": choice(["relu", "tanh"]), "sizes": [randint(0, 9), 64]}}
+
+
+@pytest.mark.parametrize(
+    "suggestion",
+    [
+        {"model": {"lr": 0.5, "act": "relu", "sizes": [4, 64]}},
+        {"model/lr": 0.5, "model/act": "relu", "model/sizes/0": 4},
+        {"model": {"lr": 0.5, "act": "relu", "sizes/0": 4}},
+        {"model": {"lr": 0.5, "act": "relu", "sizes": {"0": 4}}},
+        {"n": 7, "model": {"lr": 0.5, "act": "relu", "sizes": (4, 64)}},
+    ],
+)
+def test_a_suggestion_may_be_nested_or_flat(suggestion: dict[str, Any]) -> None:
+    config, evaluated = resolve(NESTED, suggestion, None)
+    assert config == {"n": 7, "model": {"lr": 0.5, "act": "relu", "sizes": [4, 64]}}
+    assert evaluated == {"model/lr": 0.5, "model/act": "relu", "model/sizes/0": 4}
+
+
+def test_what_a_suggestion_adds_or_changes_counts_as_chosen() -> None:
+    config, evaluated = resolve({"a": 1, "b": 2, "c": {"d": 3}}, {"a": 5, "new": {"x": 1, "y": 2}, "c/e": 4, "b": 2}, 0)
+    assert config == {"a": 5, "b": 2, "c": {"d": 3, "e": 4}, "new": {"x": 1, "y": 2}}
+    assert evaluated == {"a": 5, "new/x": 1, "new/y": 2, "c/e": 4}
+    assert config_with({"a": 1, "b": 2, "c": {"d": 3}}, evaluated) == config
+
+
+def test_flat_names_of_new_nested_values_are_nested() -> None:
+    assert resolve({}, {"a/b": 1, "a/c/d": 2}, 0)[0] == {"a": {"b": 1, "c": {"d": 2}}}
+
+
+def test_what_a_suggestion_leaves_out_is_drawn_from_the_seed() -> None:
+    first, _ = resolve(NESTED, {"model/lr": 0.5}, 3)
+    assert first == resolve(NESTED, {"model/lr": 0.5}, 3)[0]
+    assert first["model"]["lr"] == 0.5
+    others = {repr(resolve(NESTED, {"model/lr": 0.5}, seed)[0]) for seed in range(20)}
+    assert len(others) > 5
+
+
+def test_a_category_that_is_a_dict_is_not_merged() -> None:
+    space = {"optimizer": choice([{"name": "sgd", "momentum": 0.9}, {"name": "adam"}])}
+    config, evaluated = resolve(space, {"optimizer": {"name": "adam"}}, 0)
+    assert config == {"optimizer": {"name": "adam"}}
+    assert evaluated == {"optimizer": {"name": "adam"}}
+
+
+def test_keys_that_are_numbers_are_found_by_their_text() -> None:
+    space = {"rates": {1: uniform(0, 1), 2: 0.1}}
+    assert resolve(space, {"rates/1": 0.5}, 0) == ({"rates": {1: 0.5, 2: 0.1}}, {"rates/1": 0.5})
+
+
+def test_a_grid_that_a_searcher_left_open_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"'g'.*choice"):
+        resolve({"g": grid_search([1, 2])}, {}, 0)
+
+
+# Functions of other parameters
+
+
+def test_functions_see_the_other_parameters_in_every_spelling() -> None:
+    space = {
+        "lr": uniform(0, 1),
+        "model": {"width": randint(1, 9)},
+        "spellings": sample_from(
+            lambda spec: [
+                spec.config.lr,
+                spec.config["lr"],
+                spec.lr,
+                spec["lr"],
+                spec["config"]["lr"],
+                spec.config.get("lr"),
+            ]
+        ),
+        "area": sample_from(lambda spec: spec.config.model.width * spec.config["model"]["width"]),
+        "names": sample_from(lambda spec: sorted(spec.config)),
+        "whole": sample_from(lambda spec: spec.config.model),
+    }
+    config, evaluated = resolve(space, {}, 1)
+    assert config["spellings"] == [config["lr"]] * 6
+    assert config["area"] == config["model"]["width"] ** 2
+    assert config["names"] == sorted(space)
+    assert config["whole"] == config["model"]
+    assert type(config["whole"]) is dict
+    assert evaluated["area"] == config["area"]
+
+
+def test_functions_of_functions_are_called_in_the_order_of_their_needs() -> None:
+    space = {
+        "d": sample_from(lambda spec: spec.config.c[0] + 1),
+        "c": [sample_from(lambda spec: spec.config.b.x + 1)],
+        "b": {"x": sample_from(lambda spec: spec.config.a + 1)},
+        "a": choice([1]),
+    }
+    assert resolve(space, {}, 0)[0] == {"d": 4, "c": [3], "b": {"x": 2}, "a": 1}
+
+
+def test_functions_that_wait_for_each_other_are_named() -> None:
+    space = {"a": {"x": sample_from(lambda spec: spec.config.b)}, "b": sample_from(lambda spec: spec.config.a.x)}
+    with pytest.raises(ConfigError, match=r"'a/x', 'b' wait for each other"):
+        resolve(space, {}, 0)
+
+
+def test_an_error_in_a_function_says_which_parameter_it_was_for() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        resolve({"m": {"bad": sample_from(lambda spec: 1 / 0)}}, {}, 0)
+    assert "'m/bad'" in "".join(caught.value.__notes__)
+    with pytest.raises(AttributeError, match="did you mean lr"):
+        resolve({"lr": 1, "bad": sample_from(lambda spec: spec.config.lrr)}, {}, 0)
+
+
+def test_a_suggested_value_stands_in_for_the_function() -> None:
+    assert resolve({"a": sample_from(lambda spec: 1 / 0)}, {"a": 3}, 0) == ({"a": 3}, {"a": 3})
+
+
+def test_a_range_can_depend_on_another_parameter() -> None:
+    space = {"low": randint(0, 50), "value": sample_from(lambda spec: randint(spec.config.low, spec.config.low + 2))}
+    for seed in range(20):
+        config, _ = resolve(space, {}, seed)
+        assert 0 <= config["value"] - config["low"] <= 1
+        assert config == resolve(space, {}, seed)[0]
+
+
+# Records
+
+
+def test_a_plain_space_survives_being_written_down() -> None:
+    space = {
+        "domains": [uniform(0, 1), quniform(0, 1, 0.25), loguniform(1e-4, 1, 2), qrandint(0, 8, 2), randn(1, 2)],
+        "choice": choice(["a", None, (1, 2), {"x": math.inf}, True]),
+        "grid": grid_search([[1], {"y": 2}]),
+        "odd": {1: "one", "$key": 2, "tuple": (1, (2, 3))},
+        "scaling_config": ScalingConfig(num_workers=choice([1, 2]), resources_per_worker={"CPU": 2}),
+        "number": np.float64(0.5),
+    }
+    again = from_description(through_json(describe(space)))
+    assert again == space
+    assert type(again["odd"]["tuple"]) is tuple
+    assert again["scaling_config"].num_workers == choice([1, 2])
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"a": Model()},
+        {"a": choice([Model])},
+        {"a": grid_search([len, 1])},
+        {"a": sample_from(lambda spec: 1)},
+        {"a": {"b": [object()]}},
+        {"a": np.zeros(3)},
+    ],
+)
+def test_a_space_with_other_objects_has_no_description(space: dict[str, Any]) -> None:
+    assert describe(space) is None
+
+
+def test_a_description_of_another_version_is_refused() -> None:
+    with pytest.raises(RestoreError, match="'magic'"):
+        from_description({"a": {"$domain": ["magic", 1]}})
+
+
+def test_options_that_are_objects_are_recorded_by_their_position() -> None:
+    models = [Model(), Model(), Model]
+    space = {"model": choice(models), "loss": grid_search([len, "mse"]), "size": choice([(1, 2), (3, 4)])}
+    evaluated = {"model": models[1], "loss": len, "size": (3, 4)}
+    record = evaluated_record(space, evaluated)
+    assert record["model"] == {"$index": 1}
+    assert record["loss"] == {"$index": 0}
+    again = evaluated_from_record(space, through_json(record))
+    assert again == evaluated
+    assert again["model"] is models[1]
+    assert config_with(space, again) == evaluated
+
+
+def test_a_record_that_does_not_fit_the_space_is_refused() -> None:
+    record = evaluated_record({"model": choice([Model, len])}, {"model": len})
+    with pytest.raises(RestoreError, match="number 1 of the parameter 'model'"):
+        evaluated_from_record({"model": choice([Model])}, record)
+    with pytest.raises(RestoreError, match="'lr' that this trial was not given"):
+        config_with({"lr": uniform(0, 1)}, {})
+
+
+def test_results_of_functions_are_recorded_or_worked_out_again() -> None:
+    space = {
+        "a": randint(0, 9),
+        "number": sample_from(lambda spec: np.float64(0.25)),
+        "model": sample_from(lambda spec: [Model, spec.config.a]),
+    }
+    config, evaluated = resolve(space, {}, 1)
+    again = evaluated_from_record(space, through_json(evaluated_record(space, evaluated)))
+    assert again == {"a": config["a"], "number": 0.25}
+    assert config_with(space, again) == config
+
+
+def test_other_values_that_could_not_be_written_down_are_an_error_on_reading() -> None:
+    record = through_json(evaluated_record({}, {"own": Model}))
+    with pytest.raises(RestoreError, match=r"'own'.*Model"):
+        evaluated_from_record({}, record)
+
+
+def random_space(rng: random.Random, depth: int = 0) -> Any:
+    """A nested space of random shape."""
+    kinds = ["uniform", "choice", "objects", "randint", "grid", "function", "constant", "shared"]
+    kind = rng.choice([*kinds, "dict", "dict", "list", "tuple"] if depth < 4 else kinds)
+    if depth == 0 or kind == "dict":
+        keys = ["a", "b/c", "d", 4, "e f"]
+        return {key: random_space(rng, depth + 1) for key in keys[: rng.randint(1, 5)] if depth or isinstance(key, str)}
+    if kind in ("list", "tuple"):
+        items = [random_space(rng, depth + 1) for _ in range(rng.randint(0, 4))]
+        return items if kind == "list" else tuple(items)
+    leaves: dict[str, Any] = {
+        "uniform": uniform(0, 1),
+        "choice": choice([{"deep": [1, 2]}, None, (1, 2), "text"]),
+        "objects": choice([Model, len, print]),
+        "randint": randint(0, 5),
+        "grid": grid_search([[1], {"y": 2}, Model]),
+        "function": sample_from(lambda spec: len(spec.config)),
+        "constant": rng.choice([1, "text", None, [], {}, (1, {"x": 2})]),
+        "shared": Model(),
+    }
+    return leaves[kind]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_space_gives_the_same_configuration_again_from_its_records(seed: int) -> None:
+    space = random_space(random.Random(seed))
+    before = repr(space)
+    found = find(space)
+    grid = {text: found.grids[path][0] for path, text in found.texts.items() if path in found.grids}
+    config, evaluated = resolve(space, grid, seed)
+
+    assert list(evaluated) == list(found.texts.values())
+    assert not find(config).texts
+    assert repr(space) == before
+    # The whole configuration is a suggestion too, and says the same.
+    assert resolve(space, config, None) == (config, evaluated)
+    again = evaluated_from_record(space, through_json(evaluated_record(space, evaluated)))
+    assert again == evaluated
+    assert config_with(space, again) == config
+    description = describe(space)
+    if description is not None:
+        assert from_description(through_json(description)) == space
+
+
+# Tags
+
+
+def test_a_tag_is_short_and_says_what_was_chosen() -> None:
+    assert tag(0, {}) == "0"
+    assert tag(0, {"lr": 0.1}) == "0_lr=0.1"
+    assert tag(12, {"model/lr": 0.123456789, "sizes/0": 64, "act": "re lu/x", "m": Model}) == (
+        "12_lr=0.1235,sizes.0=64,act=re_lu_x,m=Model"
+    )
+
+
+def test_a_tag_leaves_out_whole_parameters_rather_than_cutting_values() -> None:
+    text = tag(3, {"description": "x" * 80, "lr": 0.25, **{f"parameter_{n}": n for n in range(20)}})
+    assert len(text) <= 60
+    assert text.startswith("3_lr=0.25,parameter_0=0,")
+    assert all(part.rpartition("=")[2].isdigit() for part in text.split(",")[1:])
