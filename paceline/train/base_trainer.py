@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import inspect
 import os
 import warnings
@@ -172,7 +173,7 @@ class BaseTrainer:
         """
         given, keywords = self._given
         arguments, keywords = list(given), dict(keywords)
-        names = self._positional_names()[: len(arguments)] if arguments else []
+        names = _positional_names(type(self))[: len(arguments)]
         for name, value in overrides.items():
             if name in names:
                 place = names.index(name)
@@ -182,12 +183,6 @@ class BaseTrainer:
         if run_config is not None:
             keywords["run_config"] = run_config
         return type(self)(*arguments, **keywords)
-
-    @classmethod
-    def _positional_names(cls) -> list[str]:
-        """The constructor's arguments that may be given without their name."""
-        parameters = inspect.signature(cls).parameters.values()
-        return [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
     @property
     def _saves_by_itself(self) -> bool:
@@ -298,6 +293,13 @@ class TrainerLoop:
         if isinstance(session, Session):
             session.preprocessor = self.trainer.preprocessor
         self.trainer.training_loop()
+
+
+@functools.cache
+def _positional_names(trainer: type[BaseTrainer]) -> list[str]:
+    """The constructor's arguments that may be given without their name."""
+    parameters = inspect.signature(trainer).parameters.values()
+    return [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
 
 def merged(own: Any, other: Any) -> Any:

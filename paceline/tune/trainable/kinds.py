@@ -16,7 +16,7 @@ from paceline.run.attempt import modules_to_preload
 from paceline.run.spec import RunSpec
 from paceline.train.base_trainer import BaseTrainer
 from paceline.tune.registry import get_trainable
-from paceline.tune.trainable.backend import TrainableBackendConfig
+from paceline.tune.trainable.backend import TrainableBackendConfig, libraries_of
 from paceline.tune.trainable.class_loop import ClassLoop
 from paceline.tune.trainable.function import FunctionLoop, call_form
 from paceline.tune.trainable.parameters import BoundFunction, function_name
@@ -87,10 +87,10 @@ def kind_of(trainable: Any) -> TrainableKind:
 class _ProcessKind(TrainableKind):
     """One process per trial, with the resources that the trainable asks for."""
 
-    def __init__(self, trainable: Any, name: str) -> None:
+    def __init__(self, trainable: Any, name: str, libraries: tuple[str, ...]) -> None:
         self.name = directory_name(name)
         self._shipped = Shipped(trainable, f"the trainable {name}")
-        self._backend = TrainableBackendConfig()
+        self._backend = TrainableBackendConfig(libraries)
         self._scalings: dict[tuple[tuple[str, float], ...], ScalingConfig] = {}
 
     def run_spec(self, config: dict[str, Any], run_config: RunConfig, checkpoint_every: int | None = None) -> RunSpec:
@@ -130,7 +130,9 @@ class FunctionKind(_ProcessKind):
         name = function_name(bound.function)
         self._form = call_form(bound.function, bound.parameters, name)
         self._resources = bound.resources
-        super().__init__(BoundFunction(bound.function, bound.parameters) if bound.parameters else bound.function, name)
+        libraries = libraries_of(bound.function, dict(bound.parameters))
+        shipped = BoundFunction(bound.function, bound.parameters) if bound.parameters else bound.function
+        super().__init__(shipped, name, libraries)
 
     def _loop(self, config: dict[str, Any], run_config: RunConfig, every: int | None) -> Callable[[], None]:
         return FunctionLoop(self._shipped, config, self._form)  # type: ignore[arg-type]  # unpickled it is a function
@@ -152,7 +154,7 @@ class ClassKind(_ProcessKind):
 
     def __init__(self, trainable: type[Trainable]) -> None:
         self._class = trainable
-        super().__init__(trainable, trainable.__name__)
+        super().__init__(trainable, trainable.__name__, libraries_of(trainable))
 
     def _loop(self, config: dict[str, Any], run_config: RunConfig, every: int | None) -> Callable[[], None]:
         checkpoints = run_config.checkpoint_config
