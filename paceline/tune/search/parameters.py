@@ -49,7 +49,8 @@ class Parameter:
         if isinstance(self.domain, Categorical):
             return self.domain.categories[int(encoded)] if self.by_index else encoded
         assert isinstance(self.domain, Float | Integer)
-        return self.domain.cast(encoded * self.domain.q if self.by_factor else encoded)
+        value = self.domain.cast(encoded * self.domain.q if self.by_factor else encoded)
+        return min(max(value, self.domain.lower), self.domain.upper)
 
 
 @dataclass(frozen=True)
