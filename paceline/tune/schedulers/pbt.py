@@ -109,6 +109,7 @@ class PopulationBasedTraining(TrialScheduler):
         self._added = 0
         self._takeovers = 0
         self._search_was_asked = False
+        """Since the last trial came. No decision depends on it, so that a restore may do without."""
 
     @property
     def result_keys(self) -> tuple[str, ...]:
@@ -122,6 +123,7 @@ class PopulationBasedTraining(TrialScheduler):
 
     def on_trial_add(self, controller: Controller, trial: Trial) -> None:
         self._added += 1
+        self._search_was_asked = False
         trial.config = filled(trial.config, self._mutations, self._generator("start", self._added))
         self._members[trial] = Member()
 
@@ -168,7 +170,7 @@ class PopulationBasedTraining(TrialScheduler):
         ready.sort(key=lambda trial: self._members[trial].time)
         chosen = next((trial for trial in ready if controller.has_resources_for(trial)), None)
         if chosen is not None and chosen.status == "PAUSED" and controller.expects_more_trials:
-            # The search is asked when the answer here is None; it may have nothing to offer, hence every other time.
+            # After None the search is asked. It may have nothing to offer now: then the next answer is the trial.
             self._search_was_asked = not self._search_was_asked
             return None if self._search_was_asked else chosen
         return chosen
