@@ -185,6 +185,9 @@ class Engine(ABC):
     def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
         """Those of the groups that have events to poll; waits up to `timeout` for one."""
 
+    def wake(self) -> None:  # noqa: B027  (optional)
+        """Have another thread that is in `wait` return soon."""
+
     @abstractmethod
     def close(self) -> None:
         """Give back everything; groups that still run are killed."""

@@ -286,14 +286,15 @@ class ChannelGroup(WorkerGroup):
 
 
 def wait_for_groups(reactor: Reactor, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
-    """Those of the groups that have events; waits up to `timeout` seconds for one."""
+    """Those of the groups that have events; waits up to `timeout` seconds for one, or until it is woken."""
     own = [group for group in groups if isinstance(group, ChannelGroup)]
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
         remaining = MAX_WAIT_S if deadline is None else deadline - time.monotonic()
-        reactor.run_once(0.0 if any(group.has_events for group in own) else remaining)
+        reactor.run_once(0.0 if reactor.woken or any(group.has_events for group in own) else remaining)
         for group in own:
             group.look()
         ready: list[WorkerGroup] = [group for group in own if group.has_events]
-        if ready or (deadline is not None and time.monotonic() >= deadline):
+        if ready or reactor.woken or (deadline is not None and time.monotonic() >= deadline):
+            reactor.woken = False
             return ready

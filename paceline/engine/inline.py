@@ -155,6 +155,9 @@ class InlineEngine(Engine):
     def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
         return wait_for_groups(self._reactor, groups, timeout)
 
+    def wake(self) -> None:
+        self._reactor.wake()
+
     def close(self) -> None:
         if os.getpid() != self._pid or self._closed:
             return

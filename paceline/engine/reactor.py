@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import threading
@@ -23,8 +24,9 @@ Callback = Callable[[int], None]
 class Reactor:
     """Calls back when a descriptor becomes readable or writable.
 
-    Several threads may wait at once, each for a group of its own, and serve each other's
-    events; `lock` guards everything that callbacks touch and is free during a wait.
+    Several threads may wait at once, each for a group of its own: one of them waits for the
+    system and serves the events of all, the others wait for it and look when it has served
+    some. `lock` guards everything that callbacks touch and is free during a wait.
     """
 
     def __init__(self) -> None:
@@ -32,6 +34,15 @@ class Reactor:
         self._selector = selectors.DefaultSelector()
         self._callbacks: dict[int, Callback] = {}
         self.lock = threading.RLock()
+        self._serving = threading.Lock()
+        """Held by the thread that waits for the system."""
+        self._served = threading.Condition()
+        self._followers = 0
+        self.woken = False
+        """Somebody asked for the end of a wait; whoever waits for groups takes it back."""
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) if hasattr(os, "eventfd") else None
+        if self._wakeup is not None:
+            self.add(self._wakeup, lambda _mask: self._take_wakeup())
 
     def check_owner(self) -> None:
         """Raise in a forked child: it shares the parent's channels, and even the list of what is waited for."""
@@ -61,7 +72,20 @@ class Reactor:
     def run_once(self, timeout: float) -> None:
         """Wait up to `timeout` seconds (at most MAX_WAIT_S) and serve what is ready."""
         self.check_owner()
-        ready = self._selector.select(min(max(timeout, 0.0), MAX_WAIT_S))
+        timeout = min(max(timeout, 0.0), MAX_WAIT_S)
+        if not self._serving.acquire(blocking=False):
+            self._follow(timeout)
+            return
+        try:
+            self._serve(timeout)
+        finally:
+            self._serving.release()
+            if self._followers:
+                with self._served:
+                    self._served.notify_all()
+
+    def _serve(self, timeout: float) -> None:
+        ready = self._selector.select(timeout)
         if not ready:
             return
         with self.lock:
@@ -71,6 +95,31 @@ class Reactor:
                 if callback is not None and callback is key.data:
                     callback(mask)
 
+    def _follow(self, timeout: float) -> None:
+        """Another thread waits for the system: wait until it has served something or leaves."""
+        with self._served:
+            self._followers += 1
+            try:
+                if timeout > 0 and self._serving.locked():
+                    self._served.wait(timeout)
+            finally:
+                self._followers -= 1
+
+    def wake(self) -> None:
+        """End the wait of the thread that waits for the system; from any thread."""
+        self.woken = True
+        if self._wakeup is not None and os.getpid() == self._pid:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                os.eventfd_write(self._wakeup, 1)
+
+    def _take_wakeup(self) -> None:
+        assert self._wakeup is not None
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wakeup)
+
     def close(self) -> None:
         self._callbacks.clear()
         self._selector.close()
+        if self._wakeup is not None:
+            os.close(self._wakeup)
+            self._wakeup = None

@@ -56,6 +56,8 @@ class Attempt:
         self.ended: set[int] = set()
         """Ranks whose task has returned."""
         self.pids: dict[int, int] = {}
+        self.warmup_s = 0.0
+        """How long it took until the workers were at work."""
         self._spec = spec
         self._engine = engine
         self._run_dir = run_dir
@@ -93,13 +95,14 @@ class Attempt:
         places = []
         for rank in range(self.world_size):
             directory = self._run_dir.rank_dir(rank)
-            make_private_dirs(directory)
+            if self._spec.working_dir is None:
+                make_private_dirs(directory)
             places.append(
                 WorkerPlace(
                     rank=rank,
                     local_rank=rank,
                     node_rank=0,
-                    cwd=str(directory),
+                    cwd=self._spec.working_dir or str(directory),
                     log_path=str(self._run_dir.log(rank)),
                     env=environments[rank],
                 )
@@ -109,7 +112,7 @@ class Attempt:
             workers=tuple(places),
             preload=modules_to_preload(self._spec.backend_config, with_data=self._spec.ingest is not None),
             fresh=self._backend.fresh,
-            threads=threads_per_worker(scaling, self.world_size),
+            threads=self._spec.threads or threads_per_worker(scaling, self.world_size),
             start_timeout_s=failure.start_timeout_s,
             heartbeat_timeout_s=failure.heartbeat_timeout_s,
         )
@@ -120,7 +123,8 @@ class Attempt:
             return [{} for _ in range(self.world_size)]
         declared = int(self._engine.resources().get("GPU", 0))
         visible = visible_gpus() or [str(number) for number in range(declared)]
-        assigned = assign_gpus(self.world_size, gpus_each, visible[:declared])
+        usable = visible[:declared] if self._spec.devices is None else list(self._spec.devices)
+        assigned = assign_gpus(self.world_size, gpus_each, usable)
         if self._backend.share_cuda_visible_devices:
             everything = list(dict.fromkeys(device for devices in assigned for device in devices))
             assigned = [everything] * self.world_size
@@ -155,6 +159,11 @@ class Attempt:
     def reply(self, rank: int, message: ToWorker, descriptors: tuple[int, ...] = ()) -> None:
         assert self._group is not None
         self._group.reply(rank, encode(message), descriptors)
+
+    @property
+    def group(self) -> WorkerGroup | None:
+        """The workers while there are any."""
+        return self._group
 
     def stacks(self) -> dict[int, str]:
         """Every live rank's Python stacks."""

@@ -168,6 +168,7 @@ class CallbackList:
             _check_is_callback(callback)
         self.trials: list[Trial] = []
         """Every trial of the experiment, as handed to the hooks."""
+        self._known: set[Trial] = set()
         # A plain built-in logger that the user lists is the default one under another
         # name: it takes its place, in batches. A subclass may do anything with a row, so it
         # is called row by row like any other callback.
@@ -196,7 +197,8 @@ class CallbackList:
         self._call("on_step_end", iteration, self.trials)
 
     def on_trial_start(self, iteration: int, trial: Trial) -> None:
-        if trial not in self.trials:
+        if trial not in self._known:
+            self._known.add(trial)
             self.trials.append(trial)
         for logger in self._batched:
             logger.log_trial_start(trial)
@@ -257,12 +259,10 @@ class CallbackList:
             self._flushed_at = now
             self._dirty = False
 
-    def close(self, failed: bool) -> None:
-        """Write out and close the files of every trial."""
+    def close_trial(self, trial: Trial, failed: bool) -> None:
+        """Write out and close the files of a trial."""
         for logger in self._batched:
-            for trial in self.trials:
-                logger.log_trial_end(trial, failed=failed)
-        self._dirty = False
+            logger.log_trial_end(trial, failed=failed)
 
     def _call(self, hook: str, *args: Any, **kwargs: Any) -> None:
         for callback in self._overriding[hook]:

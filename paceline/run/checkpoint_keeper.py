@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -38,6 +40,7 @@ from paceline.storage.journal import Journal
 from paceline.storage.manifest import verify
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir
+from paceline.storage.stager import Stager
 
 
 @dataclass
@@ -79,6 +82,8 @@ class CheckpointKeeper:
     _remote_deletions: dict[int, Future[None]] = field(default_factory=dict)
     _given_up: bool = False
     _damaged: list[str] = field(default_factory=list)
+    _pinned: Counter[int] = field(default_factory=Counter)
+    """Numbers of checkpoints that another run is copying."""
     _warned_of_score: bool = False
     _told: set[str] = field(default_factory=set)
 
@@ -129,6 +134,36 @@ class CheckpointKeeper:
         upload = self._in_background(self._upload, kept.number)
         self._unfinished_uploads[kept.number] = upload
         return Commit(kept, upload)
+
+    def adopt(self, checkpoint: Checkpoint, iteration: int, row: Mapping[str, Any], copied_from: str) -> Commit:
+        """Make a copy of another run's checkpoint the newest one of this run."""
+        number = self.next_number
+        facts = {"timestamp": int(time.time()), "number": number, "iteration": iteration}
+        with Stager(self.run_dir.staging(number, self.attempt)) as stager:
+            checkpoint.write_files(stager, report=facts)
+            manifest = stager.finish(
+                {
+                    "number": number,
+                    "iteration": iteration,
+                    "attempt": self.attempt,
+                    "score": None,
+                    "metrics": {},
+                    "created": time.time(),
+                    "elapsed": 0.0,
+                    "copied_from": copied_from,
+                }
+            )
+            staged = StagedCheckpoint(os.fsencode(stager.directory), number, manifest.size, None)
+            return self.commit(staged, {}, iteration, row)
+
+    def pin(self, number: int) -> Callable[[], None]:
+        """Keep a checkpoint until the function that is returned has been called."""
+        self._pinned[number] += 1
+
+        def release() -> None:
+            self._pinned[number] -= 1
+
+        return release
 
     def commit_in_memory(
         self,
@@ -184,6 +219,7 @@ class CheckpointKeeper:
         if not self.config.num_to_keep or not self.committed:
             return
         numbers = {kept.number for kept in best(self.config, self.committed)} | {self.committed[-1].number}
+        numbers.update(number for number, holders in self._pinned.items() if holders)
         for index in set(reached):
             numbers.update([kept.number for kept in self.committed if kept.iteration <= index][-1:])
         gone = [kept for kept in self.committed if kept.number not in numbers]

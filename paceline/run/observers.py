@@ -6,6 +6,7 @@ exception says so in its name: a stopper is asked whether a row is the last.
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 from paceline.air.checkpoint import Checkpoint
@@ -15,25 +16,45 @@ from paceline.run.callbacks import CallbackList
 from paceline.run.follow import LogFollower
 from paceline.run.history import JournalHistory
 from paceline.run.loggers import default_loggers
-from paceline.run.progress import make_progress
-from paceline.run.stoppers import make_stopper
+from paceline.run.progress import Progress, make_progress
+from paceline.run.stoppers import Stopper, make_stopper
 from paceline.run.trial import Trial
 from paceline.storage.run_dir import RunDir
+
+
+class Verdict(enum.Enum):
+    """What becomes of the run after a row."""
+
+    GO_ON = "the workers get their answer and go on"
+    STOP = "every rank ends after this row"
+    WAIT = "the answer is put off"
 
 
 class Observers:
     """The onlookers of one run."""
 
-    def __init__(self, config: RunConfig, trial: Trial, run_dir: RunDir, world_size: int) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        trial: Trial,
+        run_dir: RunDir,
+        world_size: int,
+        *,
+        callbacks: CallbackList | None = None,
+        stopper: Stopper | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """The last three are given where several runs share them; else they are made from `config`."""
         self.trial = trial
         self.warnings: list[str] = []
         self.last_row: dict[str, Any] | None = None
         self._config = config
         self._run_dir = run_dir
         self._world_size = world_size
-        self._callbacks = CallbackList(config.callbacks, default_loggers())
-        self._stopper = make_stopper(config.stop)
-        self._progress = make_progress(config.verbose)
+        self._shares = callbacks is not None
+        self._callbacks = callbacks or CallbackList(config.callbacks, default_loggers())
+        self._stopper = stopper if self._shares else make_stopper(config.stop)
+        self._progress = progress or make_progress(config.verbose)
         self._follower: LogFollower | None = None
         self._new_rows: list[dict[str, Any]] = []
         self._closed = False
@@ -50,10 +71,12 @@ class Observers:
         self._progress.started(self.trial, self._run_dir.root, self._world_size)
         for note in notes:
             self._progress.warning(note)
-        logs = {rank: self._run_dir.log(rank) for rank in range(self._world_size)}
-        self._follower = LogFollower(logs, from_end=continues)
+        if self._config.verbose > 1:
+            logs = {rank: self._run_dir.log(rank) for rank in range(self._world_size)}
+            self._follower = LogFollower(logs, from_end=continues)
         self.trial.status = "RUNNING"
-        self._callbacks.setup(stop=self._config.stop, num_samples=1, total_num_samples=1)
+        if not self._shares:
+            self._callbacks.setup(stop=self._config.stop, num_samples=1, total_num_samples=1)
         self._callbacks.on_trial_start(0, self.trial)
 
     def attempt_started(self, first_row: dict[str, Any]) -> None:
@@ -87,11 +110,11 @@ class Observers:
         self._progress.checkpoint(number, checkpoint.path or "memory")
         self._callbacks.on_checkpoint(index, self.trial, checkpoint)
 
-    def stopper_says_stop(self, row: dict[str, Any]) -> bool:
+    def verdict(self, index: int, row: dict[str, Any]) -> Verdict:
         """Whether the run shall end with this row."""
         if self._stopper is None:
-            return False
-        return bool(self._stopper(self.trial.trial_id, row) or self._stopper.stop_all())
+            return Verdict.GO_ON
+        return Verdict.STOP if self._stopper(self.trial.trial_id, row) or self._stopper.stop_all() else Verdict.GO_ON
 
     def stopper_ends_everything(self) -> bool:
         """Whether the run shall end even though no row arrives (a time limit)."""
@@ -131,7 +154,8 @@ class Observers:
         else:
             self._callbacks.on_trial_complete(iteration, self.trial)
         self._close_loggers(failed=result.error is not None)
-        self._callbacks.on_experiment_end()
+        if not self._shares:
+            self._callbacks.on_experiment_end()
         self._progress.finished(result)
 
     def close(self) -> None:
@@ -144,7 +168,7 @@ class Observers:
     def _close_loggers(self, failed: bool) -> None:
         if not self._closed:
             self._closed = True
-            self._callbacks.close(failed=failed)
+            self._callbacks.close_trial(self.trial, failed=failed)
 
     def _show_remaining_output(self) -> None:
         if self._follower is not None:

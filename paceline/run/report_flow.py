@@ -30,7 +30,7 @@ from paceline.run.messages import (
     ToWorker,
     Warned,
 )
-from paceline.run.observers import Observers
+from paceline.run.observers import Observers, Verdict
 from paceline.run.rows import RowFiller
 from paceline.storage.journal import Journal
 
@@ -76,6 +76,8 @@ class ReportFlow:
         """The report after which every rank ends, once that is decided."""
         self.holding = False
         self.problem: Problem | None = None
+        self._waits_at: tuple[int, dict[str, float] | None] | None = None
+        """The row whose answer is put off, and the values that go with the answer."""
         self._filler = filler
         self._journal = journal
         self._keeper = keeper
@@ -290,7 +292,20 @@ class ReportFlow:
         if commit is not None:
             self._announce(index, commit)
         self._decided = index
-        if self.stop_index is None and self._observers.stopper_says_stop(row):
+        if self.stop_index is None:
+            verdict = self._observers.verdict(index, row)
+            if verdict is Verdict.STOP:
+                self.stop_index = index
+            elif verdict is Verdict.WAIT:
+                self._waits_at = (index, reduced)
+        self._answer_waiting(reduced)
+
+    def release(self, *, stop: bool) -> None:
+        """Answer the row on which it was decided to wait; does nothing if none waits."""
+        if self._waits_at is None:
+            return
+        (index, reduced), self._waits_at = self._waits_at, None
+        if stop:
             self.stop_index = index
         self._answer_waiting(reduced)
 
@@ -324,9 +339,10 @@ class ReportFlow:
     def excused_ranks(self) -> set[int]:
         """Ranks that make no progress through no fault of their own.
 
-        They wait for the driver to store a checkpoint, or leave reporting to rank 0.
+        They wait for the driver to store a checkpoint or to decide, or leave reporting to rank 0.
         """
-        excused = set(self.alignment.waiting) if self.commits_under_way else set()
+        put_off = self.commits_under_way or self._waits_at is not None
+        excused = set(self.alignment.waiting) if put_off else set()
         if self.alignment.only_rank_zero_reported:
             excused.update(range(1, self.alignment.world_size))
         return excused
@@ -372,7 +388,7 @@ class ReportFlow:
         """Answer every rank that waits on an index that is decided."""
         alignment = self.alignment
         for rank, index in list(alignment.waiting.items()):
-            if index > self._decided:
+            if index > self._decided or (self._waits_at is not None and index >= self._waits_at[0]):
                 continue
             if self.holding and self.stop_index is None and index > alignment.highest_free:
                 # All ranks stop after the same report: the first one that no rank has passed yet.

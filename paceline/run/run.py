@@ -1,7 +1,8 @@
 """A Run drives one RunSpec to a Result: `step()` until `done`.
 
-Reading order: drive.py (the only loop), `Run.step` (start an attempt, listen, act on what
-was heard), then `_begin` and the endings. What happens to a report is in report_flow.py.
+Reading order: drive.py (the only loop around a run that is alone), `Run.step` (start an
+attempt, listen, act on what was heard), then `_begin` and the endings. What happens to a
+report is in report_flow.py; what a search asks of a run between two attempts in interlude.py.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ import enum
 import os
 import signal
 import time
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
 
 from paceline.air import faults
+from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import (
     AttemptFailure,
     EngineError,
@@ -23,15 +28,16 @@ from paceline.air.errors import (
     WorkerFailure,
 )
 from paceline.air.result import Result, Status
-from paceline.engine.base import Engine
+from paceline.engine.base import Engine, WorkerGroup
 from paceline.run import root_cause, trial_files
 from paceline.run.attempt import Attempt, pickled_task
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.data import RunData
+from paceline.run.embedding import ALONE, Embedding
 from paceline.run.failure_policy import GiveUp, decide
 from paceline.run.hang_watch import HangWatch, stacks_text
 from paceline.run.history import JournalHistory, filler_of, lost_row
-from paceline.run.observers import Observers
+from paceline.run.interlude import Interlude
 from paceline.run.report_flow import Problem, ReportFlow
 from paceline.run.rows import RowFiller
 from paceline.run.spec import RunSpec
@@ -45,6 +51,8 @@ from paceline.run.start_point import (
 from paceline.run.trial import Trial
 from paceline.storage.files import write_durably
 
+T = TypeVar("T")
+
 POLL_S = 0.2
 """How long a step waits for news; deaths and reports end the wait at once."""
 INTERRUPT_WAIT_S = 30.0
@@ -55,23 +63,32 @@ class Phase(enum.Enum):
     """Where a run is between two steps."""
 
     STARTING = "an attempt is to be started"
+    LAUNCHING = "workers are coming up"
     RUNNING = "workers are at work"
+    ENDING = "workers are going"
+    SUSPENDED = "there are no workers, and there will be again"
     DONE = "there is a result"
 
 
 class Run:
     """The state machine of one run. Use it from one thread."""
 
-    def __init__(self, spec: RunSpec, engine: Engine) -> None:
+    def __init__(self, spec: RunSpec, engine: Engine, embedding: Embedding = ALONE) -> None:
         self.spec = spec
         self.engine = engine
+        self._embedding = embedding
         self.phase = Phase.STARTING
         self.result: Result | None = None
         self.stopped_by_signal: int | None = None
-        self._data = RunData.prepared(spec)
+        self._stop_wanted = False
+        self._interrupted = False
+        """What was wanted is the end of the driver, not of the training."""
+        self._data = embedding.data or RunData.prepared(spec)
         self._task = pickled_task(spec, self._data.packed, self._data.preprocessor)
         self._files = (
-            trial_files.reopen(spec) if spec.restore_path is not None else trial_files.create(spec, engine.name)
+            trial_files.reopen(spec, embedding.shared_sync)
+            if spec.restore_path is not None
+            else trial_files.create(spec, engine.name, embedding.shared_sync)
         )
         self._closed = False
         self._broken_off = False
@@ -82,7 +99,7 @@ class Run:
             self._run_dir, self._journal = self._files.run_dir, self._files.journal
             self._history = JournalHistory(self._run_dir.journal)
             self._keeper = self._make_keeper()
-            self._observers = Observers(spec.run_config, self._make_trial(), self._run_dir, spec.world_size)
+            self._observers = embedding.observe(spec.run_config, self._make_trial(), self._run_dir, spec.world_size)
         except BaseException:
             self._files.close()
             raise
@@ -97,6 +114,15 @@ class Run:
         """When workers that were asked to end are killed."""
         self._told_to_stop = False
         self._rank_metrics: dict[int, dict[str, Any]] = {}
+        self._work: Future[Any] | None = None
+        """What is done in the background while workers come up or go."""
+        self._afterwards: Callable[[Any], None] | None = None
+        """What follows it, with what it returned."""
+        self._interlude: Interlude | None = None
+        """What shall happen instead of the end, once the workers have stopped."""
+        self._reached = 0
+        """The index of the row at which the last attempt ended."""
+        self._respecified = False
 
     def _make_keeper(self) -> CheckpointKeeper:
         config = self.spec.run_config.checkpoint_config
@@ -126,6 +152,7 @@ class Run:
             experiment_name=self._files.experiment_name,
             experiment_tag=identity.experiment_tag,
             config=dict(self.spec.config),
+            evaluated_params=dict(self.spec.evaluated),
         )
 
     # -- the loop's view ------------------------------------------------------------------
@@ -137,13 +164,32 @@ class Run:
     @property
     def starting(self) -> bool:
         """True while workers are being brought up, when a signal interrupts instead of asking."""
-        return self.phase is Phase.STARTING
+        return self.phase in (Phase.STARTING, Phase.LAUNCHING)
+
+    @property
+    def group(self) -> WorkerGroup | None:
+        """The workers that may have something to say."""
+        return self._attempt.group if self._attempt is not None and self.phase is Phase.RUNNING else None
+
+    @property
+    def wakes_at(self) -> float:
+        """When a step is due even though nobody says anything (monotonic time)."""
+        if self.phase is Phase.STARTING:
+            return self._not_before
+        if self.phase is not Phase.RUNNING or self._attempt is None or self._flow is None:
+            return float("inf")
+        return time.monotonic() + self._time_to_wait(self._attempt, self._flow, POLL_S)
 
     def step(self, timeout: float = POLL_S) -> None:
         """Advance: start an attempt, or hear what the workers said and act on it."""
         if self.phase is Phase.STARTING:
-            self._begin()
-            return
+            self._begin(timeout)
+        elif self.phase in (Phase.LAUNCHING, Phase.ENDING):
+            self._go_on_after_work()
+        elif self.phase is Phase.RUNNING:
+            self._listen(timeout)
+
+    def _listen(self, timeout: float) -> None:
         attempt, flow = self._attempt, self._flow
         assert attempt is not None
         assert flow is not None
@@ -167,6 +213,64 @@ class Run:
         """Ask for a graceful stop: every rank ends after the same report. Safe in a signal handler."""
         self.stopped_by_signal = signal_number
 
+    def stop_gracefully(self, *, interrupted: bool = False) -> None:
+        """Have every rank end after the same report, as early as possible. What was reached is the result.
+
+        Workers that are coming up are stopped once they are there. `interrupted` says that the run is not over:
+        it can be continued.
+        """
+        self._interlude = None
+        self._stop_wanted = True
+        self._interrupted = self._interrupted or interrupted
+        if self.phase is Phase.RUNNING and self._flow is not None:
+            self._flow.release(stop=True)
+            self._stop_gracefully(self._flow)
+        elif self.phase is Phase.SUSPENDED:
+            self._finish(self._status_of_a_good_end)
+
+    @property
+    def _status_of_a_good_end(self) -> Status:
+        return "interrupted" if self._interrupted or self.stopped_by_signal is not None else "finished"
+
+    def between_attempts(self, interlude: Interlude) -> None:
+        """After the row that is being decided, end the workers and do this instead of ending the run.
+
+        To be called by whoever decides on the row, which must be decided with STOP; or while the run is suspended.
+        """
+        self._interlude = interlude
+
+    def resume(self) -> None:
+        """Go on: a suspended run starts its next attempt, one whose workers wait for their answer gets it."""
+        if self.phase is Phase.SUSPENDED:
+            self.phase = Phase.STARTING
+        elif self._interlude is not None and self._interlude.waits:
+            self._interlude.waits = False  # its workers are still going
+        elif self._flow is not None:
+            self._flow.release(stop=False)
+
+    def end_waiting(self) -> None:
+        """End a run that waits, or restart it if `between_attempts` asks for that: no further step is taken."""
+        if self.phase is Phase.SUSPENDED:
+            if self._interlude is None or self._interlude.waits:
+                self._interlude = None
+                self._finish("finished")
+            else:
+                self.phase = Phase.STARTING
+        elif self._flow is not None:
+            self._flow.release(stop=True)
+
+    def hold_newest_checkpoint(self) -> tuple[Checkpoint, dict[str, Any], Callable[[], None]] | None:
+        """The newest checkpoint with its row, kept until the function is called; None without one on disk."""
+        newest = self._keeper.newest
+        if newest is None or self._keeper.in_memory:
+            return None
+        return self._keeper.reference(newest), dict(newest.row), self._keeper.pin(newest.number)
+
+    @property
+    def newest_checkpoint_iteration(self) -> int | None:
+        newest = self._keeper.newest
+        return None if newest is None else newest.iteration
+
     def _start_grace_period(self, flow: ReportFlow) -> None:
         if flow.stop_index is not None and not self._told_to_stop:
             self._told_to_stop = True
@@ -180,7 +284,7 @@ class Run:
 
     # -- starting an attempt --------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin(self, timeout: float) -> None:
         if not self._announced:
             self._announced = True
             self._observers.started(self._files.notes, continues=bool(self._files.records))
@@ -189,34 +293,60 @@ class Run:
                 return
             for note in self._data.notes:
                 self._observers.warn(note)
+        if self._stop_wanted:
+            self._finish(self._status_of_a_good_end)
+            return
         delay = self._not_before - time.monotonic()
         if delay > 0:
-            time.sleep(min(delay, POLL_S))
+            time.sleep(min(delay, timeout))
             return
         number, self._attempts = self._attempts, self._attempts + 1
-        start = self._start_point()
         self._keeper.attempt = number
         self._newest_before = self._keeper.newest
-        data_state = self._data.usable_state(start.data, self._observers.warn)
-        self._attempt = attempt = Attempt(number, self.spec, self.engine, self._run_dir, start, self._data.files)
+        self._in_background(Phase.LAUNCHING, self._launch, self._launched)
+
+    def _launch(self) -> Attempt | WorkerFailure:
+        """Bring the workers up; touches nothing but this run, so that it may happen in another thread."""
+        self._make_changes()
+        start = self._start_point()
+        data_state = self._data.usable_state(start.data, self._keeper.warnings.append)
+        attempt = Attempt(self._keeper.attempt, self.spec, self.engine, self._run_dir, start, self._data.files)
+        setup = session_setup(
+            self.spec,
+            self._observers.trial,
+            self._keeper,
+            start,
+            decides=self._observers.may_stop_the_run,
+            data_files=len(self._data.files),
+            data_state=data_state,
+        )
         began = time.monotonic()
+        self._attempt = attempt
         try:
-            attempt.start(
-                self._task,
-                session_setup(
-                    self.spec,
-                    self._observers.trial,
-                    self._keeper,
-                    start,
-                    decides=self._observers.may_stop_the_run,
-                    data_files=len(self._data.files),
-                    data_state=data_state,
-                ),
-            )
+            attempt.start(self._task, setup)
         except (EngineError, WorkerError) as error:
-            self._attempt_failed(attempt, [root_cause.startup_failure(error)])
+            return root_cause.startup_failure(error)
+        attempt.warmup_s = time.monotonic() - began
+        return attempt
+
+    def _make_changes(self) -> None:
+        """What was wished for between the last attempt and this one."""
+        interlude, self._interlude = self._interlude, None
+        if interlude is None:
             return
-        filler = self._record_attempt(attempt, time.monotonic() - began)
+        interlude.take_over(self._keeper, self._reached)
+        if interlude.spec is not None:
+            self.spec, self._respecified = interlude.spec, True
+            self._task = interlude.task(self.spec, self._data)
+
+    def _launched(self, attempt: Attempt | WorkerFailure) -> None:
+        self._pass_on_warnings()
+        if isinstance(attempt, WorkerFailure):
+            assert self._attempt is not None
+            self._attempt_failed(self._attempt, [attempt])
+            return
+        start = attempt.start_point
+        filler = self._record_attempt(attempt)
         self._flow = ReportFlow(
             self.spec.world_size,
             start.index,
@@ -228,26 +358,52 @@ class Run:
         )
         self._watch = HangWatch(self.spec.world_size, self.spec.run_config.failure_config.hang_timeout_s)
         self._observers.attempt_started(filler.first())
-        if number > 0 or self._files.records:
+        if attempt.number > 0 or self._files.records:
             self._observers.attempt_resumed(start.index, start.checkpoint_number, self._history)
+        self._deadline, self._told_to_stop = float("inf"), False
         self.phase = Phase.RUNNING
+        if self._stop_wanted:
+            self._stop_gracefully(self._flow)
+
+    def _in_background(self, phase: Phase, work: Callable[[], T], afterwards: Callable[[T], None]) -> None:
+        """Do `work` without holding up other runs, then `afterwards` in the thread that steps this one."""
+        self.phase = phase
+        self._afterwards = afterwards
+        self._work = self._embedding.in_background(work)
+        self._go_on_after_work()
+
+    def _go_on_after_work(self) -> None:
+        work, afterwards = self._work, self._afterwards
+        assert work is not None
+        assert afterwards is not None
+        if work.done():
+            self._work = self._afterwards = None
+            afterwards(work.result())
 
     def _start_point(self) -> StartPoint:
         own = from_own_checkpoint(self._keeper)
-        self._pass_on_warnings()
         if own is not None:
             return own
         if self._given is None:
             self._given = from_given_checkpoint(self.spec.resume_from)
         return self._given
 
-    def _record_attempt(self, attempt: Attempt, warmup_s: float) -> RowFiller:
-        record = attempt_record(attempt.start_point, attempt.number, self.spec.world_size, attempt.pids, warmup_s)
-        if self._files.records:  # a restored run may have been given another config
+    def _record_attempt(self, attempt: Attempt) -> RowFiller:
+        record = attempt_record(
+            attempt.start_point, attempt.number, self.spec.world_size, attempt.pids, attempt.warmup_s
+        )
+        if self._files.records or self._respecified:  # the config may be another than the header's
             record["config"] = trial_files.as_json(self.spec.config)
         self._journal.append(record, finite=False)
-        self._journal.sync()
+        self._write_down()
         return filler_of(self._files.identity, self.spec.config, record)
+
+    def _write_down(self) -> None:
+        """What was appended survives from here on: this process, and the machine as soon as the disk has it."""
+        if self._embedding.shared_sync is None:
+            self._journal.sync()
+        else:
+            self._journal.flush()
 
     # -- trouble --------------------------------------------------------------------------
 
@@ -266,8 +422,9 @@ class Run:
         self._look_for_hang(attempt, flow)
 
     def _stop_gracefully(self, flow: ReportFlow) -> None:
-        flow.hold()
-        self._deadline = time.monotonic() + INTERRUPT_WAIT_S
+        if not flow.holding and flow.stop_index is None:
+            flow.hold()
+            self._deadline = time.monotonic() + INTERRUPT_WAIT_S
 
     def _look_for_hang(self, attempt: Attempt, flow: ReportFlow) -> None:
         if not self._watch.is_due():
@@ -326,7 +483,10 @@ class Run:
 
     def _attempt_succeeded(self, attempt: Attempt, flow: ReportFlow) -> None:
         clean = not attempt.running and not attempt.failures
-        warnings = attempt.finish() if clean else []
+        end = attempt.finish if clean else attempt.stop
+        self._in_background(Phase.ENDING, end, partial(self._workers_ended, attempt, flow))
+
+    def _workers_ended(self, attempt: Attempt, flow: ReportFlow, warnings: list[str]) -> None:
         warnings += self._wind_up()
         warnings += [f"rank {each.rank} failed while stopping: {each.message}" for each in attempt.failures]
         if flow.alignment.only_rank_zero_reported:
@@ -338,7 +498,11 @@ class Run:
             )
         for warning in warnings:
             self._observers.warn(warning)
-        self._finish("interrupted" if self.stopped_by_signal is not None else "finished")
+        self._reached = flow.alignment.last_index[0]
+        if self._interlude is not None and self.stopped_by_signal is None:
+            self.phase = Phase.SUSPENDED if self._interlude.waits else Phase.STARTING
+        else:
+            self._finish(self._status_of_a_good_end)
 
     def _wind_up(self) -> list[str]:
         """However an attempt ended: its workers are gone, what it told is kept, what it left half-done is removed."""
@@ -353,6 +517,9 @@ class Run:
         return warnings
 
     def _attempt_failed(self, attempt: Attempt, failures: list[WorkerFailure]) -> None:
+        self._in_background(Phase.ENDING, attempt.stop, lambda _warnings: self._failed(attempt, failures))
+
+    def _failed(self, attempt: Attempt, failures: list[WorkerFailure]) -> None:
         self._wind_up()
         failure = root_cause.attempt_failure(attempt.number, failures)
         cause = failure.root_cause
@@ -370,14 +537,14 @@ class Run:
             },
             finite=False,
         )
-        self._journal.sync()
+        self._write_down()
         decision = decide(self.spec.run_config.failure_config, self._failures, self._without_progress)
-        gives_up = isinstance(decision, GiveUp) or self.stopped_by_signal is not None
+        gives_up = isinstance(decision, GiveUp) or self.stopped_by_signal is not None or self._stop_wanted
         self._observers.attempt_failed(f"rank {cause.rank}: {cause.message}", retry=not gives_up)
         if isinstance(decision, GiveUp):
             self._finish("failed", self._final_error(decision.reason))
         elif gives_up:
-            self._finish("interrupted")
+            self._finish(self._status_of_a_good_end)
         else:
             self._not_before = time.monotonic() + decision.delay_s
             self.phase = Phase.STARTING
@@ -406,6 +573,7 @@ class Run:
         if os.getpid() != self._pid:
             return
         self._broken_off = True
+        self._wait_for_work()
         if self.result is None:
             with contextlib.suppress(Exception):
                 self._wind_up()
@@ -426,7 +594,7 @@ class Run:
             write_durably(self._run_dir.error_txt, text.encode("utf-8", "backslashreplace") + b"\n")
         end = {"kind": "end", "status": status, "message": str(error or ""), "time": time.time()}
         self._journal.append(end, finite=False)
-        self._journal.sync()
+        self._write_down()
         self._conclude(result)
 
     def _conclude(self, result: Result) -> None:
@@ -467,6 +635,14 @@ class Run:
             stack.callback(self._observers.close)
             if self._attempt is not None:
                 stack.callback(self._wind_up)
+            stack.callback(self._wait_for_work)
+
+    def _wait_for_work(self) -> None:
+        """Workers that are coming up in another thread cannot be ended before they are there, or given up."""
+        work, self._work = self._work, None
+        if work is not None:
+            with contextlib.suppress(Exception):
+                work.result()
 
     def _close_files(self) -> None:
         warnings = self._files.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.config import RunConfig, ScalingConfig
@@ -31,6 +32,16 @@ class TrialIdentity:
     def with_another_trial_id(self) -> TrialIdentity:
         """For when the trial's directory exists already."""
         return replace(self, trial_id=f"{uuid.uuid4().hex[:5]}_00000")
+
+
+@dataclass(frozen=True)
+class TrialPlace:
+    """Where a trial of a search lives. The search has made sure of the storage and chosen a name that is free."""
+
+    directory: Path
+    experiment_name: str
+    uri: str | None = None
+    """Where the directory is mirrored to."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,16 @@ class RunSpec:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """More of the trainer's arguments; plain ones are stored, so that restore() need not be given them again."""
     identity: TrialIdentity = field(default_factory=TrialIdentity.new)
+    evaluated: Mapping[str, Any] = field(default_factory=dict)
+    """The part of the configuration that a search chose."""
+    place: TrialPlace | None = None
+    """Of a trial of a search; None: the run makes a directory of its own."""
+    threads: int | None = None
+    """Threads per worker for numeric libraries; None: a fair share of the machine."""
+    devices: tuple[str, ...] | None = None
+    """The GPUs that the run may use; None: all that there are."""
+    working_dir: str | None = None
+    """Where workers start; None: each in a directory of its own below the trial's."""
 
     @property
     def world_size(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
 
-TrialStatus = Literal["PENDING", "RUNNING", "TERMINATED", "ERROR"]
+TrialStatus = Literal["PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR"]
 
 
 @dataclass(eq=False)
@@ -27,8 +27,12 @@ class Trial:
     config: dict[str, Any] = field(default_factory=dict)
     evaluated_params: dict[str, Any] = field(default_factory=dict)
     """The part of the configuration that a search chose; empty outside a search."""
+    resources: dict[str, float] = field(default_factory=dict)
+    """What the trial is given while it runs."""
     path: str = ""
     """The trial's directory on its storage; the same as `local_path` unless that is remote."""
+    custom_name: str = ""
+    """Given by the user in the place of the usual name."""
     status: TrialStatus = "PENDING"
     checkpoint: Checkpoint | None = None
     last_result: dict[str, Any] = field(default_factory=dict)
@@ -47,4 +51,4 @@ class Trial:
         return self.status in ("TERMINATED", "ERROR")
 
     def __str__(self) -> str:
-        return f"{self.trainable_name}_{self.trial_id}"
+        return self.custom_name or f"{self.trainable_name}_{self.trial_id}"

@@ -14,7 +14,8 @@ from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.result import Status
 from paceline.run import process_registry
-from paceline.run.spec import RunSpec, TrialIdentity
+from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
+from paceline.storage.files import delete_tree
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal, read
 from paceline.storage.journal_tail import read_tail
@@ -28,6 +29,7 @@ from paceline.storage.run_dir import (
     resolve_storage,
     trial_dir_name,
 )
+from paceline.storage.shared_sync import SharedSync
 from paceline.storage.twin import catch_up
 
 _MOST_DRAWS = 100
@@ -94,32 +96,54 @@ def _let_go(mirror: Mirror) -> list[str]:
     return warnings
 
 
-def create(spec: RunSpec, engine_name: str) -> TrialFiles:
+def create(spec: RunSpec, engine_name: str, shared_sync: SharedSync | None = None) -> TrialFiles:
     """A new trial directory; earlier trials of the same name stay as they are."""
+    if spec.place is not None:
+        return _create_in_search(spec, spec.place, shared_sync)
     config = spec.run_config
     name = config.name or experiment_dir_name(spec.trainer_name)
-    local_root, filesystem_uri = _storage_of(config, engine_name)
+    local_root, filesystem_uri = storage_of(config, engine_name)
     check_writable(local_root)
     notes = _how_to_restore_earlier(local_root / name, spec.trainer_name) if config.name else []
     identity, run_dir, mirror = _new_directory(spec, local_root / name, filesystem_uri and f"{filesystem_uri}/{name}")
     with _locked(run_dir, mirror) as lock:
         files = TrialFiles(run_dir, Journal(run_dir.journal), lock, name, identity, mirror, notes=notes)
         with _closed_on_error(files):
-            files.journal.append(
-                {
-                    "kind": "run",
-                    "version": 1,
-                    "trainer": spec.trainer_name,
-                    "experiment_name": name,
-                    "trial_id": identity.trial_id,
-                    "experiment_id": identity.experiment_id,
-                    "experiment_tag": identity.experiment_tag,
-                    "settings": saved_settings(spec),
-                },
-                finite=False,
-            )
+            files.journal.append(_header(spec, name, identity), finite=False)
             files.journal.sync()
     return files
+
+
+def _create_in_search(spec: RunSpec, place: TrialPlace, shared_sync: SharedSync | None) -> TrialFiles:
+    """The directory that a search chose. What an earlier driver left there before it wrote a header is removed."""
+    run_dir, mirror = RunDir(place.directory), None
+    if not run_dir.create_new():
+        if run_dir.journal.is_file() and next(read(run_dir.journal), None) is not None:
+            raise StorageError(f"{run_dir.root} holds a run already; a new trial cannot be put there.")
+        delete_tree(run_dir.root)
+        run_dir.create_new()
+    if place.uri is not None:
+        mirror = Mirror(FsspecFilesystem(place.uri, spec.run_config.storage_filesystem), run_dir)
+    with _locked(run_dir, mirror) as lock:
+        journal = Journal(run_dir.journal, shared_sync)
+        files = TrialFiles(run_dir, journal, lock, place.experiment_name, spec.identity, mirror)
+        with _closed_on_error(files):
+            journal.append(_header(spec, place.experiment_name, spec.identity), finite=False)
+            journal.flush()
+    return files
+
+
+def _header(spec: RunSpec, experiment_name: str, identity: TrialIdentity) -> dict[str, Any]:
+    return {
+        "kind": "run",
+        "version": 1,
+        "trainer": spec.trainer_name,
+        "experiment_name": experiment_name,
+        "trial_id": identity.trial_id,
+        "experiment_id": identity.experiment_id,
+        "experiment_tag": identity.experiment_tag,
+        "settings": saved_settings(spec),
+    }
 
 
 def _new_directory(
@@ -140,7 +164,7 @@ def _new_directory(
     raise StorageError(f"{experiment_dir} holds too many trials to find a free name. Choose another RunConfig(name=).")
 
 
-def reopen(spec: RunSpec) -> TrialFiles:
+def reopen(spec: RunSpec, shared_sync: SharedSync | None = None) -> TrialFiles:
     """The trial directory of a run that shall be continued."""
     run_dir, mirror = _place_to_restore(spec)
     with _locked(run_dir, mirror) as lock:
@@ -150,7 +174,7 @@ def reopen(spec: RunSpec) -> TrialFiles:
         records = state_records(run_dir)
         header = records[0]
         identity = TrialIdentity(header["trial_id"], header["experiment_id"], header["experiment_tag"])
-        journal = Journal(run_dir.journal)
+        journal = Journal(run_dir.journal, shared_sync)
         files = TrialFiles(run_dir, journal, lock, header["experiment_name"], identity, mirror, records)
         with _closed_on_error(files):
             files.last_row = last_row_index(run_dir)
@@ -216,7 +240,7 @@ def _closed_on_error(files: TrialFiles) -> Iterator[None]:
         raise
 
 
-def _storage_of(config: RunConfig, engine_name: str) -> tuple[Path, str | None]:
+def storage_of(config: RunConfig, engine_name: str) -> tuple[Path, str | None]:
     """(local directory, URI to mirror it to): a run always works on a local directory."""
     chosen = config.storage_path
     resolved = resolve_storage(chosen if chosen is not None else default_storage_root())

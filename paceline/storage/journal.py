@@ -23,6 +23,7 @@ import msgspec
 from paceline.air.errors import StorageError
 from paceline.air.faults import fault_point
 from paceline.storage.files import PRIVATE_FILE_MODE, storage_error, write_all
+from paceline.storage.shared_sync import SharedSync
 
 GROUP_SYNC_SECONDS = 0.05
 _BUFFER_LIMIT = 256 * 1024
@@ -48,8 +49,10 @@ class Journal:
     It belongs to the process that opened it: in a forked child every method does nothing.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, shared_sync: SharedSync | None = None) -> None:
         self.path = path
+        self._shared_sync = shared_sync
+        """Syncs in the place of this journal's own thread, and after its end."""
         self._pid = os.getpid()
         self._error: StorageError | None = None
         self._lock = threading.Lock()
@@ -114,6 +117,9 @@ class Journal:
         """Sync and close. Closing twice is fine."""
         if os.getpid() != self._pid or self._descriptor < 0:
             return
+        if self._shared_sync is not None:
+            self._close_later(self._shared_sync)
+            return
         try:
             if self._error is None:
                 self.sync()
@@ -124,6 +130,16 @@ class Journal:
                 self._syncer.join()
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _close_later(self, shared_sync: SharedSync) -> None:
+        try:
+            if self._error is None:
+                self.flush()
+        finally:
+            shared_sync.forget(id(self))
+            with self._sync_lock:  # a sync may be under way
+                descriptor, self._descriptor = self._descriptor, -1
+            shared_sync.take_over(descriptor)
 
     def _write_tail(self) -> None:
         """Write what is due. A signal's exception may come at any point: the tail is then written again."""
@@ -144,7 +160,9 @@ class Journal:
         self._tail = _Tail(tail.offset + len(content))
         fault_point("after_journal_append")
         self._dirty.set()
-        if self._syncer is None:
+        if self._shared_sync is not None:
+            self._shared_sync.note(id(self), self._sync_file)
+        elif self._syncer is None:
             self._syncer = threading.Thread(target=self._sync_in_background, name="paceline-journal", daemon=True)
             self._syncer.start()
 
@@ -173,7 +191,7 @@ class Journal:
     def _sync_file(self) -> None:
         """fsync unless nothing is dirty. After a failure the file's state is unknown: never try again."""
         with self._sync_lock:
-            if self._error is not None or not self._dirty.is_set():
+            if self._error is not None or not self._dirty.is_set() or self._descriptor < 0:
                 return
             self._dirty.clear()
             try:

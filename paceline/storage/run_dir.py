@@ -149,10 +149,15 @@ def experiment_dir_name(trainer_name: str) -> str:
 def trial_dir_name(trainer: str, trial_id: str, tag: str = "") -> str:
     """`<Trainer>_<trial id>_<tag>`, cut to a length that stays handy."""
     name = f"{trainer}_{trial_id}"
-    cleaned = _NOT_IN_TAG.sub("_", tag).strip("_")
+    cleaned = without_odd_characters(tag)
     if cleaned:
         name = f"{name}_{cleaned}"
     return name.encode()[:LONGEST_TRIAL_NAME].decode(errors="ignore")
+
+
+def without_odd_characters(text: str) -> str:
+    """The text as part of a file name."""
+    return _NOT_IN_TAG.sub("_", text).strip("_")
 
 
 def resolve_storage(path: str | os.PathLike[str]) -> Path | str:

@@ -265,7 +265,7 @@ def test_close_ends_the_default_loggers_trials(trial: Trial, failed: bool) -> No
     logger = MemoryLogger()
     callbacks = CallbackList([], [logger])
     callbacks.on_trial_start(0, trial)
-    callbacks.close(failed=failed)
+    callbacks.close_trial(trial, failed=failed)
     assert logger.ended == [failed]
 
 
@@ -275,7 +275,7 @@ def test_a_listed_built_in_logger_does_not_write_twice(trial: Trial, kind: type[
     assert not callbacks.wants_rows
     callbacks.on_trial_start(0, trial)
     callbacks.log_rows(trial, [{"n": 1, "training_iteration": 1}])
-    callbacks.close(failed=False)
+    callbacks.close_trial(trial, failed=False)
     names = sorted(path.name.split(".tfevents")[0] for path in Path(trial.local_path).glob("[a-z]*.*"))
     assert names == ["events.out", "params.json", "progress.csv", "result.json"]
     assert len(Path(trial.local_path, "result.json").read_text().splitlines()) == 1
@@ -293,5 +293,5 @@ def test_a_subclass_of_a_built_in_logger_takes_its_place_row_by_row(trial: Trial
     callbacks.on_trial_result(1, trial, {"n": 1, "secret": 2})
     callbacks.log_rows(trial, [{"n": 1, "secret": 2}])
     callbacks.on_trial_complete(1, trial)
-    callbacks.close(failed=False)
+    callbacks.close_trial(trial, failed=False)
     assert Path(trial.local_path, "result.json").read_text() == '{"n":1}\n'

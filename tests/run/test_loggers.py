@@ -387,7 +387,8 @@ def test_trials_are_kept_apart(tmp_path: Path) -> None:
     for iteration in (1, 2):
         for trial in trials:
             callbacks.log_rows(trial, [make_row(iteration, name=trial.trial_id)])
-    callbacks.close(failed=False)
+    for trial in trials:
+        callbacks.close_trial(trial, failed=False)
     for trial in trials:
         assert [row["name"] for row in read_json(trial)] == [trial.trial_id] * 2
         assert [row["name"] for row in read_csv(trial)] == [trial.trial_id] * 2
@@ -399,7 +400,7 @@ def test_files_are_for_this_user_alone(trial: Trial) -> None:
     callbacks.on_trial_start(0, trial)
     callbacks.log_rows(trial, [make_row(1, loss=1)])
     callbacks.log_rows(trial, [make_row(2, accuracy=1)])
-    callbacks.close(failed=False)
+    callbacks.close_trial(trial, failed=False)
     modes = {
         path.name.split(".tfevents")[0]: oct(path.stat().st_mode & 0o777) for path in Path(trial.local_path).iterdir()
     }

@@ -29,6 +29,16 @@ class Ingest:
         """The configs as plain values; a preprocessor of each epoch is code and stays out."""
         return {name: asdict(replace(config, per_epoch_preprocessor=None)) for name, config in self.configs.items()}
 
+    def identity(self) -> tuple[Any, ...]:
+        """Equal for requests that ask for the same of the very same objects."""
+        return (
+            tuple((name, id(dataset)) for name, dataset in self.datasets.items()),
+            repr(self.configs_as_json()),
+            tuple(id(config.per_epoch_preprocessor) for config in self.configs.values()),
+            id(self.preprocessor),
+            self.read_once,
+        )
+
     def prepare(self, workers: int) -> Prepared:
         """Fit, count and store what is needed; raises for data that cannot be used with so many workers."""
         from paceline.data.ingest.prepare import prepare

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 from paceline.air.checks import check_choice, warn_at_users_line
 from paceline.air.errors import ConfigError
@@ -95,6 +95,14 @@ class TrialScheduler:
 
     needs_metric = False
     """True if it cannot decide without a metric and a mode."""
+
+    made_with: tuple[tuple[Any, ...], dict[str, Any]]
+    """The arguments it was made with, so that a restore can make it again."""
+
+    def __new__(cls, *args: Any, **keywords: Any) -> Self:
+        made = super().__new__(cls)
+        made.made_with = args, keywords
+        return made
 
     def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
         if mode is not None:

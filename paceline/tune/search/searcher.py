@@ -14,7 +14,7 @@ calls again, with `remember` in the place of `suggest`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
@@ -30,6 +30,14 @@ class Searcher:
     """Proposes configurations. Subclasses write `suggest` and `on_trial_complete`."""
 
     FINISHED: Literal["FINISHED"] = "FINISHED"
+
+    made_with: tuple[tuple[Any, ...], dict[str, Any]]
+    """The arguments it was made with, so that a restore can make it again."""
+
+    def __new__(cls, *args: Any, **keywords: Any) -> Self:
+        made = super().__new__(cls)
+        made.made_with = args, keywords
+        return made
 
     def __init__(self, metric: str | Sequence[str] | None = None, mode: str | Sequence[str] | None = None) -> None:
         self._metric, self._mode = checked_goal(metric, mode)

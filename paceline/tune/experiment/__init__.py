@@ -1,0 +1,1 @@
+"""The experiment behind a Tuner: many runs in one event loop."""

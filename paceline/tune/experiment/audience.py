@@ -1,0 +1,152 @@
+"""Who watches an experiment: the user's callbacks, the loggers and the display, shared by all trials.
+
+Code of the user's own that raises ends the experiment; what goes wrong with one trial does
+not. So the calls of such code go through `guarded`, which remembers the error as its.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.config import RunConfig
+from paceline.air.result import Result
+from paceline.run.callbacks import CallbackList
+from paceline.run.history import JournalHistory
+from paceline.run.loggers import default_loggers
+from paceline.run.observers import Observers, Verdict
+from paceline.run.progress import Progress
+from paceline.run.stoppers import make_stopper
+from paceline.storage.run_dir import RunDir
+from paceline.tune.progress.base import ExperimentProgress, ExperimentView, make_experiment_progress
+
+if TYPE_CHECKING:
+    from paceline.run.trial import Trial
+
+
+class Audience:
+    """The onlookers of an experiment."""
+
+    def __init__(self, config: RunConfig, view: ExperimentView) -> None:
+        self.callbacks = CallbackList(config.callbacks, default_loggers())
+        self.stopper = make_stopper(config.stop)
+        self.progress = make_experiment_progress(config.verbose, config.progress_reporter)
+        self.view = view
+        self.user_error: Exception | None = None
+        """What a callback, a stopper, a scheduler or a searcher raised."""
+        self._config = config
+        self._told: set[str] = set()
+
+    def started(self, num_samples: int, total: int | None) -> None:
+        self.progress.started(self.view)
+        with self.guarded():
+            self.callbacks.setup(stop=self._config.stop, num_samples=num_samples, total_num_samples=total)
+
+    def trial_changed(self, trial: Trial) -> None:
+        self.view.note_status(trial)
+        self.progress.trial_changed(trial)
+
+    def warn_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self.progress.warning(text)
+
+    def ended(self) -> None:
+        with self.guarded():
+            self.callbacks.on_experiment_end()
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """The block calls code of the user's own."""
+        try:
+            yield
+        except Exception as error:
+            self.user_error = self.user_error or error
+            raise
+
+
+class TrialProgress(Progress):
+    """What a run tells its display, passed on to that of the experiment."""
+
+    def __init__(self, shared: ExperimentProgress, view: ExperimentView, trial: Trial, world_size: int) -> None:
+        self._shared = shared
+        self._view = view
+        self._trial = trial
+        self._alone = world_size == 1
+
+    def row(self, row: Any) -> None:
+        self._view.note_row(self._trial, row)
+        self._shared.row(self._trial, row)
+
+    def attempt_failed(self, summary: str, retry: bool) -> None:
+        if retry:
+            self._shared.note(f"{self._trial} failed and starts again: {summary}")
+
+    def output(self, rank: int, text: str) -> None:
+        self._shared.output(self._trial, None if self._alone else rank, text)
+
+    def warning(self, text: str) -> None:
+        self._shared.warning(f"{self._trial}: {text}")
+
+
+class TrialObservers(Observers):
+    """The onlookers of one trial: those of the experiment, and whoever decides about the trial's rows."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        trial_of_run: Trial,
+        run_dir: RunDir,
+        world_size: int,
+        *,
+        audience: Audience,
+        trial: Trial,
+        decide: Callable[[int, dict[str, Any]], Verdict],
+        decides: bool,
+    ) -> None:
+        super().__init__(
+            config,
+            trial,
+            run_dir,
+            world_size,
+            callbacks=audience.callbacks,
+            progress=TrialProgress(audience.progress, audience.view, trial, world_size),
+        )
+        self._audience = audience
+        self._decide = decide
+        self._decides = decides
+
+    @property
+    def may_stop_the_run(self) -> bool:
+        return self._decides
+
+    def verdict(self, index: int, row: dict[str, Any]) -> Verdict:
+        with self._audience.guarded():
+            return self._decide(index, row)
+
+    def started(self, notes: list[str], continues: bool) -> None:
+        with self._audience.guarded():
+            super().started(notes, continues)
+        self._audience.trial_changed(self.trial)
+
+    def attempt_resumed(self, index: int, checkpoint: int | None, history: JournalHistory) -> None:
+        with self._audience.guarded():
+            super().attempt_resumed(index, checkpoint, history)
+
+    def row(self, index: int, row: dict[str, Any]) -> None:
+        with self._audience.guarded():
+            super().row(index, row)
+
+    def checkpoint(self, index: int, number: int, checkpoint: Checkpoint) -> None:
+        with self._audience.guarded():
+            super().checkpoint(index, number, checkpoint)
+
+    def catch_up(self) -> None:
+        with self._audience.guarded():
+            super().catch_up()
+
+    def finished(self, result: Result, iteration: int) -> None:
+        with self._audience.guarded():
+            super().finished(result, iteration)

@@ -1,0 +1,699 @@
+"""An Experiment: asks for configurations, runs each as a trial, and lets scheduler and searcher decide.
+
+Reading order: `step` (start what may start, listen, act on what was heard), then `_start_more`,
+`_decide` (what becomes of a trial after a row) and `_trial_ended`. Everything that was decided
+is appended to the journal, in the order in which it happened: see records.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.constants import AUTOFILLED_KEYS
+from paceline.air.errors import ConfigError, SerializationError
+from paceline.air.result import Result, Status
+from paceline.engine.base import Engine
+from paceline.engine.devices import visible_gpus
+from paceline.run.embedding import Embedding
+from paceline.run.interlude import Donor, Interlude
+from paceline.run.nested import nested_get
+from paceline.run.observers import Verdict
+from paceline.run.run import Phase, Run
+from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
+from paceline.run.trial import Trial
+from paceline.run.trial_files import as_json
+from paceline.storage.daemon_pool import DaemonPool
+from paceline.storage.lock import RunLock
+from paceline.storage.shared_sync import SharedSync
+from paceline.tune.experiment.audience import Audience, TrialObservers
+from paceline.tune.experiment.controller import ExperimentController
+from paceline.tune.experiment.datasets import SharedDatasets
+from paceline.tune.experiment.ledger import Ledger, Request
+from paceline.tune.experiment.outcomes import outcome_from_files, outcome_of_result, outcome_without_run
+from paceline.tune.experiment.place import ExperimentPlace, directory_name
+from paceline.tune.experiment.plan import Plan
+from paceline.tune.experiment.records import ExperimentJournal
+from paceline.tune.experiment.rows import RowRecorder
+from paceline.tune.experiment.trial_run import TrialRun
+from paceline.tune.progress.base import ExperimentSummary, ExperimentView
+from paceline.tune.result_grid import ResultGrid
+from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
+from paceline.tune.search.searcher import Searcher
+from paceline.tune.search.space import evaluated_record, resolve, tag
+from paceline.tune.trial_outcome import TrialOutcome
+
+T = TypeVar("T")
+
+WAIT_S = 0.1
+"""How long a step waits for news; reports, deaths and finished work end the wait at once."""
+STEP_EVERY_S = 0.2
+"""How often a run is stepped even though nothing happens, so that it can look at its clocks."""
+_THREADS = 4
+"""Workers that may be brought up or ended at the same time without anybody waiting for it."""
+
+
+class Experiment:
+    """The state machine of one experiment. Use it from one thread."""
+
+    def __init__(self, plan: Plan, engine: Engine, place: ExperimentPlace) -> None:
+        self.plan = plan
+        self.place = place
+        self.engine = engine
+        self.stopped_by_signal: int | None = None
+        self.result: ResultGrid | None = None
+        self.trials: list[TrialRun] = []
+        self.by_trial: dict[Trial, TrialRun] = {}
+        self.waiting: dict[Trial, TrialRun] = {}
+        """Those that are PENDING or PAUSED, in the order in which they became so."""
+        self.created_all = False
+        """The searcher has nothing more to suggest."""
+        devices = visible_gpus()
+        self.ledger = Ledger(engine.resources(), devices or _numbered(engine.resources().get("GPU", 0.0)))
+        self.view = ExperimentView(
+            name=place.name,
+            experiment_path=place.shown,
+            trials=[],
+            metric=plan.metric,
+            mode=plan.mode,
+            total=plan.total,
+            used=self.ledger.used,
+            resources=self.ledger.total,
+            scheduler_info=plan.scheduler.debug_string,
+        )
+        self.audience = Audience(plan.run_config, self.view)
+        self.controller = ExperimentController(self)
+        self._lock = RunLock(place.lock)
+        self._lock.acquire()
+        self._shared_sync = SharedSync()
+        try:
+            self.journal = ExperimentJournal(place.journal, self._shared_sync)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._rows = RowRecorder(plan, self.audience.stopper, self.journal)
+        self._datasets = SharedDatasets()
+        self._active: dict[TrialRun, None] = {}
+        """Those with processes, or that will have some in a moment."""
+        self._background: DaemonPool | None = None
+        self._deadline = float("inf")
+        """When everything is to be stopped because its time is up."""
+        self._stopping = False
+        self._interrupted = False
+        self._fatal: Exception | None = None
+        self._asked_in_vain = False
+        """The searcher had no suggestion; it is asked again when something has happened."""
+        self._started = False
+        self._closed = False
+
+    # -- the loop's view ------------------------------------------------------------------
+
+    @property
+    def starting(self) -> bool:
+        """A signal asks for a graceful stop at any time: trials come and go."""
+        return False
+
+    @property
+    def done(self) -> bool:
+        return self.result is not None
+
+    def request_stop(self, signal_number: int) -> None:
+        """Ask for a graceful stop of every trial. Safe in a signal handler."""
+        self.stopped_by_signal = signal_number
+
+    def step(self, timeout: float = WAIT_S) -> None:
+        """Advance: start trials, hear what workers said, act on it."""
+        self._announce()
+        self._look_for_reasons_to_stop()
+        self._start_more()
+        self._listen(timeout)
+        self.journal.flush()
+        self.audience.progress.tick()
+        if not self._active and not self._may_go_on():
+            self._finish()
+
+    def _announce(self) -> None:
+        if self._started:
+            return
+        self._started = True
+        if self.plan.tune.time_budget_s is not None:
+            self._deadline = time.monotonic() + float(self.plan.tune.time_budget_s)  # type: ignore[arg-type]
+        self.audience.started(self.plan.tune.num_samples, self.plan.total)
+
+    def _listen(self, timeout: float) -> None:
+        """Wait for news of any trial and let those that have some take a step."""
+        now = time.monotonic()
+        groups = {group: each for each in self._active if each.run and (group := each.run.group) is not None}
+        soonest = min([each.due for each in self._active] + [self._deadline])
+        ready = self.engine.wait(list(groups), max(0.0, min(timeout, soonest - now)))
+        heard = {id(groups[group]) for group in ready}
+        now = time.monotonic()
+        for each in list(self._active):
+            run = each.run
+            if id(each) in heard or now >= each.due or run is None or run.phase in (Phase.LAUNCHING, Phase.ENDING):
+                self._step_trial(each)
+
+    def _step_trial(self, each: TrialRun) -> None:
+        try:
+            if each.building is not None:
+                self._take_built_run(each)
+            run = each.run
+            if run is None:
+                return
+            run.step(0.0)
+            each.due = min(run.wakes_at, time.monotonic() + STEP_EVERY_S)
+        except Exception as error:
+            if self.audience.user_error is not None:
+                raise self.audience.user_error from None
+            self._break_off_trial(each, error)
+            return
+        if run.done:
+            assert run.result is not None
+            self._run_ended(each, run.result)
+        elif run.phase is Phase.SUSPENDED:
+            self._active.pop(each, None)
+
+    def _take_built_run(self, each: TrialRun) -> None:
+        assert each.building is not None
+        if each.building.done():
+            built, each.building = each.building, None
+            each.run = built.result()
+
+    # -- starting trials ------------------------------------------------------------------
+
+    def _start_more(self) -> None:
+        """Start what the scheduler chooses, else what the searcher suggests, as far as the resources go."""
+        self._asked_in_vain = False
+        while not self._stopping and self._running_count() < self._most_at_once():
+            with self.audience.guarded():
+                chosen = self.plan.scheduler.choose_trial_to_run(self.controller)
+            if chosen is not None:
+                each = self.by_trial[chosen]
+                if not self.ledger.fits(each.request):
+                    return
+                self._start(each)
+            elif not self._create_trial():
+                self._tell_of_stall()
+                return
+
+    def _running_count(self) -> int:
+        return sum(1 for each in self._active if each.grant is not None)
+
+    def _most_at_once(self) -> int:
+        if self.engine.name == "inline":  # it has room for one worker
+            return 1
+        return self.plan.tune.max_concurrent_trials or 1_000_000
+
+    def _create_trial(self) -> bool:
+        """Ask the searcher for a trial; False if there is none to be had now."""
+        total = self.plan.total
+        if self.created_all or (total is not None and len(self.trials) >= total):
+            self.created_all = True
+            return False
+        if any(trial.status == "PENDING" for trial in self.waiting):
+            return False  # one is waiting for resources already
+        number = len(self.trials)
+        trial_id = self.place.trial_id(number)
+        with self.audience.guarded():
+            suggestion = self.plan.searcher.suggest(trial_id)
+        if suggestion == Searcher.FINISHED:
+            self.created_all = True
+            return False
+        if suggestion is None:
+            self._asked_in_vain = True
+            return False
+        rng = random.Random(f"{self.plan.seed}/{number}")
+        config, evaluated = resolve(self.plan.space, suggestion, rng, self.plan.found)
+        each = self.new_trial(number, config, evaluated)
+        with self.audience.guarded():
+            self.plan.scheduler.on_trial_add(self.controller, each.trial)
+        self.journal.trial_created(
+            number,
+            {
+                "id": trial_id,
+                "dir": each.directory.name,
+                "tag": each.trial.experiment_tag,
+                "config": as_json(each.trial.config),
+                "evaluated": evaluated_record(self.plan.space, evaluated),
+            },
+        )
+        self.journal.flush()  # before anything of the trial exists
+        return True
+
+    def new_trial(
+        self, number: int, config: dict[str, Any], evaluated: dict[str, Any], directory: str | None = None
+    ) -> TrialRun:
+        """A trial that is PENDING, in all the lists."""
+        trial = Trial(
+            trial_id=self.place.trial_id(number),
+            trainable_name=self.plan.kind.name,
+            local_path="",
+            experiment_id=self.place.experiment_id,
+            experiment_name=self.place.name,
+            experiment_tag=tag(number, evaluated),
+            config=config,
+            evaluated_params=evaluated,
+        )
+        with self.audience.guarded():
+            if self.plan.tune.trial_name_creator is not None:
+                trial.custom_name = str(self.plan.tune.trial_name_creator(trial))
+            name = directory or directory_name(trial, self.plan.tune.trial_dirname_creator)
+        trial.local_path = str(self.place.root / name)
+        trial.path = f"{self.place.uri}/{name}" if self.place.uri else trial.local_path
+        request = self._request(config)
+        trial.resources = dict(request.amounts)
+        each = TrialRun(number, trial, self.place.root / name, request)
+        self.trials.append(each)
+        self.view.trials.append(trial)
+        self.by_trial[trial] = each
+        self.waiting[trial] = each
+        self.audience.trial_changed(trial)
+        return each
+
+    def _request(self, config: dict[str, Any]) -> Request:
+        with self.audience.guarded():  # the resources may be a function of the user's
+            factory = self.plan.kind.resources(config)
+        bundles = factory.bundles if self.plan.kind.counts_own_bundle else factory.bundles[1:]
+        amounts: dict[str, float] = {}
+        for bundle in bundles:
+            for name, amount in bundle.items():
+                amounts[name] = amounts.get(name, 0.0) + amount
+        gpus = max((bundle.get("GPU", 0.0) for bundle in bundles), default=0.0)
+        return Request(amounts, gpus, sum(1 for bundle in bundles if bundle.get("GPU")))
+
+    def _start(self, each: TrialRun) -> None:
+        """Let a trial that waits run: for the first time, or where it was."""
+        trial = each.trial
+        was_paused = trial.status == "PAUSED"
+        if each.change is not None and each.change.resources is not None:
+            self.set_resources(each, each.change.resources)
+        each.grant = self.ledger.take(each.request)
+        self.waiting.pop(trial, None)
+        if was_paused:
+            self.journal.event("run", each.number)
+        trial.status = "RUNNING"
+        self.audience.trial_changed(trial)
+        self._active[each] = None
+        each.due = 0.0
+        if each.run is None:
+            self._make_run(each)
+        elif each.change is not None:
+            self._go_on_changed(each, each.run)
+        else:
+            each.run.resume()
+        each.change = None
+
+    def _make_run(self, each: TrialRun) -> None:
+        try:
+            spec = self._spec(each)
+            build = partial(self._build_run, each, spec)
+            if spec.ingest is None:
+                each.run = build()
+            else:  # datasets may take long to prepare
+                each.building = self._submit(build)
+        except (ConfigError, SerializationError) as error:
+            if not any(other.has_files or other.outcome for other in self.trials):
+                raise  # it is the trainable, not this one configuration
+            self._break_off_trial(each, error)
+        except Exception as error:
+            if self.audience.user_error is not None:
+                raise
+            self._break_off_trial(each, error)
+
+    def _build_run(self, each: TrialRun, spec: RunSpec) -> Run:
+        embedding = Embedding(
+            observe=partial(
+                TrialObservers,
+                audience=self.audience,
+                trial=each.trial,
+                decide=partial(self._decide, each),
+                decides=self._rows.may_decide,
+            ),
+            in_background=self._submit,
+            shared_sync=self._shared_sync,
+            data=self._datasets.prepared(spec),
+        )
+        run = Run(spec, self.engine, embedding)
+        each.has_files = True
+        return run
+
+    def _spec(self, each: TrialRun) -> RunSpec:
+        plan, trial = self.plan, each.trial
+        spec = plan.kind.run_spec(trial.config, plan.run_config, plan.scheduler.checkpoint_every())
+        cpus = trial.resources.get("CPU", 0.0)
+        return dataclasses.replace(
+            spec,
+            run_config=dataclasses.replace(spec.run_config, callbacks=[], stop=None),
+            identity=TrialIdentity(trial.trial_id, trial.experiment_id, trial.experiment_tag),
+            evaluated=trial.evaluated_params,
+            place=TrialPlace(each.directory, self.place.name, trial.path if self.place.uri else None),
+            restore_path=trial.path if each.has_files else None,
+            threads=max(1, int(cpus // spec.world_size)),
+            devices=each.grant.devices if each.grant is not None else None,
+            working_dir=None if plan.tune.chdir_to_trial_dir else ".",
+        )
+
+    def _submit(self, work: Callable[[], T]) -> Future[T]:
+        if self._background is None:
+            self._background = DaemonPool(_THREADS, "paceline-experiment")
+        future = self._background.submit(work)
+        future.add_done_callback(lambda _future: self.engine.wake())
+        return future
+
+    # -- what becomes of a trial after a row ----------------------------------------------
+
+    def _decide(self, each: TrialRun, index: int, row: dict[str, Any]) -> Verdict:
+        if index <= each.seen:  # reported again after a retry
+            return Verdict.GO_ON
+        each.seen = index
+        self._warn_of_missing_metric(row)
+        decision = self._rows.take(each, index, row, self._ask_scheduler)
+        if isinstance(decision, Restart):
+            return self._restart(each, decision)
+        if decision == TrialScheduler.STOP:
+            return Verdict.STOP
+        if decision == TrialScheduler.PAUSE:
+            return self._pause(each, index)
+        return Verdict.GO_ON
+
+    def _ask_scheduler(self, each: TrialRun, row: dict[str, Any]) -> Decision:
+        return self.plan.scheduler.on_trial_result(self.controller, each.trial, row)
+
+    def _warn_of_missing_metric(self, row: dict[str, Any]) -> None:
+        metric = self.plan.metric
+        if metric is not None and metric not in row and "/" not in metric:
+            own = ", ".join(sorted(set(row) - AUTOFILLED_KEYS)) or "nothing"
+            self.audience.warn_once(
+                f"metric={metric!r} of TuneConfig was not reported (there is: {own}). Such rows cannot be compared."
+            )
+
+    def _pause(self, each: TrialRun, index: int) -> Verdict:
+        """Give its resources to others. Its processes wait, or end if they can go on from this very row."""
+        run = each.run
+        assert run is not None
+        each.trial.status = "PAUSED"
+        self._give_back(each)
+        self.waiting[each.trial] = each
+        self.audience.trial_changed(each.trial)
+        if run.newest_checkpoint_iteration == index and not run.spec.run_config.checkpoint_config.async_save:
+            run.between_attempts(Interlude(waits=True))
+            return Verdict.STOP
+        return Verdict.WAIT
+
+    def _restart(self, each: TrialRun, restart: Restart) -> Verdict:
+        run = each.run
+        assert run is not None
+        interlude = self._interlude(each, restart)
+        if interlude is None:
+            return Verdict.GO_ON
+        if restart.resources is not None:
+            self._give_back(each)
+            self.set_resources(each, restart.resources)
+            each.grant = self.ledger.take(each.request)
+        run.between_attempts(interlude)
+        return Verdict.STOP
+
+    def _go_on_changed(self, each: TrialRun, run: Run) -> None:
+        assert each.change is not None
+        interlude = self._interlude(each, each.change)
+        if interlude is None:
+            run.resume()
+            return
+        run.between_attempts(interlude)
+        run.end_waiting()
+
+    def _interlude(self, each: TrialRun, restart: Restart) -> Interlude | None:
+        """How the trial goes on; None if the donor has nothing to give."""
+        donor = None
+        if restart.donor is not None:
+            donor = self._donor(self.by_trial[restart.donor])
+            if donor is None:
+                self.audience.warn_once(
+                    f"{restart.donor} was to hand its state to {each.trial}, but has no checkpoint on disk. Report "
+                    "checkpoints with report(metrics, checkpoint=...); without them nothing can be handed over."
+                )
+                return None
+        if restart.config is not None:
+            each.trial.config = restart.config
+            each.trial.evaluated_params = _still_evaluated(each.trial, restart.config)
+        self.journal.event(
+            "restart",
+            each.number,
+            config=as_json(each.trial.config),
+            donor=None if restart.donor is None else self.by_trial[restart.donor].number,
+            resources=restart.resources,
+        )
+        return Interlude(spec=self._spec(each), donor=donor)
+
+    def _donor(self, each: TrialRun) -> Donor | None:
+        if each.run is not None:
+            held = each.run.hold_newest_checkpoint()
+            if held is not None:
+                checkpoint, row, release = held
+                return Donor(str(each.trial), checkpoint, row, release)
+        if each.outcome is not None and each.outcome.result.checkpoint is not None:
+            newest: Checkpoint = each.outcome.result.checkpoint
+            if newest.path is not None:
+                return Donor(str(each.trial), newest, each.outcome.metrics, lambda: None)
+        return None
+
+    # -- what the scheduler does to trials that wait --------------------------------------
+
+    def stop_waiting(self, each: TrialRun) -> None:
+        """End a trial that is PENDING or PAUSED."""
+        self.waiting.pop(each.trial, None)
+        self.journal.event("stop", each.number)
+        each.change = None
+        if each.run is None:
+            self._end_without_run(each)
+            return
+        each.run.end_waiting()
+        self._active[each] = None
+        each.due = 0.0
+
+    def _end_without_run(self, each: TrialRun) -> None:
+        each.trial.status = "TERMINATED"
+        if each.has_files:
+            self.trial_ended(each, outcome_from_files(each, "finished", dict(each.trial.last_result)))
+        else:
+            self.trial_ended(each, outcome_without_run(each, "finished"))
+
+    def change_waiting(self, each: TrialRun, restart: Restart) -> None:
+        """Have a PAUSED trial go on changed when it is chosen to run."""
+        each.change = restart
+
+    def _tell_of_stall(self) -> None:
+        """Nothing runs, nothing can start and nothing more will come: it is for the scheduler to let something go."""
+        if self._active or self._stopping or not self.waiting or not self.created_all:
+            return
+        self.journal.stall()
+        with self.audience.guarded():
+            self.plan.scheduler.on_stall(self.controller)
+            chosen = self.plan.scheduler.choose_trial_to_run(self.controller)
+        if chosen is None and not self._active:
+            stuck = ", ".join(str(trial) for trial in list(self.waiting)[:3])
+            self.audience.warn_once(f"The scheduler lets no trial go on; {stuck} and others are ended as they are.")
+            for each in list(self.waiting.values()):
+                self.stop_waiting(each)
+
+    # -- what a replay asks for -----------------------------------------------------------
+
+    def replay_row(self, each: TrialRun, row: dict[str, Any], decision: str | None) -> bool:
+        """Show a recorded row again; False if the scheduler decides otherwise now."""
+        return self._rows.replay(each, row, decision, self._ask_scheduler)
+
+    def set_resources(self, each: TrialRun, amounts: dict[str, float]) -> None:
+        each.request = dataclasses.replace(each.request, amounts=dict(amounts))
+        each.trial.resources = dict(amounts)
+
+    def reopen(self, each: TrialRun, directory: str) -> None:
+        """Give a trial that had failed another chance."""
+        each.directory = self.place.root / directory
+        each.trial.local_path = str(each.directory)
+        each.trial.path = f"{self.place.uri}/{directory}" if self.place.uri else each.trial.local_path
+        each.outcome, each.was_told, each.trial.status = None, True, "PENDING"
+        self.waiting[each.trial] = each
+        self.audience.trial_changed(each.trial)
+
+    # -- endings --------------------------------------------------------------------------
+
+    def _run_ended(self, each: TrialRun, result: Result) -> None:
+        self.plan.kind.made_here(result)
+        each.run = None
+        self._active.pop(each, None)
+        self._give_back(each)
+        if result.status == "interrupted":
+            each.trial.status = "PAUSED" if each.trial.last_result else "PENDING"
+            each.outcome = outcome_of_result(each, result)
+            self.audience.trial_changed(each.trial)
+            return
+        self.trial_ended(each, outcome_of_result(each, result))
+
+    def _break_off_trial(self, each: TrialRun, error: Exception) -> None:
+        """Something that belongs to this trial alone went wrong in the driver."""
+        run = each.run
+        each.building = None
+        if run is not None:
+            run.break_off("failed", error)
+            if run.result is not None:
+                self._run_ended(each, run.result)
+                return
+        each.run = None
+        self._active.pop(each, None)
+        self._give_back(each)
+        each.trial.status = "ERROR"
+        self.trial_ended(each, outcome_without_run(each, "failed", error))
+
+    def trial_ended(self, each: TrialRun, outcome: TrialOutcome) -> None:
+        """A trial is over, well or not: write it down, then tell."""
+        metrics = {key: value for key, value in outcome.metrics.items() if key != "config"}
+        self.journal.trial_ended(each.number, outcome.status, metrics, str(outcome.error or ""))
+        self.journal.flush()
+        self.tell_end(each, outcome)
+        fail_fast = self.plan.run_config.failure_config.fail_fast
+        if outcome.error is not None and fail_fast and not self._stopping:
+            if fail_fast == "raise" and isinstance(outcome.error, Exception):
+                self._fatal = outcome.error
+            self._stop_everything(interrupted=True)
+
+    def tell_end(self, each: TrialRun, outcome: TrialOutcome) -> None:
+        """Display, searcher and scheduler learn how a trial ended."""
+        each.outcome = outcome
+        failed = outcome.error is not None
+        if outcome.error is not None:
+            self.view.note_error(each.trial, outcome.error)
+        if outcome.metrics:
+            self.view.note_row(each.trial, outcome.metrics)
+        self.audience.trial_changed(each.trial)
+        with self.audience.guarded():
+            if not each.was_told:
+                self.plan.searcher.on_trial_complete(each.trial.trial_id, outcome.metrics or None, error=failed)
+            if failed:
+                self.plan.scheduler.on_trial_error(self.controller, each.trial)
+            elif each.seen == 0 and not outcome.metrics:
+                self.plan.scheduler.on_trial_remove(self.controller, each.trial)
+            else:
+                self.plan.scheduler.on_trial_complete(self.controller, each.trial, outcome.metrics)
+
+    def _give_back(self, each: TrialRun) -> None:
+        if each.grant is not None:
+            self.ledger.give_back(each.grant)
+            each.grant = None
+
+    def _look_for_reasons_to_stop(self) -> None:
+        if self._stopping:
+            return
+        if self.stopped_by_signal is not None:
+            self.audience.progress.note("Stopping: each trial ends at its next report. Once more ends them at once.")
+            self._stop_everything(interrupted=True)
+        elif time.monotonic() >= self._deadline:
+            self.audience.progress.note("time_budget_s is used up: the running trials end at their next report.")
+            self._stop_everything(interrupted=False)
+        else:
+            with self.audience.guarded():
+                if self.audience.stopper is not None and self.audience.stopper.stop_all():
+                    self._stop_everything(interrupted=False)
+
+    def _stop_everything(self, *, interrupted: bool) -> None:
+        """No new trial; those that run end after their next report."""
+        self._stopping = True
+        self._interrupted = interrupted
+        for each in list(self.waiting.values()):
+            if each.run is not None and not interrupted:
+                self.stop_waiting(each)
+            elif each.run is not None:
+                each.run.stop_gracefully(interrupted=True)
+                self._active[each] = None
+                each.due = 0.0
+        for each in list(self._active):
+            if each.run is not None:
+                each.run.stop_gracefully(interrupted=interrupted)
+                each.due = 0.0
+
+    def _may_go_on(self) -> bool:
+        if self._stopping:
+            return False
+        return bool(self.waiting) or not self.created_all or self._asked_in_vain
+
+    def _finish(self) -> None:
+        status: Status = "interrupted" if self._interrupted else "finished"
+        self.journal.finished(status)
+        self.journal.flush()
+        self.audience.ended()
+        self.result = self.grid()
+        self.audience.progress.finished(ExperimentSummary(status, self._how_to_restore()))
+        self.close()
+        if self._fatal is not None:
+            raise self._fatal
+
+    def _how_to_restore(self) -> str:
+        failed = any(each.outcome is not None and each.outcome.error is not None for each in self.trials)
+        if not self._interrupted and not failed:
+            return ""
+        errored = ", resume_errored=True" if failed else ""
+        return f"Tuner.restore({self.place.shown!r}, trainable=...{errored}).fit()"
+
+    def grid(self) -> ResultGrid:
+        """What was reached, trial by trial."""
+        outcomes = [each.outcome or _unfinished(each) for each in self.trials]
+        return ResultGrid(outcomes, experiment_path=self.place.shown, metric=self.plan.metric, mode=self.plan.mode)
+
+    def break_off(self, status: Status, error: Exception | None = None) -> None:
+        """The driver itself was interrupted, or code of the user's failed: end everything, keep what was reached."""
+        self._stopping = True
+        self._interrupted = True
+        for each in self.trials:
+            if each.building is not None:
+                with contextlib.suppress(Exception):
+                    each.run = each.building.result()
+                each.building = None
+            if each.run is not None:
+                each.run.break_off("interrupted")
+                if each.run.result is not None:
+                    each.outcome = outcome_of_result(each, each.run.result)
+                each.run = None
+        with contextlib.suppress(Exception):
+            if self.result is None:
+                self.journal.finished("interrupted")
+                self.result = self.grid()
+                self.audience.progress.finished(ExperimentSummary("interrupted", self._how_to_restore()))
+        self.close()
+
+    def close(self) -> None:
+        """Give everything back; safe to call at any time."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.ExitStack() as stack:  # in this order from below, each whatever becomes of the others
+            stack.callback(self._lock.release)
+            stack.callback(self._shared_sync.close)
+            stack.callback(self.journal.close)
+            stack.callback(self.audience.progress.close)
+            if self._background is not None:
+                stack.callback(self._background.close)
+            for each in list(self._active):
+                if each.run is not None:
+                    stack.callback(each.run.close)
+
+
+def _unfinished(each: TrialRun) -> TrialOutcome:
+    if each.has_files:
+        return outcome_from_files(each, "unfinished", dict(each.trial.last_result) if each.seen else {})
+    return outcome_without_run(each, "unfinished")
+
+
+def _numbered(gpus: float) -> list[str]:
+    """Names of cards that were declared and cannot be seen."""
+    return [str(number) for number in range(int(gpus))]
+
+
+def _still_evaluated(trial: Trial, config: dict[str, Any]) -> dict[str, Any]:
+    """What the search chose, with the values that the new configuration has for it."""
+    return {name: nested_get(config, name, value) for name, value in trial.evaluated_params.items()}

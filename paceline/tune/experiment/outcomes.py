@@ -1,0 +1,43 @@
+"""From a trial to its outcome: while the driver has the result at hand, and from the trial's files."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from paceline.air.constants import TRAINING_ITERATION
+from paceline.air.result import Result, Status
+from paceline.run.history import load_result
+from paceline.tune.experiment.trial_run import TrialRun
+from paceline.tune.trial_outcome import TrialOutcome
+
+
+def outcome_of_result(each: TrialRun, result: Result) -> TrialOutcome:
+    """The outcome of a run that this driver has carried out."""
+    reported = TRAINING_ITERATION in result.metrics
+    metrics = result.metrics if reported else {}
+    return TrialOutcome(each.trial, metrics, result.status, result.error, each.directory, lambda: result)
+
+
+def outcome_from_files(
+    each: TrialRun, status: Status, metrics: dict[str, Any], error: BaseException | None = None
+) -> TrialOutcome:
+    """The outcome of a trial of an earlier driver; its files are read when somebody looks at them."""
+    load = partial(_loaded, each, status, error)
+    return TrialOutcome(each.trial, metrics, status, error, each.directory, load)
+
+
+def outcome_without_run(each: TrialRun, status: Status, error: BaseException | None = None) -> TrialOutcome:
+    """The outcome of a trial of which nothing was started, or nothing more than a failed start."""
+    metrics = dict(each.trial.last_result) if each.seen else {}
+    result = Result(metrics=metrics, error=error, log_dir=each.directory, status=status)
+    return TrialOutcome(each.trial, metrics, status, error, each.directory, lambda: result)
+
+
+def _loaded(each: TrialRun, status: Status, error: BaseException | None) -> Result:
+    if not (each.directory / "journal.jsonl").is_file():
+        return Result(error=error, log_dir=each.directory, status=status)
+    result = load_result(each.directory)
+    result.status = status
+    result.error = error
+    return result

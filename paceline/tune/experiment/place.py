@@ -1,0 +1,83 @@
+"""Where an experiment lives: its directory, the journal in it, and who may write there."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.air.config import RunConfig
+from paceline.air.errors import RestoreError
+from paceline.run.trial import Trial
+from paceline.run.trial_files import storage_of
+from paceline.storage.files import make_private_dirs
+from paceline.storage.run_dir import (
+    LONGEST_TRIAL_NAME,
+    check_writable,
+    experiment_dir_name,
+    trial_dir_name,
+    without_odd_characters,
+)
+
+JOURNAL_PATTERN = "experiment-*.jsonl"
+
+
+@dataclass(frozen=True)
+class ExperimentPlace:
+    """The directory of an experiment. Several may share one, if they were given the same name."""
+
+    root: Path
+    name: str
+    experiment_id: str
+    uri: str | None = None
+    """Where the directory is mirrored to."""
+
+    @property
+    def journal(self) -> Path:
+        return self.root / f"experiment-{self.experiment_id[:5]}.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / f"experiment-{self.experiment_id[:5]}.lock"
+
+    @property
+    def shown(self) -> str:
+        """The place as the user knows it."""
+        return self.uri or str(self.root)
+
+    def trial_id(self, number: int) -> str:
+        return f"{self.experiment_id[:5]}_{number:05d}"
+
+
+def new_place(run_config: RunConfig, trainable_name: str, engine_name: str) -> ExperimentPlace:
+    """A directory for a new experiment, made and found to be writable. One of the same name is shared, not resumed."""
+    name = run_config.name or experiment_dir_name(trainable_name)
+    local_root, uri = storage_of(run_config, engine_name)
+    check_writable(local_root)
+    root = local_root / name
+    make_private_dirs(root)
+    taken = {path.stem.partition("-")[2] for path in root.glob(JOURNAL_PATTERN)}
+    while (experiment_id := uuid.uuid4().hex)[:5] in taken:
+        pass
+    return ExperimentPlace(root, name, experiment_id, uri and f"{uri}/{name}")
+
+
+def newest_journal(root: Path) -> Path:
+    """The journal of the experiment that was last worked at."""
+    journals = sorted(root.glob(JOURNAL_PATTERN), key=lambda path: path.stat().st_mtime)
+    if not journals:
+        raise RestoreError(f"{root} holds no experiment: there is no {JOURNAL_PATTERN} in it.")
+    return journals[-1]
+
+
+def directory_name(trial: Trial, creator: Callable[[Trial], str] | None) -> str:
+    """A short name: the parameters are in params.json."""
+    if creator is None:
+        return trial_dir_name(trial.trainable_name, trial.trial_id)
+    chosen = without_odd_characters(str(creator(trial))).lstrip(".-")
+    if trial.trial_id in chosen and len(chosen.encode()) <= LONGEST_TRIAL_NAME:
+        return chosen
+    # Two trials may be given the same name by mistake; their files must not mix.
+    room = LONGEST_TRIAL_NAME - len(trial.trial_id) - 1
+    return f"{chosen.encode()[:room].decode(errors='ignore')}_{trial.trial_id}"

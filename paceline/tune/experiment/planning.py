@@ -1,0 +1,157 @@
+"""From the arguments of a Tuner to the plan of an experiment, and from its description back to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig
+from paceline.air.errors import ConfigError, RestoreError
+from paceline.run.trial_files import as_json
+from paceline.tune.experiment.place import ExperimentPlace
+from paceline.tune.experiment.plan import Plan
+from paceline.tune.experiment.plugins import described, rebuilt
+from paceline.tune.schedulers.create import create_scheduler
+from paceline.tune.schedulers.fifo import FIFOScheduler
+from paceline.tune.schedulers.trial_scheduler import TrialScheduler
+from paceline.tune.search.basic_variant import BasicVariantGenerator
+from paceline.tune.search.create import create_searcher
+from paceline.tune.search.paths import find
+from paceline.tune.search.searcher import Searcher
+from paceline.tune.search.space import describe, from_description
+from paceline.tune.trainable.kinds import TrainableKind
+from paceline.tune.tune_config import TuneConfig
+
+_PLAIN_SETTINGS = ("num_samples", "metric", "mode", "max_concurrent_trials", "time_budget_s", "chdir_to_trial_dir")
+
+
+def make_plan(
+    kind: TrainableKind,
+    space: Mapping[str, Any],
+    tune: TuneConfig,
+    run_config: RunConfig,
+    seed: int | None = None,
+) -> Plan:
+    """A plan in which everything fits together, or an error that says what does not."""
+    kind.check_space(space)
+    kind.check_run_config(run_config)
+    seed = secrets.randbits(63) if seed is None else seed
+    searcher = _searcher(tune.search_alg)
+    scheduler = _scheduler(tune.scheduler)
+    metric, mode = tune.metric, tune.mode
+    if not searcher.set_search_properties(metric, mode, dict(space), num_samples=tune.num_samples):  # type: ignore[arg-type]
+        raise ConfigError(
+            f"search_alg was made for metric={searcher.metric!r}, mode={searcher.mode!r} or with a space of its own, "
+            f"and TuneConfig says metric={metric!r}, mode={mode!r}. Say it in one place."
+        )
+    if metric is None and isinstance(searcher.metric, str) and isinstance(searcher.mode, str):
+        metric, mode = searcher.metric, searcher.mode
+    one = (metric, mode) if isinstance(metric, str) and isinstance(mode, str | None) else (None, None)
+    if not scheduler.set_search_properties(*one):
+        raise ConfigError(
+            f"scheduler was made for metric={scheduler.metric!r}, mode={scheduler.mode!r}, and the search is for "
+            f"metric={metric!r}, mode={mode!r}. Say it in one place."
+        )
+    if metric is None and scheduler.metric is not None:
+        metric, mode = scheduler.metric, scheduler.mode
+    searcher.set_seed(seed)
+    scheduler.set_seed(seed)
+    if tune.max_concurrent_trials is not None:
+        searcher.set_max_concurrency(tune.max_concurrent_trials)
+    tune = dataclasses.replace(tune, metric=metric, mode=mode, reuse_actors=None)
+    return Plan(kind, space, find(space), tune, run_config, searcher, scheduler, seed)
+
+
+def _searcher(given: Searcher | str | None) -> Searcher:
+    searcher = create_searcher(given) if isinstance(given, str) else given
+    if searcher is None:
+        return BasicVariantGenerator()
+    if not isinstance(searcher, Searcher):
+        raise ConfigError(f"search_alg must be a Searcher or the name of one, not {searcher!r}.")
+    return searcher
+
+
+def _scheduler(given: TrialScheduler | str | None) -> TrialScheduler:
+    scheduler = create_scheduler(given) if isinstance(given, str) else given
+    if scheduler is None:
+        return FIFOScheduler()
+    if not isinstance(scheduler, TrialScheduler):
+        raise ConfigError(f"scheduler must be a TrialScheduler or the name of one, not {scheduler!r}.")
+    return scheduler
+
+
+def facts_of(plan: Plan, place: ExperimentPlace) -> dict[str, Any]:
+    """What a restore needs to know, as plain data."""
+    config = plan.run_config
+    return {
+        "id": place.experiment_id,
+        "name": place.name,
+        "trainable": plan.kind.name,
+        "seed": plan.seed,
+        "space": describe(plan.space),
+        "searcher": described(plan.searcher),
+        "scheduler": described(plan.scheduler),
+        **{name: getattr(plan.tune, name) for name in _PLAIN_SETTINGS},
+        "run": {
+            "checkpoints": dataclasses.asdict(config.checkpoint_config),
+            "failures": dataclasses.asdict(config.failure_config),
+            "stop": as_json(config.stop) if isinstance(config.stop, Mapping) else None,
+            "verbose": config.verbose,
+            "had_stop": config.stop is not None,
+            "had_callbacks": bool(config.callbacks),
+        },
+    }
+
+
+def restored_plan(
+    facts: Mapping[str, Any],
+    kind: TrainableKind,
+    space: Mapping[str, Any] | None,
+    tune: TuneConfig | None,
+    run_config: RunConfig,
+    num_samples: int | None,
+) -> Plan:
+    """The plan of an earlier experiment; what is given now goes before what was written down."""
+    if space is None:
+        if facts["space"] is None:
+            raise RestoreError(
+                "The experiment's param_space holds functions or objects, which are never written down: pass "
+                "Tuner.restore(..., param_space=...) again."
+            )
+        space = from_description(facts["space"])
+    settings = {name: facts[name] for name in _PLAIN_SETTINGS}
+    if tune is not None:
+        given = {field.name: getattr(tune, field.name) for field in dataclasses.fields(tune)}
+        defaults = TuneConfig()
+        settings.update({name: value for name, value in given.items() if value != getattr(defaults, name)})
+    if num_samples is not None:
+        settings["num_samples"] = num_samples
+    if settings.get("search_alg") is None:
+        settings["search_alg"] = rebuilt(Searcher, facts["searcher"], "search_alg")
+    if settings.get("scheduler") is None:
+        settings["scheduler"] = rebuilt(TrialScheduler, facts["scheduler"], "scheduler")
+    return make_plan(kind, space, TuneConfig(**settings), run_config, facts["seed"])
+
+
+def restored_run_config(facts: Mapping[str, Any], given: RunConfig | None) -> tuple[RunConfig, list[str]]:
+    """The settings of the earlier experiment unless they are given now, and what could not be brought back."""
+    if given is not None:
+        return given, []
+    saved = facts["run"]
+    config = RunConfig(
+        name=facts["name"],
+        checkpoint_config=CheckpointConfig(**saved["checkpoints"]),
+        failure_config=FailureConfig(**saved["failures"]),
+        stop=saved["stop"],
+        verbose=saved["verbose"],
+    )
+    lost = ["callbacks"] if saved["had_callbacks"] else []
+    if saved["had_stop"] and saved["stop"] is None:
+        lost.append("a stop criterion")
+    if not lost:
+        return config, []
+    return config, [
+        f"The experiment had {' and '.join(lost)}, which restore() cannot bring back: pass run_config=RunConfig(...)."
+    ]

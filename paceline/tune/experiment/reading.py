@@ -1,0 +1,96 @@
+"""Reads what an experiment reached from its directory; nothing is started and nothing written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from paceline.air.errors import RestoreError, StorageError, TrainingFailedError
+from paceline.air.result import Result, Status
+from paceline.run.history import load_result
+from paceline.run.trial import Trial
+from paceline.storage.run_dir import resolve_storage
+from paceline.tune.experiment.place import newest_journal
+from paceline.tune.experiment.replay import read_records, saved_facts
+from paceline.tune.result_grid import ResultGrid
+from paceline.tune.trial_outcome import TrialOutcome
+
+
+def load_outcomes(path: str | os.PathLike[str]) -> list[TrialOutcome]:
+    """The trials of the experiment at `path`, in order."""
+    return load_grid(path).outcomes
+
+
+def load_grid(path: str | os.PathLike[str]) -> ResultGrid:
+    """The results of the experiment at `path`."""
+    root = resolve_storage(path)
+    if isinstance(root, str):
+        raise RestoreError(f"{root}: an experiment is read from a local directory; copy it to one first.")
+    return grid_of(root, newest_journal(root))
+
+
+def grid_of(root: Path, journal: Path) -> ResultGrid:
+    records = read_records(journal)
+    facts = saved_facts(records)
+    trials: dict[int, dict[str, Any]] = {}
+    ended: dict[int, dict[str, Any]] = {}
+    for record in records:
+        if record["kind"] == "trial":
+            trials[record["n"]] = dict(record)
+        elif record["kind"] == "restart" and record["config"] is not None:
+            trials[record["n"]]["config"] = record["config"]
+        elif record["kind"] == "again":
+            trials[record["n"]]["dir"] = record["dir"]
+            ended.pop(record["n"], None)
+        elif record["kind"] == "end":
+            ended[record["n"]] = record
+    outcomes = [_outcome(root, facts, trials[number], ended.get(number)) for number in sorted(trials)]
+    return ResultGrid(outcomes, experiment_path=root, metric=facts["metric"], mode=facts["mode"])
+
+
+def _outcome(
+    root: Path, facts: dict[str, Any] | Any, record: dict[str, Any], end: dict[str, Any] | None
+) -> TrialOutcome:
+    directory = root / record["dir"]
+    trial = Trial(
+        trial_id=record["id"],
+        trainable_name=facts["trainable"],
+        local_path=str(directory),
+        experiment_id=facts["id"],
+        experiment_name=facts["name"],
+        experiment_tag=record["tag"],
+        config=record["config"] or {},
+        evaluated_params=record["evaluated"],
+    )
+    if end is None:
+        return _unfinished(trial, directory)
+    failed = end["status"] == "failed"
+    error = TrainingFailedError(end["error"]) if failed else None
+    trial.status = "ERROR" if failed else "TERMINATED"
+    metrics = {**end["metrics"], "config": trial.config} if end["metrics"] else {}
+    trial.last_result = metrics
+
+    def load() -> Result:
+        return _result(directory, end["status"], error)
+
+    return TrialOutcome(trial, metrics, end["status"], error, directory, load)
+
+
+def _unfinished(trial: Trial, directory: Path) -> TrialOutcome:
+    """Of a trial that had not ended only its own files tell how far it was."""
+    try:
+        result = load_result(directory)
+    except (RestoreError, StorageError):
+        result = Result(log_dir=directory, status="unfinished")
+    trial.last_result = result.metrics
+    return TrialOutcome(trial, result.metrics, result.status, result.error, directory, lambda: result)
+
+
+def _result(directory: Path, status: Status, error: BaseException | None) -> Result:
+    try:
+        result = load_result(directory)
+    except (RestoreError, StorageError):
+        result = Result(log_dir=directory)
+    result.status, result.error = status, error
+    return result

@@ -1,0 +1,218 @@
+"""Takes an experiment up again: its records, read in order, lead searcher and scheduler to where they were.
+
+A trial that ended is not run again: its outcome is in the journal, or, if the driver was
+killed in that very moment, in the trial's own. One that was under way goes on from its newest
+checkpoint. Places are relative, so the directory may have been moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.errors import RestoreError, StorageError, TrainingFailedError
+from paceline.air.result import Status
+from paceline.run.history import JournalHistory
+from paceline.run.trial_files import ending, state_records
+from paceline.storage.journal import read
+from paceline.storage.run_dir import RunDir
+from paceline.tune.experiment.outcomes import outcome_from_files
+from paceline.tune.experiment.trial_run import TrialRun
+from paceline.tune.schedulers.trial_scheduler import TrialScheduler
+from paceline.tune.search.space import config_with, evaluated_from_record
+
+if TYPE_CHECKING:
+    from paceline.tune.experiment.experiment import Experiment
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ResumeRules:
+    """What becomes of the trials of the earlier driver."""
+
+    unfinished: bool = True
+    """Trials that had not ended go on; otherwise they are left as they are."""
+    errored: bool = False
+    """Failed trials go on from their newest checkpoint."""
+    restart_errored: bool = False
+    """Failed trials start anew."""
+
+
+def read_records(journal: Path) -> list[Record]:
+    """The records of an experiment; the first describes it."""
+    try:
+        records = list(read(journal))
+    except FileNotFoundError:
+        raise RestoreError(f"{journal.parent} holds no experiment: it has no {journal.name}.") from None
+    if not records or records[0].get("kind") != "experiment":
+        raise RestoreError(f"{journal} does not begin with an experiment's description; it cannot be continued.")
+    return records
+
+
+class Replay:
+    """Brings an experiment that was just made to where its records end."""
+
+    def __init__(self, experiment: Experiment, records: Iterable[Record], rules: ResumeRules) -> None:
+        self._experiment = experiment
+        self._records = records
+        self._rules = rules
+        self._ended: dict[int, Record] = {}
+        self._stopped: set[int] = set()
+        """Trials of which a STOP was decided and no end is recorded."""
+        self._warned = False
+
+    def run(self) -> None:
+        experiment = self._experiment
+        experiment.controller.replaying = True
+        try:
+            for record in self._records:
+                self._take(record)
+        finally:
+            experiment.controller.replaying = False
+        for each in experiment.trials:
+            self._settle(each)
+
+    def _take(self, record: Record) -> None:
+        kind = record["kind"]
+        if kind == "trial":
+            self._create(record)
+        elif kind == "stall":
+            self._experiment.plan.scheduler.on_stall(self._experiment.controller)
+        elif "n" in record:
+            getattr(self, f"_take_{kind}")(self._experiment.trials[record["n"]], record)
+
+    def _create(self, record: Record) -> None:
+        experiment, plan = self._experiment, self._experiment.plan
+        evaluated = evaluated_from_record(plan.space, record["evaluated"])
+        config = record["config"]
+        if config is None:
+            config = config_with(plan.space, evaluated, plan.found)
+        plan.searcher.remember(record["id"], config)
+        each = experiment.new_trial(record["n"], config, evaluated, record["dir"])
+        plan.scheduler.on_trial_add(experiment.controller, each.trial)
+
+    def _take_row(self, each: TrialRun, record: Record) -> None:
+        decision = record.get("decision")
+        each.trial.status = "RUNNING"
+        self._experiment.waiting.pop(each.trial, None)
+        each.seen = record["i"]
+        row = {**record["row"], "trial_id": each.trial.trial_id, "training_iteration": record["i"], **record["row"]}
+        same = self._experiment.replay_row(each, row if record["row"] else {}, decision)
+        each.trial.last_result = row
+        if not same and not self._warned:
+            self._warned = True
+            self._experiment.audience.progress.warning(
+                "The scheduler decides otherwise than before the interruption; what was decided then holds. Was it "
+                "given other arguments?"
+            )
+        if decision == TrialScheduler.STOP:
+            self._stopped.add(each.number)
+        elif decision == TrialScheduler.PAUSE:
+            each.trial.status = "PAUSED"
+            self._experiment.waiting[each.trial] = each
+
+    def _take_run(self, each: TrialRun, record: Record) -> None:
+        each.trial.status = "RUNNING"
+        self._experiment.waiting.pop(each.trial, None)
+
+    def _take_restart(self, each: TrialRun, record: Record) -> None:
+        if record["config"] is not None:
+            each.trial.config = record["config"]
+        if record["resources"] is not None:
+            self._experiment.set_resources(each, record["resources"])
+
+    def _take_stop(self, each: TrialRun, record: Record) -> None:
+        self._stopped.add(each.number)
+        self._experiment.waiting.pop(each.trial, None)
+
+    def _take_again(self, each: TrialRun, record: Record) -> None:
+        """An earlier restore gave a failed trial another chance."""
+        self._reopen(each, record["dir"])
+
+    def _take_end(self, each: TrialRun, record: Record) -> None:
+        experiment, trial = self._experiment, each.trial
+        self._stopped.discard(each.number)
+        self._ended[each.number] = record
+        experiment.waiting.pop(trial, None)
+        failed = record["status"] == "failed"
+        trial.status = "ERROR" if failed else "TERMINATED"
+        metrics = {**record["metrics"], "config": trial.config} if record["metrics"] else {}
+        trial.last_result = metrics or trial.last_result
+        error = TrainingFailedError(record["error"]) if failed else None
+        experiment.tell_end(each, outcome_from_files(each, record["status"], metrics, error))
+
+    # -- after the last record ------------------------------------------------------------
+
+    def _settle(self, each: TrialRun) -> None:
+        """What becomes of a trial now."""
+        if each.number in self._ended:
+            if self._ended[each.number]["status"] == "failed":
+                self._maybe_again(each)
+            return
+        status = _ending_of(each.directory)
+        each.has_files = status is not None
+        if each.number in self._stopped or status in ("finished", "failed"):
+            self._end_now(each, "failed" if status == "failed" else "finished")
+        elif not self._rules.unfinished:
+            self._end_now(each, "finished")
+        elif each.trial.status == "RUNNING":
+            each.trial.status = "PAUSED" if each.has_files else "PENDING"
+            self._experiment.waiting[each.trial] = each
+
+    def _maybe_again(self, each: TrialRun) -> None:
+        if not self._rules.errored and not self._rules.restart_errored:
+            return
+        directory = each.directory.name
+        if self._rules.restart_errored:
+            directory = _free_name(each.directory)
+        each.was_told = True
+        self._experiment.journal.event("again", each.number, dir=directory)
+        self._reopen(each, directory)
+        each.has_files = not self._rules.restart_errored and _ending_of(each.directory) is not None
+
+    def _reopen(self, each: TrialRun, directory: str) -> None:
+        self._ended.pop(each.number, None)
+        self._experiment.reopen(each, directory)
+
+    def _end_now(self, each: TrialRun, status: Status) -> None:
+        """Write down the end that the earlier driver did not come to write."""
+        self._experiment.waiting.pop(each.trial, None)
+        rows = JournalHistory(RunDir(each.directory).journal).rows() if each.has_files else []
+        error = TrainingFailedError(_error_of(each.directory)) if status == "failed" else None
+        each.trial.status = "ERROR" if error is not None else "TERMINATED"
+        each.trial.last_result = rows[-1] if rows else each.trial.last_result
+        metrics = {**rows[-1], "config": each.trial.config, "done": True} if rows else {}
+        self._experiment.trial_ended(each, outcome_from_files(each, status, metrics, error))
+
+
+def _ending_of(directory: Path) -> Status | None:
+    """How the trial's own journal says that it ended; None if there is no run in it."""
+    try:
+        records = state_records(RunDir(directory))
+    except (RestoreError, StorageError):
+        return None
+    return ending(records) or "unfinished"
+
+
+def _error_of(directory: Path) -> str:
+    ends = [record for record in state_records(RunDir(directory)) if record["kind"] == "end"]
+    return str(ends[-1].get("message", "")) if ends else ""
+
+
+def _free_name(directory: Path) -> str:
+    number = 1
+    while directory.with_name(f"{directory.name}_again{number}").exists():
+        number += 1
+    return f"{directory.name}_again{number}"
+
+
+def saved_facts(records: list[Record]) -> Mapping[str, Any]:
+    """The experiment's description, with what later restores changed."""
+    facts = dict(records[0])
+    for record in records:
+        if record["kind"] == "restore":
+            facts.update({key: value for key, value in record.items() if key not in ("kind", "time")})
+    return facts

@@ -1,0 +1,78 @@
+"""Takes each row to whoever may decide about it, and keeps as much of it as a restore needs to decide the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from paceline.run.nested import nested_get
+from paceline.run.stoppers import DictStopper, MaximumIterationStopper, NoopStopper, Stopper, TimeoutStopper
+from paceline.tune.experiment.plan import Plan
+from paceline.tune.experiment.records import ExperimentJournal
+from paceline.tune.experiment.trial_run import TrialRun
+from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
+
+Row = dict[str, Any]
+
+_FORGETFUL = (DictStopper, MaximumIterationStopper, NoopStopper, TimeoutStopper)
+"""Stoppers that look at one row at a time: they need not see the rows again."""
+
+
+class RowRecorder:
+    """The way of a row through stopper, searcher and scheduler."""
+
+    def __init__(self, plan: Plan, stopper: Stopper | None, journal: ExperimentJournal) -> None:
+        self._scheduler = plan.scheduler
+        self._searcher = plan.searcher
+        self._stopper = stopper
+        self._journal = journal
+        self._scheduler_decides = plan.scheduler.decides
+        self._searcher_listens = plan.searcher.wants_results
+        self._stopper_remembers = stopper is not None and not isinstance(stopper, _FORGETFUL)
+        self.may_decide = stopper is not None or self._scheduler_decides
+        """Whether a row can be the last, so that workers wait for the answer to each."""
+        self._keeps = self._scheduler_decides or self._searcher_listens or self._stopper_remembers
+        keys = plan.scheduler.result_keys if self._scheduler_decides else ()
+        self._keys = None if self._searcher_listens or self._stopper_remembers else keys
+        """What is kept of a row; None: all of it."""
+
+    def take(
+        self, each: TrialRun, index: int, row: Row, ask_scheduler: Callable[[TrialRun, Row], Decision]
+    ) -> Decision:
+        """What shall become of the trial after this row."""
+        decision = self._decision(each, row, ask_scheduler)
+        name = "RESTART" if isinstance(decision, Restart) else decision
+        if name in (TrialScheduler.CONTINUE, TrialScheduler.NOOP):
+            name = None  # type: ignore[assignment]
+        if self._keeps:
+            self._journal.row(each.number, index, self._part_of(row), name)
+        elif name is not None:
+            self._journal.row(each.number, index, {}, name)
+        return decision
+
+    def _decision(self, each: TrialRun, row: Row, ask_scheduler: Callable[[TrialRun, Row], Decision]) -> Decision:
+        stops = self._stopper is not None and self._stopper(each.trial.trial_id, row)
+        if self._searcher_listens:
+            self._searcher.on_trial_result(each.trial.trial_id, row)
+        if stops:
+            return TrialScheduler.STOP
+        return ask_scheduler(each, row) if self._scheduler_decides else TrialScheduler.CONTINUE
+
+    def replay(self, each: TrialRun, row: Row, decision: str | None, ask: Callable[[TrialRun, Row], Decision]) -> bool:
+        """Show a recorded row to all again; False if the scheduler now decides otherwise."""
+        if not self._keeps or not row:
+            return True
+        if self._stopper_remembers and self._stopper is not None:
+            self._stopper(each.trial.trial_id, row)
+        if self._searcher_listens:
+            self._searcher.on_trial_result(each.trial.trial_id, row)
+        if not self._scheduler_decides:
+            return True
+        repeated = ask(each, row)
+        name = "RESTART" if isinstance(repeated, Restart) else repeated
+        return name == decision or decision in (None, TrialScheduler.STOP)
+
+    def _part_of(self, row: Row) -> Mapping[str, Any]:
+        if self._keys is None:
+            return {key: value for key, value in row.items() if key != "config"}
+        return {key: value for key in self._keys if (value := nested_get(row, key)) is not None}

@@ -1,0 +1,50 @@
+"""One trial of an experiment: what is known of it, and the run that carries it out while there is one."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.run.run import Run
+from paceline.run.trial import Trial
+from paceline.tune.experiment.ledger import Grant, Request
+from paceline.tune.result_grid import TrialOutcome
+from paceline.tune.schedulers.trial_scheduler import Restart
+
+
+@dataclass(eq=False)
+class TrialRun:
+    """A trial from its creation to its outcome."""
+
+    number: int
+    trial: Trial
+    directory: Path
+    request: Request
+    run: Run | None = None
+    """While it has one; it may be waiting for its scheduler."""
+    building: Future[Run] | None = None
+    """The run while its datasets are prepared."""
+    grant: Grant | None = None
+    """The resources it holds; none while it is paused."""
+    seen: int = 0
+    """The last row that scheduler and searcher saw. A retry reports some rows again; they are not told twice."""
+    has_files: bool = False
+    """Its directory holds a run that can be continued."""
+    change: Restart | None = None
+    """How it shall go on when it is chosen to run again."""
+    was_told: bool = False
+    """The searcher knows its end already, from an attempt that failed before a restore."""
+    outcome: TrialOutcome | None = None
+    due: float = 0.0
+    """When its run is to be stepped at the latest."""
+
+    @property
+    def active(self) -> bool:
+        """True while there are processes, or will be in a moment."""
+        return self.run is not None or self.building is not None
+
+    @property
+    def last_row(self) -> dict[str, Any]:
+        return self.trial.last_result

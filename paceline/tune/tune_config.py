@@ -1,0 +1,75 @@
+"""TuneConfig: how a search goes about its work."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.checks import check_bool, check_choice, names_a_near_miss, warn_at_users_line, whole_number
+from paceline.air.errors import ConfigError
+
+if TYPE_CHECKING:
+    from paceline.tune.schedulers.trial_scheduler import TrialScheduler
+    from paceline.tune.search.searcher import Searcher
+
+
+@names_a_near_miss
+@dataclass
+class TuneConfig:
+    """What to search for, how, and how much of it."""
+
+    mode: str | list[str] | None = None
+    """ "min" or "max"; a list for several metrics."""
+    metric: str | list[str] | None = None
+    """The reported metric that trials are compared by; nested ones as "a/b"."""
+    search_alg: Searcher | str | None = None
+    """Proposes configurations; None: grids and random samples of param_space."""
+    scheduler: TrialScheduler | str | None = None
+    """Stops, pauses and changes trials; None: every trial runs to its end."""
+    num_samples: int = 1
+    """How often the space is sampled; a grid is run through each time. -1: without end."""
+    max_concurrent_trials: int | None = None
+    """At most so many trials at a time; None: as many as the resources allow."""
+    time_budget_s: float | datetime.timedelta | None = None
+    """Stop everything after so many seconds."""
+    reuse_actors: bool | None = None
+    """Go on with the same process for the next trial, where a class trainable can reset_config(); None: never."""
+    trial_name_creator: Callable[[Any], str] | None = None
+    """Names a trial, from the trial."""
+    trial_dirname_creator: Callable[[Any], str] | None = None
+    """Names a trial's directory, from the trial."""
+    chdir_to_trial_dir: bool = True
+    """Workers start in a directory of their own; False: in the directory of the driver."""
+
+    def __post_init__(self) -> None:
+        for mode in self.mode if isinstance(self.mode, list | tuple) else [self.mode]:
+            if mode is not None:
+                check_choice(mode, "mode", ("min", "max"))
+        metrics = self.metric if isinstance(self.metric, list | tuple) else [self.metric]
+        for metric in metrics:
+            if metric is not None and not isinstance(metric, str):
+                raise ConfigError(f"metric must be the name of a reported metric, not {metric!r}.")
+        if isinstance(self.metric, list | tuple) and len(metrics) != len(self.mode or []):
+            raise ConfigError(f"metric={self.metric!r} needs as many modes, such as mode={['min'] * len(metrics)!r}.")
+        if self.num_samples != -1:
+            self.num_samples = whole_number(self.num_samples, "num_samples", least=1, advice="-1 means without end.")
+        if self.max_concurrent_trials in (0, -1):
+            self.max_concurrent_trials = None
+        if self.max_concurrent_trials is not None:
+            self.max_concurrent_trials = whole_number(self.max_concurrent_trials, "max_concurrent_trials", least=1)
+        if isinstance(self.time_budget_s, datetime.timedelta):
+            self.time_budget_s = self.time_budget_s.total_seconds()
+        budget = self.time_budget_s
+        if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int | float) or budget <= 0):
+            raise ConfigError(f"time_budget_s must be a number of seconds above zero, not {budget!r}.")
+        for name in ("trial_name_creator", "trial_dirname_creator"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise ConfigError(f"{name} must be a function of the trial that returns a text.")
+        check_bool(self.chdir_to_trial_dir, "chdir_to_trial_dir")
+        if self.reuse_actors:
+            warn_at_users_line(
+                "reuse_actors=True is not needed here and ignored: each trial is a fork of a process that has the "
+                "libraries loaded, which takes milliseconds, and starts clean."
+            )
