@@ -111,7 +111,7 @@ def children(node: Any) -> Iterable[tuple[Any, Any]]:
         return node.items()
     if isinstance(node, list | tuple):
         return enumerate(node)
-    return ((each.name, getattr(node, each.name)) for each in dataclasses.fields(node) if each.init)
+    return ((each.name, getattr(node, each.name, None)) for each in dataclasses.fields(node) if each.init)
 
 
 def child_at(node: Any, key: Any) -> Any:

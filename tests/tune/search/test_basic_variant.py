@@ -63,6 +63,15 @@ def test_constant_grid_search_draws_once_for_each_pass() -> None:
     assert len(set.union(*passes)) == 4
 
 
+def test_constant_grid_search_draws_other_values_for_the_passes_after_those_of_points() -> None:
+    space = {"g": grid_search([1, 2]), "x": uniform(0, 1), "y": uniform(0, 1)}
+    points = [{"y": 0.5}, {"y": 0.25}]
+    configs = suggestions(searcher(space, num_samples=4, constant_grid_search=True, points_to_evaluate=points))
+    assert [config["y"] for config in configs[:4]] == [0.5, 0.5, 0.25, 0.25]
+    assert [config["x"] for config in configs[::2]] == [config["x"] for config in configs[1::2]]
+    assert len({config["x"] for config in configs}) == 4
+
+
 def test_minus_one_samples_are_without_end() -> None:
     made = searcher({"g": grid_search([1, 2]), **LR}, num_samples=-1)
     assert made.total_samples is None

@@ -196,6 +196,20 @@ def test_a_category_that_is_a_dict_is_not_merged() -> None:
     assert evaluated == {"optimizer": {"name": "adam"}}
 
 
+def test_a_grid_value_that_is_a_dict_is_not_merged() -> None:
+    space = {"model": {"optimizer": grid_search([{"name": "sgd"}, {"name": "adam"}])}}
+    config, evaluated = resolve(space, {"model": {"optimizer": {"name": "adam"}}}, 0)
+    assert config == {"model": {"optimizer": {"name": "adam"}}}
+    assert evaluated == {"model/optimizer": {"name": "adam"}}
+
+
+def test_constants_that_come_back_equal_were_not_chosen() -> None:
+    space = {"rate": 0.1 + 0.2, "names": ["a", "b"], **NESTED}
+    copied = {"rate": 0.1 + 0.2, "names": ["a", "b"], "model/lr": 0.5}
+    assert set(resolve(space, copied, 0)[1]) == {"model/lr", "model/act", "model/sizes/0"}
+    assert resolve(space, json.loads(json.dumps(copied)), 0) == resolve(space, copied, 0)
+
+
 def test_keys_that_are_numbers_are_found_by_their_text() -> None:
     space = {"rates": {1: uniform(0, 1), 2: 0.1}}
     assert resolve(space, {"rates/1": 0.5}, 0) == ({"rates": {1: 0.5, 2: 0.1}}, {"rates/1": 0.5})
@@ -280,7 +294,7 @@ def test_a_plain_space_survives_being_written_down() -> None:
         "domains": [uniform(0, 1), quniform(0, 1, 0.25), loguniform(1e-4, 1, 2), qrandint(0, 8, 2), randn(1, 2)],
         "choice": choice(["a", None, (1, 2), {"x": math.inf}, True]),
         "grid": grid_search([[1], {"y": 2}]),
-        "odd": {1: "one", "$key": 2, "tuple": (1, (2, 3))},
+        "odd": {1: "one", "$key": 2, "tuple": (1, (2, 3)), "marked": {"$tuple": [1]}},
         "scaling_config": ScalingConfig(num_workers=choice([1, 2]), resources_per_worker={"CPU": 2}),
         "number": np.float64(0.5),
     }
