@@ -124,7 +124,7 @@ class HyperBandScheduler(TrialScheduler):
         self._brackets_made += 1
         size = math.ceil((self._s_max + 1) * self._factor**s / (s + 1))
         # In whole numbers, because iterations are; the last round ends at max_t itself.
-        milestones = [max(1, math.floor(self._max_t / self._factor ** (s - i))) for i in range(s)]
+        milestones = [math.floor(self._max_t / self._factor ** (s - i)) for i in range(s)]
         return _Bracket(size, [*milestones, self._max_t], self._factor)
 
     def _waits(self, trial: Trial) -> bool:

@@ -17,8 +17,8 @@ class MedianStoppingRule(TrialScheduler):
 
     The averages are over the rows from `grace_period` on, which is counted in `time_attr`
     like every time here; no trial stops earlier than that. Only trials that have come as
-    far count, and there must be `min_samples_required` of them. NaN is the worst value; a
-    row without the metric is passed over.
+    far, and had reported by then, count; there must be `min_samples_required` of them. NaN
+    is the worst value; a row without the metric is passed over.
 
     While there are too few to compare with, a trial that has run for `min_time_slice`
     makes room for others that wait, and goes on later. With ``min_time_slice=0``, it does
@@ -79,7 +79,7 @@ class MedianStoppingRule(TrialScheduler):
         if time < self._grace_period or trial in self._postponed:
             return self.CONTINUE
         averages = [
-            other.average_until(time) for other in self._curves.values() if other is not curve and other.reaches(time)
+            other.average_until(time) for other in self._curves.values() if other is not curve and other.covers(time)
         ]
         if len(averages) < self._min_samples:
             return self._make_room(controller, trial, time)
@@ -158,10 +158,10 @@ class _Curve:
             self._sums.append(score + (self._sums[-1] if self._sums else 0.0))
             self._times.append(time)
 
-    def reaches(self, time: float) -> bool:
-        return bool(self._times) and self._times[-1] >= time
+    def covers(self, time: float) -> bool:
+        return bool(self._times) and self._times[0] <= time <= self._times[-1]
 
     def average_until(self, time: float) -> float:
-        """Over the rows up to `time`; of one that began later, its first row."""
-        count = max(1, bisect_right(self._times, time))
+        """Over the rows up to `time`, of which there must be one."""
+        count = bisect_right(self._times, time)
         return self._sums[count - 1] / count

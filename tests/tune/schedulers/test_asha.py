@@ -138,6 +138,19 @@ def test_a_row_that_jumps_over_rungs_counts_once_at_each() -> None:
     assert simulation.rows_taken == {0: 2, 1: 1}, "0.5 is below the 1.0 left at rung 1"
 
 
+def test_a_leap_is_measured_at_every_rung_it_passes() -> None:
+    first = [{"training_iteration": t, "score": 1.0} for t in range(1, 4)]
+    leaps = [{"training_iteration": t, "score": 0.5} for t in (20, 21)]
+    simulation = SchedulerSimulation(ASHAScheduler(max_t=100), [first, leaps], slots=1).run()
+    assert simulation.rows_taken[1] == 1, "the first at rung 16, but behind at rung 1"
+
+
+def test_equals_go_on() -> None:
+    rows = [[{"training_iteration": t, "score": 0.1} for t in range(1, 30)] for _ in range(20)]
+    simulation = SchedulerSimulation(ASHAScheduler(max_t=100), rows).run()
+    assert set(simulation.ended.values()) == {"complete"}
+
+
 def test_rows_reported_again_after_a_retry_are_not_compared_again() -> None:
     retried = [{"training_iteration": t, "score": s} for t, s in ((1, 1.0), (2, 1.0), (1, -9.0), (2, -9.0), (3, 1.0))]
     other = [{"training_iteration": t, "score": 0.5} for t in (1, 2, 3)]

@@ -89,6 +89,15 @@ def test_only_trials_that_came_as_far_count() -> None:
     assert SchedulerSimulation(rule(grace_period=4), [*short, *long], slots=1).run().ended[2] == "complete"
 
 
+def test_only_trials_that_had_reported_by_then_count() -> None:
+    late = [[{"t": t, "score": 5.0} for t in (6, 10)] for _ in range(2)]
+    assert SchedulerSimulation(rule(), [*late, *flat(1.0)], slots=1).run().rows_taken[2] == 6
+
+
+def test_a_trial_at_the_median_goes_on() -> None:
+    assert set(SchedulerSimulation(rule(), flat(2.0, 2.0, 2.0, 2.0)).run().ended.values()) == {"complete"}
+
+
 def test_nan_is_the_worst_value_in_both_modes() -> None:
     for mode in ("min", "max"):
         simulation = SchedulerSimulation(rule(), flat(5.0, -4.0, math.nan), slots=1, mode=mode).run()
@@ -115,6 +124,22 @@ def test_without_hard_stop_a_trial_runs_to_its_end_when_the_others_have() -> Non
     assert set(simulation.ended.values()) == {"complete"}
     assert simulation.decisions == [(2, 2, "PAUSE"), (3, 2, "PAUSE")]
     assert list(simulation.ended) == [0, 1, 4, 2, 3]
+
+
+def test_nobody_makes_room_for_a_trial_that_was_postponed() -> None:
+    # The last one outlives those it is compared with; only the postponed one waits.
+    rows = [*flat(5.0, 4.0, 1.0), *flat(6.0, length=15)]
+    simulation = SchedulerSimulation(rule(hard_stop=False), rows, slots=1).run()
+    assert simulation.decisions == [(2, 2, "PAUSE")]
+    assert list(simulation.ended) == [0, 1, 3, 2]
+
+
+def test_a_postponed_trial_comes_after_those_that_made_room() -> None:
+    scheduler = rule(hard_stop=False, min_time_slice=3)
+    simulation = SchedulerSimulation(scheduler, flat(5.0, 4.0, 1.0, 6.0), slots=1).run()
+    assert simulation.decisions[:4] == [(0, 3, "PAUSE"), (1, 3, "PAUSE"), (2, 2, "PAUSE"), (3, 4, "PAUSE")]
+    ends = list(simulation.ended)
+    assert ends.index(2) > max(ends.index(0), ends.index(3)), "0 and 3 made room; 2 was below the median"
 
 
 def test_paused_trials_go_on_if_the_search_waits_for_them() -> None:
