@@ -8,44 +8,31 @@ is appended to the journal, in the order in which it happened: see records.py.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import random
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from functools import partial
 from typing import Any, TypeVar
 
-from paceline.air.checkpoint import Checkpoint
-from paceline.air.constants import AUTOFILLED_KEYS
 from paceline.air.errors import ConfigError, SerializationError
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine
 from paceline.engine.devices import visible_gpus
-from paceline.run.embedding import Embedding
-from paceline.run.interlude import Donor, Interlude
-from paceline.run.nested import nested_get
-from paceline.run.observers import Verdict
-from paceline.run.run import Phase, Run
-from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
+from paceline.run.run import Phase
 from paceline.run.trial import Trial
 from paceline.run.trial_files import as_json
-from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.lock import RunLock
-from paceline.storage.shared_sync import SharedSync
-from paceline.tune.experiment.audience import Audience, TrialObservers
+from paceline.tune.experiment.audience import Audience
 from paceline.tune.experiment.controller import ExperimentController
-from paceline.tune.experiment.datasets import SharedDatasets
-from paceline.tune.experiment.ledger import Ledger, Request
+from paceline.tune.experiment.deciding import Decisions
+from paceline.tune.experiment.launching import Launcher
+from paceline.tune.experiment.ledger import Ledger
 from paceline.tune.experiment.outcomes import outcome_from_files, outcome_of_result, outcome_without_run
 from paceline.tune.experiment.place import ExperimentPlace, directory_name
 from paceline.tune.experiment.plan import Plan
 from paceline.tune.experiment.records import ExperimentJournal
-from paceline.tune.experiment.rows import RowRecorder
 from paceline.tune.experiment.trial_run import TrialRun
 from paceline.tune.progress.base import ExperimentSummary, ExperimentView
 from paceline.tune.result_grid import ResultGrid
-from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
+from paceline.tune.schedulers.trial_scheduler import Restart
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.search.space import evaluated_record, resolve, tag
 from paceline.tune.trial_outcome import TrialOutcome
@@ -56,8 +43,6 @@ WAIT_S = 0.1
 """How long a step waits for news; reports, deaths and finished work end the wait at once."""
 STEP_EVERY_S = 0.2
 """How often a run is stepped even though nothing happens, so that it can look at its clocks."""
-_THREADS = 4
-"""Workers that may be brought up or ended at the same time without anybody waiting for it."""
 
 
 class Experiment:
@@ -90,19 +75,17 @@ class Experiment:
         )
         self.audience = Audience(plan.run_config, self.view)
         self.controller = ExperimentController(self)
+        self.launcher = Launcher(plan, engine, place, self.audience)
         self._lock = RunLock(place.lock)
         self._lock.acquire()
-        self._shared_sync = SharedSync()
         try:
-            self.journal = ExperimentJournal(place.journal, self._shared_sync)
+            self.journal = ExperimentJournal(place.journal, self.launcher.shared_sync)
         except BaseException:
             self._lock.release()
             raise
-        self._rows = RowRecorder(plan, self.audience.stopper, self.journal)
-        self._datasets = SharedDatasets()
+        self.decisions = Decisions(self)
         self._active: dict[TrialRun, None] = {}
         """Those with processes, or that will have some in a moment."""
-        self._background: DaemonPool | None = None
         self._deadline = float("inf")
         """When everything is to be stopped because its time is up."""
         self._stopping = False
@@ -267,7 +250,7 @@ class Experiment:
             name = directory or directory_name(trial, self.plan.tune.trial_dirname_creator)
         trial.local_path = str(self.place.root / name)
         trial.path = f"{self.place.uri}/{name}" if self.place.uri else trial.local_path
-        request = self._request(config)
+        request = self.launcher.request(config)
         trial.resources = dict(request.amounts)
         each = TrialRun(number, trial, self.place.root / name, request)
         self.trials.append(each)
@@ -277,23 +260,12 @@ class Experiment:
         self.audience.trial_changed(trial)
         return each
 
-    def _request(self, config: dict[str, Any]) -> Request:
-        with self.audience.guarded():  # the resources may be a function of the user's
-            factory = self.plan.kind.resources(config)
-        bundles = factory.bundles if self.plan.kind.counts_own_bundle else factory.bundles[1:]
-        amounts: dict[str, float] = {}
-        for bundle in bundles:
-            for name, amount in bundle.items():
-                amounts[name] = amounts.get(name, 0.0) + amount
-        gpus = max((bundle.get("GPU", 0.0) for bundle in bundles), default=0.0)
-        return Request(amounts, gpus, sum(1 for bundle in bundles if bundle.get("GPU")))
-
     def _start(self, each: TrialRun) -> None:
         """Let a trial that waits run: for the first time, or where it was."""
         trial = each.trial
         was_paused = trial.status == "PAUSED"
         if each.change is not None and each.change.resources is not None:
-            self.set_resources(each, each.change.resources)
+            each.set_resources(each.change.resources)
         each.grant = self.ledger.take(each.request)
         self.waiting.pop(trial, None)
         if was_paused:
@@ -302,22 +274,17 @@ class Experiment:
         self.audience.trial_changed(trial)
         self._active[each] = None
         each.due = 0.0
+        change, each.change = each.change, None
         if each.run is None:
             self._make_run(each)
-        elif each.change is not None:
-            self._go_on_changed(each, each.run)
+        elif change is not None:
+            self.decisions.go_on_changed(each, change)
         else:
             each.run.resume()
-        each.change = None
 
     def _make_run(self, each: TrialRun) -> None:
         try:
-            spec = self._spec(each)
-            build = partial(self._build_run, each, spec)
-            if spec.ingest is None:
-                each.run = build()
-            else:  # datasets may take long to prepare
-                each.building = self._submit(build)
+            self.launcher.make_run(each, self.decisions.after_row, self.decisions.may_decide)
         except (ConfigError, SerializationError) as error:
             if not any(other.has_files or other.outcome for other in self.trials):
                 raise  # it is the trainable, not this one configuration
@@ -326,143 +293,6 @@ class Experiment:
             if self.audience.user_error is not None:
                 raise
             self._break_off_trial(each, error)
-
-    def _build_run(self, each: TrialRun, spec: RunSpec) -> Run:
-        embedding = Embedding(
-            observe=partial(
-                TrialObservers,
-                audience=self.audience,
-                trial=each.trial,
-                decide=partial(self._decide, each),
-                decides=self._rows.may_decide,
-            ),
-            in_background=self._submit,
-            shared_sync=self._shared_sync,
-            data=self._datasets.prepared(spec),
-        )
-        run = Run(spec, self.engine, embedding)
-        each.has_files = True
-        return run
-
-    def _spec(self, each: TrialRun) -> RunSpec:
-        plan, trial = self.plan, each.trial
-        spec = plan.kind.run_spec(trial.config, plan.run_config, plan.scheduler.checkpoint_every())
-        cpus = trial.resources.get("CPU", 0.0)
-        return dataclasses.replace(
-            spec,
-            run_config=dataclasses.replace(spec.run_config, callbacks=[], stop=None),
-            identity=TrialIdentity(trial.trial_id, trial.experiment_id, trial.experiment_tag),
-            evaluated=trial.evaluated_params,
-            place=TrialPlace(each.directory, self.place.name, trial.path if self.place.uri else None),
-            restore_path=trial.path if each.has_files else None,
-            threads=max(1, int(cpus // spec.world_size)),
-            devices=each.grant.devices if each.grant is not None else None,
-            working_dir=None if plan.tune.chdir_to_trial_dir else ".",
-        )
-
-    def _submit(self, work: Callable[[], T]) -> Future[T]:
-        if self._background is None:
-            self._background = DaemonPool(_THREADS, "paceline-experiment")
-        future = self._background.submit(work)
-        future.add_done_callback(lambda _future: self.engine.wake())
-        return future
-
-    # -- what becomes of a trial after a row ----------------------------------------------
-
-    def _decide(self, each: TrialRun, index: int, row: dict[str, Any]) -> Verdict:
-        if index <= each.seen:  # reported again after a retry
-            return Verdict.GO_ON
-        each.seen = index
-        self._warn_of_missing_metric(row)
-        decision = self._rows.take(each, index, row, self._ask_scheduler)
-        if isinstance(decision, Restart):
-            return self._restart(each, decision)
-        if decision == TrialScheduler.STOP:
-            return Verdict.STOP
-        if decision == TrialScheduler.PAUSE:
-            return self._pause(each, index)
-        return Verdict.GO_ON
-
-    def _ask_scheduler(self, each: TrialRun, row: dict[str, Any]) -> Decision:
-        return self.plan.scheduler.on_trial_result(self.controller, each.trial, row)
-
-    def _warn_of_missing_metric(self, row: dict[str, Any]) -> None:
-        metric = self.plan.metric
-        if metric is not None and metric not in row and "/" not in metric:
-            own = ", ".join(sorted(set(row) - AUTOFILLED_KEYS)) or "nothing"
-            self.audience.warn_once(
-                f"metric={metric!r} of TuneConfig was not reported (there is: {own}). Such rows cannot be compared."
-            )
-
-    def _pause(self, each: TrialRun, index: int) -> Verdict:
-        """Give its resources to others. Its processes wait, or end if they can go on from this very row."""
-        run = each.run
-        assert run is not None
-        each.trial.status = "PAUSED"
-        self._give_back(each)
-        self.waiting[each.trial] = each
-        self.audience.trial_changed(each.trial)
-        if run.newest_checkpoint_iteration == index and not run.spec.run_config.checkpoint_config.async_save:
-            run.between_attempts(Interlude(waits=True))
-            return Verdict.STOP
-        return Verdict.WAIT
-
-    def _restart(self, each: TrialRun, restart: Restart) -> Verdict:
-        run = each.run
-        assert run is not None
-        interlude = self._interlude(each, restart)
-        if interlude is None:
-            return Verdict.GO_ON
-        if restart.resources is not None:
-            self._give_back(each)
-            self.set_resources(each, restart.resources)
-            each.grant = self.ledger.take(each.request)
-        run.between_attempts(interlude)
-        return Verdict.STOP
-
-    def _go_on_changed(self, each: TrialRun, run: Run) -> None:
-        assert each.change is not None
-        interlude = self._interlude(each, each.change)
-        if interlude is None:
-            run.resume()
-            return
-        run.between_attempts(interlude)
-        run.end_waiting()
-
-    def _interlude(self, each: TrialRun, restart: Restart) -> Interlude | None:
-        """How the trial goes on; None if the donor has nothing to give."""
-        donor = None
-        if restart.donor is not None:
-            donor = self._donor(self.by_trial[restart.donor])
-            if donor is None:
-                self.audience.warn_once(
-                    f"{restart.donor} was to hand its state to {each.trial}, but has no checkpoint on disk. Report "
-                    "checkpoints with report(metrics, checkpoint=...); without them nothing can be handed over."
-                )
-                return None
-        if restart.config is not None:
-            each.trial.config = restart.config
-            each.trial.evaluated_params = _still_evaluated(each.trial, restart.config)
-        self.journal.event(
-            "restart",
-            each.number,
-            config=as_json(each.trial.config),
-            donor=None if restart.donor is None else self.by_trial[restart.donor].number,
-            resources=restart.resources,
-        )
-        return Interlude(spec=self._spec(each), donor=donor)
-
-    def _donor(self, each: TrialRun) -> Donor | None:
-        if each.run is not None:
-            held = each.run.hold_newest_checkpoint()
-            if held is not None:
-                checkpoint, row, release = held
-                return Donor(str(each.trial), checkpoint, row, release)
-        if each.outcome is not None and each.outcome.result.checkpoint is not None:
-            newest: Checkpoint = each.outcome.result.checkpoint
-            if newest.path is not None:
-                return Donor(str(each.trial), newest, each.outcome.metrics, lambda: None)
-        return None
 
     # -- what the scheduler does to trials that wait --------------------------------------
 
@@ -505,14 +335,6 @@ class Experiment:
 
     # -- what a replay asks for -----------------------------------------------------------
 
-    def replay_row(self, each: TrialRun, row: dict[str, Any], decision: str | None) -> bool:
-        """Show a recorded row again; False if the scheduler decides otherwise now."""
-        return self._rows.replay(each, row, decision, self._ask_scheduler)
-
-    def set_resources(self, each: TrialRun, amounts: dict[str, float]) -> None:
-        each.request = dataclasses.replace(each.request, amounts=dict(amounts))
-        each.trial.resources = dict(amounts)
-
     def reopen(self, each: TrialRun, directory: str) -> None:
         """Give a trial that had failed another chance."""
         each.directory = self.place.root / directory
@@ -528,7 +350,7 @@ class Experiment:
         self.plan.kind.made_here(result)
         each.run = None
         self._active.pop(each, None)
-        self._give_back(each)
+        self.give_back(each)
         if result.status == "interrupted":
             each.trial.status = "PAUSED" if each.trial.last_result else "PENDING"
             each.outcome = outcome_of_result(each, result)
@@ -547,7 +369,7 @@ class Experiment:
                 return
         each.run = None
         self._active.pop(each, None)
-        self._give_back(each)
+        self.give_back(each)
         each.trial.status = "ERROR"
         self.trial_ended(each, outcome_without_run(each, "failed", error))
 
@@ -582,7 +404,7 @@ class Experiment:
             else:
                 self.plan.scheduler.on_trial_complete(self.controller, each.trial, outcome.metrics)
 
-    def _give_back(self, each: TrialRun) -> None:
+    def give_back(self, each: TrialRun) -> None:
         if each.grant is not None:
             self.ledger.give_back(each.grant)
             each.grant = None
@@ -673,11 +495,9 @@ class Experiment:
         self._closed = True
         with contextlib.ExitStack() as stack:  # in this order from below, each whatever becomes of the others
             stack.callback(self._lock.release)
-            stack.callback(self._shared_sync.close)
+            stack.callback(self.launcher.close)
             stack.callback(self.journal.close)
             stack.callback(self.audience.progress.close)
-            if self._background is not None:
-                stack.callback(self._background.close)
             for each in list(self._active):
                 if each.run is not None:
                     stack.callback(each.run.close)
@@ -692,8 +512,3 @@ def _unfinished(each: TrialRun) -> TrialOutcome:
 def _numbered(gpus: float) -> list[str]:
     """Names of cards that were declared and cannot be seen."""
     return [str(number) for number in range(int(gpus))]
-
-
-def _still_evaluated(trial: Trial, config: dict[str, Any]) -> dict[str, Any]:
-    """What the search chose, with the values that the new configuration has for it."""
-    return {name: nested_get(config, name, value) for name, value in trial.evaluated_params.items()}

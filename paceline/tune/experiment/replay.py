@@ -100,7 +100,7 @@ class Replay:
         self._experiment.waiting.pop(each.trial, None)
         each.seen = record["i"]
         row = {**record["row"], "trial_id": each.trial.trial_id, "training_iteration": record["i"], **record["row"]}
-        same = self._experiment.replay_row(each, row if record["row"] else {}, decision)
+        same = self._experiment.decisions.replay(each, row if record["row"] else {}, decision)
         each.trial.last_result = row
         if not same and not self._warned:
             self._warned = True
@@ -122,7 +122,7 @@ class Replay:
         if record["config"] is not None:
             each.trial.config = record["config"]
         if record["resources"] is not None:
-            self._experiment.set_resources(each, record["resources"])
+            each.set_resources(record["resources"])
 
     def _take_stop(self, each: TrialRun, record: Record) -> None:
         self._stopped.add(each.number)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from paceline.run.run import Run
 from paceline.run.trial import Trial
 from paceline.tune.experiment.ledger import Grant, Request
-from paceline.tune.result_grid import TrialOutcome
 from paceline.tune.schedulers.trial_scheduler import Restart
+from paceline.tune.trial_outcome import TrialOutcome
 
 
 @dataclass(eq=False)
@@ -45,6 +45,7 @@ class TrialRun:
         """True while there are processes, or will be in a moment."""
         return self.run is not None or self.building is not None
 
-    @property
-    def last_row(self) -> dict[str, Any]:
-        return self.trial.last_result
+    def set_resources(self, amounts: Mapping[str, float]) -> None:
+        """What it asks for from now on."""
+        self.request = replace(self.request, amounts=dict(amounts))
+        self.trial.resources = dict(amounts)

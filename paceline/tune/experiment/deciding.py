@@ -1,0 +1,145 @@
+"""What becomes of a trial after a row: it goes on, stops, waits, or starts anew, changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.constants import AUTOFILLED_KEYS
+from paceline.run.interlude import Donor, Interlude
+from paceline.run.nested import nested_get
+from paceline.run.observers import Verdict
+from paceline.run.run import Run
+from paceline.run.trial import Trial
+from paceline.run.trial_files import as_json
+from paceline.tune.experiment.rows import RowRecorder
+from paceline.tune.experiment.trial_run import TrialRun
+from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
+
+if TYPE_CHECKING:
+    from paceline.tune.experiment.experiment import Experiment
+
+
+class Decisions:
+    """Carries out what scheduler and stopper decide."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._plan = experiment.plan
+        self._audience = experiment.audience
+        self._rows = RowRecorder(experiment.plan, experiment.audience.stopper, experiment.journal)
+
+    @property
+    def may_decide(self) -> bool:
+        """Whether a row can be the last, so that workers wait for the answer to each."""
+        return self._rows.may_decide
+
+    def after_row(self, each: TrialRun, index: int, row: dict[str, Any]) -> Verdict:
+        if index <= each.seen:  # reported again after a retry
+            return Verdict.GO_ON
+        each.seen = index
+        self._warn_of_missing_metric(row)
+        decision = self._rows.take(each, index, row, self._ask_scheduler)
+        if isinstance(decision, Restart):
+            return self._restart(each, decision)
+        if decision == TrialScheduler.STOP:
+            return Verdict.STOP
+        if decision == TrialScheduler.PAUSE:
+            return self._pause(each, index)
+        return Verdict.GO_ON
+
+    def replay(self, each: TrialRun, row: dict[str, Any], decision: str | None) -> bool:
+        """Show a recorded row again; False if the scheduler decides otherwise now."""
+        return self._rows.replay(each, row, decision, self._ask_scheduler)
+
+    def _ask_scheduler(self, each: TrialRun, row: dict[str, Any]) -> Decision:
+        return self._plan.scheduler.on_trial_result(self._experiment.controller, each.trial, row)
+
+    def _warn_of_missing_metric(self, row: dict[str, Any]) -> None:
+        metric = self._plan.metric
+        if metric is not None and metric not in row and nested_get(row, metric) is None:
+            own = ", ".join(sorted(set(row) - AUTOFILLED_KEYS)) or "nothing"
+            self._audience.warn_once(
+                f"metric={metric!r} of TuneConfig was not reported (there is: {own}). Such rows cannot be compared."
+            )
+
+    def _pause(self, each: TrialRun, index: int) -> Verdict:
+        """Give its resources to others. Its processes wait, or end if they can go on from this very row."""
+        run = _run_of(each)
+        each.trial.status = "PAUSED"
+        self._experiment.give_back(each)
+        self._experiment.waiting[each.trial] = each
+        self._audience.trial_changed(each.trial)
+        if run.newest_checkpoint_iteration == index:
+            run.between_attempts(Interlude(waits=True))
+            return Verdict.STOP
+        return Verdict.WAIT
+
+    def _restart(self, each: TrialRun, restart: Restart) -> Verdict:
+        if restart.resources is not None:
+            self._experiment.give_back(each)
+            each.set_resources(restart.resources)
+            each.grant = self._experiment.ledger.take(each.request)
+        interlude = self._interlude(each, restart)
+        if interlude is None:
+            return Verdict.GO_ON
+        _run_of(each).between_attempts(interlude)
+        return Verdict.STOP
+
+    def go_on_changed(self, each: TrialRun, restart: Restart) -> None:
+        """Let a trial that waits go on as the scheduler wants it."""
+        run = _run_of(each)
+        interlude = self._interlude(each, restart)
+        if interlude is None:
+            run.resume()
+            return
+        run.between_attempts(interlude)
+        run.end_waiting()
+
+    def _interlude(self, each: TrialRun, restart: Restart) -> Interlude | None:
+        """How the trial goes on; None if the donor has nothing to give."""
+        experiment, trial, donor = self._experiment, each.trial, None
+        if restart.donor is not None:
+            donor = _donor(experiment.by_trial[restart.donor])
+            if donor is None:
+                self._audience.warn_once(
+                    f"{restart.donor} was to hand its state to {trial}, but has no checkpoint on disk. Report "
+                    "checkpoints with report(metrics, checkpoint=...); without them nothing can be handed over."
+                )
+                return None
+        if restart.config is not None:
+            trial.config = restart.config
+            trial.evaluated_params = _values_in(restart.config, trial)
+        experiment.journal.event(
+            "restart",
+            each.number,
+            config=as_json(trial.config),
+            donor=None if restart.donor is None else experiment.by_trial[restart.donor].number,
+            resources=restart.resources,
+        )
+        return Interlude(spec=experiment.launcher.spec(each), donor=donor)
+
+
+def _run_of(each: TrialRun) -> Run:
+    assert each.run is not None
+    return each.run
+
+
+def _donor(each: TrialRun) -> Donor | None:
+    """The trial's newest checkpoint, be it at work or not."""
+    held = each.run.hold_newest_checkpoint() if each.run is not None else None
+    if held is not None:
+        checkpoint, row, release = held
+        return Donor(str(each.trial), checkpoint, row, release)
+    newest = each.outcome.result.checkpoint if each.outcome is not None else None
+    if newest is None or newest.path is None:
+        return None
+    return Donor(str(each.trial), newest, each.trial.last_result, _nothing_to_release)
+
+
+def _values_in(config: dict[str, Any], trial: Trial) -> dict[str, Any]:
+    """What the search chose, with the values that the new configuration has for it."""
+    return {name: nested_get(config, name, value) for name, value in trial.evaluated_params.items()}
+
+
+def _nothing_to_release() -> None:
+    """The trial is over: its checkpoints stay."""

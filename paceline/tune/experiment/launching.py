@@ -1,0 +1,103 @@
+"""From a trial to its run: what it needs, its complete description, and the Run that carries it out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+
+from paceline.engine.base import Engine
+from paceline.run.embedding import Embedding
+from paceline.run.observers import Verdict
+from paceline.run.run import Run
+from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
+from paceline.storage.daemon_pool import DaemonPool
+from paceline.storage.shared_sync import SharedSync
+from paceline.tune.experiment.audience import Audience, TrialObservers
+from paceline.tune.experiment.datasets import SharedDatasets
+from paceline.tune.experiment.ledger import Request
+from paceline.tune.experiment.place import ExperimentPlace
+from paceline.tune.experiment.plan import Plan
+from paceline.tune.experiment.trial_run import TrialRun
+
+T = TypeVar("T")
+
+Decide = Callable[[TrialRun, int, dict[str, Any]], Verdict]
+
+_THREADS = 4
+"""Trials whose workers may be brought up or ended at the same time without anybody waiting for it."""
+
+
+class Launcher:
+    """Makes the runs of an experiment's trials."""
+
+    def __init__(self, plan: Plan, engine: Engine, place: ExperimentPlace, audience: Audience) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._place = place
+        self._audience = audience
+        self._datasets = SharedDatasets()
+        self._background: DaemonPool | None = None
+        self.shared_sync = SharedSync()
+
+    def request(self, config: dict[str, Any]) -> Request:
+        """What a trial with this configuration needs while it runs."""
+        with self._audience.guarded():  # the resources may be a function of the user's
+            factory = self._plan.kind.resources(config)
+        bundles = factory.bundles if self._plan.kind.counts_own_bundle else factory.bundles[1:]
+        amounts: dict[str, float] = {}
+        for bundle in bundles:
+            for name, amount in bundle.items():
+                amounts[name] = amounts.get(name, 0.0) + amount
+        gpus = max((bundle.get("GPU", 0.0) for bundle in bundles), default=0.0)
+        return Request(amounts, gpus, sum(1 for bundle in bundles if bundle.get("GPU")))
+
+    def spec(self, each: TrialRun) -> RunSpec:
+        """The complete description of the trial's run, with the resources that it holds."""
+        plan, trial = self._plan, each.trial
+        spec = plan.kind.run_spec(trial.config, plan.run_config, plan.scheduler.checkpoint_every())
+        cpus = trial.resources.get("CPU", 0.0)
+        return dataclasses.replace(
+            spec,
+            run_config=dataclasses.replace(spec.run_config, callbacks=[], stop=None),
+            identity=TrialIdentity(trial.trial_id, trial.experiment_id, trial.experiment_tag),
+            evaluated=trial.evaluated_params,
+            place=TrialPlace(each.directory, self._place.name, trial.path if self._place.uri else None),
+            restore_path=trial.path if each.has_files else None,
+            threads=max(1, int(cpus // spec.world_size)),
+            devices=each.grant.devices if each.grant is not None else None,
+            working_dir=None if plan.tune.chdir_to_trial_dir else ".",
+        )
+
+    def make_run(self, each: TrialRun, decide: Decide, may_decide: bool) -> None:
+        """Give the trial its run; in the background where datasets have to be prepared for it."""
+        spec = self.spec(each)
+        build = partial(self._build, each, spec, partial(decide, each), may_decide)
+        if spec.ingest is None:
+            each.run = build()
+        else:
+            each.building = self.in_background(build)
+
+    def _build(
+        self, each: TrialRun, spec: RunSpec, decide: Callable[[int, dict[str, Any]], Verdict], may_decide: bool
+    ) -> Run:
+        observe = partial(TrialObservers, audience=self._audience, trial=each.trial, decide=decide, decides=may_decide)
+        embedding = Embedding(observe, self.in_background, self.shared_sync, self._datasets.prepared(spec))
+        run = Run(spec, self._engine, embedding)
+        each.has_files = True
+        return run
+
+    def in_background(self, work: Callable[[], T]) -> Future[T]:
+        """Do what takes long in another thread; the event loop is woken when it is done."""
+        if self._background is None:
+            self._background = DaemonPool(_THREADS, "paceline-experiment")
+        future = self._background.submit(work)
+        future.add_done_callback(lambda _future: self._engine.wake())
+        return future
+
+    def close(self) -> None:
+        if self._background is not None:
+            self._background.close()
+        self.shared_sync.close()
