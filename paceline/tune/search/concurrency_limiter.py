@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from paceline.air.checks import check_bool, whole_number
@@ -104,7 +106,13 @@ class ConcurrencyLimiter(Searcher):
         self.searcher.add_evaluated_point(parameters, value, error, pruned, intermediate_values)
 
     def save(self, path: str) -> None:
+        """Save the searcher, and beside it which of its trials are unfinished."""
         self.searcher.save(path)
+        state = {"unfinished": sorted(self._unfinished), "held_back": self._held_back}
+        Path(f"{path}.limiter").write_text(json.dumps(state), encoding="utf-8")
 
     def restore(self, path: str) -> None:
         self.searcher.restore(path)
+        state = json.loads(Path(f"{path}.limiter").read_text(encoding="utf-8"))
+        self._unfinished = set(state["unfinished"])
+        self._held_back = {trial_id: (result, error) for trial_id, (result, error) in state["held_back"].items()}

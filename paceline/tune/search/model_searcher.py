@@ -122,7 +122,10 @@ class ModelSearcher(Searcher):
         One that was stopped early (`pruned`) counts with the value it had then, as for trials
         of the experiment itself; `intermediate_values` are not used.
         """
-        values = None if error else _point_values(value)
+        self.knows_more = True
+        self._take_point(parameters, None if error else point_values(value))
+
+    def _take_point(self, parameters: Mapping[str, Any], values: list[float] | None) -> None:
         if self._built:
             self._learn_point(parameters, values)
         else:
@@ -232,7 +235,7 @@ def _is_orderable(value: Any) -> bool:
     return is_number(value) or value in (float("inf"), float("-inf"))
 
 
-def _point_values(value: float | Sequence[float]) -> list[float]:
+def point_values(value: float | Sequence[float]) -> list[float]:
     values = list(value) if isinstance(value, Sequence) else [value]
     if not all(_is_orderable(each) for each in values):
         raise ConfigError(f"The value of an evaluated point is {value!r}: give a number, or error=True.")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import ConfigError
-from paceline.tune.search.model_searcher import Encoded, ModelSearcher
+from paceline.tune.search.model_searcher import Encoded, ModelSearcher, point_values
 
 if TYPE_CHECKING:
     import optuna
@@ -88,11 +88,14 @@ class OptunaSearch(ModelSearcher):
             )
         points, self._points = self._points, []
         for point, reward in zip(points, rewards, strict=True):
-            self.add_evaluated_point(dict(point), reward)
+            self._take_point(point, point_values(reward))
 
     @property
     def study(self) -> optuna.Study:
-        """Optuna's own view of the search, for example for `optuna.visualization`."""
+        """Optuna's own view of the search, for example for `optuna.visualization`.
+
+        There, an option that is not plain data goes by its position, and a quantised number by its multiple of q.
+        """
         self._prepare()
         return self._whole_study()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import copy
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from paceline.air.checks import check_bool, is_number, whole_number
@@ -87,7 +88,7 @@ class Repeater(Searcher):
         self._repetition(trial_id, self._current)
 
     def _repetition(self, trial_id: str, group: _Group) -> dict[str, Any]:
-        config = copy.copy(group.config)
+        config = dict(group.config)
         if self.set_index:
             config[TRIAL_INDEX] = group.given
         self._groups[trial_id] = group
@@ -130,7 +131,25 @@ class Repeater(Searcher):
         self.searcher.add_evaluated_point(parameters, value, error, pruned, intermediate_values)
 
     def save(self, path: str) -> None:
+        """Save the searcher, and beside it which repetitions are under way."""
         self.searcher.save(path)
+        groups = {group.first_id: group for group in [*self._groups.values(), *filter(None, [self._current])]}
+        state = {
+            "groups": [asdict(group) for group in groups.values()],
+            "current": self._current and self._current.first_id,
+            "unfinished": {trial_id: group.first_id for trial_id, group in self._groups.items()},
+        }
+        try:
+            text = json.dumps(state)
+        except TypeError as problem:
+            raise ConfigError(
+                f"This Repeater cannot be saved: a configuration is not plain data ({problem})."
+            ) from None
+        Path(f"{path}.repeater").write_text(text, encoding="utf-8")
 
     def restore(self, path: str) -> None:
         self.searcher.restore(path)
+        state = json.loads(Path(f"{path}.repeater").read_text(encoding="utf-8"))
+        groups = {group["first_id"]: _Group(**group) for group in state["groups"]}
+        self._current = groups[state["current"]] if state["current"] else None
+        self._groups = {trial_id: groups[first_id] for trial_id, first_id in state["unfinished"].items()}

@@ -62,11 +62,11 @@ class Searcher:
         """
         return self._adopt_goal(metric, mode)
 
-    def _adopt_goal(self, metric: str | None, mode: str | None) -> bool:
+    def _adopt_goal(self, metric: Metric, mode: Mode) -> bool:
         """Take metric and mode where none were given; False if they contradict those that were."""
-        if isinstance(self._metric, list):  # of several goals, TuneConfig may name the one to sort by
+        if isinstance(self._metric, list) and isinstance(metric, str):  # of several goals, the one to sort by
             modes = dict(zip(self._metric, self._mode or [], strict=True))
-            return metric is None or (metric in modes and mode in (None, modes[metric]))
+            return metric in modes and mode in (None, modes[metric])
         if metric is not None and self._metric not in (None, metric):
             return False
         if mode is not None and self._mode not in (None, mode):
@@ -91,6 +91,9 @@ class Searcher:
     def suggest(self, trial_id: str) -> Suggestion:
         """The next configuration, for the trial of that name."""
         raise NotImplementedError(f"{type(self).__name__} must define suggest(self, trial_id).")
+
+    knows_more = False
+    """It was told of points evaluated elsewhere, so its arguments alone do not make it again."""
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
         """A row of a running trial. Define it only if rows before the last one matter: see `wants_results`."""
