@@ -17,6 +17,7 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
+from threadpoolctl import threadpool_limits
 
 NEWEST = 100
 """So many observations are fitted: the work grows with the cube of their number, and old ones say little."""
@@ -60,13 +61,14 @@ def next_point(
     inputs[:, :2] = (inputs[:, :2] - low) / width
     here = (here - low) / width
 
-    process = _fitted(inputs, gains)
-    if pending:
-        guessed = np.array([[*here, *point] for point in pending])
-        # At its own mean a guess leaves the mean as it is and takes the uncertainty away.
-        inputs, gains = np.vstack([inputs, guessed]), np.concatenate([gains, process.predict(guessed)])
-        process = GaussianProcessRegressor(kernel=process.kernel_, optimizer=None).fit(inputs, gains)
-    return _highest_bound(process, here, dimensions=len(newest[0].point), count=len(newest), rng=rng)
+    with threadpool_limits(1):  # threads that meet at each small matrix make it ten times as slow
+        process = _fitted(inputs, gains)
+        if pending:
+            guessed = np.array([[*here, *point] for point in pending])
+            # At its own mean a guess leaves the mean as it is and takes the uncertainty away.
+            inputs, gains = np.vstack([inputs, guessed]), np.concatenate([gains, process.predict(guessed)])
+            process = GaussianProcessRegressor(kernel=process.kernel_, optimizer=None).fit(inputs, gains)
+        return _highest_bound(process, here, dimensions=len(newest[0].point), count=len(newest), rng=rng)
 
 
 def _standardised(values: Any) -> Any:
