@@ -321,13 +321,13 @@ class Experiment:
 
     def _tell_of_stall(self) -> None:
         """Nothing runs, nothing can start and nothing more will come: it is for the scheduler to let something go."""
-        if self._active or self._stopping or not self.waiting or not self.created_all:
+        if self._running_count() or self._stopping or not self.waiting or not self.created_all:
             return
         self.journal.stall()
         with self.audience.guarded():
             self.plan.scheduler.on_stall(self.controller)
             chosen = self.plan.scheduler.choose_trial_to_run(self.controller)
-        if chosen is None and not self._active:
+        if chosen is None and self.waiting and not self._running_count():
             stuck = ", ".join(str(trial) for trial in list(self.waiting)[:3])
             self.audience.warn_once(f"The scheduler lets no trial go on; {stuck} and others are ended as they are.")
             for each in list(self.waiting.values()):
