@@ -41,7 +41,7 @@ class FunctionLoop:
     def _called(self, stack: ExitStack) -> Any:
         config = dict(self.config)
         if self.form == "reporter":
-            return self.function(config, StatusReporter())
+            return self.function(config, reporter=StatusReporter())
         if self.form == "checkpoint_dir":
             checkpoint = session.get_checkpoint()
             directory = None if checkpoint is None else stack.enter_context(checkpoint.as_directory())
@@ -101,18 +101,18 @@ def call_form(function: Callable[..., Any], given: Mapping[str, Any], name: str)
     unknown = [word for word in given if not _takes_keyword(signature, word)]
     if unknown:
         raise ConfigError(f"with_parameters({unknown[0]}=...): {name}{signature} takes no argument of that name.")
+    form: CallForm = "config"
     if "checkpoint_dir" in signature.parameters and "checkpoint_dir" not in given:
-        form: CallForm = "checkpoint_dir"
+        form = "checkpoint_dir"
     elif "reporter" in signature.parameters and "reporter" not in given:
         form = "reporter"
-    else:
-        form = "config" if _binds(signature, given, 1) or not _binds(signature, given, 2) else "reporter"
-    extra = {**given, "checkpoint_dir": None} if form == "checkpoint_dir" else given
-    if not _binds(signature, extra, 2 if form == "reporter" else 1):
+    try:
+        signature.bind({}, **given, **({} if form == "config" else {form: None}))
+    except TypeError:
         raise ConfigError(
             f"A trainable is called with one argument, the configuration, but {name} takes {signature}. Write "
             f"`def {name}(config)`; other values come by tune.with_parameters()."
-        )
+        ) from None
     return form
 
 
@@ -121,11 +121,3 @@ def _takes_keyword(signature: inspect.Signature, word: str) -> bool:
     if parameter is not None:
         return parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     return any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
-
-
-def _binds(signature: inspect.Signature, keywords: Mapping[str, Any], positional: int) -> bool:
-    try:
-        signature.bind(*[None] * positional, **keywords)
-    except TypeError:
-        return False
-    return True

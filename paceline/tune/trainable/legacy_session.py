@@ -48,10 +48,10 @@ def report(
     if metrics is not None and keywords:
         raise MetricError("report() takes either a dict of metrics or keywords, not both.")
     progress = _current()
+    if checkpoint is not None and progress.pending is not None:
+        raise SessionMisuseError("report(checkpoint=...) after tune.checkpoint_dir(): a row has one checkpoint.")
     directory, progress.pending = progress.pending, None
     if directory is not None:
-        if checkpoint is not None:
-            raise SessionMisuseError("report(checkpoint=...) after tune.checkpoint_dir(): a row has one checkpoint.")
         checkpoint = Checkpoint.from_directory(directory)
     try:
         progress.has_checkpoint = checkpoint is not None

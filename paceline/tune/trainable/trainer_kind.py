@@ -68,7 +68,8 @@ class TrainerKind(TrainableKind):
 
     def _once(self, value: Any, what: str) -> Any:
         if id(value) not in self._shipped:
-            self._shipped[id(value)] = Shipped(value, what)
+            self._shipped[id(value)] = shipped = Shipped(value, what)
+            shipped.pack()  # what cannot travel is told by its own name
         return self._shipped[id(value)]
 
     # -- resources ------------------------------------------------------------------------

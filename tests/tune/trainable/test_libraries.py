@@ -1,0 +1,72 @@
+"""Which libraries are loaded before trials are forked."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from paceline.run.attempt import modules_to_preload
+from paceline.tune.trainable import Trainable
+from paceline.tune.trainable.backend import TrainableBackendConfig, libraries_of
+
+
+def uses_a_global(config: dict[str, Any]) -> Any:
+    return [np.mean(each) for each in config["rows"]]
+
+
+def imports_inside(config: dict[str, Any]) -> Any:
+    import pandas.api.types
+
+    return pandas
+
+
+def calls_another(config: dict[str, Any]) -> Any:
+    return uses_a_global(config)
+
+
+def uses_a_class(config: dict[str, Any]) -> Any:
+    return LogisticRegression()
+
+
+def uses_two_that_do_not_go_together(config: dict[str, Any]) -> Any:
+    import torch
+    import xgboost
+
+    return torch, xgboost
+
+
+def uses_nothing(config: dict[str, Any]) -> Any:
+    return config
+
+
+class UsesInAMethod(Trainable):
+    def step(self) -> Any:
+        return uses_a_global(self.config)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (uses_a_global, ("numpy",)),
+        (imports_inside, ("pandas.api.types",)),
+        (calls_another, ("numpy",)),
+        (partial(calls_another), ("numpy",)),
+        (uses_a_class, ("sklearn.linear_model._logistic",)),
+        (uses_two_that_do_not_go_together, ("torch",)),
+        (uses_nothing, ()),
+        (UsesInAMethod, ("numpy",)),
+        ({"rows": np.ones(3)}, ("numpy",)),
+    ],
+)
+def test_what_a_trainable_refers_to_is_found(value: Any, found: tuple[str, ...]) -> None:
+    assert libraries_of(value) == found
+
+
+def test_it_is_loaded_beside_what_every_trial_needs() -> None:
+    modules = modules_to_preload(TrainableBackendConfig(("numpy",)))
+    assert {"numpy", "paceline.tune.trainable.function", "paceline.run.worker"} <= set(modules)
+    assert "numpy" not in modules_to_preload(TrainableBackendConfig())
