@@ -235,27 +235,32 @@ class Run:
     def between_attempts(self, interlude: Interlude) -> None:
         """After the row that is being decided, end the workers and do this instead of ending the run.
 
-        To be called by whoever decides on the row, which must be decided with STOP; or while the run is suspended.
+        To be called by whoever decides on the row, which must be decided with STOP.
         """
         self._interlude = interlude
 
     def resume(self) -> None:
-        """Go on: a suspended run starts its next attempt, one whose workers wait for their answer gets it."""
+        """Let a run that waits go on as it was."""
         if self.phase is Phase.SUSPENDED:
             self.phase = Phase.STARTING
-        elif self._interlude is not None and self._interlude.waits:
+        elif self._interlude is not None:
             self._interlude.waits = False  # its workers are still going
         elif self._flow is not None:
             self._flow.release(stop=False)
 
-    def end_waiting(self) -> None:
-        """End a run that waits, or restart it if `between_attempts` asks for that: no further step is taken."""
+    def go_on_with(self, interlude: Interlude) -> None:
+        """Let a run that waits go on, changed: workers that wait for their answer end first."""
+        self._interlude = interlude
         if self.phase is Phase.SUSPENDED:
-            if self._interlude is None or self._interlude.waits:
-                self._interlude = None
-                self._finish("finished")
-            else:
-                self.phase = Phase.STARTING
+            self.phase = Phase.STARTING
+        elif self._flow is not None:
+            self._flow.release(stop=True)
+
+    def end_waiting(self) -> None:
+        """End a run that waits: no further step is taken."""
+        self._interlude = None
+        if self.phase is Phase.SUSPENDED:
+            self._finish("finished")
         elif self._flow is not None:
             self._flow.release(stop=True)
 

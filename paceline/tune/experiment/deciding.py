@@ -91,9 +91,8 @@ class Decisions:
         interlude = self._interlude(each, restart)
         if interlude is None:
             run.resume()
-            return
-        run.between_attempts(interlude)
-        run.end_waiting()
+        else:
+            run.go_on_with(interlude)
 
     def _interlude(self, each: TrialRun, restart: Restart) -> Interlude | None:
         """How the trial goes on; None if the donor has nothing to give."""
