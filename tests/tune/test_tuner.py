@@ -1,0 +1,467 @@
+"""A Tuner over functions and classes: what is run, how many at a time, where, and when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paceline
+from paceline import tune
+from paceline.air import Checkpoint, FailureConfig, RunConfig, session
+from paceline.air.errors import ConfigError
+from paceline.testing.chaos import Marks
+from paceline.tune import TuneConfig, Tuner
+from paceline.tune.stopper import MaximumIterationStopper, Stopper
+from tests.tune.searching import Overlap, column, config_of, search, tuner
+
+
+@contextlib.contextmanager
+def machine_with(**pool: float) -> Iterator[None]:
+    """So many CPUs and GPUs, whatever there really are."""
+    paceline.shutdown()
+    paceline.init(**pool)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        paceline.shutdown()
+
+
+@pytest.fixture
+def two_cpus() -> Iterator[None]:
+    with machine_with(num_cpus=2):
+        yield
+
+
+# -- what is run ------------------------------------------------------------------------------
+
+
+def test_a_grid_times_samples_of_a_function() -> None:
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        return {"score": config["a"] * 10 + config["b"]}
+
+    space = {"a": tune.grid_search([1, 2, 3]), "b": tune.uniform(0, 1), "c": "constant"}
+    grid = search(train, space, num_samples=4, metric="score", mode="max")
+    assert len(grid) == 12
+    assert [config_of(result)["a"] for result in grid] == [1, 2, 3] * 4
+    assert len({config_of(result)["b"] for result in grid}) == 12
+    assert {config_of(result)["c"] for result in grid} == {"constant"}
+    best = grid.get_best_result()
+    assert best.metrics["score"] == max(result.metrics["score"] for result in grid)
+    assert config_of(best)["a"] == 3
+    assert len({result.path for result in grid}) == 12
+    assert {str(Path(str(result.path)).parent) for result in grid} == {grid.experiment_path}
+
+
+def test_a_class_is_stepped_and_saved() -> None:
+    class Growing(tune.Trainable):
+        def setup(self, config: dict[str, Any]) -> None:
+            self.value = 0
+
+        def step(self) -> dict[str, Any]:
+            self.value += self.config["by"]
+            return {"value": self.value, "done": self.iteration >= 3}
+
+        def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+            return {"value": self.value}
+
+        def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            self.value = checkpoint["value"]
+
+    grid = search(
+        Growing,
+        {"by": tune.grid_search([1, 5])},
+        checkpoint_config=paceline.air.CheckpointConfig(checkpoint_frequency=2, checkpoint_at_end=True),
+        metric="value",
+        mode="max",
+    )
+    assert [column(result, "value") for result in grid] == [[1, 2, 3, 4], [5, 10, 15, 20]]
+    best = grid.get_best_result()
+    assert best.checkpoint is not None
+    assert best.checkpoint.to_dict()["value"] == 20
+    assert best.config == {"by": 5}
+
+
+def test_parameters_resources_and_registered_names(two_cpus: None) -> None:
+    def train(config: dict[str, Any], table: list[int]) -> dict[str, Any]:
+        resources = session.get_trial_resources()
+        assert resources is not None
+        return {"score": table[config["row"]], "cpus": resources.required_resources["CPU"]}
+
+    whole = tune.with_resources(tune.with_parameters(train, table=[7, 8, 9]), {"CPU": 2})
+    tune.register_trainable("a table", whole)
+    grid = search("a table", {"row": tune.grid_search([2, 0, 1])})
+    assert [result.metrics["score"] for result in grid] == [9, 7, 8]
+    assert [result.metrics["cpus"] for result in grid] == [2, 2, 2]
+
+
+def test_nothing_to_run_and_nonsense_are_refused_before_anything_starts(results_dir: Path) -> None:
+    def train(config: dict[str, Any]) -> None: ...
+
+    with pytest.raises(ConfigError, match="Tuner needs something to run"):
+        Tuner()
+    with pytest.raises(ConfigError, match="tune_config must be a TuneConfig"):
+        Tuner(train, tune_config=RunConfig())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="param_space must be a dict"):
+        Tuner(train, param_space=[1])  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=r"call fit\(\) first"):
+        Tuner(train).get_results()
+    assert not results_dir.exists()
+
+
+def test_a_second_fit_is_an_experiment_of_its_own() -> None:
+    made = tuner(lambda config: {"x": config["x"]}, {"x": tune.grid_search([1, 2])}, name="same")
+    first, second = made.fit(), made.fit()
+    assert first.experiment_path == second.experiment_path
+    assert {result.path for result in first}.isdisjoint({result.path for result in second})
+    assert made.get_results() is second
+    assert [result.metrics["x"] for result in first] == [1, 2]
+
+
+# -- how many at a time -----------------------------------------------------------------------
+
+
+def overlapping(overlap: Overlap, meet: int) -> Any:
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        overlap.enter()
+        overlap.meet(meet)
+        session.report({"step": 1})
+        overlap.leave()
+        return {"step": 2}
+
+    return train
+
+
+def test_two_cpus_are_room_for_two_trials(two_cpus: None, tmp_path: Path) -> None:
+    overlap = Overlap(tmp_path / "marks")
+    search(overlapping(overlap, meet=2), num_samples=6)
+    assert overlap.most == 2
+
+
+def test_one_trial_that_takes_all_cpus_is_alone(two_cpus: None, tmp_path: Path) -> None:
+    overlap = Overlap(tmp_path / "marks")
+    search(tune.with_resources(overlapping(overlap, meet=1), {"cpu": 2}), num_samples=3)
+    assert overlap.most == 1
+
+
+def test_a_trial_larger_than_the_machine_is_alone_and_small_ones_are_not(two_cpus: None, tmp_path: Path) -> None:
+    overlap = Overlap(tmp_path / "marks")
+    sized = tune.with_resources(overlapping(overlap, meet=1), lambda config: {"CPU": config["cpus"]})
+    grid = search(sized, {"cpus": tune.grid_search([1, 64, 1, 64])})
+    assert len(grid) == 4
+    alone = {result.metrics["trial_id"] for result in grid if config_of(result)["cpus"] == 64}
+    inside: list[str] = []
+    for mark in overlap.marks.read("step"):
+        if mark["change"] == 1:
+            inside.append(mark["trial"])
+            assert len(inside) == 1 or not alone.intersection(inside)
+        else:
+            inside.remove(mark["trial"])
+
+
+def test_parts_of_a_cpu_and_a_limit_of_the_users(two_cpus: None, tmp_path: Path) -> None:
+    many = Overlap(tmp_path / "many")
+    search(tune.with_resources(overlapping(many, meet=4), {"CPU": 0.5}), num_samples=6)
+    assert many.most == 4
+    few = Overlap(tmp_path / "few")
+    search(tune.with_resources(overlapping(few, meet=3), {"CPU": 0.5}), num_samples=6, max_concurrent_trials=3)
+    assert few.most == 3
+
+
+def test_trials_at_the_same_time_have_different_cards(tmp_path: Path) -> None:
+    overlap = Overlap(tmp_path / "marks")
+
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        overlap.enter()
+        overlap.meet(2)
+        card = os.environ["CUDA_VISIBLE_DEVICES"]
+        overlap.marks.say("card", card=card)
+        overlap.marks.wait("card", 2)
+        overlap.leave()
+        return {"card": card}
+
+    with machine_with(num_cpus=8, num_gpus=2):
+        grid = search(tune.with_resources(train, {"CPU": 1, "GPU": 1}), num_samples=4)
+    assert overlap.most == 2
+    first_two = [mark["card"] for mark in overlap.marks.read("card")[:2]]
+    assert sorted(first_two) == ["0", "1"]
+    assert {result.metrics["card"] for result in grid} == {"0", "1"}
+
+
+def test_cards_keep_their_names_and_parts_of_one_are_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    overlap = Overlap(tmp_path / "marks")
+
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        overlap.enter()
+        overlap.meet(4)
+        overlap.leave()
+        return {"card": os.environ["CUDA_VISIBLE_DEVICES"]}
+
+    with machine_with(num_cpus=8):
+        grid = search(tune.with_resources(train, {"CPU": 1, "GPU": 0.5}), num_samples=4)
+    assert overlap.most == 4
+    assert sorted(result.metrics["card"] for result in grid) == ["5", "5", "7", "7"]
+
+
+# -- when it ends -----------------------------------------------------------------------------
+
+
+def stepping(marks: Marks, steps: int = 10) -> Any:
+    """Leaves word of every step, before it is reported."""
+
+    def train(config: dict[str, Any]) -> None:
+        for step in range(1, steps + 1):
+            marks.say("step", step=step, trial=session.get_trial_id())
+            session.report({"step": step})
+
+    return train
+
+
+class StopsAt(Stopper):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def __call__(self, trial_id: str, result: Any) -> bool:
+        return bool(result["step"] >= self.step)
+
+    def stop_all(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [{"training_iteration": 3}, lambda trial_id, row: row["step"] == 3, StopsAt(3), MaximumIterationStopper(3)],
+    ids=["dict", "function", "stopper", "iterations"],
+)
+def test_no_step_is_taken_after_a_stop(tmp_path: Path, stop: Any) -> None:
+    marks = Marks(tmp_path / "marks")
+    grid = search(stepping(marks), num_samples=3, stop=stop)
+    for result in grid:
+        assert column(result, "step") == [1, 2, 3]
+        steps = [mark["step"] for mark in marks.read("step", trial=result.metrics["trial_id"])]
+        assert steps == [1, 2, 3]
+    assert grid.num_terminated == 3
+
+
+def test_a_stopper_may_end_everything(tmp_path: Path) -> None:
+    class Enough(Stopper):
+        rows = 0
+
+        def __call__(self, trial_id: str, result: Any) -> bool:
+            self.rows += 1
+            return False
+
+        def stop_all(self) -> bool:
+            return self.rows >= 5
+
+    marks = Marks(tmp_path / "marks")
+    grid = search(stepping(marks, steps=100_000), num_samples=50, max_concurrent_trials=2, stop=Enough())
+    assert len(grid) == 2
+    assert grid.num_terminated == 2
+    for result in grid:
+        reported = marks.read("step", trial=result.metrics["trial_id"])
+        assert len(reported) == result.metrics["step"] < 100_000
+
+
+def test_samples_without_end_are_ended_by_a_stopper() -> None:
+    class Found(Stopper):
+        seen = 0
+
+        def __call__(self, trial_id: str, result: Any) -> bool:
+            self.seen = max(self.seen, int(trial_id.split("_")[1]))
+            return False
+
+        def stop_all(self) -> bool:
+            return self.seen >= 6
+
+    space = {"x": tune.uniform(0, 1)}
+    grid = search(lambda config: {"x": config["x"]}, space, num_samples=-1, stop=Found(), max_concurrent_trials=2)
+    assert 7 <= len(grid) <= 9
+    assert grid.num_terminated == len(grid)
+
+
+def test_a_time_budget_ends_trials_well_and_starts_no_more(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        marks = Marks(tmp_path / "marks")
+        step = 0
+        while True:
+            step += 1
+            marks.say("step", step=step, trial=session.get_trial_id())
+            session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+
+    grid = search(train, num_samples=20, max_concurrent_trials=2, time_budget_s=0.5)
+    assert len(grid) == 2
+    assert grid.num_terminated == 2
+    for result in grid:
+        assert result.checkpoint is not None
+        assert result.checkpoint.to_dict()["step"] == result.metrics["step"]
+        taken = Marks(tmp_path / "marks").read("step", trial=result.metrics["trial_id"])
+        assert taken[-1]["step"] == result.metrics["step"]
+
+
+# -- failures ---------------------------------------------------------------------------------
+
+
+def test_a_failed_trial_harms_no_other() -> None:
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        session.report({"score": 0})
+        if config["x"] == 2:
+            raise ValueError("two is too much")
+        return {"score": config["x"]}
+
+    grid = tuner(train, {"x": tune.grid_search([1, 2, 3])}, metric="score", mode="max").fit()
+    assert [result.error is None for result in grid] == [True, False, True]
+    assert (grid.num_errors, grid.num_terminated) == (1, 2)
+    assert "two is too much" in str(grid.errors[0])
+    assert grid.errors[0].trial_id == grid[1].metrics["trial_id"]  # type: ignore[attr-defined]
+    assert grid.get_best_result().config == {"x": 3}
+
+
+def test_a_retry_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        checkpoint = session.get_checkpoint()
+        start = checkpoint.to_dict()["step"] if checkpoint else 0
+        for step in range(start + 1, 6):
+            session.report({"step": step, "start": start}, checkpoint=Checkpoint.from_dict({"step": step}))
+            if step == 3 and Marks(tmp_path / "marks").claim(f"failure of {config['x']}"):
+                raise RuntimeError("once")
+
+    grid = search(train, {"x": tune.grid_search([1, 2])}, failure_config=FailureConfig(max_failures=1))
+    for result in grid:
+        assert column(result, "step") == [1, 2, 3, 4, 5]
+        assert column(result, "start") == [0, 0, 0, 3, 3]
+
+
+def failing_third(marks: Marks) -> Any:
+    def train(config: dict[str, Any]) -> None:
+        marks.say("began", x=config["x"])
+        if config["x"] == 2:
+            raise ValueError("two is too much")
+        for step in range(1_000_000):
+            session.report({"step": step})
+            if config["x"] == 0:
+                return
+
+    return train
+
+
+def test_fail_fast_ends_the_others_and_starts_no_more(tmp_path: Path) -> None:
+    marks = Marks(tmp_path / "marks")
+    space = {"x": tune.grid_search([0, 1, 2, 3, 4, 5])}
+    made = tuner(failing_third(marks), space, max_concurrent_trials=2, failure_config=FailureConfig(fail_fast=True))
+    grid = made.fit()
+    assert grid.num_errors == 1
+    assert [outcome.status for outcome in grid.outcomes] == ["finished", "interrupted", "failed"]
+    assert sorted(mark["x"] for mark in marks.read("began")) == [0, 1, 2]
+
+
+def test_fail_fast_raise_gives_the_trials_own_error(tmp_path: Path) -> None:
+    marks = Marks(tmp_path / "marks")
+    space = {"x": tune.grid_search([0, 1, 2, 3])}
+    made = tuner(failing_third(marks), space, max_concurrent_trials=2, failure_config=FailureConfig(fail_fast="raise"))
+    with pytest.raises(Exception, match="two is too much") as raised:
+        made.fit()
+    causes = [raised.value, raised.value.__cause__]
+    assert any(type(cause) is ValueError for cause in causes)
+    assert sorted(mark["x"] for mark in marks.read("began")) == [0, 1, 2]
+
+
+# -- names and places -------------------------------------------------------------------------
+
+
+def test_names_of_trials_and_directories() -> None:
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        return {"name": session.get_trial_name(), "dir": session.get_trial_dir()}
+
+    grid = search(
+        train,
+        {"x": tune.grid_search([1, 2])},
+        name="named",
+        trial_name_creator=lambda trial: f"with_x_{trial.config['x']}",
+        trial_dirname_creator=lambda trial: f"x={trial.config['x']}/odd",
+    )
+    assert [result.metrics["name"] for result in grid] == ["with_x_1", "with_x_2"]
+    for result in grid:
+        directory = Path(result.metrics["dir"])
+        assert directory == Path(str(result.path))
+        assert directory.parent == Path(grid.experiment_path)
+        assert directory.parent.name == "named"
+        assert directory.name.startswith(f"x={result.config['x']}")
+        assert (directory / "params.json").is_file()
+
+
+def test_trials_start_in_a_directory_of_their_own_unless_told_not_to() -> None:
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        return {"cwd": os.getcwd()}
+
+    own = search(train, num_samples=2)
+    assert len({result.metrics["cwd"] for result in own}) == 2
+    assert all(Path(result.metrics["cwd"]).is_relative_to(str(result.path)) for result in own)
+    shared = search(train, num_samples=2, chdir_to_trial_dir=False)
+    assert {result.metrics["cwd"] for result in shared} == {os.getcwd()}
+
+
+def test_verbose_0_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        print("from a trial")
+        return {"x": 1}
+
+    search(train, num_samples=2)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_inline_engine_runs_one_trial_after_the_other_in_this_process(tmp_path: Path) -> None:
+    overlap = Overlap(tmp_path / "marks")
+
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        overlap.enter()
+        for step in range(3):
+            session.report({"pid": os.getpid(), "step": step})
+        overlap.leave()
+        return {"pid": os.getpid(), "x": config["x"]}
+
+    grid = search(train, {"x": tune.grid_search([1, 2, 3])}, engine="inline")
+    assert {result.metrics["pid"] for result in grid} == {os.getpid()}
+    assert [result.metrics["x"] for result in grid] == [1, 2, 3]
+    assert overlap.most == 1
+
+
+# -- beside each other ------------------------------------------------------------------------
+
+
+def test_two_tuners_in_two_threads() -> None:
+    grids: dict[str, Any] = {}
+
+    def run(name: str) -> None:
+        space = {"x": tune.grid_search([1, 2, 3, 4])}
+        grids[name] = search(lambda config: {"score": config["x"], "of": name}, space, name=name)
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(grids) == ["one", "two"]
+    for name, grid in grids.items():
+        assert [result.metrics["score"] for result in grid] == [1, 2, 3, 4]
+        assert {result.metrics["of"] for result in grid} == {name}
+
+
+def test_a_tuner_inside_a_trial(tmp_path: Path) -> None:
+    def inner(config: dict[str, Any]) -> dict[str, Any]:
+        return {"score": config["y"] * 2}
+
+    def outer(config: dict[str, Any]) -> dict[str, Any]:
+        space = {"y": tune.grid_search([config["x"], config["x"] + 1])}
+        run_config = RunConfig(verbose=0, storage_path=str(tmp_path / "inner"))
+        grid = Tuner(inner, param_space=space, run_config=run_config, tune_config=TuneConfig("max", "score")).fit()
+        return {"best": grid.get_best_result().metrics["score"], "trials": len(grid)}
+
+    grid = search(outer, {"x": tune.grid_search([1, 10])})
+    assert [(result.metrics["best"], result.metrics["trials"]) for result in grid] == [(4, 2), (22, 2)]
