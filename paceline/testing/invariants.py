@@ -204,8 +204,13 @@ def result_file_iterations(trial_dir: Path) -> list[int]:
 
 
 def journal_records(trial_dir: Path) -> Iterator[dict[str, Any]]:
-    """The journal's records up to the first one that is not whole."""
-    for line in (trial_dir / "journal.jsonl").read_bytes().splitlines(keepends=True):
+    """The whole records of a run's journal."""
+    return whole_records((trial_dir / "journal.jsonl").read_bytes())
+
+
+def whole_records(journal: bytes) -> Iterator[dict[str, Any]]:
+    """The records of a journal up to the first one that is not whole."""
+    for line in journal.splitlines(keepends=True):
         checksum, _, rest = line.partition(b" ")
         length, _, body = rest.partition(b" ")
         body = body.removesuffix(b"\n")

@@ -129,7 +129,7 @@ def _count(config: dict[str, Any], marks: Marks, rank: int, start: int) -> None:
     for iteration in range(start + 1, config["iterations"] + 1):
         for action in config["actions"]:
             if (action["rank"], action["iteration"]) == (rank, iteration):
-                _perform(Action(**action), marks)
+                perform(Action(**action), marks)
         metrics = {"iteration": iteration, "score": score(iteration), "rank": rank}
         if config["every"] and iteration % config["every"] == 0:
             with tempfile.TemporaryDirectory(dir=marks.directory) as directory:
@@ -174,7 +174,8 @@ def _content(iteration: int, payload: int) -> bytes:
     return bytes([iteration % 251]) * payload
 
 
-def _perform(action: Action, marks: Marks) -> None:
+def perform(action: Action, marks: Marks) -> None:
+    """Let it go wrong, unless it has as often as it should."""
     for time in range(action.times):
         if marks.claim(f"{action.do}-rank{action.rank}-iteration{action.iteration}-{time}"):
             marks.say("action", do=action.do, rank=action.rank, pid=os.getpid())
