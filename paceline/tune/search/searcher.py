@@ -18,7 +18,8 @@ from typing import Any, Literal, Self
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
-from paceline.air.metrics import flattened
+from paceline.tune.search.paths import Found
+from paceline.tune.search.space import values_in
 
 Metric = str | list[str] | None
 Mode = str | list[str] | None
@@ -166,13 +167,5 @@ def checked_goal(metric: str | Sequence[str] | None, mode: str | Sequence[str] |
 
 
 def _contains(config: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
-    """Whether every value of `part` is in `config`; either may be nested or have a/b keys."""
-    known = flattened(config)
-    return all(name in known and _same(known[name], value) for name, value in flattened(part).items())
-
-
-def _same(one: Any, other: Any) -> bool:
-    try:
-        return bool(one == other)
-    except ValueError:  # an array has no truth value
-        return repr(one) == repr(other)
+    """Whether every value of `part` is in `config`; it may be nested or have a/b keys."""
+    return not values_in(config, part, Found())
