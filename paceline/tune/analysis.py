@@ -24,7 +24,7 @@ class ExperimentAnalysis:
     """What tune.run() returns, or what a directory of an experiment tells.
 
     It answers from a ResultGrid, which reads files when they are needed. `default_metric` and `default_mode` stand in
-    where a question names none.
+    where a question names none; they are those of the experiment unless given.
     """
 
     def __init__(
@@ -33,13 +33,11 @@ class ExperimentAnalysis:
         default_metric: str | None = None,
         default_mode: Mode | None = None,
     ) -> None:
-        """`experiment_checkpoint_path` is the experiment's directory, a file in it, or a grid that is here already."""
-        if isinstance(experiment_checkpoint_path, ResultGrid):
-            self._grid = experiment_checkpoint_path
-        else:
-            self._grid = _read_grid(Path(experiment_checkpoint_path).expanduser(), default_metric, default_mode)
-        self.default_metric = default_metric
-        self.default_mode = default_mode
+        """`experiment_checkpoint_path` is the experiment's directory, its journal in there, or a grid."""
+        given = experiment_checkpoint_path
+        self._grid = given if isinstance(given, ResultGrid) else _read_grid(os.fspath(given))
+        self.default_metric = default_metric or self._grid.metric
+        self.default_mode = default_mode or self._grid.mode
         self._outcomes = {outcome.trial.trial_id: outcome for outcome in self._grid.outcomes}
 
     @property
@@ -198,8 +196,8 @@ class ExperimentAnalysis:
         raise ConfigError(f"The experiment has no trial {wanted!r}{near_miss(wanted, list(self._outcomes)[:20])}")
 
 
-def _read_grid(path: Path, metric: str | None, mode: Mode | None) -> ResultGrid:
-    from paceline.tune.experiment.reading import load_outcomes
+def _read_grid(path: str) -> ResultGrid:
+    from paceline.tune.experiment.reading import grid_of, load_grid
 
-    directory = path.parent if path.is_file() else path
-    return ResultGrid(load_outcomes(directory), experiment_path=directory, metric=metric, mode=mode)
+    journal = Path(path).expanduser()
+    return grid_of(journal.parent, journal) if journal.is_file() else load_grid(path)

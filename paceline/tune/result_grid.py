@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 from paceline.air.checks import check_choice, near_miss
 from paceline.air.constants import AUTOFILLED_KEYS
@@ -48,8 +48,8 @@ class ResultGrid:
         """`metric` and `mode` are those of TuneConfig; lists of them if there are several objectives."""
         self._outcomes = list(outcomes)
         self._experiment_path = os.fspath(experiment_path)
-        self._metric = metric if isinstance(metric, str) else None
-        self._mode = mode if isinstance(mode, str) else None
+        self.metric = metric if isinstance(metric, str) else None
+        self.mode = cast("Mode | None", mode if isinstance(mode, str) else None)
         several = metric is not None and not isinstance(metric, str)
         self._objectives: dict[str, str] = dict(zip(metric or (), mode or (), strict=True)) if several else {}
 
@@ -171,7 +171,7 @@ class ResultGrid:
         *,
         mode: Mode | None = None,
     ) -> Path:
-        """Save a plot of how much of the value's variance each parameter explains."""
+        """Save a plot of how much of the value's variance each parameter explains, judged by at most 1,000 trials."""
         return self._plot("param_importances", path, metric, mode, params)
 
     def plot_slice(
@@ -218,7 +218,7 @@ class ResultGrid:
 
     def _asked(self, metric: str | None, mode: str | None) -> tuple[str, str]:
         """The metric and mode to go by: those given, else the experiment's."""
-        metric = metric or self._metric
+        metric = metric or self.metric
         if metric is None and self._objectives:
             raise ConfigError(
                 f"The search has several objectives: {', '.join(self._objectives)}. No trial is the best by all of "
@@ -229,7 +229,7 @@ class ResultGrid:
                 "metric is neither given here nor in TuneConfig, so there is no telling which trial is best. "
                 f"Pass metric=.{self._what_was_reported()}"
             )
-        mode = mode or self._objectives.get(metric) or self._mode
+        mode = mode or self._objectives.get(metric) or self.mode
         if mode is None:
             raise ConfigError(f"mode is neither given here nor in TuneConfig: pass 'min' or 'max' for {metric!r}.")
         check_choice(mode, "mode", _MODES)
@@ -272,15 +272,15 @@ class ResultGrid:
         lines = [f"trials={len(self._outcomes)}{f' ({ended})' if ended else ''}"]
         best, value = self._best_of_last_rows()
         if best is not None:
-            lines.append(f"best={best.trial.trial_id} with {self._metric}={value:g} ({self._mode})")
+            lines.append(f"best={best.trial.trial_id} with {self.metric}={value:g} ({self.mode})")
         lines.append(f"path={self._experiment_path!r}")
         return "ResultGrid(\n  " + ",\n  ".join(lines) + ",\n)"
 
     def _best_of_last_rows(self) -> tuple[TrialOutcome | None, float]:
         """The best trial and its value, as far as they can be told without reading a file."""
-        if self._metric is None or self._mode is None:
+        if self.metric is None or self.mode is None:
             return None, math.nan
-        values = [(outcome, number_at(outcome.metrics, self._metric)) for outcome in self._outcomes]
+        values = [(outcome, number_at(outcome.metrics, self.metric)) for outcome in self._outcomes]
         finite = [(outcome, value) for outcome, value in values if value is not None and math.isfinite(value)]
-        choose = max if self._mode == "max" else min
+        choose = max if self.mode == "max" else min
         return choose(finite, key=lambda each: each[1], default=(None, math.nan))

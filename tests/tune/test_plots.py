@@ -15,7 +15,7 @@ import sklearn  # noqa: F401  # sets environment variables when it is first impo
 
 from paceline.air.errors import ConfigError
 from paceline.tune.error import TuneError
-from paceline.tune.plots import Observation, _study
+from paceline.tune.plots import Observation, _evenly, _study
 from paceline.tune.result_grid import ResultGrid
 from tests.tune.outcomes import Outcomes
 
@@ -112,6 +112,12 @@ def test_importances_are_reproducible(tmp_path: Path) -> None:
     assert "loop/lr" in first  # svg keeps the names in comments
     pictures = [grid.plot_param_importances(tmp_path / f"{n}.png").read_bytes() for n in range(2)]
     assert pictures[0] == pictures[1]
+
+
+def test_importances_of_many_trials_take_some_of_them() -> None:
+    observations = [Observation({"x": n}, None if n % 3 == 0 else float(n)) for n in range(30)]
+    assert [each.params["x"] for each in _evenly(observations, 4)] == [1, 8, 16, 23]
+    assert len(_evenly(observations, 20)) == 20
 
 
 @pytest.mark.parametrize(
