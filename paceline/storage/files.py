@@ -79,11 +79,17 @@ def sync_directory(path: Path | str) -> None:
 
 def write_durably(path: Path, content: bytes) -> None:
     """Write a small file so that it is whole and on disk, or is not there at all under this name."""
+    write_whole(path, content, on_disk=True)
+
+
+def write_whole(path: Path, content: bytes, *, on_disk: bool = False) -> None:
+    """Write a small file so that it is whole, or is not there at all under this name."""
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE_MODE)
     try:
         write_all(descriptor, content)
-        os.fsync(descriptor)
+        if on_disk:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
     os.replace(temporary, path)

@@ -14,7 +14,7 @@ from paceline.air.constants import EXPR_PARAM_FILE, EXPR_RESULT_FILE
 from paceline.run.callbacks import Row, RowLogger
 from paceline.run.loggers.append_file import LineFile
 from paceline.run.trial import Trial
-from paceline.storage.files import storage_error, write_durably
+from paceline.storage.files import storage_error, write_whole
 
 _DEEPEST = 50
 
@@ -34,7 +34,7 @@ class JsonLoggerCallback(RowLogger):
     def log_trial_start(self, trial: Trial) -> None:
         path = Path(trial.local_path, EXPR_PARAM_FILE)
         try:
-            write_durably(path, to_json(trial.config, indent=2) + b"\n")
+            write_whole(path, to_json(trial.config, indent=2) + b"\n")  # the journal has it on disk
         except OSError as error:
             raise storage_error(error, path, "writing the configuration") from error
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 
 _MASK_DELTA = 0xA282EAD8
 _MOST_TEMPLATES = 16
@@ -92,7 +93,7 @@ class _Template:
         length = _pack_length(layout.size)
         self._head = length + _pack_crc(_masked_crc(length))
         self._constant_crc = _crc32c(layout.payload(0.0, bytes(layout.step_size), [0.0] * layout.value_count))
-        self._tables = _share_tables(layout.size, layout.variable_positions)
+        self._tables = _share_tables(layout.size, tuple(layout.variable_positions))
 
     def record(self, wall_time: float, step_field: bytes, values: Sequence[float]) -> bytes:
         payload = self._layout.payload(wall_time, step_field, values)
@@ -102,11 +103,13 @@ class _Template:
         return self._head + payload + _pack_crc(_masked(crc))
 
 
-def _share_tables(size: int, positions: Sequence[int]) -> list[tuple[int, list[int]]]:
+@lru_cache(maxsize=16)
+def _share_tables(size: int, positions: tuple[int, ...]) -> list[tuple[int, list[int]]]:
     """For each position, what each value of the byte there contributes to the checksum of `size` bytes.
 
     A bit's share depends on how many bytes follow it; it is carried from the last byte
-    to the first. A byte's share is the sum of its bits'.
+    to the first. A byte's share is the sum of its bits'. Kept, because the many trials of a
+    search report the same metrics.
     """
     wanted = set(positions)
     tables: dict[int, list[int]] = {}
