@@ -11,6 +11,7 @@ from pathlib import Path
 
 from paceline.air.errors import RestoreError
 from paceline.storage.commit import to_trash
+from paceline.storage.files import write_durably
 from paceline.storage.journal import _end_of_whole_records, read
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir
@@ -39,6 +40,18 @@ def catch_up(mirror: Mirror) -> None:
     recorded = _recorded_checkpoints(here) if local else set()
     mirror.pull_state(here.root)
     _drop_unshared_checkpoints(mirror, recorded)
+
+
+def newer_of(local: Path, remote: Path, label: str) -> None:
+    """Make the local journal the longer of the two; one must be the beginning of the other."""
+    here, there = _length(local), _length(remote)
+    if not _same_beginning(local, remote, min(here, there)):
+        raise RestoreError(
+            f"{local} and {label} hold different histories: both were continued after they had parted. To go on with "
+            "the remote one, delete the local one and restore again."
+        )
+    if there > here or not local.exists():
+        write_durably(local, remote.read_bytes())
 
 
 def _length(journal: Path) -> int:

@@ -29,6 +29,7 @@ from paceline.tune.experiment.outcomes import outcome_from_files, outcome_of_res
 from paceline.tune.experiment.place import ExperimentPlace, directory_name
 from paceline.tune.experiment.plan import Plan
 from paceline.tune.experiment.records import ExperimentJournal
+from paceline.tune.experiment.remote import RemoteJournal
 from paceline.tune.experiment.trial_run import TrialRun
 from paceline.tune.progress.base import ExperimentSummary, ExperimentView
 from paceline.tune.result_grid import ResultGrid
@@ -84,6 +85,7 @@ class Experiment:
             self._lock.release()
             raise
         self.decisions = Decisions(self)
+        self._remote = RemoteJournal(place, plan.run_config.storage_filesystem) if place.uri is not None else None
         self._active: dict[TrialRun, None] = {}
         """Those with processes, or that will have some in a moment."""
         self._deadline = float("inf")
@@ -248,6 +250,8 @@ class Experiment:
             if self.plan.tune.trial_name_creator is not None:
                 trial.custom_name = str(self.plan.tune.trial_name_creator(trial))
             name = directory or directory_name(trial, self.plan.tune.trial_dirname_creator)
+        if directory is None:  # a power cut may have left the trial's files and not the record of its creation
+            name = self.place.free_name(name)
         trial.local_path = str(self.place.root / name)
         trial.path = f"{self.place.uri}/{name}" if self.place.uri else trial.local_path
         request = self.launcher.request(config)
@@ -378,6 +382,8 @@ class Experiment:
         metrics = {key: value for key, value in outcome.metrics.items() if key != "config"}
         self.journal.trial_ended(each.number, outcome.status, metrics, str(outcome.error or ""))
         self.journal.flush()
+        if self._remote is not None:
+            self._remote.push()
         self.tell_end(each, outcome)
         fail_fast = self.plan.run_config.failure_config.fail_fast
         if outcome.error is not None and fail_fast and not self._stopping:
@@ -496,11 +502,18 @@ class Experiment:
         with contextlib.ExitStack() as stack:  # in this order from below, each whatever becomes of the others
             stack.callback(self._lock.release)
             stack.callback(self.launcher.close)
+            if self._remote is not None:
+                stack.callback(self._close_remote, self._remote)
             stack.callback(self.journal.close)
             stack.callback(self.audience.progress.close)
             for each in list(self._active):
                 if each.run is not None:
                     stack.callback(each.run.close)
+
+    def _close_remote(self, remote: RemoteJournal) -> None:
+        remote.close()
+        if remote.problem:
+            self.audience.progress.warning(remote.problem)
 
 
 def _unfinished(each: TrialRun) -> TrialOutcome:

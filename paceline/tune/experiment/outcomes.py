@@ -20,10 +20,14 @@ def outcome_of_result(each: TrialRun, result: Result) -> TrialOutcome:
 
 
 def outcome_from_files(
-    each: TrialRun, status: Status, metrics: dict[str, Any], error: BaseException | None = None
+    each: TrialRun,
+    status: Status,
+    metrics: dict[str, Any],
+    error: BaseException | None = None,
+    filesystem: Any = None,
 ) -> TrialOutcome:
     """The outcome of a trial of an earlier driver; its files are read when somebody looks at them."""
-    load = partial(_loaded, each, status, error)
+    load = partial(_loaded, each, status, error, filesystem)
     return TrialOutcome(each.trial, metrics, status, error, each.directory, load)
 
 
@@ -34,10 +38,13 @@ def outcome_without_run(each: TrialRun, status: Status, error: BaseException | N
     return TrialOutcome(each.trial, metrics, status, error, each.directory, lambda: result)
 
 
-def _loaded(each: TrialRun, status: Status, error: BaseException | None) -> Result:
-    if not (each.directory / "journal.jsonl").is_file():
+def _loaded(each: TrialRun, status: Status, error: BaseException | None, filesystem: Any) -> Result:
+    if (each.directory / "journal.jsonl").is_file():
+        result = load_result(each.directory)
+    elif "://" in each.trial.path:
+        result = load_result(each.trial.path, filesystem)
+    else:
         return Result(error=error, log_dir=each.directory, status=status)
-    result = load_result(each.directory)
     result.status = status
     result.error = error
     return result

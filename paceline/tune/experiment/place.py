@@ -49,6 +49,14 @@ class ExperimentPlace:
     def trial_id(self, number: int) -> str:
         return f"{self.experiment_id[:5]}_{number:05d}"
 
+    def free_name(self, directory: str) -> str:
+        """The name, or one like it if it is taken: what a trial has left is never written over."""
+        name, number = directory, 0
+        while (self.root / name).exists():
+            number += 1
+            name = f"{directory}_again{number}"
+        return name
+
 
 def new_place(run_config: RunConfig, trainable_name: str, engine_name: str) -> ExperimentPlace:
     """A directory for a new experiment, made and found to be writable. One of the same name is shared, not resumed."""

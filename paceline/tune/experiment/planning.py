@@ -135,13 +135,16 @@ def restored_plan(
     return make_plan(kind, space, TuneConfig(**settings), run_config, facts["seed"])
 
 
-def restored_run_config(facts: Mapping[str, Any], given: RunConfig | None) -> tuple[RunConfig, list[str]]:
+def restored_run_config(
+    facts: Mapping[str, Any], given: RunConfig | None, filesystem: Any = None
+) -> tuple[RunConfig, list[str]]:
     """The settings of the earlier experiment unless they are given now, and what could not be brought back."""
     if given is not None:
         return given, []
     saved = facts["run"]
     config = RunConfig(
         name=facts["name"],
+        storage_filesystem=filesystem,
         checkpoint_config=CheckpointConfig(**saved["checkpoints"]),
         failure_config=FailureConfig(**saved["failures"]),
         stop=saved["stop"],

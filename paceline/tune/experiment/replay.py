@@ -19,6 +19,7 @@ from paceline.run.trial_files import ending, state_records
 from paceline.storage.journal import read
 from paceline.storage.run_dir import RunDir
 from paceline.tune.experiment.outcomes import outcome_from_files
+from paceline.tune.experiment.remote import fetch_trial
 from paceline.tune.experiment.trial_run import TrialRun
 from paceline.tune.schedulers.trial_scheduler import TrialScheduler
 from paceline.tune.search.space import config_with, evaluated_from_record
@@ -59,6 +60,7 @@ class Replay:
         self._experiment = experiment
         self._records = records
         self._rules = rules
+        self._filesystem = experiment.plan.run_config.storage_filesystem
         self._ended: dict[int, Record] = {}
         self._stopped: set[int] = set()
         """Trials of which a STOP was decided and no end is recorded."""
@@ -142,7 +144,7 @@ class Replay:
         metrics = {**record["metrics"], "config": trial.config} if record["metrics"] else {}
         trial.last_result = metrics or trial.last_result
         error = TrainingFailedError(record["error"]) if failed else None
-        experiment.tell_end(each, outcome_from_files(each, record["status"], metrics, error))
+        experiment.tell_end(each, outcome_from_files(each, record["status"], metrics, error, self._filesystem))
 
     # -- after the last record ------------------------------------------------------------
 
@@ -152,6 +154,8 @@ class Replay:
             if self._ended[each.number]["status"] == "failed":
                 self._maybe_again(each)
             return
+        if self._experiment.place.uri is not None:
+            fetch_trial(each.trial, each.directory, self._filesystem)
         status = _ending_of(each.directory)
         each.has_files = status is not None
         if each.number in self._stopped or status in ("finished", "failed"):
@@ -167,7 +171,7 @@ class Replay:
             return
         directory = each.directory.name
         if self._rules.restart_errored:
-            directory = _free_name(each.directory)
+            directory = self._experiment.place.free_name(each.directory.name)
         each.was_told = True
         self._experiment.journal.event("again", each.number, dir=directory)
         self._reopen(each, directory)
@@ -185,7 +189,7 @@ class Replay:
         each.trial.status = "ERROR" if error is not None else "TERMINATED"
         each.trial.last_result = rows[-1] if rows else each.trial.last_result
         metrics = {**rows[-1], "config": each.trial.config, "done": True} if rows else {}
-        self._experiment.trial_ended(each, outcome_from_files(each, status, metrics, error))
+        self._experiment.trial_ended(each, outcome_from_files(each, status, metrics, error, self._filesystem))
 
 
 def _ending_of(directory: Path) -> Status | None:
@@ -200,13 +204,6 @@ def _ending_of(directory: Path) -> Status | None:
 def _error_of(directory: Path) -> str:
     ends = [record for record in state_records(RunDir(directory)) if record["kind"] == "end"]
     return str(ends[-1].get("message", "")) if ends else ""
-
-
-def _free_name(directory: Path) -> str:
-    number = 1
-    while directory.with_name(f"{directory.name}_again{number}").exists():
-        number += 1
-    return f"{directory.name}_again{number}"
 
 
 def saved_facts(records: list[Record]) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from paceline.tune.experiment.place import ExperimentPlace, newest_journal
 from paceline.tune.experiment.plan import Plan
 from paceline.tune.experiment.planning import restored_plan, restored_run_config
 from paceline.tune.experiment.reading import grid_of
+from paceline.tune.experiment.remote import fetch
 from paceline.tune.experiment.replay import Replay, ResumeRules, read_records, saved_facts
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.trainable.kinds import TrainableKind
@@ -26,16 +27,16 @@ from paceline.tune.tune_config import TuneConfig
 def has_experiment(path: str | os.PathLike[str], filesystem: Any = None) -> bool:
     """True if there is an experiment whose description can be read."""
     try:
-        read_records(newest_journal(_local_root(path)))
+        read_records(newest_journal(_local_root(path, filesystem)))
     except (RestoreError, StorageError, OSError):
         return False
     return True
 
 
-def _local_root(path: str | os.PathLike[str]) -> Path:
+def _local_root(path: str | os.PathLike[str], filesystem: Any = None) -> Path:
     resolved = resolve_storage(path)
     if isinstance(resolved, str):
-        raise RestoreError(f"{resolved}: an experiment is restored from a local directory; copy it to one first.")
+        return fetch(resolved, filesystem)
     if not resolved.is_dir():
         raise RestoreError(f"{resolved} is no directory of an experiment.")
     return resolved
@@ -51,6 +52,8 @@ class Restoration:
     rules: ResumeRules
     facts: Mapping[str, Any]
     notes: list[str]
+    uri: str | None = None
+    """Where it was restored from, if not from a local directory; it is mirrored there again."""
 
     @classmethod
     def of(
@@ -64,17 +67,20 @@ class Restoration:
         run_config: RunConfig | None,
         filesystem: Any = None,
     ) -> Restoration:
-        root = _local_root(path)
+        given = run_config.storage_filesystem if run_config is not None else None
+        resolved = resolve_storage(path)
+        root = _local_root(path, filesystem or given)
         journal = newest_journal(root)
         facts = saved_facts(read_records(journal))
-        config, notes = restored_run_config(facts, run_config)
+        config, notes = restored_run_config(facts, run_config, filesystem)
         if facts["trainable"] != kind.name:
             notes.append(
                 f"The experiment was made with the trainable {facts['trainable']!r} and is continued with "
                 f"{kind.name!r}: its unfinished trials go on with other code."
             )
         plan = restored_plan(facts, kind, space, tune, config, num_samples)
-        return cls(root, journal, plan, rules, facts, notes)
+        uri = resolved if isinstance(resolved, str) else None
+        return cls(root, journal, plan, rules, facts, notes, uri)
 
     @property
     def run_config(self) -> RunConfig:
@@ -86,7 +92,7 @@ class Restoration:
 
     def experiment(self) -> Experiment:
         """The experiment where it was left."""
-        place = ExperimentPlace(self.root, self.facts["name"], self.facts["id"])
+        place = ExperimentPlace(self.root, self.facts["name"], self.facts["id"], self.uri)
         experiment = Experiment(self.plan, choose_engine(self.plan.run_config.engine), place)
         try:
             # Everything is read under the lock: the last driver may have written until it let go.

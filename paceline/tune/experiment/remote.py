@@ -1,0 +1,79 @@
+"""The copy of an experiment's journal on remote storage: pushed as trials end, fetched by a restore elsewhere.
+
+Each trial mirrors its own directory. A restore takes the newer of the local and the remote journal.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import tempfile
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from paceline.air.errors import RestoreError
+from paceline.run.trial import Trial
+from paceline.storage.daemon_pool import DaemonPool
+from paceline.storage.files import make_private_dirs
+from paceline.storage.filesystem import FsspecFilesystem
+from paceline.storage.mirror import Mirror
+from paceline.storage.run_dir import RunDir, default_storage_root
+from paceline.storage.twin import newer_of
+from paceline.tune.experiment.place import JOURNAL_PATTERN, ExperimentPlace
+
+
+class RemoteJournal:
+    """Keeps the remote copy of the journal up to date, off the event loop."""
+
+    def __init__(self, place: ExperimentPlace, filesystem: Any) -> None:
+        assert place.uri is not None
+        self._local = place.journal
+        self._store = FsspecFilesystem(place.uri, filesystem)
+        self._store.check()
+        self._pool = DaemonPool(1, "paceline-experiment-upload")
+        self._latest: Future[None] | None = None
+        self.problem = ""
+
+    def push(self) -> None:
+        """Upload the journal soon; what is appended while an upload waits goes along with it."""
+        if self._latest is None or self._latest.done() or self._latest.running():
+            self._latest = self._pool.submit(self._upload)
+
+    def _upload(self) -> None:
+        try:
+            self._store.upload(self._local, self._local.name)
+            self.problem = ""
+        except OSError as error:  # trials go on; the local journal has everything
+            self.problem = (
+                f"{self._local.name} could not be uploaded, the newest state is only in {self._local}: {error}"
+            )
+
+    def close(self) -> None:
+        """The remote copy is complete when this returns, or `problem` says why not."""
+        self._pool.submit(self._upload)
+        self._pool.close()
+
+
+def fetch(uri: str, filesystem: Any) -> Path:
+    """The local directory of an experiment on remote storage, with the newest journal there is."""
+    store = FsspecFilesystem(uri, filesystem)
+    names = [name for name in store.list() if "/" not in name and fnmatch.fnmatch(name, JOURNAL_PATTERN)]
+    if not names:
+        raise RestoreError(f"{store.label} holds no experiment: there is no {JOURNAL_PATTERN} in it.")
+    root = default_storage_root() / uri.rstrip("/").rpartition("/")[2]
+    make_private_dirs(root)
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
+            remote = Path(folder) / name
+            store.download(name, remote)
+            newer_of(root / name, remote, store.label)
+    return root
+
+
+def fetch_trial(trial: Trial, directory: Path, filesystem: Any) -> None:
+    """What the trial's remote directory says about it, where there is none here."""
+    run_dir = RunDir(directory)
+    if not run_dir.journal.exists():
+        mirror = Mirror(FsspecFilesystem(trial.path, filesystem), run_dir)
+        if mirror.has_run():
+            mirror.pull_state(directory)
