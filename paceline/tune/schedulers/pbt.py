@@ -109,7 +109,7 @@ class PopulationBasedTraining(TrialScheduler):
         self._added = 0
         self._takeovers = 0
         self._search_was_asked = False
-        """Since the last trial came. No decision depends on it, so that a restore may do without."""
+        """Since the last turn. No decision depends on it, so that a restore may do without."""
 
     @property
     def result_keys(self) -> tuple[str, ...]:
@@ -136,6 +136,7 @@ class PopulationBasedTraining(TrialScheduler):
         if time < self._burn_in or time - member.time < self._interval:
             return self.CONTINUE
         self._take_turn(trial, member, time, score)
+        self._search_was_asked = False
         if self._synch:
             self._held[trial] = None
             return self.PAUSE  # `on_stall` is when the last one has arrived
@@ -169,11 +170,10 @@ class PopulationBasedTraining(TrialScheduler):
         ready = [trial for trial in controller.waiting_trials() if trial not in self._held]
         ready.sort(key=lambda trial: self._members[trial].time)
         chosen = next((trial for trial in ready if controller.has_resources_for(trial)), None)
-        if chosen is not None and chosen.status == "PAUSED" and controller.expects_more_trials:
-            # After None the search is asked. It may have nothing to offer now: then the next answer is the trial.
-            self._search_was_asked = not self._search_was_asked
-            return None if self._search_was_asked else chosen
-        return chosen
+        if chosen is None or chosen.status != "PAUSED" or not controller.expects_more_trials or self._search_was_asked:
+            return chosen
+        self._search_was_asked = True  # that is what None leads to
+        return None
 
     def debug_string(self) -> str:
         return f"{type(self).__name__}: {self._takeovers} takeovers, {len(self._members)} trials alive"
@@ -222,6 +222,7 @@ class PopulationBasedTraining(TrialScheduler):
             write_takeover(controller.experiment_path, member.lineage)
 
     def _leave(self, trial: Trial) -> None:
+        self._search_was_asked = False
         self._members.pop(trial, None)
         self._held.pop(trial, None)
 
