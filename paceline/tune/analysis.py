@@ -168,7 +168,7 @@ class ExperimentAnalysis:
             "num_trials": len(self._grid),
             "num_terminated": self._grid.num_terminated,
             "num_errors": self._grid.num_errors,
-            "iterations_total": sum(number_at(row, TRAINING_ITERATION) or 0 for row in rows),
+            "iterations_total": sum(int(number_at(row, TRAINING_ITERATION) or 0) for row in rows),
             "time_total_s": sum(number_at(row, "time_total_s") or 0.0 for row in rows),
         }
 

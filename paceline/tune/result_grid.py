@@ -141,7 +141,10 @@ class ResultGrid:
         else:
             metric, mode = self._asked(filter_metric, filter_mode)
             rows = [outcome.columns(outcome.best_row(metric, mode)) for outcome in self._outcomes]
-        return pandas.DataFrame.from_records(rows)
+        names = dict.fromkeys(name for row in rows for name in row)
+        # Metrics first, even if the first trial reported none.
+        ordered = sorted(names, key=lambda name: (name == "logdir", name.startswith("config/")))
+        return pandas.DataFrame(rows, columns=ordered)
 
     def plot_optimization_history(
         self, path: str | os.PathLike[str], metric: str | None = None, *, mode: Mode | None = None

@@ -43,6 +43,7 @@ def test_a_search(results_dir: Path) -> None:
     assert len(analysis.trials) == 6
     assert analysis.best_config == {"x": 1}
     assert analysis.best_result["y"] == 2
+    assert sorted(analysis.dataframe("y", "min")["y"]) == [1, 1, 4, 4, 9, 9]
     assert Path(analysis.best_logdir).parent == results_dir / "squares"
     assert analysis.best_checkpoint is not None
     assert analysis.best_checkpoint.to_dict()["step"] == 0

@@ -225,6 +225,13 @@ def test_dataframe_of_best_rows(outcomes: Outcomes) -> None:
         outcomes.grid().get_dataframe(filter_metric="loss")
 
 
+def test_columns_of_the_dataframe_are_in_order(outcomes: Outcomes) -> None:
+    outcomes.add([], config={"lr": 0.1})
+    outcomes.add([{"loss": 1.0}], config={"lr": 0.2})
+    names = ["trial_id", "training_iteration", "loss", "config/lr", "logdir"]
+    assert list(outcomes.grid().get_dataframe().columns) == names
+
+
 def test_dataframe_of_no_trials(outcomes: Outcomes) -> None:
     assert len(outcomes.grid().get_dataframe()) == 0
 
