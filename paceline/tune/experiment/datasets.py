@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import threading
 from typing import Any
 
+from paceline.data.ingest.request import Ingest
 from paceline.run.data import RunData
 from paceline.run.spec import RunSpec
 
@@ -28,5 +31,11 @@ class SharedDatasets:
             if key not in self._prepared:
                 while len(self._prepared) >= _MOST_KEPT:
                     self._prepared.pop(next(iter(self._prepared)))
-                self._prepared[key] = (spec, RunData.prepared(spec))  # with its owner: the key goes by identity
+                own = dataclasses.replace(spec, ingest=_with_own_preprocessor(spec.ingest))
+                self._prepared[key] = (spec, RunData.prepared(own))  # with its owner: the key goes by identity
             return self._prepared[key][1]
+
+
+def _with_own_preprocessor(ingest: Ingest) -> Ingest:
+    """Fitting changes a preprocessor: trials with other datasets must find it as the user gave it."""
+    return dataclasses.replace(ingest, preprocessor=copy.deepcopy(ingest.preprocessor))
