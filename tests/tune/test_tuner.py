@@ -392,7 +392,7 @@ def test_names_of_trials_and_directories() -> None:
         assert directory == Path(str(result.path))
         assert directory.parent == Path(grid.experiment_path)
         assert directory.parent.name == "named"
-        assert directory.name.startswith(f"x={result.config['x']}")
+        assert directory.name.startswith(f"x={config_of(result)['x']}")
         assert (directory / "params.json").is_file()
 
 
