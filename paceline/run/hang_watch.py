@@ -8,11 +8,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 WARN_AFTER_S = 60.0
 _DRIVER_STALL_S = 1.0
 """Looks follow each other by about half a second; a longer gap is the driver's own."""
 _LOOK_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Ranks that make no progress."""
+
+    ranks: list[int]
+    text: str
+    is_error: bool
+    """Whether the user's time limit is exceeded; otherwise it is only worth telling."""
 
 
 class HangWatch:
@@ -31,6 +42,24 @@ class HangWatch:
     def is_due(self) -> bool:
         """Cheap enough to be asked at every step."""
         return time.monotonic() - self._last_look >= _LOOK_EVERY_S
+
+    def find(
+        self, running: list[int], ended: Collection[int], last_index: Sequence[int], excused: Collection[int] = ()
+    ) -> Stall | None:
+        """Ranks that hold the others up, if there is something to say about them now."""
+        furthest = max(last_index)
+        behind = [rank for rank in running if last_index[rank] < furthest or ended]
+        warn, hung = self.look(behind, running, excused)
+        reports = f"(last report of each rank: {list(last_index)})"
+        if hung:
+            ranks = ", ".join(map(str, hung))
+            limit = f"no progress within hang_timeout_s={self._timeout:g} s"
+            return Stall(hung, f"{limit}: rank(s) {ranks} did not report {reports}", is_error=True)
+        if warn:
+            ranks = ", ".join(map(str, warn))
+            text = f"Rank(s) {ranks} have not reported for 60 s while others wait for them {reports}"
+            return Stall(warn, text, is_error=False)
+        return None
 
     def look(self, behind: list[int], running: list[int], excused: Collection[int] = ()) -> tuple[list[int], list[int]]:
         """(ranks to warn about, ranks that hang).

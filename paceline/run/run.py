@@ -13,9 +13,8 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from paceline.air import faults
 from paceline.air.checkpoint import Checkpoint
@@ -31,6 +30,7 @@ from paceline.air.result import Result, Status
 from paceline.engine.base import Engine, WorkerGroup
 from paceline.run import root_cause, trial_files
 from paceline.run.attempt import Attempt, pickled_task
+from paceline.run.background_work import BackgroundWork
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.data import RunData
 from paceline.run.embedding import ALONE, Embedding
@@ -50,8 +50,6 @@ from paceline.run.start_point import (
 )
 from paceline.run.trial import Trial
 from paceline.storage.files import write_durably
-
-T = TypeVar("T")
 
 POLL_S = 0.2
 """How long a step waits for news; deaths and reports end the wait at once."""
@@ -114,10 +112,8 @@ class Run:
         """When workers that were asked to end are killed."""
         self._told_to_stop = False
         self._rank_metrics: dict[int, dict[str, Any]] = {}
-        self._work: Future[Any] | None = None
-        """What is done in the background while workers come up or go."""
-        self._afterwards: Callable[[Any], None] | None = None
-        """What follows it, with what it returned."""
+        self._work = BackgroundWork(embedding.in_background)
+        """Bringing workers up and ending them."""
         self._interlude: Interlude | None = None
         """What shall happen instead of the end, once the workers have stopped."""
         self._reached = 0
@@ -185,7 +181,7 @@ class Run:
         if self.phase is Phase.STARTING:
             self._begin(timeout)
         elif self.phase in (Phase.LAUNCHING, Phase.ENDING):
-            self._go_on_after_work()
+            self._work.go_on()
         elif self.phase is Phase.RUNNING:
             self._listen(timeout)
 
@@ -308,7 +304,8 @@ class Run:
         number, self._attempts = self._attempts, self._attempts + 1
         self._keeper.attempt = number
         self._newest_before = self._keeper.newest
-        self._in_background(Phase.LAUNCHING, self._launch, self._launched)
+        self.phase = Phase.LAUNCHING
+        self._work.begin(self._launch, self._launched)
 
     def _launch(self) -> Attempt | WorkerFailure:
         """Bring the workers up; touches nothing but this run, so that it may happen in another thread."""
@@ -370,21 +367,6 @@ class Run:
         if self._stop_wanted:
             self._stop_gracefully(self._flow)
 
-    def _in_background(self, phase: Phase, work: Callable[[], T], afterwards: Callable[[T], None]) -> None:
-        """Do `work` without holding up other runs, then `afterwards` in the thread that steps this one."""
-        self.phase = phase
-        self._afterwards = afterwards
-        self._work = self._embedding.in_background(work)
-        self._go_on_after_work()
-
-    def _go_on_after_work(self) -> None:
-        work, afterwards = self._work, self._afterwards
-        assert work is not None
-        assert afterwards is not None
-        if work.done():
-            self._work = self._afterwards = None
-            afterwards(work.result())
-
     def _start_point(self) -> StartPoint:
         own = from_own_checkpoint(self._keeper)
         if own is not None:
@@ -434,28 +416,14 @@ class Run:
     def _look_for_hang(self, attempt: Attempt, flow: ReportFlow) -> None:
         if not self._watch.is_due():
             return
-        last = flow.alignment.last_index
-        furthest = max(last)
-        behind = [rank for rank in attempt.running if last[rank] < furthest or attempt.ended]
-        warn, hung = self._watch.look(behind, attempt.running, flow.excused_ranks())
-        if not warn and not hung:
+        found = self._watch.find(attempt.running, attempt.ended, flow.alignment.last_index, flow.excused_ranks())
+        if found is None:
             return
-        ranks = ", ".join(map(str, hung or warn))
-        stacks = stacks_text(attempt.stacks(), first=hung or warn)
-        if hung:
-            timeout = self.spec.run_config.failure_config.hang_timeout_s
-            flow.problem = Problem(
-                "hang",
-                hung[0],
-                f"no progress within hang_timeout_s={timeout:g} s: rank(s) {ranks} did not report "
-                f"(last report of each rank: {last})",
-                stacks,
-            )
+        stacks = stacks_text(attempt.stacks(), first=found.ranks)
+        if found.is_error:
+            flow.problem = Problem("hang", found.ranks[0], found.text, stacks)
         else:
-            self._observers.warn(
-                f"Rank(s) {ranks} have not reported for 60 s while others wait for them "
-                f"(last report of each rank: {last}).\n{stacks}"
-            )
+            self._observers.warn(f"{found.text}.\n{stacks}")
 
     # -- endings --------------------------------------------------------------------------
 
@@ -489,7 +457,8 @@ class Run:
     def _attempt_succeeded(self, attempt: Attempt, flow: ReportFlow) -> None:
         clean = not attempt.running and not attempt.failures
         end = attempt.finish if clean else attempt.stop
-        self._in_background(Phase.ENDING, end, partial(self._workers_ended, attempt, flow))
+        self.phase = Phase.ENDING
+        self._work.begin(end, partial(self._workers_ended, attempt, flow))
 
     def _workers_ended(self, attempt: Attempt, flow: ReportFlow, warnings: list[str]) -> None:
         warnings += self._wind_up()
@@ -522,7 +491,8 @@ class Run:
         return warnings
 
     def _attempt_failed(self, attempt: Attempt, failures: list[WorkerFailure]) -> None:
-        self._in_background(Phase.ENDING, attempt.stop, lambda _warnings: self._failed(attempt, failures))
+        self.phase = Phase.ENDING
+        self._work.begin(attempt.stop, lambda _warnings: self._failed(attempt, failures))
 
     def _failed(self, attempt: Attempt, failures: list[WorkerFailure]) -> None:
         self._wind_up()
@@ -578,7 +548,7 @@ class Run:
         if os.getpid() != self._pid:
             return
         self._broken_off = True
-        self._wait_for_work()
+        self._work.wait()
         if self.result is None:
             with contextlib.suppress(Exception):
                 self._wind_up()
@@ -640,14 +610,7 @@ class Run:
             stack.callback(self._observers.close)
             if self._attempt is not None:
                 stack.callback(self._wind_up)
-            stack.callback(self._wait_for_work)
-
-    def _wait_for_work(self) -> None:
-        """Workers that are coming up in another thread cannot be ended before they are there, or given up."""
-        work, self._work = self._work, None
-        if work is not None:
-            with contextlib.suppress(Exception):
-                work.result()
+            stack.callback(self._work.wait)
 
     def _close_files(self) -> None:
         warnings = self._files.close()

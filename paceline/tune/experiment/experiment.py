@@ -325,7 +325,8 @@ class Experiment:
 
     def _tell_of_stall(self) -> None:
         """Nothing runs, nothing can start and nothing more will come: it is for the scheduler to let something go."""
-        if self._running_count() or self._stopping or not self.waiting or not self.created_all:
+        nothing_comes = self.created_all or self._asked_in_vain  # a searcher may wait for trials that wait themselves
+        if self._running_count() or self._stopping or not self.waiting or not nothing_comes:
             return
         self.journal.stall()
         with self.audience.guarded():
@@ -471,7 +472,8 @@ class Experiment:
     def grid(self) -> ResultGrid:
         """What was reached, trial by trial."""
         outcomes = [each.outcome or _unfinished(each) for each in self.trials]
-        return ResultGrid(outcomes, experiment_path=self.place.shown, metric=self.plan.metric, mode=self.plan.mode)
+        tune = self.plan.tune
+        return ResultGrid(outcomes, experiment_path=self.place.shown, metric=tune.metric, mode=tune.mode)
 
     def break_off(self, status: Status, error: Exception | None = None) -> None:
         """The driver itself was interrupted, or code of the user's failed: end everything, keep what was reached."""

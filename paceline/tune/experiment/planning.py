@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import secrets
 from collections.abc import Mapping
@@ -25,6 +26,9 @@ from paceline.tune.trainable.kinds import TrainableKind
 from paceline.tune.tune_config import TuneConfig
 
 _PLAIN_SETTINGS = ("num_samples", "metric", "mode", "max_concurrent_trials", "time_budget_s", "chdir_to_trial_dir")
+
+
+_USED = "_has_searched"
 
 
 def make_plan(
@@ -58,8 +62,6 @@ def make_plan(
         metric, mode = scheduler.metric, scheduler.mode
     searcher.set_seed(seed)
     scheduler.set_seed(seed)
-    if tune.max_concurrent_trials is not None:
-        searcher.set_max_concurrency(tune.max_concurrent_trials)
     tune = dataclasses.replace(tune, metric=metric, mode=mode, reuse_actors=None)
     return Plan(kind, space, find(space), tune, run_config, searcher, scheduler, seed)
 
@@ -70,6 +72,12 @@ def _searcher(given: Searcher | str | None) -> Searcher:
         return BasicVariantGenerator()
     if not isinstance(searcher, Searcher):
         raise ConfigError(f"search_alg must be a Searcher or the name of one, not {searcher!r}.")
+    if getattr(searcher, _USED, False):
+        raise ConfigError(
+            f"This {type(searcher).__name__} has searched already and knows the trials of another experiment: make a new "
+            "one. To go on with the earlier experiment use Tuner.restore()."
+        )
+    vars(searcher)[_USED] = True
     return searcher
 
 
@@ -79,7 +87,7 @@ def _scheduler(given: TrialScheduler | str | None) -> TrialScheduler:
         return FIFOScheduler()
     if not isinstance(scheduler, TrialScheduler):
         raise ConfigError(f"scheduler must be a TrialScheduler or the name of one, not {scheduler!r}.")
-    return scheduler
+    return copy.deepcopy(scheduler)  # what it learns in one experiment must not count in the next
 
 
 def facts_of(plan: Plan, place: ExperimentPlace) -> dict[str, Any]:

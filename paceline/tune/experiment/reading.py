@@ -60,7 +60,7 @@ def _outcome(
         experiment_id=facts["id"],
         experiment_name=facts["name"],
         experiment_tag=record["tag"],
-        config=record["config"] or {},
+        config=record["config"] if record["config"] is not None else _plain_part(record["evaluated"]),
         evaluated_params=record["evaluated"],
     )
     if end is None:
@@ -75,6 +75,19 @@ def _outcome(
         return _result(directory, end["status"], error)
 
     return TrialOutcome(trial, metrics, end["status"], error, directory, load)
+
+
+def _plain_part(evaluated: dict[str, Any]) -> dict[str, Any]:
+    """Of a configuration that could not be written down: what the search chose, as far as it is plain data."""
+    config: dict[str, Any] = {}
+    for name, value in evaluated.items():
+        if not (isinstance(value, dict) and "$index" in value):
+            *above, last = name.split("/")
+            node = config
+            for key in above:
+                node = node.setdefault(key, {})
+            node[last] = value
+    return config
 
 
 def _unfinished(trial: Trial, directory: Path) -> TrialOutcome:

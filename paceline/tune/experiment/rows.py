@@ -54,9 +54,9 @@ class RowRecorder:
         stops = self._stopper is not None and self._stopper(each.trial.trial_id, row)
         if self._searcher_listens:
             self._searcher.on_trial_result(each.trial.trial_id, row)
-        if stops:
-            return TrialScheduler.STOP
-        return ask_scheduler(each, row) if self._scheduler_decides else TrialScheduler.CONTINUE
+        # The scheduler sees every row, the last one too: others are compared with it.
+        decision = ask_scheduler(each, row) if self._scheduler_decides else TrialScheduler.CONTINUE
+        return TrialScheduler.STOP if stops else decision
 
     def replay(self, each: TrialRun, row: Row, decision: str | None, ask: Callable[[TrialRun, Row], Decision]) -> bool:
         """Show a recorded row to all again; False if the scheduler now decides otherwise."""
