@@ -74,7 +74,7 @@ def _searcher(given: Searcher | str | None) -> Searcher:
         raise ConfigError(f"search_alg must be a Searcher or the name of one, not {searcher!r}.")
     if getattr(searcher, _USED, False):
         raise ConfigError(
-            f"This {type(searcher).__name__} has searched already and knows the trials of another experiment: make a new "
+            f"This {type(searcher).__name__} has searched already and knows another experiment's trials: make a new "
             "one. To go on with the earlier experiment use Tuner.restore()."
         )
     vars(searcher)[_USED] = True
