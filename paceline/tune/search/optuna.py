@@ -72,6 +72,8 @@ class OptunaSearch(ModelSearcher):
         self._space: OptunaSpace | None = None
         self._make_sampler = sampler_factory(sampler)
         self._study: optuna.Study | None = None
+        self._trials_are_enough = False
+        """Whether the sampler needs nothing but a study with the same trials to go on."""
         self._exhausted = False
         self._in_study: dict[int, int] = {}
         """The study's number of each unfinished suggestion: it counts points evaluated elsewhere, too."""

@@ -85,7 +85,7 @@ def _by_name(name: str) -> SamplerFactory:
     sampler_class = getattr(optuna.samplers, _CLASSES[name])
     settings = _SETTINGS.get(name, {})
     if name == "qmc":
-        return lambda seed, number: _made(sampler_class, seed=seed, **settings)
+        return lambda seed, number: _made(sampler_class, seed=derived_seed(seed, 0), **settings)
     return lambda seed, number: _made(sampler_class, seed=derived_seed(seed, number), **settings)
 
 
