@@ -173,7 +173,8 @@ class BaseTrainer:
         """
         given, keywords = self._given
         arguments, keywords = list(given), dict(keywords)
-        names = _positional_names(type(self))[: len(arguments)]
+        kind: Any = type(self)  # mypy takes no class for hashable
+        names = _positional_names(kind)[: len(arguments)]
         for name, value in overrides.items():
             if name in names:
                 place = names.index(name)
