@@ -47,6 +47,8 @@ def described(plugin: Searcher | TrialScheduler) -> dict[str, Any] | None:
     name = type(plugin).__name__
     if name not in names or getattr(importlib.import_module(module), name) is not type(plugin):
         return None
+    if isinstance(plugin, Searcher) and plugin.knows_more:
+        return None
     positional, keywords = plugin.made_with
     bound = inspect.signature(type(plugin)).bind(*positional, **keywords).arguments
     arguments = {key: _plain(value) for key, value in bound.items()}
@@ -64,7 +66,7 @@ def rebuilt(base: type[P], description: Mapping[str, Any] | None, argument: str)
     """The plugin that `described` was given, in the state in which it was made."""
     if description is None:
         raise RestoreError(
-            f"The experiment's {argument} is of a class of your own, or was given code: pass it again, as "
+            f"The experiment's {argument} is of a class of your own, or was given code or evaluated points: pass it again, as "
             f"Tuner.restore(..., tune_config=TuneConfig({argument}=...))."
         )
     module, names = _KINDS[base]
