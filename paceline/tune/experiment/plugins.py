@@ -66,8 +66,8 @@ def rebuilt(base: type[P], description: Mapping[str, Any] | None, argument: str)
     """The plugin that `described` was given, in the state in which it was made."""
     if description is None:
         raise RestoreError(
-            f"The experiment's {argument} is of a class of your own, or was given code or evaluated points: pass it again, as "
-            f"Tuner.restore(..., tune_config=TuneConfig({argument}=...))."
+            f"The experiment's {argument} is of a class of your own, or was given code or evaluated points: pass it "
+            f"again, as Tuner.restore(..., tune_config=TuneConfig({argument}=...))."
         )
     module, names = _KINDS[base]
     if description["class"] not in names:
