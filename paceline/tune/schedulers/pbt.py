@@ -33,6 +33,8 @@ class Member:
     iteration: int = 0
     lineage: list[Takeover] = field(default_factory=list)
     """The takeovers that led to its weights."""
+    decided: list[Takeover] = field(default_factory=list)
+    """The same after a takeover that was decided, until the trial's next row shows that it took place."""
 
 
 class PopulationBasedTraining(TrialScheduler):
@@ -132,6 +134,7 @@ class PopulationBasedTraining(TrialScheduler):
         if time is None or score is None:
             return self._without(self._time_attr if time is None else self._metric, trial)
         member = self._members[trial]
+        self._confirm_takeover(controller, trial, member)
         member.iteration = int(number_of(result, TRAINING_ITERATION) or 0)
         if time < self._burn_in or time - member.time < self._interval:
             return self.CONTINUE
@@ -209,17 +212,21 @@ class PopulationBasedTraining(TrialScheduler):
             config = self._custom_explore(copied(config))
             if not isinstance(config, dict):
                 raise ConfigError(f"custom_explore_fn must return the configuration, a dict; it returned {config!r}.")
-        self._record(controller, trial, donor, config)
-        return Restart(config=config, donor=donor)
-
-    def _record(self, controller: Controller, trial: Trial, donor: Trial, config: dict[str, Any]) -> None:
         member, giver = self._members[trial], self._members[donor]
         takeover = Takeover(
             trial.trial_id, donor.trial_id, member.iteration, giver.iteration, plain(donor.config), plain(config)
         )
-        member.lineage = [*giver.lineage, takeover]
+        member.decided = [*giver.lineage, takeover]
+        return Restart(config=config, donor=donor)
+
+    def _confirm_takeover(self, controller: Controller, trial: Trial, member: Member) -> None:
+        """Record a takeover once the trial goes on with its new configuration: it may have been stopped instead."""
+        decided, member.decided = member.decided, []
+        if not decided or plain(trial.config) != decided[-1].new_config:
+            return
+        member.lineage = decided
         if self._log_config and not controller.replaying:
-            write_takeover(controller.experiment_path, member.lineage)
+            write_takeover(controller.experiment_path, decided)
 
     def _leave(self, trial: Trial) -> None:
         self._search_was_asked = False

@@ -89,10 +89,9 @@ def plain(config: Mapping[str, Any]) -> dict[str, Any]:
         if callable(getattr(value, "item", None)) and getattr(value, "shape", None) == ():
             value = value.item()  # numpy's numbers
         try:
-            json.dumps(value)
+            part[str(key)] = json.loads(json.dumps(value))
         except (TypeError, ValueError):
             continue
-        part[str(key)] = value
     return part
 
 
