@@ -167,6 +167,7 @@ class PopulationBasedTraining(TrialScheduler):
             if restart is not None:
                 controller.restart_trial(trial, restart)
         self._held.clear()
+        self._search_was_asked = True  # it had nothing, else this were no stall
 
     def choose_trial_to_run(self, controller: Controller) -> Trial | None:
         """Who is behind goes first. A new trial goes before those who paused for it, if the search has one."""

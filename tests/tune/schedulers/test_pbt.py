@@ -288,7 +288,7 @@ def test_a_takeover_that_the_experiment_does_not_carry_out_is_not_recorded(tmp_p
         def _restart(self, trial: Trial, restart: Restart) -> None:
             self.parents.append((0, 0, 0))
 
-    population = Refusing(pbt(log_config=True), rates(1, 2, 3, 9), path=tmp_path).run()
+    population = Refusing(pbt(log_config=True), rates(1.0, 2.1, 3.3, 9.7), path=tmp_path).run()
     assert population.parents
     assert not list(tmp_path.iterdir())
 
