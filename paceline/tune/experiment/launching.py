@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
+from paceline.air.config import ScalingConfig
 from paceline.engine.base import Engine
 from paceline.run.embedding import Embedding
 from paceline.run.observers import Verdict
@@ -61,6 +62,7 @@ class Launcher:
         cpus = trial.resources.get("CPU", 0.0)
         return dataclasses.replace(
             spec,
+            scaling=self._resized(spec.scaling, trial.resources) if each.is_resized else spec.scaling,
             run_config=dataclasses.replace(spec.run_config, callbacks=[], stop=None),
             identity=TrialIdentity(trial.trial_id, trial.experiment_id, trial.experiment_tag),
             evaluated=trial.evaluated_params,
@@ -69,6 +71,14 @@ class Launcher:
             threads=max(1, int(cpus // spec.world_size)),
             devices=each.grant.devices if each.grant is not None else None,
             working_dir=None if plan.tune.chdir_to_trial_dir else ".",
+        )
+
+    def _resized(self, scaling: ScalingConfig, amounts: dict[str, float]) -> ScalingConfig:
+        """The same number of workers, who share what the trial holds now."""
+        share = {name: amount / (scaling.num_workers or 1) for name, amount in amounts.items()}
+        own = amounts if self._plan.kind.counts_own_bundle else scaling.trainer_resources
+        return dataclasses.replace(
+            scaling, trainer_resources=own, resources_per_worker=share, use_gpu=bool(share.get("GPU"))
         )
 
     def make_run(self, each: TrialRun, decide: Decide, may_decide: bool) -> None:

@@ -28,6 +28,8 @@ class TrialRun:
     """The run while its datasets are prepared."""
     grant: Grant | None = None
     """The resources it holds; none while it is paused."""
+    is_resized: bool = False
+    """The scheduler has given it other resources than its configuration asks for."""
     seen: int = 0
     """The last row that scheduler and searcher saw. A retry reports some rows again; they are not told twice."""
     has_files: bool = False
@@ -47,5 +49,10 @@ class TrialRun:
 
     def set_resources(self, amounts: Mapping[str, float]) -> None:
         """What it asks for from now on."""
-        self.request = replace(self.request, amounts=dict(amounts))
+        gpus = amounts.get("GPU", 0.0)
+        workers = max(1, self.request.workers) if gpus else self.request.workers
+        self.request = replace(
+            self.request, amounts=dict(amounts), gpus_per_worker=gpus / max(1, workers), workers=workers
+        )
         self.trial.resources = dict(amounts)
+        self.is_resized = True
