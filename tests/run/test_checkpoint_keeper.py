@@ -22,6 +22,7 @@ from paceline.run.staging import CheckpointStager, memory_file
 from paceline.storage import commit as storage_commit
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal, read
+from paceline.storage.manifest import read_manifest
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import RunDir
 from tests.run.fake_channel import FakeChannel, session_setup
@@ -393,3 +394,37 @@ def test_an_upload_does_not_hold_up_the_exit_of_the_interpreter(run_dir: RunDir,
         "DaemonPool(1, 'upload').submit(lambda: mirror.push_checkpoint(0)); begun.wait()\n"
     )
     subprocess.run([sys.executable, "-c", script, str(run_dir.root)], check=True, timeout=60)
+
+
+def test_the_checkpoint_of_another_run_becomes_the_newest(run_dir: RunDir, journal: Journal, tmp_path: Path) -> None:
+    keeper = CheckpointKeeper(CheckpointConfig(), run_dir, journal)
+    commit(keeper, 0)
+    other_dir = RunDir(tmp_path / "other")
+    other_dir.create()
+    other = CheckpointKeeper(CheckpointConfig(num_to_keep=1), other_dir, Journal(other_dir.journal))
+    other.commit(stage(other_dir, 0, model="better"), {}, 7, {"loss": 0.5}).check()
+    newest = other.newest_checkpoint()
+    assert newest is not None
+    keeper.adopt(newest, 4, {"loss": 0.5}, "Trainer_4913f_00001").check()
+    adopted = keeper.newest_valid()
+    assert adopted is not None
+    assert (adopted.number, adopted.iteration, adopted.row) == (1, 4, {"loss": 0.5})
+    assert (run_dir.checkpoint(1) / "model").read_text() == "better"
+    assert read_manifest(run_dir.checkpoint(1)).facts["copied_from"] == "Trainer_4913f_00001"
+    again = CheckpointKeeper(CheckpointConfig(), run_dir, journal)
+    again.load(state(journal))
+    assert [(kept.number, kept.iteration) for kept in again.committed] == [(0, 1), (1, 4)]
+    other.journal.close()
+
+
+def test_a_checkpoint_that_is_being_copied_is_not_deleted(run_dir: RunDir, journal: Journal) -> None:
+    keeper = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal)
+    commit(keeper, 0)
+    release = keeper.pin(0)
+    commit(keeper, 1)
+    keeper.retire()
+    assert on_disk(run_dir) == [0, 1]
+    release()
+    commit(keeper, 2)
+    keeper.retire()
+    assert on_disk(run_dir) == [2]

@@ -14,7 +14,7 @@ from paceline.run.callbacks import Callback
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.history import filler_of
 from paceline.run.messages import Acknowledged, CheckpointReady, Decision, Finished, Hold, Report, StagedCheckpoint
-from paceline.run.observers import Observers
+from paceline.run.observers import Observers, Verdict
 from paceline.run.report_flow import ReportFlow
 from paceline.run.spec import TrialIdentity
 from paceline.run.staging import CheckpointStager, memory_file
@@ -259,3 +259,56 @@ def test_a_checkpoint_in_memory_reaches_the_other_ranks_once(
     bench.report(0, 3, waits=True)
     bench.report(1, 3, waits=True)
     assert [descriptors for _, _, descriptors in bench.flow.answers()] == [(), ()]
+
+
+class Undecided(Observers):
+    """Puts off the answer to the rows that it was told."""
+
+    waits_at = (2,)
+
+    @property
+    def may_stop_the_run(self) -> bool:
+        return True
+
+    def verdict(self, index: int, row: dict[str, Any]) -> Verdict:
+        return Verdict.WAIT if index in self.waits_at else Verdict.GO_ON
+
+
+def waiting_at_two(bench: Bench) -> None:
+    """Both ranks have reported twice; the second row is not answered."""
+    bench.flow._observers.__class__ = Undecided
+    for index in (1, 2):
+        for rank in (0, 1):
+            bench.report(rank, index, waits=True)
+        expected = [(0, Decision(1, False, None)), (1, Decision(1, False, None))] if index == 1 else []
+        assert bench.answers() == expected
+
+
+def test_a_row_whose_answer_is_put_off_holds_every_rank(benches: Any) -> None:
+    bench = benches()
+    waiting_at_two(bench)
+    assert bench.flow.excused_ranks() == {0, 1}
+    bench.flow.release(stop=False)
+    assert bench.answers() == [(0, Decision(2, False, None)), (1, Decision(2, False, None))]
+    assert bench.flow.stop_index is None
+    bench.flow.release(stop=True)  # nothing waits any more
+    assert bench.flow.stop_index is None
+
+
+def test_a_row_whose_answer_was_put_off_can_be_the_last(benches: Any) -> None:
+    bench = benches()
+    waiting_at_two(bench)
+    bench.flow.release(stop=True)
+    assert bench.answers() == [(0, Decision(2, True, None)), (1, Decision(2, True, None))]
+    assert bench.flow.stop_index == 2
+
+
+def test_reduced_values_come_with_the_late_answer(benches: Any) -> None:
+    bench = benches()
+    bench.flow._observers.__class__ = Undecided
+    for index in (1, 2):
+        for rank in (0, 1):
+            bench.report(rank, index, waits=True, metrics={"n": rank}, reduce={"n": "sum"})
+    bench.answers()
+    bench.flow.release(stop=False)
+    assert bench.answers() == [(0, Decision(2, False, {"n": 1})), (1, Decision(2, False, {"n": 1}))]

@@ -1,0 +1,83 @@
+"""One wait for several threads: no event is lost, and nobody sleeps through one that another thread served."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from paceline.engine import reactor as reactor_module
+from paceline.engine.channel_group import wait_for_groups
+from paceline.engine.reactor import Reactor
+
+
+@pytest.fixture
+def reactor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reactor]:
+    monkeypatch.setattr(reactor_module, "MAX_WAIT_S", 30.0)  # what is missed makes a test hang, not just slow
+    made = Reactor()
+    yield made
+    made.close()
+
+
+class Pipe:
+    """Something to wait for: counts what arrives."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        self.read_end, self.write_end = os.pipe()
+        self.received = 0
+        reactor.add(self.read_end, self._on_data)
+
+    def _on_data(self, mask: int) -> None:
+        self.received += len(os.read(self.read_end, 100))
+
+    def send(self) -> None:
+        os.write(self.write_end, b"x")
+
+
+def test_threads_that_wait_for_different_things_each_hear_of_theirs(reactor: Reactor) -> None:
+    pipes = [Pipe(reactor) for _ in range(4)]
+    turns = 50
+
+    def wait_for(pipe: Pipe) -> None:
+        for turn in range(turns):
+            while pipe.received <= turn:
+                reactor.run_once(30.0)
+            if turn + 1 < turns:
+                pipe.send()
+
+    threads = [threading.Thread(target=wait_for, args=[pipe]) for pipe in pipes]
+    for thread in threads:
+        thread.start()
+    for pipe in pipes:
+        pipe.send()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert [pipe.received for pipe in pipes] == [turns] * 4
+
+
+def test_wake_ends_a_wait_for_groups(reactor: Reactor) -> None:
+    ended = threading.Event()
+
+    def wait() -> None:
+        wait_for_groups(reactor, [], 30.0)
+        ended.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    reactor.wake()
+    assert ended.wait(20)
+    thread.join()
+    reactor.wake()  # nobody waits: the next wait ends at once
+    assert wait_for_groups(reactor, [], 30.0) == []
+
+
+def test_a_wait_of_no_time_does_not_wait_for_the_thread_that_serves(reactor: Reactor) -> None:
+    serving = threading.Thread(target=reactor.run_once, args=[30.0])
+    serving.start()
+    reactor.run_once(0.0)
+    reactor.wake()
+    serving.join(timeout=20)
+    assert not serving.is_alive()

@@ -1,0 +1,83 @@
+"""Many journals, one thread that puts them on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from paceline.storage.journal import Journal, read
+from paceline.storage.shared_sync import SharedSync
+
+
+def open_files() -> set[str]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+    return found
+
+
+def test_what_is_appended_can_be_read_at_once_and_files_are_closed_in_the_end(tmp_path: Path) -> None:
+    shared = SharedSync()
+    journals = [Journal(tmp_path / str(number), shared) for number in range(5)]
+    for number, journal in enumerate(journals):
+        journal.append({"n": number})
+        journal.flush()
+        assert list(read(journal.path)) == [{"n": number}]
+        journal.append({"last": True})
+        journal.close()
+        journal.close()
+    shared.close()
+    assert not [path for path in open_files() if path.startswith(str(tmp_path))]
+    for number, journal in enumerate(journals):
+        assert list(read(journal.path)) == [{"n": number}, {"last": True}]
+
+
+def test_everything_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    really = os.fdatasync
+
+    def fdatasync(descriptor: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    shared = SharedSync()
+    still_open, closed = Journal(tmp_path / "open", shared), Journal(tmp_path / "closed", shared)
+    for journal in (still_open, closed):
+        journal.append({"n": 1})
+        journal.flush()
+    closed.close()
+    shared.close()
+    assert sorted(set(synced)) == ["closed", "open"]
+    still_open.close()
+    shared.close()
+
+
+def test_many_closed_files_do_not_pile_up(tmp_path: Path) -> None:
+    shared = SharedSync()
+    for number in range(600):
+        journal = Journal(tmp_path / str(number), shared)
+        journal.append({"n": number})
+        journal.close()
+        assert len([path for path in open_files() if path.startswith(str(tmp_path))]) <= 258
+    shared.close()
+
+
+def test_a_failed_sync_is_told_to_the_next_who_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fdatasync(descriptor: int) -> None:
+        raise OSError(5, "broken disk")
+
+    shared = SharedSync()
+    journal = Journal(tmp_path / "journal", shared)
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    journal.append({"n": 1})
+    with pytest.raises(OSError, match="broken disk"):
+        journal.sync()
+    with pytest.raises(OSError, match="broken disk"):
+        journal.append({"n": 2})
+    journal.close()
+    shared.close()

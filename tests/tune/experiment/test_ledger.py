@@ -1,0 +1,73 @@
+"""Who may start now, and on which cards."""
+
+from __future__ import annotations
+
+from paceline.tune.experiment.ledger import Ledger, Request
+
+ONE = Request({"CPU": 1.0})
+
+
+def test_what_is_taken_is_missing_until_it_is_given_back() -> None:
+    ledger = Ledger({"CPU": 2.0, "GPU": 0.0})
+    first, second = ledger.take(ONE), ledger.take(ONE)
+    assert ledger.free == {"CPU": 0.0, "GPU": 0.0}
+    assert not ledger.fits(ONE)
+    ledger.give_back(first)
+    assert ledger.fits(ONE)
+    assert not ledger.fits(Request({"CPU": 2.0}))
+    ledger.give_back(second)
+    assert ledger.used == {"CPU": 0.0, "GPU": 0.0}
+
+
+def test_parts_add_up() -> None:
+    ledger = Ledger({"CPU": 1.0})
+    tenth = Request({"CPU": 0.1})
+    grants = [ledger.take(tenth) for _ in range(9)]
+    assert ledger.fits(tenth)
+    grants.append(ledger.take(tenth))
+    assert not ledger.fits(tenth)
+    for grant in grants:
+        ledger.give_back(grant)
+    assert ledger.free == {"CPU": 1.0}
+
+
+def test_a_trial_larger_than_the_machine_runs_alone() -> None:
+    ledger = Ledger({"CPU": 2.0})
+    large = Request({"CPU": 8.0, "TPU": 1.0})
+    assert ledger.fits(large)
+    grant = ledger.take(large)
+    assert not ledger.fits(ONE)
+    assert not ledger.fits(Request({}, gpus_per_worker=1.0))
+    ledger.give_back(grant)
+    small = ledger.take(ONE)
+    assert not ledger.fits(large)
+    ledger.give_back(small)
+    assert ledger.fits(large)
+
+
+def test_each_trial_gets_cards_of_its_own() -> None:
+    ledger = Ledger({"CPU": 8.0, "GPU": 3.0}, ["0", "1", "2"])
+    pair = Request({"GPU": 2.0}, gpus_per_worker=1.0, workers=2)
+    single = Request({"GPU": 1.0}, gpus_per_worker=1.0)
+    first = ledger.take(pair)
+    second = ledger.take(single)
+    assert sorted([*first.devices, *second.devices]) == ["0", "1", "2"]
+    assert not ledger.fits(single)
+    ledger.give_back(first)
+    assert ledger.take(pair).devices == first.devices
+
+
+def test_parts_of_a_card_are_put_on_the_fullest_one() -> None:
+    ledger = Ledger({"GPU": 2.0}, ["0", "1"])
+    half = Request({"GPU": 0.5}, gpus_per_worker=0.5)
+    whole = Request({"GPU": 1.0}, gpus_per_worker=1.0)
+    assert [ledger.take(half).devices, ledger.take(half).devices] == [("0",), ("0",)]
+    assert ledger.fits(whole)
+    assert ledger.take(whole).devices == ("1",)
+    assert not ledger.fits(half)
+
+
+def test_workers_that_share_a_card() -> None:
+    ledger = Ledger({"GPU": 2.0}, ["0", "1"])
+    four_halves = Request({"GPU": 2.0}, gpus_per_worker=0.5, workers=4)
+    assert ledger.take(four_halves).devices == ("0", "1")
