@@ -59,6 +59,11 @@ class ResultGrid:
         return self._experiment_path
 
     @property
+    def path(self) -> str:
+        """The same, by the name that a Result has for its place."""
+        return self._experiment_path
+
+    @property
     def outcomes(self) -> list[TrialOutcome]:
         """The trials with their last rows: all that is known without reading their files."""
         return list(self._outcomes)
