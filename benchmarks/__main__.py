@@ -28,6 +28,7 @@ from benchmarks import (
     serving,
     throughput,
     trees,
+    tuning,
 )
 from benchmarks.harness import ROOT, Bench, MeasureError
 from benchmarks.table import Failed, Row, Table
@@ -52,6 +53,11 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "data-fit": data_compute.fit,
     "trees-xgboost": trees.xgboost,
     "trees-lightgbm": trees.lightgbm,
+    "tune-noop": tuning.noop_trials,
+    "tune-torch": tuning.torch_trials,
+    "tune-results": tuning.results,
+    "tune-many": tuning.many_trials,
+    "tune-restore": tuning.restore,
     "batch-prediction": prediction.batches,
     "serving": serving.requests,
 }
@@ -95,7 +101,9 @@ def main() -> int:
 def machine() -> str:
     """Where the figures come from."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    names = ("torch", "ray", "accelerate", "pyarrow", "duckdb", "polars", "datasets", "xgboost-cpu", "lightgbm")
+    names = (
+        "torch", "ray", "accelerate", "pyarrow", "duckdb", "polars", "datasets", "xgboost-cpu", "lightgbm", "optuna",
+    )  # fmt: skip
     versions = [f"{name} {metadata.version(name)}" for name in names if _installed(name)]
     return (
         f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}, {', '.join(versions)}; "

@@ -36,7 +36,9 @@ def plain_trainer(train: Callable[[dict[str, Any]], None], config: dict[str, Any
     return trainer_class(train, train_loop_config=config, **configs(num_workers))
 
 
-def torch_trainer(train: Callable[[dict[str, Any]], None], config: dict[str, Any], max_failures: int = 0) -> Any:
+def torch_trainer(
+    train: Callable[[dict[str, Any]], None], config: dict[str, Any], max_failures: int = 0, num_workers: int = 2
+) -> Any:
     from ray.train.torch import TorchTrainer
 
-    return TorchTrainer(train, train_loop_config=config, **configs(2, max_failures))
+    return TorchTrainer(train, train_loop_config=config, **configs(num_workers, max_failures))
