@@ -131,5 +131,5 @@ def test_h5_trial_without_a_usable_metric_does_not_end_the_search(tmp_path: Path
     assert len(grid) == (6 if rules == "optuna" else 4)
     assert not grid.errors
     best = grid.get_best_result()
-    assert best.config["number"] == 3
+    assert best.config == {"number": 3, "odd": odd}
     assert best.metrics["score"] == 9.0
