@@ -158,8 +158,8 @@ class ChannelGroup(WorkerGroup):
 
     # Waiting
 
-    def _wait_once(self, timeout: float) -> None:
-        self._reactor.run_once(timeout)
+    def _wait_once(self, timeout: float, seen: int | None = None) -> None:
+        self._reactor.run_once(timeout, seen)
         self.look()
 
     def look(self) -> None:
@@ -200,8 +200,9 @@ class ChannelGroup(WorkerGroup):
     def poll(self, timeout: float | None = 0.0) -> list[Event]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
+            seen = self._reactor.rounds
             remaining = MAX_WAIT_S if deadline is None else deadline - time.monotonic()
-            self._wait_once(0.0 if self._events else remaining)
+            self._wait_once(0.0 if self._events else remaining, seen)
             if self._events or (deadline is not None and time.monotonic() >= deadline):
                 with self._reactor.lock:
                     events, self._events = self._events, []
@@ -262,7 +263,11 @@ class ChannelGroup(WorkerGroup):
     def _gather(self, wanted: list[int], name: str, timeout: float) -> None:
         """Wait until each of the ranks has answered the current call."""
         deadline = time.monotonic() + timeout
-        while missing := [rank for rank in wanted if rank not in self._answers]:
+        while True:
+            seen = self._reactor.rounds
+            missing = [rank for rank in wanted if rank not in self._answers]
+            if not missing:
+                return
             for rank in missing:
                 failure = self._members[rank].failure
                 if failure is not None:
@@ -282,7 +287,7 @@ class ChannelGroup(WorkerGroup):
                     log_path=member.place.log_path,
                 )
                 raise HangError(failure.message, failure)
-            self._wait_once(remaining)
+            self._wait_once(remaining, seen)
 
 
 def wait_for_groups(reactor: Reactor, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
@@ -290,8 +295,9 @@ def wait_for_groups(reactor: Reactor, groups: Sequence[WorkerGroup], timeout: fl
     own = [group for group in groups if isinstance(group, ChannelGroup)]
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
+        seen = reactor.rounds
         remaining = MAX_WAIT_S if deadline is None else deadline - time.monotonic()
-        reactor.run_once(0.0 if reactor.woken or any(group.has_events for group in own) else remaining)
+        reactor.run_once(0.0 if reactor.woken or any(group.has_events for group in own) else remaining, seen)
         for group in own:
             group.look()
         ready: list[WorkerGroup] = [group for group in own if group.has_events]

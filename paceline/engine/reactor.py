@@ -38,6 +38,8 @@ class Reactor:
         """Held by the thread that waits for the system."""
         self._served = threading.Condition()
         self._followers = 0
+        self.rounds = 0
+        """How often events were served."""
         self.woken = False
         """Somebody asked for the end of a wait; whoever waits for groups takes it back."""
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) if hasattr(os, "eventfd") else None
@@ -69,15 +71,19 @@ class Reactor:
         if callback is not None:
             self._selector.modify(fd, READ | WRITE if frames.unsent else READ, callback)
 
-    def run_once(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds (at most MAX_WAIT_S) and serve what is ready."""
+    def run_once(self, timeout: float, seen: int | None = None) -> None:
+        """Wait up to `timeout` seconds (at most MAX_WAIT_S) and serve what is ready.
+
+        `seen` is the `rounds` that the caller knew when it found that it has to wait: it does not wait if another
+        thread has served something since.
+        """
         self.check_owner()
         timeout = min(max(timeout, 0.0), MAX_WAIT_S)
         if not self._serving.acquire(blocking=False):
-            self._follow(timeout)
+            self._follow(timeout, seen)
             return
         try:
-            self._serve(timeout)
+            self._serve(0.0 if seen is not None and seen != self.rounds else timeout)
         finally:
             self._serving.release()
             if self._followers:
@@ -89,18 +95,21 @@ class Reactor:
         if not ready:
             return
         with self.lock:
-            for key, mask in ready:
-                # An earlier callback of this round may have removed or replaced this one.
-                callback = self._callbacks.get(key.fd)
-                if callback is not None and callback is key.data:
-                    callback(mask)
+            try:
+                for key, mask in ready:
+                    # An earlier callback of this round may have removed or replaced this one.
+                    callback = self._callbacks.get(key.fd)
+                    if callback is not None and callback is key.data:
+                        callback(mask)
+            finally:
+                self.rounds += 1
 
-    def _follow(self, timeout: float) -> None:
+    def _follow(self, timeout: float, seen: int | None) -> None:
         """Another thread waits for the system: wait until it has served something or leaves."""
         with self._served:
             self._followers += 1
             try:
-                if timeout > 0 and self._serving.locked():
+                if timeout > 0 and self._serving.locked() and seen in (None, self.rounds):
                     self._served.wait(timeout)
             finally:
                 self._followers -= 1

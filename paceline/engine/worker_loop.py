@@ -5,9 +5,9 @@ The same loop serves a process of the local engine and the thread of the inline 
 
 from __future__ import annotations
 
+import _thread
 import select
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -159,4 +159,5 @@ def start_pulse(frames: FrameSocket, interval: float | None, on_hangup: Callable
                 break
         on_hangup()
 
-    threading.Thread(target=beat, name="paceline-pulse", daemon=True).start()
+    # Not through threading, which waits until the new thread has run: the worker has better things to do.
+    _thread.start_new_thread(beat, ())

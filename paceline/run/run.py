@@ -116,7 +116,7 @@ class Run:
         """Bringing workers up and ending them."""
         self._interlude: Interlude | None = None
         """What shall happen instead of the end, once the workers have stopped."""
-        self._reached = 0
+        self._reached = self._files.last_row
         """The index of the row at which the last attempt ended."""
         self._respecified = False
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import json
 import os
 import socket
@@ -27,6 +28,7 @@ _held: dict[str, RunLock] = {}
 """Real path of the lock file -> the lock that this process holds."""
 
 
+@functools.cache
 def boot_id() -> str:
     """Changes with every boot of this machine: a pid of another boot means nothing."""
     try:

@@ -6,6 +6,7 @@ not its own, then what user code finds around itself, then the loop.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import faulthandler
 import fcntl
 import os
@@ -20,9 +21,9 @@ from paceline.air import faults
 from paceline.engine import protocol
 from paceline.engine.failures import describe_exception
 from paceline.engine.frames import FrameSocket
-from paceline.engine.local import linux, messages, thread_pools
+from paceline.engine.local import environment, linux, messages, thread_pools
 from paceline.engine.local.start_interpreter import boot_command, write_boot_config
-from paceline.engine.local.thread_pools import limit_torch, wanted_threads
+from paceline.engine.local.thread_pools import limit_torch
 from paceline.engine.serialization import new_main_module
 from paceline.engine.worker_loop import Channel, WorkerLoop, flush_output, start_pulse
 
@@ -100,11 +101,14 @@ def _open_channel(request: messages.Spawn, fd: int) -> Channel:
 
 
 def _restore_signals() -> None:
-    """What Python sets up for a program of its own; the warden had other plans."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGIO):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    """What Python sets up for a program of its own; the warden had other plans.
+
+    By the module that `signal` is made of: turning numbers into enums would copy dozens of pages of memory.
+    """
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGCHLD, _signal.SIGIO):
+        _signal.signal(number, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, [])
 
 
 def _enter_surroundings(request: messages.Spawn) -> None:
@@ -117,8 +121,7 @@ def _enter_surroundings(request: messages.Spawn) -> None:
     os.dup2(log_fd, 1)
     os.dup2(log_fd, 2)
     os.close(log_fd)
-    os.environ.clear()
-    os.environb.update(around.environment)
+    environment.change(around.changed_variables, around.removed_variables)
     if request.threads is not None:
         for name in thread_pools.VARIABLES:
             os.environ.setdefault(name, str(request.threads))
@@ -147,7 +150,7 @@ def _prepare_interpreter(request: messages.Spawn) -> int:
     sys.modules["__main__"] = new_main_module(None if around.main_file is None else os.fsdecode(around.main_file))
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
-    limit_torch(wanted_threads(request.threads, around.environment))
+    limit_torch(request.pool_threads)
     _reseed()
     return _open_crash_file()
 

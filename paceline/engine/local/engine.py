@@ -17,12 +17,12 @@ from paceline.engine.local.group import LocalGroup
 from paceline.engine.local.warden_client import WardenClient
 from paceline.engine.reactor import Reactor
 
-IMPORT_TIME_PREFIXES = ("OMP_", "MKL_", "TORCH", "LD_", "PYTHON")
+IMPORT_TIME_PREFIXES = (b"OMP_", b"MKL_", b"TORCH", b"LD_", b"PYTHON")
 """Variables that libraries read when they are imported: another value needs another warden."""
 FDS_PER_WORKER = 4
 SPARE_FDS = 128
 
-WardenKey = tuple[tuple[str, ...], tuple[tuple[str, str], ...], str]
+WardenKey = tuple[tuple[str, ...], tuple[tuple[bytes, bytes], ...], str]
 
 
 class LocalEngine(Engine):
@@ -107,8 +107,8 @@ def usable_cpus() -> int:
         return os.cpu_count() or 1
 
 
-def import_time_variables() -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(item for item in os.environ.items() if item[0].startswith(IMPORT_TIME_PREFIXES)))
+def import_time_variables() -> tuple[tuple[bytes, bytes], ...]:
+    return tuple(sorted(item for item in os.environb.items() if item[0].startswith(IMPORT_TIME_PREFIXES)))
 
 
 def make_room_for_fds(needed: int) -> None:

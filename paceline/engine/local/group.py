@@ -13,7 +13,7 @@ from paceline.engine.base import Placement, WorkerPlace
 from paceline.engine.channel_group import ChannelGroup, Member
 from paceline.engine.failures import describe_exit, signal_name
 from paceline.engine.frames import FrameSocket, socket_pair
-from paceline.engine.local import linux, messages, processes
+from paceline.engine.local import environment, linux, messages, processes
 from paceline.engine.local.child import CHANNEL_LOST_EXIT
 from paceline.engine.local.crash_file import (
     SETTLE_S,
@@ -23,6 +23,7 @@ from paceline.engine.local.crash_file import (
     user_stacks,
     wait_until_written,
 )
+from paceline.engine.local.thread_pools import wanted_threads
 from paceline.engine.local.warden_client import WardenClient, absolute_sys_path
 from paceline.engine.reactor import Reactor
 
@@ -79,12 +80,16 @@ class LocalGroup(ChannelGroup):
         umask = linux.current_umask()
         main_file = script_file()
         heartbeat = self.placement.heartbeat_timeout_s
+        drivers_own = environment.with_variables(
+            environment.current(), {protocol.RUN_ID_VARIABLE: self.placement.run_id}
+        )
         for place in self.placement.workers:
             ours, theirs = socket_pair()
             member = LocalMember(place, FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
             self._locals.append(member)
             self._attach(member)
-            environment = {**os.environ, **place.env, protocol.RUN_ID_VARIABLE: self.placement.run_id}
+            wanted = environment.with_variables(drivers_own, place.env)
+            changed, removed = environment.difference(self._warden.environment, wanted)
             request = messages.Spawn(
                 group=self._number,
                 run_id=self.placement.run_id,
@@ -92,9 +97,11 @@ class LocalGroup(ChannelGroup):
                 world_size=self.world_size,
                 fresh=self.placement.fresh or not linux.IS_LINUX,
                 threads=self.placement.threads,
+                pool_threads=wanted_threads(self.placement.threads, wanted),
                 pulse_s=None if heartbeat is None else heartbeat / 5,
                 surroundings=messages.Surroundings(
-                    environment=[(os.fsencode(name), os.fsencode(value)) for name, value in environment.items()],
+                    changed_variables=changed,
+                    removed_variables=removed,
                     cwd=os.fsencode(os.path.abspath(place.cwd)),
                     log_path=os.fsencode(os.path.abspath(place.log_path)),
                     sys_path=sys_path,
@@ -108,7 +115,11 @@ class LocalGroup(ChannelGroup):
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self.placement.start_timeout_s
-        while waiting := [member for member in self._locals if not (member.ready and member.pid)]:
+        while True:
+            seen = self._reactor.rounds
+            waiting = [member for member in self._locals if not (member.ready and member.pid)]
+            if not waiting:
+                break
             if self._warden.load_error is not None:
                 raise EngineError(
                     f"importing {', '.join(self._warden.preload)} for the workers failed:\n{self._warden.load_error}"
@@ -119,7 +130,7 @@ class LocalGroup(ChannelGroup):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise StartupTimeoutError(self._late_start_text(waiting))
-            self._wait_once(remaining)
+            self._wait_once(remaining, seen)
         self._drop_events()
 
     def _failed_start_text(self, member: LocalMember) -> str:
@@ -318,12 +329,14 @@ class LocalGroup(ChannelGroup):
 
     def _wait_for(self, condition: Callable[[], bool], timeout: float) -> bool:
         deadline = time.monotonic() + timeout
-        while not condition():
+        while True:
+            seen = self._reactor.rounds
+            if condition():
+                return True
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return False
-            self._reactor.run_once(remaining)
-        return True
+            self._reactor.run_once(remaining, seen)
 
     def _close(self, member: LocalMember) -> None:
         self._detach(member)

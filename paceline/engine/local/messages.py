@@ -24,7 +24,9 @@ class WardenSettings(msgspec.Struct, frozen=True):
 class Surroundings(msgspec.Struct, frozen=True):
     """What a worker process finds around itself. Paths and variables are bytes: they need not be text."""
 
-    environment: list[tuple[bytes, bytes]]
+    changed_variables: list[tuple[bytes, bytes]]
+    """Where its environment differs from the one that its warden was started with."""
+    removed_variables: list[bytes]
     cwd: bytes
     log_path: bytes
     sys_path: list[bytes]
@@ -43,6 +45,9 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
     world_size: int
     fresh: bool
     threads: int | None
+    """For libraries that the worker or its children load themselves."""
+    pool_threads: int | None
+    """For libraries that are loaded already."""
     pulse_s: float | None
     surroundings: Surroundings
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Read by libraries when they are loaded: for those that a worker or its children load themselves."""
 
 
-def wanted_threads(threads: int | None, environment: Iterable[tuple[bytes, bytes]]) -> int | None:
+def wanted_threads(threads: int | None, environment: Mapping[bytes, bytes]) -> int | None:
     """What to set in libraries that are loaded already; the user's own setting was read at their import."""
-    return None if b"OMP_NUM_THREADS" in dict(environment) else threads
+    return None if b"OMP_NUM_THREADS" in environment else threads
 
 
 class ThreadPools:

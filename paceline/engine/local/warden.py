@@ -20,8 +20,8 @@ import weakref
 from dataclasses import dataclass, field
 
 from paceline.engine.frames import FrameSocket
-from paceline.engine.local import child, linux, messages, processes
-from paceline.engine.local.thread_pools import ThreadPools, wanted_threads
+from paceline.engine.local import child, environment, linux, messages, processes
+from paceline.engine.local.thread_pools import ThreadPools
 
 DYING_POLL_S = 0.001
 MAX_DYING_POLL_S = 0.05
@@ -79,7 +79,9 @@ class Warden:
             os.set_inheritable(fd, False)
         linux.die_at_hangup(self._settings.lifeline_fd)
         gc.disable()  # What imports make stays: looking for garbage among it costs a tenth of the time.
+        before = environment.current()
         error = self._preload()
+        environment.change(*environment.difference(environment.current(), before))  # imports set variables now and then
         linux.survive_hangup(self._settings.lifeline_fd)  # From here on there is somebody to take along.
         self._tell(messages.Loaded(error))
         self._thread_pools = ThreadPools()
@@ -159,7 +161,7 @@ class Warden:
 
     def _spawn(self, request: messages.Spawn, channel_fd: int) -> None:
         warden_pid = os.getpid()
-        self._thread_pools.set(wanted_threads(request.threads, request.surroundings.environment))
+        self._thread_pools.set(request.pool_threads)
         try:
             pid = os.fork()
         except OSError as error:

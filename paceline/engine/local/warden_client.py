@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from paceline.engine.frames import FrameSocket, close_all, socket_pair
-from paceline.engine.local import linux, messages, processes
+from paceline.engine.local import environment, linux, messages, processes
 from paceline.engine.local.start_interpreter import boot_command, write_boot_config
 from paceline.engine.reactor import WRITE, Reactor
 
@@ -47,13 +47,15 @@ class WardenClient:
         settings = messages.WardenSettings(theirs.fileno(), driver_fd, lifeline_fd, list(self.preload))
         config_fd = write_boot_config("paceline.engine.local.warden", absolute_sys_path(), messages.encode(settings))
         passed = [fd for fd in (theirs.fileno(), driver_fd, lifeline_fd, config_fd) if fd is not None]
+        self.environment = environment.with_variables(environment.current(), {processes.WARDEN_VARIABLE: self.token})
+        """What the warden, and so every worker, starts with."""
         try:
             process = subprocess.Popen(
                 boot_command(config_fd),
                 pass_fds=passed,
                 start_new_session=True,
                 cwd="/",
-                env={**os.environ, processes.WARDEN_VARIABLE: self.token},
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._diagnosis_fd,

@@ -87,7 +87,11 @@ class Decisions:
 
     def go_on_changed(self, each: TrialRun, restart: Restart) -> None:
         """Let a trial that waits go on as the scheduler wants it."""
-        run = _run_of(each)
+        run = each.run
+        if run is None:  # its datasets are being prepared again after a restore, or it has failed
+            if restart.config is not None:
+                each.trial.config = restart.config
+            return
         interlude = self._interlude(each, restart)
         if interlude is None:
             run.resume()

@@ -279,11 +279,12 @@ class Experiment:
         self._active[each] = None
         each.due = 0.0
         change, each.change = each.change, None
-        if each.run is None:
+        was_restored = each.run is None
+        if was_restored:
             self._make_run(each)
-        elif change is not None:
+        if change is not None:
             self.decisions.go_on_changed(each, change)
-        else:
+        elif each.run is not None and not was_restored:
             each.run.resume()
 
     def _make_run(self, each: TrialRun) -> None:
@@ -322,6 +323,13 @@ class Experiment:
     def change_waiting(self, each: TrialRun, restart: Restart) -> None:
         """Have a PAUSED trial go on changed when it is chosen to run."""
         each.change = restart
+        self.journal.event(
+            "change",
+            each.number,
+            config=as_json(restart.config),
+            donor=None if restart.donor is None else self.by_trial[restart.donor].number,
+            resources=restart.resources,
+        )
 
     def _tell_of_stall(self) -> None:
         """Nothing runs, nothing can start and nothing more will come: it is for the scheduler to let something go."""
@@ -332,7 +340,7 @@ class Experiment:
         with self.audience.guarded():
             self.plan.scheduler.on_stall(self.controller)
             chosen = self.plan.scheduler.choose_trial_to_run(self.controller)
-        if chosen is None and self.waiting and not self._running_count():
+        if chosen is None and self.waiting and self.created_all and not self._running_count():
             stuck = ", ".join(str(trial) for trial in list(self.waiting)[:3])
             self.audience.warn_once(f"The scheduler lets no trial go on; {stuck} and others are ended as they are.")
             for each in list(self.waiting.values()):

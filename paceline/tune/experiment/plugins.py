@@ -34,6 +34,7 @@ _KINDS: dict[type, tuple[str, tuple[str, ...]]] = {
             "PB2",
             "PopulationBasedTraining",
             "PopulationBasedTrainingReplay",
+            "ResourceChangingScheduler",
         ),
     ),
 }

@@ -21,7 +21,7 @@ from paceline.storage.run_dir import RunDir
 from paceline.tune.experiment.outcomes import outcome_from_files
 from paceline.tune.experiment.remote import fetch_trial
 from paceline.tune.experiment.trial_run import TrialRun
-from paceline.tune.schedulers.trial_scheduler import TrialScheduler
+from paceline.tune.schedulers.trial_scheduler import Restart, TrialScheduler
 from paceline.tune.search.space import config_with, evaluated_from_record
 
 if TYPE_CHECKING:
@@ -116,11 +116,16 @@ class Replay:
             each.trial.status = "PAUSED"
             self._experiment.waiting[each.trial] = each
 
+    def _take_change(self, each: TrialRun, record: Record) -> None:
+        donor = None if record["donor"] is None else self._experiment.trials[record["donor"]].trial
+        each.change = Restart(record["config"], donor, record["resources"])
+
     def _take_run(self, each: TrialRun, record: Record) -> None:
         each.trial.status = "RUNNING"
         self._experiment.waiting.pop(each.trial, None)
 
     def _take_restart(self, each: TrialRun, record: Record) -> None:
+        each.change = None
         if record["config"] is not None:
             each.trial.config = record["config"]
         if record["resources"] is not None:

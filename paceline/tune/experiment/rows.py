@@ -18,6 +18,9 @@ _FORGETFUL = (DictStopper, MaximumIterationStopper, NoopStopper, TimeoutStopper)
 """Stoppers that look at one row at a time: they need not see the rows again."""
 
 
+_RESTART = "RESTART"
+
+
 class RowRecorder:
     """The way of a row through stopper, searcher and scheduler."""
 
@@ -41,7 +44,7 @@ class RowRecorder:
     ) -> Decision:
         """What shall become of the trial after this row."""
         decision = self._decision(each, row, ask_scheduler)
-        name = "RESTART" if isinstance(decision, Restart) else decision
+        name = _RESTART if isinstance(decision, Restart) else decision
         if name in (TrialScheduler.CONTINUE, TrialScheduler.NOOP):
             name = None  # type: ignore[assignment]
         if self._keeps:
@@ -69,8 +72,10 @@ class RowRecorder:
         if not self._scheduler_decides:
             return True
         repeated = ask(each, row)
-        name = "RESTART" if isinstance(repeated, Restart) else repeated
-        return name == decision or decision in (None, TrialScheduler.STOP)
+        name = _RESTART if isinstance(repeated, Restart) else repeated
+        if decision in (TrialScheduler.STOP, _RESTART):  # a stopper's word, or shares of resources that were free then
+            return True
+        return name == (decision or TrialScheduler.CONTINUE) or name == TrialScheduler.NOOP
 
     def _part_of(self, row: Row) -> Mapping[str, Any]:
         if self._keys is None:

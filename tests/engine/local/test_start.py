@@ -53,7 +53,7 @@ def test_each_worker_has_its_directory_log_and_environment(
         assert found["driver"] == repr("caf\udce9")
         assert found["warden"] is None
         assert found["session"]
-        assert found["threads"] == ["MainThread", "paceline-pulse"]
+        assert found["threads"] == ["MainThread"]
         assert len(found["fds"]) <= 6, "standard streams, channel, crash file and the listing itself"
         assert stat.S_IMODE(os.stat(place.log_path).st_mode) == 0o600
 
