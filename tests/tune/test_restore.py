@@ -10,30 +10,14 @@ from typing import Any
 import pytest
 
 from paceline import tune
-from paceline.air import Checkpoint, RunConfig, session
+from paceline.air import RunConfig
 from paceline.air.errors import ConfigError, RestoreError, RunLockedError
 from paceline.testing.chaos import Marks
 from paceline.testing.tune_invariants import created_trials, experiment_records
 from paceline.tune import Callback, ResultGrid, TuneConfig, Tuner
 from paceline.tune.schedulers import FIFOScheduler
 from paceline.tune.search import BasicVariantGenerator, OptunaSearch
-
-
-def count(config: dict[str, Any]) -> None:
-    """Counts to 3 with a checkpoint at each step, and fails where it is told to until the marks have a claim."""
-    marks, trial = Marks(config["marks"]), session.get_trial_id()
-    checkpoint = session.get_checkpoint()
-    start = 0 if checkpoint is None else checkpoint.to_dict()["step"]
-    marks.say("started", trial=trial, after=start)
-    for step in range(start + 1, 4):
-        if step == 3 and config.get("fails") and not Path(config["marks"], "mended").exists():
-            raise ValueError("not mended yet")
-        session.report({"score": config["x"] * step}, checkpoint=Checkpoint.from_dict({"step": step}))
-
-
-def one_row(config: dict[str, Any]) -> dict[str, float]:
-    Marks(config["marks"]).say("started", trial=session.get_trial_id(), after=0)
-    return {"score": (config["x"] - 0.3) ** 2}
+from tests.tune.counting import count, one_row
 
 
 class InterruptAt(Callback):
