@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import OURS, PEERS, Bench, MeasureError
+from benchmarks.harness import OURS, PEERS, Bench, MeasureError, alternate
 from benchmarks.table import Row, Target, show, spread
 
 RAY_V1 = {"RAY_TRAIN_V2_ENABLED": "0"}
@@ -24,46 +24,54 @@ def _data(bench: Bench, script: Path, *arguments: object, env: dict[str, str] | 
     return data
 
 
-def _rates(bench: Bench, script: Path, *arguments: object, env: dict[str, str] | None = None) -> list[float]:
-    rates: list[float] = _data(bench, script, *arguments, env=env)["rates"]
-    return rates
+def _rate(bench: Bench, script: Path, *arguments: object, env: dict[str, str] | None = None) -> float:
+    return float(_data(bench, script, *arguments, env=env)["rate"])
+
+
+def _spread(values: list[float]) -> str:
+    return f"spread {spread(values)}" if len(values) > 1 else "one value"
 
 
 def noop_trials(bench: Bench) -> Iterator[Row]:
-    """100 functions that report once, 2 at a time: a process for each against none at all, and against Ray's."""
-    trials, rounds = 100, bench.repeats(5, 3)
-    ours = _rates(bench, OURS / "tune_trials.py", "noop", trials, rounds)
-    tpe = _rates(bench, PEERS / "optuna_trials.py", "tpe", trials, rounds)
-    random = _rates(bench, PEERS / "optuna_trials.py", "random", trials, rounds)
-    same = _rates(bench, OURS / "tune_trials.py", "noop-optuna", trials, rounds)
-    what, note = "no-op trials, 2 at a time", f"spread {spread(ours)}"
+    """100 functions that report once, 2 at a time: against Ray's processes, and against Optuna, which starts none."""
+    trials = 100
+    values = alternate(
+        bench.repeats(5, 2),
+        ours=lambda: _rate(bench, OURS / "tune_trials.py", "noop", trials),
+        tpe=lambda: _rate(bench, PEERS / "optuna_trials.py", "tpe", trials),
+        ours_tpe=lambda: _rate(bench, OURS / "tune_trials.py", "noop-optuna", trials),
+        random=lambda: _rate(bench, PEERS / "optuna_trials.py", "random", trials),
+    )
+    ours, ours_tpe, tpe = values["ours"], values["ours_tpe"], values["tpe"]
+    what, note = "no-op trials, 2 at a time", _spread(ours)
     if bench.has_ray:
-        theirs = _rates(bench, PEERS / "ray_tune_trials.py", "noop", bench.repeats(100, 10), env=RAY_V1)
+        theirs = [_rate(bench, PEERS / "ray_tune_trials.py", "noop", bench.repeats(trials, 6), env=RAY_V1)]
         yield Row("8", what, "1/s", ours, "Ray Tune", theirs, Target("ratio", "least", 100), "0.65/s", note)
     alone = "Optuna in its own process"
     yield Row("8", what, "1/s", ours, alone, tpe, Target("ratio", "least", 0.2), "433/s", f"{note}; its default, TPE")
-    yield Row("8", f"{what}, OptunaSearch", "1/s", same, alone, tpe, note=f"spread {spread(same)}; TPE on both sides")
-    yield Row("8", what, "1/s", ours, alone, random, note=f"{note}; random search on both sides")
+    note_tpe = f"{_spread(ours_tpe)}; TPE on both sides"
+    yield Row("8", f"{what}, OptunaSearch", "1/s", ours_tpe, alone, tpe, note=note_tpe)
+    yield Row("8", what, "1/s", ours, alone, values["random"], note=f"{note}; random search on both sides")
 
 
 def torch_trials(bench: Bench) -> Iterator[Row]:
     """20 TorchTrainers of one worker, 2 at a time."""
-    ours = _rates(bench, OURS / "tune_trials.py", "torch", 20, bench.repeats(5, 3))
+    ours = [_rate(bench, OURS / "tune_trials.py", "torch", 20) for _ in range(bench.repeats(5, 2))]
     theirs = []
     if bench.has_ray:
-        theirs = _rates(bench, PEERS / "ray_tune_trials.py", "torch", bench.repeats(20, 2), env=RAY_V1)
-    target, note = Target("ratio", "least", 50), f"spread {spread(ours)}"
+        theirs = [_rate(bench, PEERS / "ray_tune_trials.py", "torch", bench.repeats(20, 2), env=RAY_V1)]
+    target, note = Target("ratio", "least", 50), _spread(ours)
     yield Row("9", "TorchTrainer trials, 2 at a time", "1/s", ours, "Ray V1 in Tune", theirs, target, "0.15/s", note)
 
 
 def results(bench: Bench) -> Iterator[Row]:
     """4 trials that report as fast as they can, default logging on."""
     reports = bench.repeats(20_000, 5_000)
-    ours = [_data(bench, OURS / "tune_results.py", 4, reports)["rate"] for _ in range(bench.repeats(3))]
+    ours = [_rate(bench, OURS / "tune_results.py", 4, reports) for _ in range(bench.repeats(3))]
     theirs = []
     if bench.has_ray:
-        theirs = [_data(bench, PEERS / "ray_tune_results.py", 4, bench.repeats(1000, 300), env=RAY_V1)["rate"]]
-    target, note = Target("figure", "least", 5_000), f"spread {spread(ours)}"
+        theirs = [_rate(bench, PEERS / "ray_tune_results.py", 4, bench.repeats(1000, 300), env=RAY_V1)]
+    target, note = Target("figure", "least", 5_000), _spread(ours)
     yield Row("10", "results of 4 trials at once", "1/s", ours, "Ray Tune", theirs, target, "271/s", note)
 
 
