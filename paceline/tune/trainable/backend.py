@@ -19,6 +19,8 @@ _OURS = (
 _SLOW_TO_IMPORT = frozenset(["numpy", "pandas", "scipy", "sklearn"])
 _ONLY_ONE_OF = ("torch", "xgboost", "lightgbm")
 """Each brings threads of its own kind: two of them are not loaded into one process that forks."""
+_IMPORTED_LATER = ("torch._dynamo", "torch.profiler._cupti_monitor", "torch.utils.serialization.config")
+"""Pulled in by the first optimizer and the first torch.save: hundreds of modules, seconds in each trial."""
 _NOT_THE_USERS = frozenset([*_SLOW_TO_IMPORT, *_ONLY_ONE_OF, *sys.stdlib_module_names, "paceline"])
 """Packages whose inside is not looked into."""
 _MOST_VISITED = 1000
@@ -37,7 +39,8 @@ class TrainableBackendConfig(BackendConfig):
     modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        names = {"preload": (*_OURS, *self.modules)}
+        later = _IMPORTED_LATER if any(name.partition(".")[0] == "torch" for name in self.modules) else ()
+        names = {"preload": (*_OURS, *self.modules, *later)}
         self._backend: type[Backend] = type("TrainableBackend", (TrainableBackend,), names)
 
     @property
