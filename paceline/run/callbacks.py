@@ -226,6 +226,21 @@ class CallbackList:
     def on_experiment_end(self) -> None:
         self._call("on_experiment_end", self.trials)
 
+    # States that a search keeps.
+
+    def get_states(self) -> list[dict[str, Any] | None] | None:
+        """What the user's callbacks want to have kept, in their order; None if none of them keeps anything."""
+        keepers = [callback for callback in self._callbacks if not _is_inherited(callback, "get_state", Callback)]
+        if not keepers:
+            return None
+        return [_call_one(callback, "get_state") for callback in self._callbacks]
+
+    def set_states(self, states: Sequence[dict[str, Any] | None]) -> None:
+        """Give back what `get_states` returned to callbacks in the same order."""
+        for callback, state in zip(self._callbacks, states, strict=False):
+            if state is not None:
+                _call_one(callback, "set_state", state)
+
     # Rows for the loggers that take them in batches.
 
     def log_rows(self, trial: Trial, rows: Sequence[Row]) -> None:
@@ -274,9 +289,9 @@ def _replaced_by_user(logger: RowLogger, user_callbacks: Sequence[Callback]) -> 
     return any(isinstance(callback, type(logger)) for callback in user_callbacks)
 
 
-def _call_one(callback: Callback, hook: str, *args: Any, **kwargs: Any) -> None:
+def _call_one(callback: Callback, hook: str, *args: Any, **kwargs: Any) -> Any:
     try:
-        getattr(callback, hook)(*args, **kwargs)
+        return getattr(callback, hook)(*args, **kwargs)
     except Exception as error:
         error.add_note(f"Raised by the callback {type(callback).__qualname__} in {hook}().")
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.constants import AUTOFILLED_KEYS
+from paceline.air.errors import ConfigError
 from paceline.run.interlude import Donor, Interlude
 from paceline.run.nested import nested_get
 from paceline.run.observers import Verdict
@@ -47,9 +48,9 @@ class Decisions:
             return self._pause(each, index)
         return Verdict.GO_ON
 
-    def replay(self, each: TrialRun, row: dict[str, Any], decision: str | None) -> bool:
+    def replay(self, each: TrialRun, row: dict[str, Any], decision: str | None, *, to_searcher: bool) -> bool:
         """Show a recorded row again; False if the scheduler decides otherwise now."""
-        return self._rows.replay(each, row, decision, self._ask_scheduler)
+        return self._rows.replay(each, row, decision, self._ask_scheduler, to_searcher=to_searcher)
 
     def _ask_scheduler(self, each: TrialRun, row: dict[str, Any]) -> Decision:
         return self._plan.scheduler.on_trial_result(self._experiment.controller, each.trial, row)
@@ -65,11 +66,18 @@ class Decisions:
     def _pause(self, each: TrialRun, index: int) -> Verdict:
         """Give its resources to others. Its processes wait, or end if they can go on from this very row."""
         run = _run_of(each)
+        can_end = run.newest_checkpoint_iteration == index
+        if self._experiment.runs_in_this_process and not can_end:
+            raise ConfigError(
+                f"{type(self._plan.scheduler).__name__} lets {each.trial} wait for others, but engine='inline' has room "
+                "for one worker. Report a checkpoint with each row, so that the worker can end meanwhile, or use "
+                "engine='local'."
+            )
         each.trial.status = "PAUSED"
         self._experiment.give_back(each)
         self._experiment.waiting[each.trial] = each
         self._audience.trial_changed(each.trial)
-        if run.newest_checkpoint_iteration == index:
+        if can_end:
             run.between_attempts(Interlude(waits=True))
             return Verdict.STOP
         return Verdict.WAIT

@@ -25,6 +25,7 @@ from paceline.tune.experiment.controller import ExperimentController
 from paceline.tune.experiment.deciding import Decisions
 from paceline.tune.experiment.launching import Launcher
 from paceline.tune.experiment.ledger import Ledger
+from paceline.tune.experiment.memory import Memory
 from paceline.tune.experiment.outcomes import outcome_from_files, outcome_of_result, outcome_without_run
 from paceline.tune.experiment.place import ExperimentPlace, directory_name
 from paceline.tune.experiment.plan import Plan
@@ -85,6 +86,7 @@ class Experiment:
             self._lock.release()
             raise
         self.decisions = Decisions(self)
+        self.memory = Memory(place, plan.searcher, self.audience, self.journal)
         self._remote = RemoteJournal(place, plan.run_config.storage_filesystem) if place.uri is not None else None
         self._active: dict[TrialRun, None] = {}
         """Those with processes, or that will have some in a moment."""
@@ -189,10 +191,17 @@ class Experiment:
                 return
 
     def _running_count(self) -> int:
+        if self.runs_in_this_process:  # also those that are about to end
+            return len(self._active)
         return sum(1 for each in self._active if each.grant is not None)
 
+    @property
+    def runs_in_this_process(self) -> bool:
+        """Then there is room for one worker, which nobody can wait beside."""
+        return self.engine.name == "inline"
+
     def _most_at_once(self) -> int:
-        if self.engine.name == "inline":  # it has room for one worker
+        if self.runs_in_this_process:
             return 1
         return self.plan.tune.max_concurrent_trials or 1_000_000
 
@@ -394,13 +403,14 @@ class Experiment:
         if self._remote is not None:
             self._remote.push()
         self.tell_end(each, outcome)
+        self.memory.keep()
         fail_fast = self.plan.run_config.failure_config.fail_fast
         if outcome.error is not None and fail_fast and not self._stopping:
             if fail_fast == "raise" and isinstance(outcome.error, Exception):
                 self._fatal = outcome.error
             self._stop_everything(interrupted=True)
 
-    def tell_end(self, each: TrialRun, outcome: TrialOutcome) -> None:
+    def tell_end(self, each: TrialRun, outcome: TrialOutcome, *, to_searcher: bool = True) -> None:
         """Display, searcher and scheduler learn how a trial ended."""
         each.outcome = outcome
         failed = outcome.error is not None
@@ -410,7 +420,7 @@ class Experiment:
             self.view.note_row(each.trial, outcome.metrics)
         self.audience.trial_changed(each.trial)
         with self.audience.guarded():
-            if not each.was_told:
+            if to_searcher and not each.was_told:
                 self.plan.searcher.on_trial_complete(each.trial.trial_id, outcome.metrics or None, error=failed)
             if failed:
                 self.plan.scheduler.on_trial_error(self.controller, each.trial)

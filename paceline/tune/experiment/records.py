@@ -6,7 +6,9 @@ Kinds of records, `n` being the number of the trial:
 - row: a row that the scheduler, the searcher or the stopper saw, and the decision if it was not to go on
 - pause, run, restart, stop: what became of a trial between its rows
 - end: a trial is over, with its last row
+- change, again: what a restore must know of a paused trial and of a failed one
 - stall: the scheduler was told that nothing can go on
+- searcher, callbacks: states that the user's own objects keep
 - restore, finish: a driver took the experiment up again, or left it
 
 The state of an experiment is what these records, read in order, make of an empty one.
@@ -49,6 +51,12 @@ class ExperimentJournal:
 
     def trial_ended(self, number: int, status: str, metrics: Mapping[str, Any], error: str) -> None:
         self._append({"kind": "end", "n": number, "status": status, "metrics": dict(metrics), "error": error})
+
+    def searcher_saved(self, number: int) -> None:
+        self._append({"kind": "searcher", "saved": number})
+
+    def callbacks(self, states: list[Any]) -> None:
+        self._append({"kind": "callbacks", "states": states})
 
     def stall(self) -> None:
         self._append({"kind": "stall"})

@@ -7,7 +7,7 @@ checkpoint. Places are relative, so the directory may have been moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ def read_records(journal: Path) -> list[Record]:
 class Replay:
     """Brings an experiment that was just made to where its records end."""
 
-    def __init__(self, experiment: Experiment, records: Iterable[Record], rules: ResumeRules) -> None:
+    def __init__(self, experiment: Experiment, records: list[Record], rules: ResumeRules) -> None:
         self._experiment = experiment
         self._records = records
         self._rules = rules
@@ -64,14 +64,21 @@ class Replay:
         self._ended: dict[int, Record] = {}
         self._stopped: set[int] = set()
         """Trials of which a STOP was decided and no end is recorded."""
+        self._searcher_knows = False
+        """The searcher will be given a state in which it knows these records."""
         self._warned = False
 
     def run(self) -> None:
         experiment = self._experiment
         experiment.controller.replaying = True
+        known_until = experiment.memory.newest_save(self._records)
+        self._searcher_knows = known_until is not None
         try:
-            for record in self._records:
+            for position, record in enumerate(self._records):
                 self._take(record)
+                if position == known_until:
+                    experiment.memory.restore_searcher(record["saved"])
+                    self._searcher_knows = False
         finally:
             experiment.controller.replaying = False
         for each in experiment.trials:
@@ -83,6 +90,9 @@ class Replay:
             self._create(record)
         elif kind == "stall":
             self._experiment.plan.scheduler.on_stall(self._experiment.controller)
+        elif kind == "callbacks":
+            with self._experiment.audience.guarded():
+                self._experiment.audience.callbacks.set_states(record["states"])
         elif "n" in record:
             getattr(self, f"_take_{kind}")(self._experiment.trials[record["n"]], record)
 
@@ -92,7 +102,8 @@ class Replay:
         config = record["config"]
         if config is None:
             config = config_with(plan.space, evaluated, plan.found)
-        plan.searcher.remember(record["id"], config)
+        if not self._searcher_knows:
+            plan.searcher.remember(record["id"], config)
         each = experiment.new_trial(record["n"], config, evaluated, record["dir"])
         plan.scheduler.on_trial_add(experiment.controller, each.trial)
 
@@ -102,7 +113,8 @@ class Replay:
         self._experiment.waiting.pop(each.trial, None)
         each.seen = record["i"]
         row = {**record["row"], "trial_id": each.trial.trial_id, "training_iteration": record["i"], **record["row"]}
-        same = self._experiment.decisions.replay(each, row if record["row"] else {}, decision)
+        shown = row if record["row"] else {}
+        same = self._experiment.decisions.replay(each, shown, decision, to_searcher=not self._searcher_knows)
         each.trial.last_result = row
         if not same and not self._warned:
             self._warned = True
@@ -149,7 +161,8 @@ class Replay:
         metrics = {**record["metrics"], "config": trial.config} if record["metrics"] else {}
         trial.last_result = metrics or trial.last_result
         error = TrainingFailedError(record["error"]) if failed else None
-        experiment.tell_end(each, outcome_from_files(each, record["status"], metrics, error, self._filesystem))
+        outcome = outcome_from_files(each, record["status"], metrics, error, self._filesystem)
+        experiment.tell_end(each, outcome, to_searcher=not self._searcher_knows)
 
     # -- after the last record ------------------------------------------------------------
 

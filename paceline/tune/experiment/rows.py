@@ -61,13 +61,21 @@ class RowRecorder:
         decision = ask_scheduler(each, row) if self._scheduler_decides else TrialScheduler.CONTINUE
         return TrialScheduler.STOP if stops else decision
 
-    def replay(self, each: TrialRun, row: Row, decision: str | None, ask: Callable[[TrialRun, Row], Decision]) -> bool:
+    def replay(
+        self,
+        each: TrialRun,
+        row: Row,
+        decision: str | None,
+        ask: Callable[[TrialRun, Row], Decision],
+        *,
+        to_searcher: bool,
+    ) -> bool:
         """Show a recorded row to all again; False if the scheduler now decides otherwise."""
         if not self._keeps or not row:
             return True
         if self._stopper_remembers and self._stopper is not None:
             self._stopper(each.trial.trial_id, row)
-        if self._searcher_listens:
+        if self._searcher_listens and to_searcher:
             self._searcher.on_trial_result(each.trial.trial_id, row)
         if not self._scheduler_decides:
             return True
