@@ -53,23 +53,10 @@ def libraries_of(*values: Any) -> tuple[str, ...]:
     can take longer than the trial itself; code of the user's own is not imported before it is used."""
     seen: set[int] = set()
     named = {name for value in values for name in _names_in(value, seen)}
-    for value in values:
-        named.update(_imported_with(getattr(value, "__module__", None)))
     roots = {name.partition(".")[0] for name in named}
     single = next((name for name in _ONLY_ONE_OF if name in roots), None)
     wanted = _SLOW_TO_IMPORT | {"paceline"} | ({single} if single else set())
     return tuple(sorted(name for name in named if name.partition(".")[0] in wanted))
-
-
-def _imported_with(module_name: str | None) -> Iterator[str]:
-    """What a module of the user's imports at its top: a worker that needs a function of it imports all of that."""
-    module = sys.modules.get(module_name or "")
-    if module is None or module_name == "__main__" or module.__name__.partition(".")[0] in _NOT_THE_USERS:
-        return
-    for value in list(vars(module).values()):
-        name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
-        if isinstance(name, str):
-            yield name
 
 
 def _names_in(value: Any, seen: set[int]) -> Iterator[str]:
@@ -81,6 +68,8 @@ def _names_in(value: Any, seen: set[int]) -> Iterator[str]:
         yield value.__name__
     elif isinstance(value, type | types.FunctionType):
         yield value.__module__
+        if "<locals>" not in value.__qualname__:
+            yield from _imported_with(value.__module__, seen)
         if value.__module__.partition(".")[0] not in _NOT_THE_USERS:
             for part in _parts_of_class(value) if isinstance(value, type) else _parts_of_function(value):
                 yield from [part] if isinstance(part, str) else _names_in(part, seen)
@@ -95,6 +84,21 @@ def _names_in(value: Any, seen: set[int]) -> Iterator[str]:
             yield from _names_in(each, seen)
     else:
         yield type(value).__module__
+        yield from _imported_with(type(value).__module__, seen)
+
+
+def _imported_with(module_name: str, seen: set[int]) -> Iterator[str]:
+    """What a module of the user's imports at its top: a worker that finds something there by name imports all of it."""
+    module = sys.modules.get(module_name)
+    if module is None or id(module) in seen or module_name == "__main__":
+        return
+    if module_name.partition(".")[0] in _NOT_THE_USERS:
+        return
+    seen.add(id(module))
+    for value in list(vars(module).values()):
+        name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+        if isinstance(name, str):
+            yield name
 
 
 def _parts_of_class(value: type) -> Iterator[Any]:

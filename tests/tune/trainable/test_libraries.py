@@ -65,13 +65,26 @@ class UsesInAMethod(Trainable):
 def test_what_a_trainable_refers_to_is_found(
     value: Any, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if hasattr(value, "__module__"):
-        monkeypatch.setattr(value, "__module__", "__main__")  # a script's functions travel, its imports do not
+    functions = [uses_a_global, imports_inside, calls_another, uses_a_class, uses_two_that_do_not_go_together]
+    for mine in (*functions, uses_nothing, UsesInAMethod, UsesInAMethod.step):
+        monkeypatch.setattr(mine, "__module__", "__main__")  # a script's functions travel, its imports do not
     assert [name for name in libraries_of(value) if not name.startswith("paceline.")] == list(found)
 
 
 def test_a_function_of_an_imported_module_brings_what_that_module_imports() -> None:
-    assert {"numpy", "sklearn.linear_model._logistic", "paceline.run.attempt"} <= set(libraries_of(uses_nothing))
+    def calls_it(config: dict[str, Any]) -> Any:
+        return uses_nothing(config)
+
+    imported = {"numpy", "sklearn.linear_model._logistic", "paceline.run.attempt"}
+    assert imported <= set(libraries_of(uses_nothing))
+    assert imported <= set(libraries_of(calls_it))
+
+
+def test_a_function_inside_another_travels_alone() -> None:
+    def inside(config: dict[str, Any]) -> Any:
+        return config
+
+    assert [name for name in libraries_of(inside) if not name.startswith("paceline.")] == []
 
 
 def test_it_is_loaded_beside_what_every_trial_needs() -> None:
