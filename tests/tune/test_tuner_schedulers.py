@@ -14,6 +14,7 @@ import sklearn  # noqa: F401  # PB2's model; it sets variables on import, which 
 import paceline
 from paceline import tune
 from paceline.air import Checkpoint, ScalingConfig, session
+from paceline.air.errors import ConfigError
 from paceline.testing.chaos import Marks
 from paceline.train import DataParallelTrainer
 from paceline.tune.schedulers import (
@@ -131,6 +132,21 @@ def test_a_bracket_that_nobody_fills_goes_on_with_those_it_has(tmp_path: Path) -
         mode="max",
     )
     assert [len(steps_taken(marks, result)) for result in grid] == [9, 1, 1]
+
+
+def test_on_the_inline_engine_trials_can_wait_only_if_their_worker_can_end(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "scheduler": HyperBandScheduler(max_t=9, reduction_factor=3),
+        "metric": "score",
+        "mode": "max",
+        "engine": "inline",
+    }
+    space = {"x": tune.grid_search([5, 9, 1, 7, 2, 8, 3, 6, 4])}
+    marks = Marks(tmp_path / "marks")
+    grid = search(climbing(marks, saves=True), space, **settings)
+    assert [result.metrics["training_iteration"] for result in grid] == [1, 9, 1, 3, 1, 3, 1, 1, 1]
+    with pytest.raises(ConfigError, match=r"HyperBandScheduler lets train_\w+ wait.*Report a checkpoint with each row"):
+        search(climbing(marks, saves=False), space, **settings)
 
 
 def test_trainers_wait_too() -> None:

@@ -69,8 +69,8 @@ class Decisions:
         can_end = run.newest_checkpoint_iteration == index
         if self._experiment.runs_in_this_process and not can_end:
             raise ConfigError(
-                f"{type(self._plan.scheduler).__name__} lets {each.trial} wait for others, but engine='inline' has room "
-                "for one worker. Report a checkpoint with each row, so that the worker can end meanwhile, or use "
+                f"{type(self._plan.scheduler).__name__} lets {each.trial} wait for others, but engine='inline' has "
+                "room for one worker. Report a checkpoint with each row, so that the worker can end meanwhile, or use "
                 "engine='local'."
             )
         each.trial.status = "PAUSED"
