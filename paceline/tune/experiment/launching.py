@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 Decide = Callable[[TrialRun, int, dict[str, Any]], Verdict]
 
-_THREADS = 4
+_THREADS = 16
 """Trials whose workers may be brought up or ended at the same time without anybody waiting for it."""
 
 

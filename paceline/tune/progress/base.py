@@ -7,6 +7,7 @@ structures, so that a drawing looks at the few trials it shows and never at all 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections import deque
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from paceline.air.result import Status
     from paceline.run.trial import Trial
 
+_OUR_FILES = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 RECENTLY_ENDED = 50
 """How many ended trials a display may look back on."""
 
@@ -202,10 +204,19 @@ def make_experiment_progress(verbose: int, reporter: Any = None, stream: TextIO 
 
 
 def _first_line(error: BaseException | str) -> str:
-    """What happened, in one line: of an error that several workers added to, its root cause."""
+    """What happened, in one line, and where: of an error that several workers added to, its root cause."""
     cause = getattr(error, "root_cause", None)
     text = str(error) if cause is None else cause.message
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    if cause is not None and (place := _place_in_users_code(cause.traceback)):
+        line = f"{line} ({place})"
     if isinstance(error, str | PacelineError):
         return line
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def _place_in_users_code(traceback: str) -> str:
+    """The innermost line of a traceback that is not the library's own, as ``train.py:12``."""
+    frames = re.findall(r'^  File "([^"]+)", line (\d+)', traceback, re.MULTILINE)
+    own = [(file, line) for file, line in frames if not file.startswith((_OUR_FILES, "<"))]
+    return f"{os.path.basename(own[-1][0])}:{own[-1][1]}" if own else ""
