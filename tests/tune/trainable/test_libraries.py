@@ -91,3 +91,8 @@ def test_it_is_loaded_beside_what_every_trial_needs() -> None:
     modules = modules_to_preload(TrainableBackendConfig(("numpy",)))
     assert {"numpy", "paceline.tune.trainable.function", "paceline.run.worker"} <= set(modules)
     assert "numpy" not in modules_to_preload(TrainableBackendConfig())
+
+
+def test_what_torch_imports_only_with_the_first_optimizer_is_loaded_too() -> None:
+    assert "torch._dynamo" in modules_to_preload(TrainableBackendConfig(("torch",)))
+    assert "torch._dynamo" not in modules_to_preload(TrainableBackendConfig(("numpy",)))
