@@ -6,7 +6,7 @@ are not copied for each.
 
 from __future__ import annotations
 
-import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,9 +67,8 @@ def main() -> None:
     print(f"{len(results)} trials took {epochs} of {TRIALS * MOST_EPOCHS} epochs")
     table = results.get_dataframe().sort_values("accuracy", ascending=False)
     print(table[["config/width", "config/depth", "config/lr", "training_iteration", "accuracy"]].head(5).to_string())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the plot of importances is marked experimental
-        print("which parameters mattered:", results.plot_param_importances("importances.png"))
+    plot = results.plot_param_importances(Path(results.experiment_path) / "importances.png")
+    print(f"which parameters mattered: {plot}")
 
 
 if __name__ == "__main__":

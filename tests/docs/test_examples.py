@@ -1,4 +1,4 @@
-"""The examples of tree models, prediction and serving run and print what they are about."""
+"""The examples of tree models, tuning, prediction and serving run and print what they are about."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ EXPECTED = {
         "422: The columns do not fit the model in row 0; missing: 'sepal_length'",
         "checkpoint 5",
     ],
+    "tune_digits": ["16 trials took ", " of 256 epochs", "which parameters mattered: "],
+    "tune_population": ["learning rates [0.001, ", "after epoch 3, ", " took over from "],
+    "tune_xgboost": ["rounds of the trials: [", " of 100 test rows right"],
     "xgboost_trainer": ["stored checkpoint_000010, checkpoint_000015", "went on at round 16, stopped after "],
 }
 TESTED_ELSEWHERE = ("torch_", "data_", "sklearn_", "digits_")
