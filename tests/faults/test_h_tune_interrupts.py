@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from paceline.testing.tune_invariants import check_finished, ended_trials
 from paceline.testing.tune_scripts import TunePlan, make_tuner
 from paceline.tune import Callback, ResultGrid, Stopper, TuneConfig, Tuner
 from paceline.tune.schedulers import FIFOScheduler
+from paceline.tune.schedulers.trial_scheduler import Decision
 from paceline.tune.search import BasicVariantGenerator
 from tests.faults.tune_laboratory import TuneLaboratory
 from tests.tune.counting import count
@@ -89,7 +91,7 @@ def test_second_interrupt_does_not_wait(lab: TuneLaboratory) -> None:
 # -- code of the user's that fails in the driver ------------------------------------------------
 
 
-class Bug(Exception):
+class UserError(Exception):
     """Of the user's own code."""
 
 
@@ -102,7 +104,7 @@ class Fuse:
     def burn(self) -> None:
         self.left -= 1
         if self.left == 0:
-            raise Bug("in the user's code")
+            raise UserError("in the user's code")
 
 
 class FailingCallback(Callback):
@@ -111,8 +113,6 @@ class FailingCallback(Callback):
 
 
 class FailingScheduler(FIFOScheduler):
-    decides = True
-
     def __init__(self, hook: str, fuse: Fuse) -> None:
         super().__init__()
         original = getattr(self, hook)
@@ -122,6 +122,9 @@ class FailingScheduler(FIFOScheduler):
             return original(*args)
 
         setattr(self, hook, fail)
+
+    def on_trial_result(self, controller: Any, trial: Any, result: Any) -> Decision:
+        return self.CONTINUE
 
 
 class FailingSearcher(BasicVariantGenerator):
@@ -140,7 +143,7 @@ class FailingStopper(Stopper):
     def __init__(self, fuse: Fuse) -> None:
         self.fuse = fuse
 
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         self.fuse.burn()
         return False
 
@@ -185,7 +188,7 @@ def test_error_of_users_code_comes_out_of_fit(lab: TuneLaboratory, part: str, ho
             stop=FailingStopper(fuse) if part == "stopper" else None,
         ),
     )
-    with pytest.raises(Bug, match="in the user's code"):
+    with pytest.raises(UserError, match="in the user's code"):
         tuner.fit()
     check_no_processes(lab.experiment)
     ended, before = ended_trials(lab.experiment), len(lab.marks.read("started"))
