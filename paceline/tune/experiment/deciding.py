@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.constants import AUTOFILLED_KEYS
 from paceline.air.errors import ConfigError
+from paceline.run.history import load_result
 from paceline.run.interlude import Donor, Interlude
 from paceline.run.nested import nested_get
 from paceline.run.observers import Verdict
@@ -110,7 +111,7 @@ class Decisions:
         """How the trial goes on; None if the donor has nothing to give."""
         experiment, trial, donor = self._experiment, each.trial, None
         if restart.donor is not None:
-            donor = _donor(experiment.by_trial[restart.donor])
+            donor, each.donor = each.donor or donor_of(experiment.by_trial[restart.donor]), None
             if donor is None:
                 self._audience.warn_once(
                     f"{restart.donor} was to hand its state to {trial}, but has no checkpoint on disk. Report "
@@ -119,7 +120,7 @@ class Decisions:
                 return None
         if restart.config is not None:
             trial.config = restart.config
-            trial.evaluated_params = _values_in(restart.config, trial)
+            trial.evaluated_params = values_in(restart.config, trial)
         experiment.journal.event(
             "restart",
             each.number,
@@ -135,19 +136,23 @@ def _run_of(each: TrialRun) -> Run:
     return each.run
 
 
-def _donor(each: TrialRun) -> Donor | None:
+def donor_of(each: TrialRun) -> Donor | None:
     """The trial's newest checkpoint, be it at work or not."""
     held = each.run.hold_newest_checkpoint() if each.run is not None else None
     if held is not None:
         checkpoint, row, release = held
         return Donor(str(each.trial), checkpoint, row, release)
-    newest = each.outcome.result.checkpoint if each.outcome is not None else None
+    newest = None
+    if each.outcome is not None:
+        newest = each.outcome.result.checkpoint
+    elif each.run is None and each.has_files:  # after a restore, when it has not had its turn
+        newest = load_result(each.directory).checkpoint
     if newest is None or newest.path is None:
         return None
     return Donor(str(each.trial), newest, each.trial.last_result, _nothing_to_release)
 
 
-def _values_in(config: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def values_in(config: dict[str, Any], trial: Trial) -> dict[str, Any]:
     """What the search chose, with the values that the new configuration has for it."""
     return {name: nested_get(config, name, value) for name, value in trial.evaluated_params.items()}
 

@@ -22,7 +22,7 @@ from paceline.run.trial_files import as_json
 from paceline.storage.lock import RunLock
 from paceline.tune.experiment.audience import Audience
 from paceline.tune.experiment.controller import ExperimentController
-from paceline.tune.experiment.deciding import Decisions
+from paceline.tune.experiment.deciding import Decisions, donor_of
 from paceline.tune.experiment.launching import Launcher
 from paceline.tune.experiment.ledger import Ledger
 from paceline.tune.experiment.memory import Memory
@@ -314,7 +314,7 @@ class Experiment:
         """End a trial that is PENDING or PAUSED."""
         self.waiting.pop(each.trial, None)
         self.journal.event("stop", each.number)
-        each.change = None
+        each.forget_change()
         if each.run is None:
             self._end_without_run(each)
             return
@@ -331,7 +331,10 @@ class Experiment:
 
     def change_waiting(self, each: TrialRun, restart: Restart) -> None:
         """Have a PAUSED trial go on changed when it is chosen to run."""
+        each.forget_change()
         each.change = restart
+        if restart.donor is not None:
+            each.donor = donor_of(self.by_trial[restart.donor])
         self.journal.event(
             "change",
             each.number,

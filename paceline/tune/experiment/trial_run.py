@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from paceline.run.interlude import Donor
 from paceline.run.run import Run
 from paceline.run.trial import Trial
 from paceline.tune.experiment.ledger import Grant, Request
@@ -36,6 +37,8 @@ class TrialRun:
     """Its directory holds a run that can be continued."""
     change: Restart | None = None
     """How it shall go on when it is chosen to run again."""
+    donor: Donor | None = None
+    """Whose state it takes over then, as it was when that was decided: the other trial may be further by then."""
     was_told: bool = False
     """The searcher knows its end already, from an attempt that failed before a restore."""
     outcome: TrialOutcome | None = None
@@ -46,6 +49,13 @@ class TrialRun:
     def active(self) -> bool:
         """True while there are processes, or will be in a moment."""
         return self.run is not None or self.building is not None
+
+    def forget_change(self) -> None:
+        """It will not run again, or was told otherwise."""
+        self.change = None
+        if self.donor is not None:
+            self.donor.release()
+            self.donor = None
 
     def set_resources(self, amounts: Mapping[str, float]) -> None:
         """What it asks for from now on."""
