@@ -7,17 +7,20 @@ checkpoint. Places are relative, so the directory may have been moved.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.errors import RestoreError, StorageError, TrainingFailedError
+from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
 from paceline.air.result import Status
 from paceline.run.history import JournalHistory
 from paceline.run.trial_files import ending, state_records
 from paceline.storage.journal import read
+from paceline.storage.manifest import read_manifest
 from paceline.storage.run_dir import RunDir
+from paceline.tune.experiment.deciding import values_in
 from paceline.tune.experiment.outcomes import outcome_from_files
 from paceline.tune.experiment.remote import fetch_trial
 from paceline.tune.experiment.trial_run import TrialRun
@@ -64,6 +67,8 @@ class Replay:
         self._ended: dict[int, Record] = {}
         self._stopped: set[int] = set()
         """Trials of which a STOP was decided and no end is recorded."""
+        self._handovers: dict[int, Restart] = {}
+        """Trials that were to go on from another's state and have reported nothing since."""
         self._searcher_knows = False
         """The searcher will be given a state in which it knows these records."""
         self._warned = False
@@ -112,6 +117,7 @@ class Replay:
         each.trial.status = "RUNNING"
         self._experiment.waiting.pop(each.trial, None)
         each.seen = record["i"]
+        self._handovers.pop(each.number, None)
         row = {**record["row"], "trial_id": each.trial.trial_id, "training_iteration": record["i"], **record["row"]}
         shown = row if record["row"] else {}
         same = self._experiment.decisions.replay(each, shown, decision, to_searcher=not self._searcher_knows)
@@ -138,8 +144,12 @@ class Replay:
 
     def _take_restart(self, each: TrialRun, record: Record) -> None:
         each.change = None
+        if record["donor"] is not None:
+            donor = self._experiment.trials[record["donor"]].trial
+            self._handovers[each.number] = Restart(record["config"], donor)
         if record["config"] is not None:
             each.trial.config = record["config"]
+            each.trial.evaluated_params = values_in(record["config"], each.trial)
         if record["resources"] is not None:
             each.set_resources(record["resources"])
 
@@ -183,6 +193,9 @@ class Replay:
         elif each.trial.status == "RUNNING":
             each.trial.status = "PAUSED" if each.has_files else "PENDING"
             self._experiment.waiting[each.trial] = each
+            handover = self._handovers.get(each.number)
+            if handover is not None and not _has_copy(each, str(handover.donor)):
+                each.change = handover
 
     def _maybe_again(self, each: TrialRun) -> None:
         if not self._rules.errored and not self._rules.restart_errored:
@@ -217,6 +230,16 @@ def _ending_of(directory: Path) -> Status | None:
     except (RestoreError, StorageError):
         return None
     return ending(records) or "unfinished"
+
+
+def _has_copy(each: TrialRun, donor: str) -> bool:
+    """Whether the state that the trial was to take over at its last row is there."""
+    for _, path in RunDir(each.directory).checkpoints():
+        with contextlib.suppress(CheckpointError):  # one that is damaged is passed over when the trial goes on
+            facts = read_manifest(path).facts
+            if facts.get("copied_from") == donor and facts.get("iteration") == each.seen:
+                return True
+    return False
 
 
 def _error_of(directory: Path) -> str:
