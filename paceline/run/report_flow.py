@@ -300,6 +300,11 @@ class ReportFlow:
                 self._waits_at = (index, reduced)
         self._answer_waiting(reduced)
 
+    @property
+    def waits(self) -> bool:
+        """Whether the answer to a row is put off."""
+        return self._waits_at is not None
+
     def release(self, *, stop: bool) -> None:
         """Answer the row on which it was decided to wait; does nothing if none waits."""
         if self._waits_at is None:
@@ -341,7 +346,7 @@ class ReportFlow:
 
         They wait for the driver to store a checkpoint or to decide, or leave reporting to rank 0.
         """
-        put_off = self.commits_under_way or self._waits_at is not None
+        put_off = self.commits_under_way or self.waits
         excused = set(self.alignment.waiting) if put_off else set()
         if self.alignment.only_rank_zero_reported:
             excused.update(range(1, self.alignment.world_size))

@@ -253,8 +253,9 @@ class Run:
             self._flow.release(stop=True)
 
     def end_waiting(self) -> None:
-        """End a run that waits: no further step is taken."""
+        """End a run that waits: no further step is taken, not even by a retry if its workers have just died."""
         self._interlude = None
+        self._stop_wanted = True
         if self.phase is Phase.SUSPENDED:
             self._finish("finished")
         elif self._flow is not None:
@@ -495,6 +496,7 @@ class Run:
         self._work.begin(attempt.stop, lambda _warnings: self._failed(attempt, failures))
 
     def _failed(self, attempt: Attempt, failures: list[WorkerFailure]) -> None:
+        waits = self._flow is not None and self._flow.waits
         self._wind_up()
         failure = root_cause.attempt_failure(attempt.number, failures)
         cause = failure.root_cause
@@ -522,7 +524,7 @@ class Run:
             self._finish(self._status_of_a_good_end)
         else:
             self._not_before = time.monotonic() + decision.delay_s
-            self.phase = Phase.STARTING
+            self.phase = Phase.SUSPENDED if waits else Phase.STARTING
 
     def _already_finished(self) -> None:
         """A restored run that has nothing left to do: its result is what it was."""

@@ -400,6 +400,7 @@ class Experiment:
 
     def trial_ended(self, each: TrialRun, outcome: TrialOutcome) -> None:
         """A trial is over, well or not: write it down, then tell."""
+        self.waiting.pop(each.trial, None)  # the process of a trial that waits can die, too
         metrics = {key: value for key, value in outcome.metrics.items() if key != "config"}
         self.journal.trial_ended(each.number, outcome.status, metrics, str(outcome.error or ""))
         self.journal.flush()

@@ -1,0 +1,76 @@
+"""What rarely happens to a search: processes that die while they wait, schedulers that let nothing run, late ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paceline
+from paceline.air import FailureConfig, session
+from paceline.run.trial import Trial
+from paceline.testing.chaos import Marks
+from paceline.tune.schedulers import TrialScheduler
+from paceline.tune.schedulers.trial_scheduler import Controller, Decision
+from tests.tune.searching import column, tuner
+
+
+@pytest.fixture(autouse=True)
+def two_cpus() -> Iterator[None]:
+    paceline.shutdown()
+    paceline.init(num_cpus=2)
+    yield
+    paceline.shutdown()
+
+
+class FirstWaits(TrialScheduler):
+    """The first trial waits after its first row until the second one has ended, which kills its process meanwhile."""
+
+    second_has_ended = False
+
+    def on_trial_result(self, controller: Controller, trial: Trial, result: Mapping[str, Any]) -> Decision:
+        if trial.trial_id.endswith("_00001"):
+            first = controller.get_trials()[0]
+            if result["training_iteration"] == 1:
+                os.kill(first.last_result["pid"], signal.SIGKILL)
+            return self.CONTINUE
+        return self.PAUSE if result["training_iteration"] == 1 else self.CONTINUE
+
+    def on_trial_complete(self, controller: Controller, trial: Trial, result: Mapping[str, Any]) -> None:
+        self.second_has_ended = True
+
+    def choose_trial_to_run(self, controller: Controller) -> Trial | None:
+        ready = [each for each in controller.waiting_trials() if each.status == "PENDING" or self.second_has_ended]
+        return ready[0] if ready else None
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_process_that_dies_while_it_waits(tmp_path: Path, retries: int) -> None:
+    marks = Marks(tmp_path / "marks")
+
+    def train(config: dict[str, Any]) -> None:
+        for step in range(40):  # long enough for the death of the other to be noticed
+            marks.say("step", trial=session.get_trial_id())
+            session.report({"step": step})
+
+    grid = tuner(
+        train,
+        num_samples=2,
+        max_concurrent_trials=1,
+        scheduler=FirstWaits(),
+        failure_config=FailureConfig(max_failures=retries),
+        storage_path=str(tmp_path),
+    ).fit()
+    order = [mark["trial"][-1] for mark in marks.read("step")]
+    if retries:  # it starts anew when it is its turn, not before
+        assert not grid.errors
+        assert order == ["0"] + ["1"] * 40 + ["0"] * 40
+        assert [column(result, "step") for result in grid] == [list(range(40))] * 2
+    else:
+        (error,) = grid.errors
+        assert "SIGKILL" in str(error)
+        assert order == ["0"] + ["1"] * 40
