@@ -6,8 +6,7 @@ not. So the calls of such code go through `guarded`, which remembers the error a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.checkpoint import Checkpoint
@@ -36,6 +35,7 @@ class Audience:
         self.view = view
         self.user_error: Exception | None = None
         """What a callback, a stopper, a scheduler or a searcher raised."""
+        self._guard = _Guard(self)
         self._config = config
         self._told: set[str] = set()
 
@@ -57,14 +57,23 @@ class Audience:
         with self.guarded():
             self.callbacks.on_experiment_end()
 
-    @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """The block calls code of the user's own."""
-        try:
-            yield
-        except Exception as error:
-            self.user_error = self.user_error or error
-            raise
+    def guarded(self) -> _Guard:
+        """For a block that calls code of the user's own."""
+        return self._guard
+
+
+class _Guard:
+    """Remembers what is raised in its block. One object for all blocks: each row passes through several."""
+
+    def __init__(self, audience: Audience) -> None:
+        self._audience = audience
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and self._audience.user_error is None:
+            self._audience.user_error = error
 
 
 class TrialProgress(Progress):

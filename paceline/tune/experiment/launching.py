@@ -36,6 +36,8 @@ class Launcher:
 
     def __init__(self, plan: Plan, engine: Engine, place: ExperimentPlace, audience: Audience) -> None:
         self._plan = plan
+        self._run_config = dataclasses.replace(plan.run_config, callbacks=[], stop=None)
+        """That of a single trial: callbacks and stoppers are the experiment's."""
         self._engine = engine
         self._place = place
         self._audience = audience
@@ -58,12 +60,11 @@ class Launcher:
     def spec(self, each: TrialRun) -> RunSpec:
         """The complete description of the trial's run, with the resources that it holds."""
         plan, trial = self._plan, each.trial
-        spec = plan.kind.run_spec(trial.config, plan.run_config, plan.scheduler.checkpoint_every())
+        spec = plan.kind.run_spec(trial.config, self._run_config, plan.scheduler.checkpoint_every())
         cpus = trial.resources.get("CPU", 0.0)
         return dataclasses.replace(
             spec,
             scaling=self._resized(spec.scaling, trial.resources) if each.is_resized else spec.scaling,
-            run_config=dataclasses.replace(spec.run_config, callbacks=[], stop=None),
             identity=TrialIdentity(trial.trial_id, trial.experiment_id, trial.experiment_tag),
             evaluated=trial.evaluated_params,
             place=TrialPlace(each.directory, self._place.name, trial.path if self._place.uri else None),
