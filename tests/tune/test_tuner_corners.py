@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,15 @@ from typing import Any
 import pytest
 
 import paceline
-from paceline.air import FailureConfig, session
+from paceline.air import FailureConfig, ScalingConfig, session
+from paceline.data import from_items
+from paceline.data.preprocessor import Preprocessor
 from paceline.run.trial import Trial
 from paceline.testing.chaos import Marks
+from paceline.train import DataParallelTrainer
 from paceline.tune.schedulers import TrialScheduler
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision
+from paceline.tune.stopper import Stopper
 from tests.tune.searching import column, tuner
 
 
@@ -74,3 +79,43 @@ def test_process_that_dies_while_it_waits(tmp_path: Path, retries: int) -> None:
         (error,) = grid.errors
         assert "SIGKILL" in str(error)
         assert order == ["0"] + ["1"] * 40
+
+
+fitting, seen_by_stopper = threading.Event(), threading.Event()
+
+
+class SlowToFit(Preprocessor):
+    """Is not fitted before the end of the search has been decided."""
+
+    def _fit(self, dataset: Any) -> Preprocessor:
+        fitting.set()
+        assert seen_by_stopper.wait(60)
+        return self
+
+    def _transform_numpy(self, batch: Any) -> Any:
+        return batch
+
+
+class StopWhileFitting(Stopper):
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        if fitting.is_set():
+            seen_by_stopper.set()
+        return fitting.is_set()
+
+
+def test_trial_whose_data_is_being_prepared_is_stopped_like_the_others(tmp_path: Path) -> None:
+    fitting.clear()
+    seen_by_stopper.clear()
+    marks = Marks(tmp_path / "marks")
+    trainer = DataParallelTrainer(
+        lambda: marks.say("started"),
+        scaling_config=ScalingConfig(num_workers=1),
+        datasets={"train": from_items([{"a": 1}])},
+        preprocessor=SlowToFit(),
+    )
+    grid = tuner(trainer, {}, num_samples=1, stop=StopWhileFitting(), storage_path=str(tmp_path)).fit()
+    assert not grid.errors
+    assert not marks.read("started")

@@ -153,6 +153,7 @@ class Experiment:
                 self._take_built_run(each)
             run = each.run
             if run is None:
+                each.due = time.monotonic() + STEP_EVERY_S
                 return
             run.step(0.0)
             each.due = min(run.wakes_at, time.monotonic() + STEP_EVERY_S)
@@ -172,6 +173,8 @@ class Experiment:
         if each.building.done():
             built, each.building = each.building, None
             each.run = built.result()
+            if self._stopping:
+                each.run.stop_gracefully(interrupted=self._interrupted)
 
     # -- starting trials ------------------------------------------------------------------
 
@@ -456,6 +459,7 @@ class Experiment:
         """No new trial; those that run end after their next report."""
         self._stopping = True
         self._interrupted = interrupted
+        self._deadline = float("inf")
         for each in list(self.waiting.values()):
             if each.run is not None and not interrupted:
                 self.stop_waiting(each)
