@@ -103,7 +103,7 @@ class Replay:
 
     def _create(self, record: Record) -> None:
         experiment, plan = self._experiment, self._experiment.plan
-        evaluated = evaluated_from_record(plan.space, record["evaluated"])
+        evaluated = evaluated_from_record(plan.space, record["evaluated"], plan.found)
         config = record["config"]
         if config is None:
             config = config_with(plan.space, evaluated, plan.found)
