@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 import paceline
+from paceline import tune
 from paceline.air import FailureConfig, ScalingConfig, session
 from paceline.data import from_items
 from paceline.data.preprocessor import Preprocessor
 from paceline.run.trial import Trial
 from paceline.testing.chaos import Marks
 from paceline.train import DataParallelTrainer
-from paceline.tune.schedulers import TrialScheduler
+from paceline.tune import Tuner
+from paceline.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision
 from paceline.tune.stopper import Stopper
 from tests.tune.searching import column, tuner
@@ -119,3 +121,40 @@ def test_trial_whose_data_is_being_prepared_is_stopped_like_the_others(tmp_path:
     grid = tuner(trainer, {}, num_samples=1, stop=StopWhileFitting(), storage_path=str(tmp_path)).fit()
     assert not grid.errors
     assert not marks.read("started")
+
+
+@pytest.mark.parametrize("again", ["resume_errored", "restart_errored"])
+@pytest.mark.parametrize("name", ["asha", "pbt"])
+def test_failed_trial_that_gets_another_chance_is_known_to_the_scheduler(tmp_path: Path, name: str, again: str) -> None:
+    repaired = tmp_path / "repaired"
+
+    def train(config: dict[str, Any]) -> None:
+        for step in range(1, 9):
+            if step == 5 and not repaired.exists():
+                raise ValueError("broken")
+            session.report({"loss": 1.0, "enough": int(repaired.exists() and step >= 3)})
+
+    first = tuner(
+        train,
+        {"lr": tune.choice([1, 2])},
+        metric="loss",
+        mode="min",
+        scheduler=(
+            ASHAScheduler()
+            if name == "asha"
+            else PopulationBasedTraining("training_iteration", hyperparam_mutations={"lr": [1, 2]})
+        ),
+        stop={"enough": 1},
+        storage_path=str(tmp_path / "results"),
+    ).fit()
+    assert len(first.errors) == 1
+    repaired.touch()
+    grid = Tuner.restore(
+        first.experiment_path,
+        train,
+        resume_errored=again == "resume_errored",
+        restart_errored=again == "restart_errored",
+    ).fit()
+    assert not grid.errors
+    # Without a checkpoint both start anew; rows that were seen before the failure are not told again.
+    assert grid[0].metrics["training_iteration"] == (5 if again == "resume_errored" else 3)

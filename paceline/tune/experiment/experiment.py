@@ -364,12 +364,15 @@ class Experiment:
     # -- what a replay asks for -----------------------------------------------------------
 
     def reopen(self, each: TrialRun, directory: str) -> None:
-        """Give a trial that had failed another chance."""
+        """Give a trial that had failed another chance: for the scheduler, which saw it leave, it is a new one."""
+        if directory != each.directory.name:  # from its beginning: every row counts again
+            each.seen, each.trial.last_result = 0, {}
         each.directory = self.place.root / directory
         each.trial.local_path = str(each.directory)
         each.trial.path = f"{self.place.uri}/{directory}" if self.place.uri else each.trial.local_path
         each.outcome, each.was_told, each.trial.status = None, True, "PENDING"
         self.waiting[each.trial] = each
+        self.plan.scheduler.on_trial_add(self.controller, each.trial)
         self.audience.trial_changed(each.trial)
 
     # -- endings --------------------------------------------------------------------------
