@@ -14,9 +14,11 @@ import pytest
 import paceline
 from paceline import tune
 from paceline.air import FailureConfig, ScalingConfig, session
+from paceline.air.errors import RestoreError
 from paceline.data import from_items
 from paceline.data.preprocessor import Preprocessor
 from paceline.run.trial import Trial
+from paceline.storage.journal import Journal, read
 from paceline.testing.chaos import Marks
 from paceline.train import DataParallelTrainer
 from paceline.tune import Tuner
@@ -32,6 +34,10 @@ def two_cpus() -> Iterator[None]:
     paceline.init(num_cpus=2)
     yield
     paceline.shutdown()
+
+
+def report_once(config: dict[str, Any]) -> None:
+    session.report({"loss": 1.0})
 
 
 class FirstWaits(TrialScheduler):
@@ -158,3 +164,21 @@ def test_failed_trial_that_gets_another_chance_is_known_to_the_scheduler(tmp_pat
     assert not grid.errors
     # Without a checkpoint both start anew; rows that were seen before the failure are not told again.
     assert grid[0].metrics["training_iteration"] == (5 if again == "resume_errored" else 3)
+
+
+@pytest.mark.parametrize("name", ["../victim", "..", "{root}/victim"])
+def test_restore_touches_nothing_outside_the_experiment(tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").touch()
+    grid = tuner(report_once, {}, storage_path=str(tmp_path), name="search").fit()
+    (path,) = Path(grid.experiment_path).glob("experiment-*.jsonl")
+    records = [record for record in read(path) if record["kind"] in ("experiment", "trial")]
+    path.unlink()
+    forged = Journal(path)
+    for record in records:
+        forged.append({**record, "dir": name.format(root=tmp_path)})
+    forged.close()
+    with pytest.raises(RestoreError, match="directory"):
+        Tuner.restore(grid.experiment_path, report_once)
+    assert [each.name for each in victim.iterdir()] == ["file"]

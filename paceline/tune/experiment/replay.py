@@ -53,6 +53,10 @@ def read_records(journal: Path) -> list[Record]:
         raise RestoreError(f"{journal.parent} holds no experiment: it has no {journal.name}.") from None
     if not records or records[0].get("kind") != "experiment":
         raise RestoreError(f"{journal} does not begin with an experiment's description; it cannot be continued.")
+    for record in records:
+        name = record.get("dir", "trial")
+        if Path(name).name != name or name == "..":  # the files may come from anywhere
+            raise RestoreError(f"{journal} names {name!r} as a trial's directory, which is not one below it.")
     return records
 
 
