@@ -249,7 +249,7 @@ def test_no_step_is_taken_after_a_stop(tmp_path: Path, stop: Any) -> None:
     assert grid.num_terminated == 3
 
 
-def test_a_stopper_may_end_everything(tmp_path: Path) -> None:
+def test_a_stopper_may_end_everything(two_cpus: None, tmp_path: Path) -> None:
     class Enough(Stopper):
         rows = 0
 
@@ -269,7 +269,7 @@ def test_a_stopper_may_end_everything(tmp_path: Path) -> None:
         assert len(reported) == result.metrics["step"] < 100_000
 
 
-def test_samples_without_end_are_ended_by_a_stopper() -> None:
+def test_samples_without_end_are_ended_by_a_stopper(two_cpus: None) -> None:
     class Found(Stopper):
         seen = 0
 
@@ -286,7 +286,7 @@ def test_samples_without_end_are_ended_by_a_stopper() -> None:
     assert grid.num_terminated == len(grid)
 
 
-def test_a_time_budget_ends_trials_well_and_starts_no_more(tmp_path: Path) -> None:
+def test_a_time_budget_ends_trials_well_and_starts_no_more(two_cpus: None, tmp_path: Path) -> None:
     def train(config: dict[str, Any]) -> None:
         marks = Marks(tmp_path / "marks")
         step = 0
@@ -295,7 +295,8 @@ def test_a_time_budget_ends_trials_well_and_starts_no_more(tmp_path: Path) -> No
             marks.say("step", step=step, trial=session.get_trial_id())
             session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
 
-    grid = search(train, num_samples=20, max_concurrent_trials=2, time_budget_s=0.5)
+    search(lambda config: {"step": 0})  # from now on a trial starts in no time
+    grid = search(train, num_samples=20, max_concurrent_trials=2, time_budget_s=1.5)
     assert len(grid) == 2
     assert grid.num_terminated == 2
     for result in grid:
@@ -351,7 +352,7 @@ def failing_third(marks: Marks) -> Any:
     return train
 
 
-def test_fail_fast_ends_the_others_and_starts_no_more(tmp_path: Path) -> None:
+def test_fail_fast_ends_the_others_and_starts_no_more(two_cpus: None, tmp_path: Path) -> None:
     marks = Marks(tmp_path / "marks")
     space = {"x": tune.grid_search([0, 1, 2, 3, 4, 5])}
     made = tuner(failing_third(marks), space, max_concurrent_trials=2, failure_config=FailureConfig(fail_fast=True))
@@ -361,7 +362,7 @@ def test_fail_fast_ends_the_others_and_starts_no_more(tmp_path: Path) -> None:
     assert sorted(mark["x"] for mark in marks.read("began")) == [0, 1, 2]
 
 
-def test_fail_fast_raise_gives_the_trials_own_error(tmp_path: Path) -> None:
+def test_fail_fast_raise_gives_the_trials_own_error(two_cpus: None, tmp_path: Path) -> None:
     marks = Marks(tmp_path / "marks")
     space = {"x": tune.grid_search([0, 1, 2, 3])}
     made = tuner(failing_third(marks), space, max_concurrent_trials=2, failure_config=FailureConfig(fail_fast="raise"))
