@@ -24,6 +24,7 @@ from paceline.train import DataParallelTrainer
 from paceline.tune import Tuner
 from paceline.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision
+from paceline.tune.search import Searcher
 from paceline.tune.stopper import Stopper
 from tests.tune.searching import column, tuner
 
@@ -182,3 +183,36 @@ def test_restore_touches_nothing_outside_the_experiment(tmp_path: Path, name: st
     with pytest.raises(RestoreError, match="directory"):
         Tuner.restore(grid.experiment_path, report_once)
     assert [each.name for each in victim.iterdir()] == ["file"]
+
+
+class NeverChooses(TrialScheduler):
+    def on_trial_result(self, controller: Controller, trial: Trial, result: Mapping[str, Any]) -> Decision:
+        return self.CONTINUE
+
+    def choose_trial_to_run(self, controller: Controller) -> Trial | None:
+        return None
+
+
+def test_scheduler_that_lets_nothing_run_does_not_hang(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    search = tuner(report_once, {}, num_samples=3, scheduler=NeverChooses(), storage_path=str(tmp_path), verbose=1)
+    assert [outcome.metrics for outcome in search.fit().outcomes] == [{}, {}, {}]
+    assert "The scheduler lets no trial go on" in "".join(capfd.readouterr())
+
+
+class HasNothing(Searcher):
+    """Suggests nothing for a while, and then that it is done."""
+
+    asked = 0
+
+    def suggest(self, trial_id: str) -> Any:
+        self.asked += 1
+        return None if self.asked < 4 else self.FINISHED
+
+
+def test_searcher_that_waits_for_nothing_is_told_of(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.tune.experiment.experiment.IDLE_S", 0.0)
+    search = tuner(report_once, {}, num_samples=2, search_alg=HasNothing(), storage_path=str(tmp_path), verbose=1)
+    assert len(search.fit()) == 0
+    assert "HasNothing suggests nothing" in "".join(capfd.readouterr())

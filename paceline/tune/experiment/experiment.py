@@ -46,6 +46,9 @@ WAIT_S = 0.1
 STEP_EVERY_S = 0.2
 """How often a run is stepped even though nothing happens, so that it can look at its clocks."""
 
+IDLE_S = 10.0
+"""How long a searcher may suggest nothing, with no trial left, before the user is told."""
+
 
 class Experiment:
     """The state machine of one experiment. Use it from one thread."""
@@ -97,6 +100,7 @@ class Experiment:
         self._fatal: Exception | None = None
         self._asked_in_vain = False
         """The searcher had no suggestion; it is asked again when something has happened."""
+        self._idle_since = time.monotonic()
         self._started = False
         self._closed = False
 
@@ -191,6 +195,7 @@ class Experiment:
                 self._start(each)
             elif not self._create_trial():
                 self._tell_of_stall()
+                self._warn_of_idle_searcher()
                 return
 
     def _running_count(self) -> int:
@@ -347,19 +352,32 @@ class Experiment:
         )
 
     def _tell_of_stall(self) -> None:
-        """Nothing runs, nothing can start and nothing more will come: it is for the scheduler to let something go."""
-        nothing_comes = self.created_all or self._asked_in_vain  # a searcher may wait for trials that wait themselves
-        if self._running_count() or self._stopping or not self.waiting or not nothing_comes:
+        """Nothing runs, nothing can start and nothing more comes for now: the scheduler is to let something go.
+
+        A searcher may wait for trials that wait themselves, and a trial that was chosen by nobody keeps others from
+        being created: the end of all that wait is the only way on.
+        """
+        if self._running_count() or self._stopping or not self.waiting:
             return
         self.journal.stall()
         with self.audience.guarded():
             self.plan.scheduler.on_stall(self.controller)
             chosen = self.plan.scheduler.choose_trial_to_run(self.controller)
-        if chosen is None and self.waiting and self.created_all and not self._running_count():
+        if chosen is None and self.waiting and not self._running_count():
             stuck = ", ".join(str(trial) for trial in list(self.waiting)[:3])
             self.audience.warn_once(f"The scheduler lets no trial go on; {stuck} and others are ended as they are.")
             for each in list(self.waiting.values()):
                 self.stop_waiting(each)
+
+    def _warn_of_idle_searcher(self) -> None:
+        """Nothing is left that could change a searcher's mind: it may wait for something outside, or for ever."""
+        if not self._asked_in_vain or self._active or self.waiting:
+            self._idle_since = time.monotonic()
+        elif time.monotonic() - self._idle_since > IDLE_S:
+            self.audience.warn_once(
+                f"{type(self.plan.searcher).__name__} suggests nothing, although no trial is left that it could wait "
+                "for. It is asked again until it does; Ctrl-C ends the search."
+            )
 
     # -- what a replay asks for -----------------------------------------------------------
 
