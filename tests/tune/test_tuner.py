@@ -21,21 +21,26 @@ from paceline.tune.stopper import MaximumIterationStopper, Stopper
 from tests.tune.searching import Overlap, column, config_of, search, tuner
 
 
-@contextlib.contextmanager
-def machine_with(**pool: float) -> Iterator[None]:
-    """So many CPUs and GPUs, whatever there really are."""
+@pytest.fixture(scope="module", autouse=True)
+def two_cpus() -> Iterator[None]:
+    """So many, whatever there really are."""
+    declare(num_cpus=2)
+    yield
+    paceline.shutdown()
+
+
+def declare(**pool: float) -> None:
     paceline.shutdown()
     paceline.init(**pool)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def machine_with(**pool: float) -> Iterator[None]:
+    declare(**pool)
     try:
         yield
     finally:
-        paceline.shutdown()
-
-
-@pytest.fixture
-def two_cpus() -> Iterator[None]:
-    with machine_with(num_cpus=2):
-        yield
+        declare(num_cpus=2)
 
 
 # -- what is run ------------------------------------------------------------------------------
@@ -87,7 +92,7 @@ def test_a_class_is_stepped_and_saved() -> None:
     assert best.config == {"by": 5}
 
 
-def test_parameters_resources_and_registered_names(two_cpus: None) -> None:
+def test_parameters_resources_and_registered_names() -> None:
     def train(config: dict[str, Any], table: list[int]) -> dict[str, Any]:
         resources = session.get_trial_resources()
         assert resources is not None
@@ -137,19 +142,19 @@ def overlapping(overlap: Overlap, meet: int) -> Any:
     return train
 
 
-def test_two_cpus_are_room_for_two_trials(two_cpus: None, tmp_path: Path) -> None:
+def test_two_cpus_are_room_for_two_trials(tmp_path: Path) -> None:
     overlap = Overlap(tmp_path / "marks")
     search(overlapping(overlap, meet=2), num_samples=6)
     assert overlap.most == 2
 
 
-def test_one_trial_that_takes_all_cpus_is_alone(two_cpus: None, tmp_path: Path) -> None:
+def test_one_trial_that_takes_all_cpus_is_alone(tmp_path: Path) -> None:
     overlap = Overlap(tmp_path / "marks")
     search(tune.with_resources(overlapping(overlap, meet=1), {"cpu": 2}), num_samples=3)
     assert overlap.most == 1
 
 
-def test_a_trial_larger_than_the_machine_is_alone_and_small_ones_are_not(two_cpus: None, tmp_path: Path) -> None:
+def test_a_trial_larger_than_the_machine_is_alone_and_small_ones_are_not(tmp_path: Path) -> None:
     overlap = Overlap(tmp_path / "marks")
     sized = tune.with_resources(overlapping(overlap, meet=1), lambda config: {"CPU": config["cpus"]})
     grid = search(sized, {"cpus": tune.grid_search([1, 64, 1, 64])})
@@ -164,7 +169,7 @@ def test_a_trial_larger_than_the_machine_is_alone_and_small_ones_are_not(two_cpu
             inside.remove(mark["trial"])
 
 
-def test_parts_of_a_cpu_and_a_limit_of_the_users(two_cpus: None, tmp_path: Path) -> None:
+def test_parts_of_a_cpu_and_a_limit_of_the_users(tmp_path: Path) -> None:
     many = Overlap(tmp_path / "many")
     search(tune.with_resources(overlapping(many, meet=4), {"CPU": 0.5}), num_samples=6)
     assert many.most == 4
@@ -249,7 +254,7 @@ def test_no_step_is_taken_after_a_stop(tmp_path: Path, stop: Any) -> None:
     assert grid.num_terminated == 3
 
 
-def test_a_stopper_may_end_everything(two_cpus: None, tmp_path: Path) -> None:
+def test_a_stopper_may_end_everything(tmp_path: Path) -> None:
     class Enough(Stopper):
         rows = 0
 
@@ -269,7 +274,7 @@ def test_a_stopper_may_end_everything(two_cpus: None, tmp_path: Path) -> None:
         assert len(reported) == result.metrics["step"] < 100_000
 
 
-def test_samples_without_end_are_ended_by_a_stopper(two_cpus: None) -> None:
+def test_samples_without_end_are_ended_by_a_stopper() -> None:
     class Found(Stopper):
         seen = 0
 
@@ -286,7 +291,7 @@ def test_samples_without_end_are_ended_by_a_stopper(two_cpus: None) -> None:
     assert grid.num_terminated == len(grid)
 
 
-def test_a_time_budget_ends_trials_well_and_starts_no_more(two_cpus: None, tmp_path: Path) -> None:
+def test_a_time_budget_ends_trials_well_and_starts_no_more(tmp_path: Path) -> None:
     def train(config: dict[str, Any]) -> None:
         marks = Marks(tmp_path / "marks")
         step = 0
@@ -352,7 +357,7 @@ def failing_third(marks: Marks) -> Any:
     return train
 
 
-def test_fail_fast_ends_the_others_and_starts_no_more(two_cpus: None, tmp_path: Path) -> None:
+def test_fail_fast_ends_the_others_and_starts_no_more(tmp_path: Path) -> None:
     marks = Marks(tmp_path / "marks")
     space = {"x": tune.grid_search([0, 1, 2, 3, 4, 5])}
     made = tuner(failing_third(marks), space, max_concurrent_trials=2, failure_config=FailureConfig(fail_fast=True))
@@ -362,7 +367,7 @@ def test_fail_fast_ends_the_others_and_starts_no_more(two_cpus: None, tmp_path: 
     assert sorted(mark["x"] for mark in marks.read("began")) == [0, 1, 2]
 
 
-def test_fail_fast_raise_gives_the_trials_own_error(two_cpus: None, tmp_path: Path) -> None:
+def test_fail_fast_raise_gives_the_trials_own_error(tmp_path: Path) -> None:
     marks = Marks(tmp_path / "marks")
     space = {"x": tune.grid_search([0, 1, 2, 3])}
     made = tuner(failing_third(marks), space, max_concurrent_trials=2, failure_config=FailureConfig(fail_fast="raise"))

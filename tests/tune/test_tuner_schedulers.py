@@ -31,7 +31,7 @@ from paceline.tune.schedulers import (
 from tests.tune.searching import column, config_of, search
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def two_cpus() -> Iterator[None]:
     paceline.shutdown()
     paceline.init(num_cpus=2)
