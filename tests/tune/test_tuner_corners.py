@@ -21,7 +21,7 @@ from paceline.run.trial import Trial
 from paceline.storage.journal import Journal, read
 from paceline.testing.chaos import Marks
 from paceline.train import DataParallelTrainer
-from paceline.tune import Tuner
+from paceline.tune import TuneConfig, Tuner
 from paceline.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision
 from paceline.tune.search import Searcher
@@ -216,3 +216,41 @@ def test_searcher_that_waits_for_nothing_is_told_of(
     search = tuner(report_once, {}, num_samples=2, search_alg=HasNothing(), storage_path=str(tmp_path), verbose=1)
     assert len(search.fit()) == 0
     assert "HasNothing suggests nothing" in "".join(capfd.readouterr())
+
+
+class AllWait(TrialScheduler):
+    """Every trial waits after its first row; when all do, they are stopped, or the driver breaks off."""
+
+    def __init__(self, breaks_off: bool) -> None:
+        super().__init__()
+        self._breaks_off = breaks_off
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        return ("loss",)
+
+    def on_trial_result(self, controller: Controller, trial: Trial, result: Mapping[str, Any]) -> Decision:
+        return self.PAUSE
+
+    def choose_trial_to_run(self, controller: Controller) -> Trial | None:
+        return next((each for each in controller.waiting_trials() if each.status == "PENDING"), None)
+
+    def on_stall(self, controller: Controller) -> None:
+        if self._breaks_off:
+            raise RuntimeError("broken off")
+        for trial in controller.waiting_trials():
+            controller.stop_trial(trial)
+
+
+def test_trial_that_waited_before_a_restore_and_is_stopped_after_it_has_its_whole_last_row(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        session.report({"loss": 1.0, "accuracy": 0.5})
+
+    search = tuner(train, {}, num_samples=2, scheduler=AllWait(True), storage_path=str(tmp_path), name="search")
+    with pytest.raises(RuntimeError, match="broken off"):
+        search.fit()
+    again = TuneConfig(scheduler=AllWait(False))
+    grid = Tuner.restore(tmp_path / "search", train, tune_config=again).fit()
+    assert [outcome.metrics["accuracy"] for outcome in grid.outcomes] == [0.5, 0.5]
+    stored = Tuner.restore(tmp_path / "search", train, tune_config=again).get_results()
+    assert list(stored.get_dataframe()["accuracy"]) == [0.5, 0.5]

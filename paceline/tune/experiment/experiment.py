@@ -26,7 +26,7 @@ from paceline.tune.experiment.deciding import Decisions, donor_of
 from paceline.tune.experiment.launching import Launcher
 from paceline.tune.experiment.ledger import Ledger
 from paceline.tune.experiment.memory import Memory
-from paceline.tune.experiment.outcomes import outcome_from_files, outcome_of_result, outcome_without_run
+from paceline.tune.experiment.outcomes import last_metrics, outcome_from_files, outcome_of_result, outcome_without_run
 from paceline.tune.experiment.place import ExperimentPlace, directory_name
 from paceline.tune.experiment.plan import Plan
 from paceline.tune.experiment.records import ExperimentJournal
@@ -333,7 +333,7 @@ class Experiment:
     def _end_without_run(self, each: TrialRun) -> None:
         each.trial.status = "TERMINATED"
         if each.has_files:
-            self.trial_ended(each, outcome_from_files(each, "finished", dict(each.trial.last_result)))
+            self.trial_ended(each, outcome_from_files(each, "finished", last_metrics(each)))
         else:
             self.trial_ended(each, outcome_without_run(each, "finished"))
 
@@ -567,7 +567,7 @@ class Experiment:
 
 def _unfinished(each: TrialRun) -> TrialOutcome:
     if each.has_files:
-        return outcome_from_files(each, "unfinished", dict(each.trial.last_result) if each.seen else {})
+        return outcome_from_files(each, "unfinished", last_metrics(each))
     return outcome_without_run(each, "unfinished")
 
 

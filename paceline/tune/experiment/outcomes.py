@@ -7,7 +7,8 @@ from typing import Any
 
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.result import Result, Status
-from paceline.run.history import load_result
+from paceline.run.history import JournalHistory, load_result
+from paceline.storage.run_dir import RunDir
 from paceline.tune.experiment.trial_run import TrialRun
 from paceline.tune.trial_outcome import TrialOutcome
 
@@ -29,6 +30,12 @@ def outcome_from_files(
     """The outcome of a trial of an earlier driver; its files are read when somebody looks at them."""
     load = partial(_loaded, each, status, error, filesystem)
     return TrialOutcome(each.trial, metrics, status, error, each.directory, load)
+
+
+def last_metrics(each: TrialRun) -> dict[str, Any]:
+    """The last row of a trial that is under way, from its own journal: that of the experiment may keep parts only."""
+    rows = JournalHistory(RunDir(each.directory).journal).rows() if each.has_files else []
+    return {**rows[-1], "config": each.trial.config, "done": True} if rows else {}
 
 
 def outcome_without_run(each: TrialRun, status: Status, error: BaseException | None = None) -> TrialOutcome:

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
 from paceline.air.result import Status
-from paceline.run.history import JournalHistory
 from paceline.run.trial_files import ending, state_records
 from paceline.storage.journal import read
 from paceline.storage.manifest import read_manifest
 from paceline.storage.run_dir import RunDir
 from paceline.tune.experiment.deciding import values_in
-from paceline.tune.experiment.outcomes import outcome_from_files
+from paceline.tune.experiment.outcomes import last_metrics, outcome_from_files
 from paceline.tune.experiment.remote import fetch_trial
 from paceline.tune.experiment.trial_run import TrialRun
 from paceline.tune.schedulers.trial_scheduler import Restart, TrialScheduler
@@ -219,11 +218,10 @@ class Replay:
     def _end_now(self, each: TrialRun, status: Status) -> None:
         """Write down the end that the earlier driver did not come to write."""
         self._experiment.waiting.pop(each.trial, None)
-        rows = JournalHistory(RunDir(each.directory).journal).rows() if each.has_files else []
+        metrics = last_metrics(each)
         error = TrainingFailedError(_error_of(each.directory)) if status == "failed" else None
         each.trial.status = "ERROR" if error is not None else "TERMINATED"
-        each.trial.last_result = rows[-1] if rows else each.trial.last_result
-        metrics = {**rows[-1], "config": each.trial.config, "done": True} if rows else {}
+        each.trial.last_result = metrics or each.trial.last_result
         self._experiment.trial_ended(each, outcome_from_files(each, status, metrics, error, self._filesystem))
 
 
