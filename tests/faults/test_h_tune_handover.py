@@ -172,16 +172,18 @@ def test_h8_death_of_a_paused_trial_is_its_own(tmp_path: Path) -> None:
 POINTS = [
     ("before_stage_create", 1),  # the driver itself stages only what it copies from a donor
     ("after_stage_manifest", 1),
-    ("before_commit_rename", 6),
     ("after_commit_rename", 9),
-    ("after_commit_rename", 14),
-    ("before_journal_append", 30),
     ("after_journal_append", 60),
-    ("before_ack", 12),
+]
+MORE_POINTS = [
+    *[(point, times) for point in ("before_commit_rename", "after_commit_rename", "before_ack") for times in (6, 12)],
+    *[("before_journal_append", times) for times in range(10, 80, 7)],
 ]
 
 
-@pytest.mark.parametrize(("point", "times"), POINTS)
+@pytest.mark.parametrize(
+    ("point", "times"), [*POINTS, *[pytest.param(*point, marks=pytest.mark.faults) for point in MORE_POINTS]]
+)
 def test_h8_population_goes_on_after_the_death_of_its_driver(tmp_path: Path, point: str, times: int) -> None:
     script = tmp_path / "script.py"
     script.write_text(
