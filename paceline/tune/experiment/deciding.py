@@ -12,10 +12,10 @@ from paceline.run.nested import nested_get
 from paceline.run.observers import Verdict
 from paceline.run.run import Run
 from paceline.run.trial import Trial
-from paceline.run.trial_files import as_json
 from paceline.tune.experiment.rows import RowRecorder
 from paceline.tune.experiment.trial_run import TrialRun
 from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
+from paceline.tune.search.space import describe
 
 if TYPE_CHECKING:
     from paceline.tune.experiment.experiment import Experiment
@@ -115,7 +115,8 @@ class Decisions:
             if donor is None:
                 self._audience.warn_once(
                     f"{restart.donor} was to hand its state to {trial}, but has no checkpoint on disk. Report "
-                    "checkpoints with report(metrics, checkpoint=...); without them nothing can be handed over."
+                    "checkpoints with report(metrics, checkpoint=...), and let CheckpointConfig(num_to_keep=...) keep at "
+                    "least one; without them nothing can be handed over."
                 )
                 return None
         if restart.config is not None:
@@ -124,7 +125,7 @@ class Decisions:
         experiment.journal.event(
             "restart",
             each.number,
-            config=as_json(trial.config),
+            config=describe(trial.config),
             donor=None if restart.donor is None else experiment.by_trial[restart.donor].number,
             resources=restart.resources,
         )
