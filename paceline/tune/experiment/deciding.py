@@ -115,8 +115,8 @@ class Decisions:
             if donor is None:
                 self._audience.warn_once(
                     f"{restart.donor} was to hand its state to {trial}, but has no checkpoint on disk. Report "
-                    "checkpoints with report(metrics, checkpoint=...), and let CheckpointConfig(num_to_keep=...) keep at "
-                    "least one; without them nothing can be handed over."
+                    "checkpoints with report(metrics, checkpoint=...), and let CheckpointConfig(num_to_keep=...) keep "
+                    "at least one; without them nothing can be handed over."
                 )
                 return None
         if restart.config is not None:
