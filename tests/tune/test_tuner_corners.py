@@ -254,3 +254,20 @@ def test_trial_that_waited_before_a_restore_and_is_stopped_after_it_has_its_whol
     assert [outcome.metrics["accuracy"] for outcome in grid.outcomes] == [0.5, 0.5]
     stored = Tuner.restore(tmp_path / "search", train, tune_config=again).get_results()
     assert list(stored.get_dataframe()["accuracy"]) == [0.5, 0.5]
+
+
+def test_values_have_the_same_types_after_a_restore(tmp_path: Path) -> None:
+    repaired = tmp_path / "repaired"
+
+    def train(config: dict[str, Any]) -> None:
+        if not repaired.exists():
+            raise ValueError("broken")
+        session.report({"config_text": repr(config)})
+
+    space = {"layers": tune.choice([(1, 2)]), "sizes": {1: 2.5}, "shape": (5, 6)}
+    grid = tuner(train, space, storage_path=str(tmp_path / "results")).fit()
+    stored = Tuner.restore(grid.experiment_path, train).get_results()
+    assert stored.outcomes[0].trial.evaluated_params == {"layers": (1, 2)}
+    repaired.touch()
+    (result,) = Tuner.restore(grid.experiment_path, train, restart_errored=True).fit()
+    assert result.metrics["config_text"] == repr({"layers": (1, 2), "sizes": {1: 2.5}, "shape": (5, 6)})

@@ -18,7 +18,6 @@ from paceline.engine.base import Engine
 from paceline.engine.devices import visible_gpus
 from paceline.run.run import Phase
 from paceline.run.trial import Trial
-from paceline.run.trial_files import as_json
 from paceline.storage.lock import RunLock
 from paceline.tune.experiment.audience import Audience
 from paceline.tune.experiment.controller import ExperimentController
@@ -36,7 +35,7 @@ from paceline.tune.progress.base import ExperimentSummary, ExperimentView
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.schedulers.trial_scheduler import Restart
 from paceline.tune.search.searcher import Searcher
-from paceline.tune.search.space import evaluated_record, resolve, tag
+from paceline.tune.search.space import describe, evaluated_record, resolve, tag
 from paceline.tune.trial_outcome import TrialOutcome
 
 T = TypeVar("T")
@@ -242,7 +241,7 @@ class Experiment:
                 "id": trial_id,
                 "dir": each.directory.name,
                 "tag": each.trial.experiment_tag,
-                "config": as_json(each.trial.config),
+                "config": describe(each.trial.config),
                 "evaluated": evaluated_record(self.plan.space, evaluated),
             },
         )
@@ -346,7 +345,7 @@ class Experiment:
         self.journal.event(
             "change",
             each.number,
-            config=as_json(restart.config),
+            config=restart.config and describe(restart.config),
             donor=None if restart.donor is None else self.by_trial[restart.donor].number,
             resources=restart.resources,
         )

@@ -14,6 +14,7 @@ from paceline.storage.run_dir import resolve_storage
 from paceline.tune.experiment.place import newest_journal
 from paceline.tune.experiment.replay import read_records, saved_facts
 from paceline.tune.result_grid import ResultGrid
+from paceline.tune.search.space import from_description
 from paceline.tune.trial_outcome import TrialOutcome
 
 
@@ -52,7 +53,7 @@ def grid_of(root: Path, journal: Path) -> ResultGrid:
 def _outcome(
     root: Path, facts: dict[str, Any] | Any, record: dict[str, Any], end: dict[str, Any] | None
 ) -> TrialOutcome:
-    directory = root / record["dir"]
+    directory, evaluated = root / record["dir"], from_description(record["evaluated"])
     trial = Trial(
         trial_id=record["id"],
         trainable_name=facts["trainable"],
@@ -60,8 +61,8 @@ def _outcome(
         experiment_id=facts["id"],
         experiment_name=facts["name"],
         experiment_tag=record["tag"],
-        config=record["config"] if record["config"] is not None else _plain_part(record["evaluated"]),
-        evaluated_params=record["evaluated"],
+        config=record["config"] if record["config"] is not None else _plain_part(evaluated),
+        evaluated_params=evaluated,
     )
     if end is None:
         return _unfinished(trial, directory)

@@ -24,7 +24,7 @@ from paceline.tune.experiment.outcomes import last_metrics, outcome_from_files
 from paceline.tune.experiment.remote import fetch_trial
 from paceline.tune.experiment.trial_run import TrialRun
 from paceline.tune.schedulers.trial_scheduler import Restart, TrialScheduler
-from paceline.tune.search.space import config_with, evaluated_from_record
+from paceline.tune.search.space import config_with, evaluated_from_record, from_description
 
 if TYPE_CHECKING:
     from paceline.tune.experiment.experiment import Experiment
@@ -56,6 +56,8 @@ def read_records(journal: Path) -> list[Record]:
         name = record.get("dir", "trial")
         if Path(name).name != name or name == "..":  # the files may come from anywhere
             raise RestoreError(f"{journal} names {name!r} as a trial's directory, which is not one below it.")
+        if record.get("config") is not None:
+            record["config"] = from_description(record["config"])
     return records
 
 
