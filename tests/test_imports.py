@@ -133,6 +133,7 @@ EXPORTED: dict[str, set[str]] = {
     | {"ResultGrid", "TuneConfig", "Tuner", "TuneError", "create_scheduler", "create_searcher"}
     | {"Experiment", "ExperimentAnalysis", "register_env", "register_trainable", "run", "run_experiments"}
     | {"CLIReporter", "JupyterNotebookReporter", "ProgressReporter"}
+    | {"Checkpoint", "CheckpointConfig", "FailureConfig", "RunConfig"}
     | {"Callback", "PlacementGroupFactory", "Stopper", "SyncConfig"},
     "paceline.tune.callback": {"Callback"},
     "paceline.tune.logger": {"CSVLoggerCallback", "JsonLoggerCallback", "LoggerCallback", "TBXLoggerCallback"},

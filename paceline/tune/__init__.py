@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint as Checkpoint
+    from paceline.air.config import CheckpointConfig as CheckpointConfig
+    from paceline.air.config import FailureConfig as FailureConfig
+    from paceline.air.config import RunConfig as RunConfig
     from paceline.air.config import SyncConfig as SyncConfig
     from paceline.air.resources import PlacementGroupFactory as PlacementGroupFactory
     from paceline.run.callbacks import Callback as Callback
@@ -72,12 +76,16 @@ _IN_A_TRIAL = (
 _HOMES = {
     "CLIReporter": "paceline.tune.progress_reporter",
     "Callback": "paceline.tune.callback",
+    "Checkpoint": "paceline.air.checkpoint",
+    "CheckpointConfig": "paceline.air.config",
     "Experiment": "paceline.tune.legacy_experiment",
     "ExperimentAnalysis": "paceline.tune.analysis",
+    "FailureConfig": "paceline.air.config",
     "JupyterNotebookReporter": "paceline.tune.progress_reporter",
     "PlacementGroupFactory": "paceline.air.resources",
     "ProgressReporter": "paceline.tune.progress_reporter",
     "ResultGrid": "paceline.tune.result_grid",
+    "RunConfig": "paceline.air.config",
     "Stopper": "paceline.tune.stopper",
     "SyncConfig": "paceline.air.config",
     "Trainable": "paceline.tune.trainable.trainable",

@@ -98,7 +98,9 @@ class ExperimentAnalysis:
 
     def dataframe(self, metric: str | None = None, mode: Mode | None = None) -> pandas.DataFrame:
         """One row per trial: its last, or with `metric` the one in which that metric was best."""
-        return self._grid.get_dataframe(filter_metric=metric, filter_mode=mode)
+        return self._grid.get_dataframe(
+            filter_metric=metric, filter_mode=mode or (self.default_mode if metric else None)
+        )
 
     def get_best_trial(
         self,

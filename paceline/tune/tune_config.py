@@ -35,7 +35,7 @@ class TuneConfig:
     time_budget_s: float | datetime.timedelta | None = None
     """Stop everything after so many seconds."""
     reuse_actors: bool | None = None
-    """Go on with the same process for the next trial, where a class trainable can reset_config(); None: never."""
+    """Accepted for old code, and not used: each trial is a fork that starts clean."""
     trial_name_creator: Callable[[Any], str] | None = None
     """Names a trial, from the trial."""
     trial_dirname_creator: Callable[[Any], str] | None = None
@@ -51,8 +51,15 @@ class TuneConfig:
         for metric in metrics:
             if metric is not None and not isinstance(metric, str):
                 raise ConfigError(f"metric must be the name of a reported metric, not {metric!r}.")
-        if isinstance(self.metric, list | tuple) and len(metrics) != len(self.mode or []):
-            raise ConfigError(f"metric={self.metric!r} needs as many modes, such as mode={['min'] * len(metrics)!r}.")
+        if isinstance(self.metric, list | tuple):
+            if isinstance(self.mode, str):  # the same for all of them
+                self.mode = [self.mode] * len(metrics)
+            if len(metrics) != len(self.mode or []):
+                raise ConfigError(
+                    f"metric={self.metric!r} needs as many modes, such as mode={['min'] * len(metrics)!r}."
+                )
+        elif isinstance(self.mode, list | tuple):
+            raise ConfigError(f"mode={self.mode!r} is for a list of metrics, and metric is {self.metric!r}.")
         if self.num_samples != -1:
             self.num_samples = whole_number(self.num_samples, "num_samples", least=1, advice="-1 means without end.")
         if self.max_concurrent_trials in (0, -1):

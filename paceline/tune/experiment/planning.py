@@ -53,6 +53,12 @@ def make_plan(
     if metric is None and isinstance(searcher.metric, str) and isinstance(searcher.mode, str):
         metric, mode = searcher.metric, searcher.mode
     one = (metric, mode) if isinstance(metric, str) and isinstance(mode, str | None) else (None, None)
+    if isinstance(metric, list) and scheduler.needs_metric and scheduler.metric is None:
+        name = type(scheduler).__name__
+        raise ConfigError(
+            f"{name} compares trials by one metric, and the search is for {len(metric)}: say which one, as "
+            f"{name}(metric={metric[0]!r}, mode=...)."
+        )
     if not scheduler.set_search_properties(*one):
         raise ConfigError(
             f"scheduler was made for metric={scheduler.metric!r}, mode={scheduler.mode!r}, and the search is for "

@@ -4,7 +4,7 @@ Kinds of records, `n` being the number of the trial:
 - experiment: the first; everything plain that a restore needs
 - trial: a trial was created, with its configuration and directory
 - row: a row that the scheduler, the searcher or the stopper saw, and the decision if it was not to go on
-- pause, run, restart, stop: what became of a trial between its rows
+- run, restart, stop: what became of a trial between its rows
 - end: a trial is over, with its last row
 - change, again: what a restore must know of a paused trial and of a failed one
 - stall: the scheduler was told that nothing can go on

@@ -27,9 +27,9 @@ _NAMES = {
 
 def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:
     """The scheduler of that short name, such as ``"asha"``, made with the given arguments."""
-    name = scheduler.lower()
+    name = scheduler.lower() if isinstance(scheduler, str) else scheduler
     if name not in _NAMES:
-        raise ConfigError(f"There is no scheduler {scheduler!r}{near_miss(name, list(_NAMES))}")
+        raise ConfigError(f"There is no scheduler {scheduler!r}{near_miss(str(name), list(_NAMES))}")
     made = getattr(importlib.import_module("paceline.tune.schedulers"), _NAMES[name])(**kwargs)
     assert isinstance(made, TrialScheduler)
     return made

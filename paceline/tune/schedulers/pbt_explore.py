@@ -7,6 +7,7 @@ share the parts that the search did not choose.
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from paceline.air.checks import is_search_space
 from paceline.air.errors import ConfigError
+from paceline.run.nested import nested_get
 
 Mutations = Mapping[str, Any]
 
@@ -43,11 +45,25 @@ def check_mutations(mutations: Any, where: str = "hyperparam_mutations") -> None
         elif isinstance(mutation, (list, tuple)):
             if not mutation:
                 raise ConfigError(f"{place} is empty: there is no value to choose.")
-        elif not isinstance(mutation, Domain) and not callable(mutation):
+        elif callable(mutation) and not isinstance(mutation, Domain):
+            _check_callable_without_arguments(mutation, place)
+        elif not isinstance(mutation, Domain):
             raise ConfigError(
                 f"{place} is {mutation!r}: give a list of values, a domain such as tune.uniform(0, 1), a function "
                 "without arguments that draws a value, or a dict of these. A value that stays belongs in param_space."
             )
+
+
+def _check_callable_without_arguments(mutation: Any, place: str) -> None:
+    try:
+        inspect.signature(mutation).bind()
+    except TypeError:
+        raise ConfigError(
+            f"{place} is a function with arguments. It is called without any: write lambda: random.uniform(0, 1), or "
+            "give a domain such as tune.uniform(0, 1)."
+        ) from None
+    except ValueError:  # some built-in functions do not say
+        return
 
 
 def filled(config: Mapping[str, Any], mutations: Mutations, rng: random.Random) -> dict[str, Any]:
@@ -57,6 +73,8 @@ def filled(config: Mapping[str, Any], mutations: Mutations, rng: random.Random) 
         if isinstance(mutation, Mapping):
             complete[key] = filled(_nested(config, key), mutation, rng)
         elif key not in config:
+            if nested_get(config, key) is not None:
+                raise ConfigError(f"The mutations have {key!r}: nest them as param_space is nested, not with slashes.")
             complete[key] = _drawn(mutation, rng)
     return complete
 

@@ -99,9 +99,16 @@ class TrialScheduler:
     made_with: tuple[tuple[Any, ...], dict[str, Any]]
     """The arguments it was made with, so that a restore can make it again."""
 
+    _metric: str | None
+    _mode: str | None
+    _warned_of: set[str]
+
     def __new__(cls, *args: Any, **keywords: Any) -> Self:
         made = super().__new__(cls)
         made.made_with = args, keywords
+        # A class of the user's own need not call __init__ of this one.
+        made._metric = made._mode = None
+        made._warned_of = set()
         return made
 
     def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
@@ -109,7 +116,6 @@ class TrialScheduler:
             check_choice(mode, "mode", ("min", "max"))
         self._metric = metric
         self._mode = mode
-        self._warned_of: set[str] = set()
 
     @property
     def metric(self) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.checks import whole_number
+from paceline.air.checks import is_number, whole_number
 from paceline.air.errors import ConfigError
 from paceline.tune.search.model_searcher import Encoded, ModelSearcher
 
@@ -49,7 +49,7 @@ class HyperOptSearch(ModelSearcher):
         super().__init__(metric, mode, points_to_evaluate, random_state_seed)
         if isinstance(self._metric, list):
             raise ConfigError("HyperOptSearch has one metric: use OptunaSearch for several goals at once.")
-        if isinstance(gamma, bool) or not 0 < gamma < 1:
+        if not is_number(gamma) or not 0 < gamma < 1:
             raise ConfigError(f"gamma is {gamma!r}: give a share between 0 and 1.")
         self._n_initial_points = whole_number(n_initial_points, "n_initial_points", least=1)
         self._gamma = gamma

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air.checks import check_bool, is_number, whole_number
+from paceline.air.constants import TRIAL_INDEX
 from paceline.air.errors import ConfigError
 from paceline.run.nested import nested_get
 from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion
-
-TRIAL_INDEX = "__trial_index__"
-"""The key under which a configuration says which of its repetitions a trial is: 0, 1, ..."""
 
 
 @dataclass

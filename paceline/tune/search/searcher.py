@@ -35,14 +35,20 @@ class Searcher:
     made_with: tuple[tuple[Any, ...], dict[str, Any]]
     """The arguments it was made with, so that a restore can make it again."""
 
+    _metric: Metric
+    _mode: Mode
+    _warned: set[str]
+
     def __new__(cls, *args: Any, **keywords: Any) -> Self:
         made = super().__new__(cls)
         made.made_with = args, keywords
+        # A class of the user's own need not call __init__ of this one.
+        made._metric = made._mode = None
+        made._warned = set()
         return made
 
     def __init__(self, metric: str | Sequence[str] | None = None, mode: str | Sequence[str] | None = None) -> None:
         self._metric, self._mode = checked_goal(metric, mode)
-        self._warned: set[str] = set()
 
     @property
     def metric(self) -> Metric:

@@ -43,8 +43,10 @@ class ClassLoop:
                 trainable.restore(resumed)
             trainable._continue_at(session.rows_before)  # the trial's own count, also after a donor's checkpoint
             self._train(trainable, session)
-        finally:
-            trainable.stop()
+        except BaseException:
+            _stop_after(trainable, session)
+            raise
+        trainable.stop()
 
     def _train(self, trainable: Trainable, session: Session) -> None:
         done = False
@@ -66,6 +68,14 @@ class ClassLoop:
     def _is_due(self, iteration: int, metrics: Mapping[str, Any]) -> bool:
         by_count = self.checkpoint_frequency and iteration % self.checkpoint_frequency == 0
         return bool(by_count or metrics.get(SHOULD_CHECKPOINT))
+
+
+def _stop_after(trainable: Trainable, session: Session) -> None:
+    """Clean up after an error or a stop. That is what the trial ends with, even if cleaning up fails as well."""
+    try:
+        trainable.stop()
+    except Exception as problem:
+        session.warn(f"{type(trainable).__name__}.cleanup() raised {problem!r}, after the trial had ended.")
 
 
 @contextmanager

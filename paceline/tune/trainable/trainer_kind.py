@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import near_miss
 from paceline.air.config import CheckpointConfig, RunConfig, ScalingConfig
+from paceline.air.constants import TRIAL_INDEX
 from paceline.air.errors import ConfigError
 from paceline.air.resources import PlacementGroupFactory
 from paceline.engine.shipped import Shipped
@@ -41,11 +42,21 @@ class TrainerKind(TrainableKind):
     def run_spec(self, config: dict[str, Any], run_config: RunConfig, checkpoint_every: int | None = None) -> RunSpec:
         run_config = self._saving_every(checkpoint_every, run_config)
         try:
-            spec = self._trainer.with_overrides(config, run_config).to_run_spec()
+            spec = self._trainer.with_overrides(self._for_trainer(config), run_config).to_run_spec()
         except TypeError as error:  # of the constructor: an argument that it does not take
             raise ConfigError(f"param_space: {error}") from error
         shown = {name: _shown(value) for name, value in config.items() if name not in spec.config}
         return dataclasses.replace(spec, train=self._light(spec.train), config={**spec.config, **shown})
+
+    def _for_trainer(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The number of a repetition is no argument of a trainer: the train function gets it, if there is one."""
+        if TRIAL_INDEX not in config:
+            return config
+        arguments = {name: value for name, value in config.items() if name != TRIAL_INDEX}
+        if "train_loop_config" in self._arguments()[1]:
+            loop_config = arguments.get("train_loop_config") or {}
+            arguments["train_loop_config"] = {**loop_config, TRIAL_INDEX: config[TRIAL_INDEX]}
+        return arguments
 
     def _saving_every(self, iterations: int | None, run_config: RunConfig) -> RunConfig:
         if not iterations or run_config.checkpoint_config.checkpoint_frequency or not self._trainer._saves_by_itself:
