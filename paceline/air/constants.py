@@ -11,6 +11,8 @@ CHECKPOINT_ID_KEY = "_current_checkpoint_id"
 TRAINING_ITERATION = "training_iteration"
 TENSOR_COLUMN_NAME = "__value__"
 MAX_REPR_LENGTH = 120
+TRIAL_INDEX = "__trial_index__"
+"""The key under which a configuration says which of its repetitions a trial is: 0, 1, ..."""
 
 EXPR_RESULT_FILE = "result.json"
 EXPR_PROGRESS_FILE = "progress.csv"

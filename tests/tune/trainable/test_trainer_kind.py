@@ -222,3 +222,15 @@ def test_what_cannot_travel_is_named(trainer: DataParallelTrainer) -> None:
         kind.run_spec({}, QUIET)
     with pytest.raises(SerializationError, match=r"\['gate'\]"):
         pickled_task(kind_of(trainer).run_spec({"train_loop_config": {"gate": lock}}, QUIET))
+
+
+def test_the_number_of_a_repetition_goes_to_the_train_function(trainer: DataParallelTrainer) -> None:
+    spec = kind_of(trainer).run_spec({"__trial_index__": 1, "train_loop_config": {"lr": 0.2}}, QUIET)
+    assert spec.config["train_loop_config"]["lr"] == 0.2
+    assert spec.config["train_loop_config"]["__trial_index__"] == 1
+
+
+def test_a_trainer_without_train_function_does_without_the_number_of_a_repetition() -> None:
+    frame = data.from_items([{"x": 0.0, "y": 0.0}, {"x": 1.0, "y": 1.0}])
+    tree = SklearnTrainer(estimator=DecisionTreeClassifier(), datasets={"train": frame}, label_column="y")
+    assert kind_of(tree).run_spec({"__trial_index__": 1, "params": {"max_depth": 2}}, QUIET) is not None
