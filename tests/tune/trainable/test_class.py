@@ -199,3 +199,27 @@ def test_the_configuration_of_a_trainable_is_its_own() -> None:
     assert Changes(config).config == {"layers": [1, 2]}
     assert Changes(config).reset_config({"layers": []}) is False
     assert (Changes(config).trial_id, Changes(config).trial_name) == ("default", "Changes")
+
+
+class Untidy(Counter):
+    """Cannot be cleaned up."""
+
+    def cleanup(self) -> None:
+        raise OSError("not clean")
+
+
+def test_an_error_is_not_hidden_by_one_of_cleanup() -> None:
+    result = run_trial(Untidy, {"fails_at": 2}, raise_on_error=False)
+    assert "RuntimeError: as told" in str(result.error).splitlines()[0]
+    assert any("cleanup() raised OSError('not clean')" in warning for warning in result.warnings)
+
+
+def test_a_stopped_trial_whose_cleanup_fails_says_so() -> None:
+    result = run_trial(Untidy, stop={"training_iteration": 2})
+    assert result.error is None
+    assert any("cleanup() raised OSError('not clean')" in warning for warning in result.warnings)
+
+
+def test_after_a_good_end_a_failing_cleanup_is_an_error() -> None:
+    result = run_trial(Untidy, {"last": 2}, raise_on_error=False)
+    assert "OSError: not clean" in str(result.error)
