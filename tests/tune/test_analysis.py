@@ -113,3 +113,8 @@ def test_an_experiment_without_trials() -> None:
     assert (analysis.trials, analysis.results, len(analysis.results_df)) == ([], {}, 0)
     with pytest.raises(TuneError, match="no trials"):
         _ = analysis.best_trial
+
+
+def test_tables_go_by_the_default_mode(outcomes: Outcomes) -> None:
+    given = ExperimentAnalysis(outcomes.grid(), "loss", "min")
+    assert list(given.dataframe("loss")["loss"])[:2] == [1.0, 2.0]
