@@ -14,7 +14,7 @@ import pytest
 from paceline.air.errors import ConfigError
 from paceline.run.trial import Trial
 from paceline.tune.schedulers import PopulationBasedTraining
-from paceline.tune.schedulers.pbt_explore import explored
+from paceline.tune.schedulers.pbt_explore import explored, filled
 from paceline.tune.schedulers.trial_scheduler import Restart
 from paceline.tune.search.sample import choice, loguniform, qrandint, quniform, randint, uniform
 from tests.tune.schedulers.population import Population, Replay, new_trial
@@ -358,3 +358,10 @@ def test_mutations_that_are_nested_differently_from_the_configuration_are_named(
     scheduler: Callable[..., Any] = pbt(hyperparam_mutations={"opt": {"lr": [1]}}).on_trial_add
     with pytest.raises(ConfigError, match="dict under 'opt'"):
         scheduler(Population(pbt(), []), new_trial(0, {"opt": "adam"}))
+
+
+def test_mutations_that_cannot_work_are_refused_before_anything_runs() -> None:
+    with pytest.raises(ConfigError, match="function with arguments"):
+        pbt(hyperparam_mutations={"lr": lambda spec: 0.1})
+    with pytest.raises(ConfigError, match="nest them as param_space is nested"):
+        filled({"opt": {"lr": 0.5}}, {"opt/lr": uniform(0.0, 1.0)}, random.Random(1))
