@@ -176,3 +176,13 @@ def test_importing_schedulers_stays_cheap(tmp_path: Path) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_scheduler_of_ones_own_need_not_call_the_init_of_the_base() -> None:
+    class Patient(FIFOScheduler):
+        def __init__(self) -> None:
+            self.rows = 0
+
+    assert Patient().set_search_properties("loss", "min")
+    with pytest.raises(ConfigError, match="no scheduler 3"):
+        create_scheduler(3)  # type: ignore[arg-type]

@@ -167,6 +167,7 @@ def test_points_that_were_evaluated_elsewhere_are_learnt_from() -> None:
     ("settings", "problem"),
     [
         ({"gamma": 1.5}, "gamma"),
+        ({"gamma": "0.3"}, "gamma"),
         ({"n_initial_points": 0}, "n_initial_points"),
         ({"metric": ["a", "b"], "mode": "min"}, "OptunaSearch"),
         ({"points_to_evaluate": {"x": 1}}, "points_to_evaluate"),

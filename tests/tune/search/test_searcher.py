@@ -135,3 +135,13 @@ def test_what_is_not_defined_says_so() -> None:
         searcher.save("somewhere")
     assert searcher.total_samples is None
     assert not searcher.set_max_concurrency(2)
+
+
+def test_a_searcher_of_ones_own_need_not_call_the_init_of_the_base() -> None:
+    class Counting(Searcher):
+        def __init__(self) -> None:
+            self.count = 0
+
+    made = Counting()
+    assert made.set_search_properties("loss", "min", {})
+    assert (made.metric, made.mode) == ("loss", "min")
