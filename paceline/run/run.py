@@ -79,6 +79,7 @@ class Run:
         self.result: Result | None = None
         self.stopped_by_signal: int | None = None
         self._stop_wanted = False
+        self._time_to_stop_s = INTERRUPT_WAIT_S
         self._interrupted = False
         """What was wanted is the end of the driver, not of the training."""
         self._data = embedding.data or RunData.prepared(spec)
@@ -209,12 +210,13 @@ class Run:
         """Ask for a graceful stop: every rank ends after the same report. Safe in a signal handler."""
         self.stopped_by_signal = signal_number
 
-    def stop_gracefully(self, *, interrupted: bool = False) -> None:
+    def stop_gracefully(self, *, interrupted: bool = False, within_s: float = INTERRUPT_WAIT_S) -> None:
         """Have every rank end after the same report, as early as possible. What was reached is the result.
 
         Workers that are coming up are stopped once they are there. `interrupted` says that the run is not over:
-        it can be continued.
+        it can be continued. Ranks that do not report within `within_s` seconds are ended without.
         """
+        self._time_to_stop_s = within_s
         self._interlude = None
         self._stop_wanted = True
         self._interrupted = self._interrupted or interrupted
@@ -412,7 +414,7 @@ class Run:
     def _stop_gracefully(self, flow: ReportFlow) -> None:
         if not flow.holding and flow.stop_index is None:
             flow.hold()
-            self._deadline = time.monotonic() + INTERRUPT_WAIT_S
+            self._deadline = time.monotonic() + self._time_to_stop_s
 
     def _look_for_hang(self, attempt: Attempt, flow: ReportFlow) -> None:
         if not self._watch.is_due():

@@ -405,3 +405,18 @@ def test_files_are_for_this_user_alone(trial: Trial) -> None:
         path.name.split(".tfevents")[0]: oct(path.stat().st_mode & 0o777) for path in Path(trial.local_path).iterdir()
     }
     assert modes == dict.fromkeys(["params.json", "result.json", "progress.csv", "events.out"], "0o600")
+
+
+def test_long_values_of_a_configuration_are_not_written_with_every_row(trial: Trial) -> None:
+    long: dict[str, Any] = {"blob": b"x" * 50_000, "nested": {"text": "y" * 50_000, "items": list(range(20_000))}}
+    trial.config = {**long, "lr": 0.1}
+    callbacks = CallbackList([], default_loggers())
+    callbacks.on_trial_start(0, trial)
+    callbacks.log_rows(trial, [{**make_row(number, loss=1), "config": trial.config} for number in (1, 2)])
+    callbacks.close_trial(trial, failed=False)
+    assert all(path.stat().st_size < 5_000 for path in Path(trial.local_path).iterdir())
+    expected = {"blob": "<bytes of length 50000>", "lr": 0.1}
+    nested = {"text": "<str of length 50000>", "items": "<list of length 20000>"}
+    assert read_json(trial)[1]["config"] == {**expected, "nested": nested}
+    assert read_csv(trial)[1]["config/nested/text"] == "<str of length 50000>"
+    assert json.loads(Path(trial.local_path, "params.json").read_text()) == {**expected, "nested": nested}

@@ -12,6 +12,7 @@ from paceline.air.constants import EXPR_PROGRESS_FILE
 from paceline.air.metrics import flattened
 from paceline.run.callbacks import Row, RowLogger
 from paceline.run.loggers.append_file import LineFile
+from paceline.run.loggers.short_config import ShortConfigs
 from paceline.run.trial import Trial
 
 _NEVER_SPANS_LINES = frozenset({int, float, bool, type(None)})
@@ -26,9 +27,10 @@ class CSVLoggerCallback(RowLogger):
 
     def __init__(self) -> None:
         self._tables: dict[str, _CSVTable] = {}
+        self._short_configs = ShortConfigs()
 
     def log_rows(self, trial: Trial, rows: Sequence[Row]) -> None:
-        self._table(trial).append([_one_level(row) for row in rows])
+        self._table(trial).append([_one_level(row) for row in self._short_configs.rows(rows)])
 
     def rewind(self, trial: Trial, keep: int) -> int:
         return self._table(trial).truncate(keep)

@@ -13,6 +13,7 @@ import msgspec
 from paceline.air.constants import EXPR_PARAM_FILE, EXPR_RESULT_FILE
 from paceline.run.callbacks import Row, RowLogger
 from paceline.run.loggers.append_file import LineFile
+from paceline.run.loggers.short_config import ShortConfigs, shortened
 from paceline.run.trial import Trial
 from paceline.storage.files import storage_error, write_whole
 
@@ -30,15 +31,17 @@ class JsonLoggerCallback(RowLogger):
 
     def __init__(self) -> None:
         self._files: dict[str, LineFile] = {}
+        self._short_configs = ShortConfigs()
 
     def log_trial_start(self, trial: Trial) -> None:
         path = Path(trial.local_path, EXPR_PARAM_FILE)
         try:
-            write_whole(path, to_json(trial.config, indent=2) + b"\n")  # the journal has it on disk
+            write_whole(path, to_json(shortened(trial.config), indent=2) + b"\n")  # the journal has it on disk
         except OSError as error:
             raise storage_error(error, path, "writing the configuration") from error
 
     def log_rows(self, trial: Trial, rows: Sequence[Row]) -> None:
+        rows = self._short_configs.rows(rows)
         try:
             lines = _encode_lines(rows)
         except (TypeError, ValueError, OverflowError, RecursionError):

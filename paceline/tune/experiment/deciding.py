@@ -49,6 +49,13 @@ class Decisions:
             return self._pause(each, index)
         return Verdict.GO_ON
 
+    def after_earlier_row(self, each: TrialRun, index: int, row: dict[str, Any]) -> Decision:
+        """What shall become of a trial that does not run, by a row that an earlier driver did not come to decide on."""
+        each.seen = index
+        decision = self._rows.take(each, index, row, self._ask_scheduler)
+        each.trial.last_result = row
+        return decision
+
     def replay(self, each: TrialRun, row: dict[str, Any], decision: str | None, *, to_searcher: bool) -> bool:
         """Show a recorded row again; False if the scheduler decides otherwise now."""
         return self._rows.replay(each, row, decision, self._ask_scheduler, to_searcher=to_searcher)

@@ -16,7 +16,7 @@ from paceline.air.errors import ConfigError, SerializationError
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine
 from paceline.engine.devices import visible_gpus
-from paceline.run.run import Phase
+from paceline.run.run import INTERRUPT_WAIT_S, Phase
 from paceline.run.trial import Trial
 from paceline.storage.lock import RunLock
 from paceline.tune.experiment.audience import Audience
@@ -96,6 +96,7 @@ class Experiment:
         """When everything is to be stopped because its time is up."""
         self._stopping = False
         self._interrupted = False
+        self._time_to_stop_s = INTERRUPT_WAIT_S
         self._fatal: Exception | None = None
         self._asked_in_vain = False
         """The searcher had no suggestion; it is asked again when something has happened."""
@@ -177,7 +178,7 @@ class Experiment:
             built, each.building = each.building, None
             each.run = built.result()
             if self._stopping:
-                each.run.stop_gracefully(interrupted=self._interrupted)
+                each.run.stop_gracefully(interrupted=self._interrupted, within_s=self._time_to_stop_s)
 
     # -- starting trials ------------------------------------------------------------------
 
@@ -479,6 +480,8 @@ class Experiment:
         """No new trial; those that run end after their next report."""
         self._stopping = True
         self._interrupted = interrupted
+        if self.stopped_by_signal is None:  # nobody is there to press a key again
+            self._time_to_stop_s = self.plan.run_config.failure_config.stop_grace_s
         self._deadline = float("inf")
         for each in list(self.waiting.values()):
             if each.run is not None and not interrupted:
@@ -489,7 +492,7 @@ class Experiment:
                 each.due = 0.0
         for each in list(self._active):
             if each.run is not None:
-                each.run.stop_gracefully(interrupted=interrupted)
+                each.run.stop_gracefully(interrupted=interrupted, within_s=self._time_to_stop_s)
                 each.due = 0.0
 
     def _may_go_on(self) -> bool:

@@ -66,6 +66,8 @@ def make_plan(
         )
     if metric is None and scheduler.metric is not None:
         metric, mode = scheduler.metric, scheduler.mode
+    if scheduler.checkpoint_every() is not None:
+        kind.check_can_save(type(scheduler).__name__)
     searcher.set_seed(seed)
     scheduler.set_seed(seed)
     tune = dataclasses.replace(tune, metric=metric, mode=mode, reuse_actors=None)

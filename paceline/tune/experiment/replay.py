@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
 from paceline.air.result import Status
+from paceline.run.history import JournalHistory
 from paceline.run.trial_files import ending, state_records
 from paceline.storage.journal import read
 from paceline.storage.manifest import read_manifest
@@ -93,6 +94,8 @@ class Replay:
             experiment.controller.replaying = False
         for each in experiment.trials:
             self._settle(each)
+        for each in list(experiment.waiting.values()):
+            self._decide_late(each)
 
     def _take(self, record: Record) -> None:
         kind = record["kind"]
@@ -202,6 +205,24 @@ class Replay:
             if handover is not None and not _has_copy(each, str(handover.donor)):
                 each.change = handover
 
+    def _decide_late(self, each: TrialRun) -> None:
+        """Decide on rows of which the driver died before a decision was written down.
+
+        Those up to the newest checkpoint are not reported again when the trial goes on from there.
+        """
+        reached = _newest_checkpoint(each.directory) if each.has_files else 0
+        if reached <= each.seen or each.trial not in self._experiment.waiting:
+            return
+        rows = JournalHistory(RunDir(each.directory).journal).rows()[each.seen : reached]
+        with self._experiment.audience.guarded():
+            for index, row in enumerate(rows, each.seen + 1):
+                decision = self._experiment.decisions.after_earlier_row(each, index, row)
+                if decision == TrialScheduler.STOP:
+                    self._end_now(each, "finished")
+                    return
+                if isinstance(decision, Restart):
+                    self._experiment.change_waiting(each, decision)
+
     def _maybe_again(self, each: TrialRun) -> None:
         if not self._rules.errored and not self._rules.restart_errored:
             return
@@ -234,6 +255,17 @@ def _ending_of(directory: Path) -> Status | None:
     except (RestoreError, StorageError):
         return None
     return ending(records) or "unfinished"
+
+
+def _newest_checkpoint(directory: Path) -> int:
+    """The index of the row that the trial's newest checkpoint was reported with; 0 without one."""
+    run_dir = RunDir(directory)
+    iterations = {each["number"]: each["iteration"] for each in state_records(run_dir) if each["kind"] == "checkpoint"}
+    for number, path in run_dir.checkpoints():
+        if number not in iterations:  # the driver died before it was written down
+            with contextlib.suppress(CheckpointError):
+                iterations[number] = read_manifest(path).facts["iteration"]
+    return iterations[max(iterations)] if iterations else 0
 
 
 def _has_copy(each: TrialRun, donor: str) -> bool:

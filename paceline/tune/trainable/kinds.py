@@ -49,6 +49,9 @@ class TrainableKind(ABC):
     def resources(self, config: dict[str, Any]) -> PlacementGroupFactory:
         """What the trial with this configuration needs."""
 
+    def check_can_save(self, why: str) -> None:  # noqa: B027  (optional)
+        """Refuse a trainable of which it is known that it never saves a checkpoint, where `why` needs some."""
+
     def check_space(self, space: Mapping[str, Any]) -> None:  # noqa: B027  (optional)
         """Refuse a param_space that no trial could be made of."""
 
@@ -164,6 +167,10 @@ class ClassKind(_ProcessKind):
     def resources(self, config: dict[str, Any]) -> PlacementGroupFactory:
         asked = self._class.default_resource_request(config)
         return _ONE_CPU if asked is None else resources_for(asked, config)
+
+    def check_can_save(self, why: str) -> None:
+        if self._class.save_checkpoint is Trainable.save_checkpoint:
+            raise ConfigError(f"{why} hands checkpoints from trial to trial, but {self.name} has no save_checkpoint().")
 
     def check_run_config(self, run_config: RunConfig) -> None:
         checkpoints = run_config.checkpoint_config
