@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
 from paceline.air.result import Status
-from paceline.run.history import JournalHistory
+from paceline.run.history import JournalHistory, load_result
 from paceline.run.trial_files import ending, state_records
 from paceline.storage.journal import read
 from paceline.storage.manifest import read_manifest
@@ -194,6 +194,8 @@ class Replay:
             fetch_trial(each.trial, each.directory, self._filesystem)
         status = _ending_of(each.directory)
         each.has_files = status is not None
+        if each.has_files:  # others may want to go on from there
+            each.trial.checkpoint = load_result(each.trial.path, self._filesystem).checkpoint
         if each.number in self._stopped or status in ("finished", "failed"):
             self._end_now(each, "failed" if status == "failed" else "finished")
         elif not self._rules.unfinished:
