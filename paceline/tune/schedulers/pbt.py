@@ -203,9 +203,10 @@ class PopulationBasedTraining(TrialScheduler):
         donor = rng.choice(upper)
         if donor.checkpoint is None and not controller.replaying:
             self._warn_once(
+                "checkpoint",
                 f"{type(self).__name__}: {trial} should go on from the weights of {donor}, which has reported no "
                 "checkpoint; it goes on as it was. Report checkpoints: session.report(metrics, checkpoint=...), at "
-                "least once per perturbation_interval."
+                "least once per perturbation_interval.",
             )
             return None
         config = self._new_config(trial, donor, rng)
@@ -240,11 +241,14 @@ class PopulationBasedTraining(TrialScheduler):
                 f"{type(self).__name__} compares trials by {key!r}, which {trial} reported a row without. Report it "
                 f"in every row, or allow such rows with {type(self).__name__}(require_attrs=False)."
             )
+        self._warn_once(
+            str(key), f"{type(self).__name__}: {trial} reported a row without {key!r}, which is passed over."
+        )
         return self.CONTINUE
 
-    def _warn_once(self, message: str) -> None:
-        if "checkpoint" not in self._warned_of:
-            self._warned_of.add("checkpoint")
+    def _warn_once(self, about: str, message: str) -> None:
+        if about not in self._warned_of:
+            self._warned_of.add(about)
             warn_at_users_line(message)
 
     def _generator(self, purpose: str, number: int) -> random.Random:
