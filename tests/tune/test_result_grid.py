@@ -278,3 +278,12 @@ def test_trials_on_disk() -> None:
     assert grid.get_best_result(mode="max", scope="avg").path == str(outcomes[0].path)
     assert list(grid.get_dataframe(filter_metric="distance")["training_iteration"]) == [1, 2]
     assert grid[0].metrics_dataframe["distance"].tolist() == [0, 1, 2]
+
+
+def test_means_are_over_the_last_rows() -> None:
+    outcomes = Outcomes()
+    outcomes.add(losses(*[100.0] * 5, *[10.0] * 5, 1.0, 2.0, 3.0, 4.0, 5.0))
+    (outcome,) = outcomes.made
+    assert outcome.value("loss", "min", "last-5-avg") == 3.0
+    assert outcome.value("loss", "min", "last-10-avg") == 6.5
+    assert outcome.value("loss", "min", "avg") == 565 / 15

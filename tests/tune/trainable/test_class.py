@@ -223,3 +223,17 @@ def test_a_stopped_trial_whose_cleanup_fails_says_so() -> None:
 def test_after_a_good_end_a_failing_cleanup_is_an_error() -> None:
     result = run_trial(Untidy, {"last": 2}, raise_on_error=False)
     assert "OSError: not clean" in str(result.error)
+
+
+def test_a_row_that_was_saved_is_not_saved_again_at_the_end(tmp_path: Path) -> None:
+    class Noting(Counter):
+        def save_checkpoint(self, checkpoint_dir: str) -> Any:
+            with open(self.config["saved"], "a") as file:
+                file.write(f"{self.count} ")
+            return super().save_checkpoint(checkpoint_dir)
+
+    saving = CheckpointConfig(checkpoint_frequency=1, checkpoint_at_end=True)
+    config = {"saved": str(tmp_path / "saved")}
+    result = run_trial(Noting, config, stop={"training_iteration": 2}, checkpoint_config=saving)
+    assert (tmp_path / "saved").read_text().split() == ["1", "2"]
+    assert numbers(result) == [1, 2]

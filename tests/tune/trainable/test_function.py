@@ -126,6 +126,20 @@ def test_a_checkpoint_dir_after_the_last_report_belongs_to_that_row() -> None:
     assert result.checkpoint.iteration == 1
 
 
+def test_a_second_checkpoint_dir_for_the_last_row_is_not_lost_silently() -> None:
+    def train(config: dict[str, Any]) -> None:
+        with tune.checkpoint_dir(0) as directory:
+            Path(directory, "weights").write_text("reported")
+        tune.report(a=1)
+        with tune.checkpoint_dir(1) as directory:
+            Path(directory, "weights").write_text("too late")
+
+    result = run_trial(train)
+    assert result.checkpoint is not None
+    assert Path(str(result.checkpoint.path), "weights").read_text() == "reported"
+    assert any("belong to no row" in warning for warning in result.warnings)
+
+
 def test_a_row_has_one_checkpoint() -> None:
     def train(config: dict[str, Any]) -> None:
         with tune.checkpoint_dir(0):
