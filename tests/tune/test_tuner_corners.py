@@ -17,11 +17,16 @@ from paceline.air import FailureConfig, ScalingConfig, session
 from paceline.air.errors import RestoreError
 from paceline.data import from_items
 from paceline.data.preprocessor import Preprocessor
+from paceline.engine.choose import choose_engine
 from paceline.run.trial import Trial
+from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal, read
+from paceline.storage.lock import RunLock
 from paceline.testing.chaos import Marks
 from paceline.train import DataParallelTrainer
 from paceline.tune import TuneConfig, Tuner
+from paceline.tune.experiment.experiment import Experiment
+from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision
 from paceline.tune.search import Searcher
@@ -271,3 +276,20 @@ def test_values_have_the_same_types_after_a_restore(tmp_path: Path) -> None:
     repaired.touch()
     (result,) = Tuner.restore(grid.experiment_path, train, restart_errored=True).fit()
     assert result.metrics["config_text"] == repr({"layers": (1, 2), "sizes": {1: 2.5}, "shape": (5, 6)})
+
+
+def test_store_that_is_away_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = tuner(report_once, {}, storage_path=str(tmp_path / "here")).fit()
+    records = list(Path(grid.experiment_path).glob("experiment-*.jsonl"))
+    plan = Tuner.restore(grid.experiment_path, report_once)._restoration.plan  # type: ignore[union-attr]
+    identity = next(read(records[0]))["id"]
+    away = ExperimentPlace(Path(grid.experiment_path), "search", identity, "memory://bucket/search")
+    monkeypatch.setattr(FsspecFilesystem, "check", unreachable)
+    with pytest.raises(OSError, match="unreachable"):
+        Experiment(plan, choose_engine(None), away)
+    with RunLock(away.lock):
+        pass
+
+
+def unreachable(store: FsspecFilesystem) -> None:
+    raise OSError("unreachable")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from typing import Any, TypeVar
+from typing import Any
 
 from paceline.air.errors import ConfigError, SerializationError
 from paceline.air.result import Result, Status
@@ -37,8 +37,6 @@ from paceline.tune.schedulers.trial_scheduler import Restart
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.search.space import describe, evaluated_record, resolve, tag
 from paceline.tune.trial_outcome import TrialOutcome
-
-T = TypeVar("T")
 
 WAIT_S = 0.1
 """How long a step waits for news; reports, deaths and finished work end the wait at once."""
@@ -83,13 +81,13 @@ class Experiment:
         self._lock = RunLock(place.lock)
         self._lock.acquire()
         try:
+            self._remote = RemoteJournal(place, plan.run_config.storage_filesystem) if place.uri is not None else None
             self.journal = ExperimentJournal(place.journal, self.launcher.shared_sync)
         except BaseException:
             self._lock.release()
             raise
         self.decisions = Decisions(self)
         self.memory = Memory(place, plan.searcher, self.audience, self.journal)
-        self._remote = RemoteJournal(place, plan.run_config.storage_filesystem) if place.uri is not None else None
         self._active: dict[TrialRun, None] = {}
         """Those with processes, or that will have some in a moment."""
         self._deadline = float("inf")
