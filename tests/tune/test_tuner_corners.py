@@ -13,7 +13,7 @@ import pytest
 
 import paceline
 from paceline import tune
-from paceline.air import FailureConfig, ScalingConfig, session
+from paceline.air import Checkpoint, FailureConfig, ScalingConfig, session
 from paceline.air.errors import RestoreError
 from paceline.data import from_items
 from paceline.data.preprocessor import Preprocessor
@@ -28,7 +28,7 @@ from paceline.tune import TuneConfig, Tuner
 from paceline.tune.experiment.experiment import Experiment
 from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
-from paceline.tune.schedulers.trial_scheduler import Controller, Decision
+from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Restart
 from paceline.tune.search import Searcher
 from paceline.tune.stopper import Stopper
 from tests.tune.searching import column, tuner
@@ -293,3 +293,44 @@ def test_store_that_is_away_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.M
 
 def unreachable(store: FsspecFilesystem) -> None:
     raise OSError("unreachable")
+
+
+class HandsOver(AllWait):
+    """When all wait, the first takes over from the second; the driver breaks off before it is carried out."""
+
+    def choose_trial_to_run(self, controller: Controller) -> Trial | None:
+        return super().choose_trial_to_run(controller) if self._breaks_off else first_that_waits(controller)
+
+    def on_trial_result(self, controller: Controller, trial: Trial, result: Mapping[str, Any]) -> Decision:
+        return self.PAUSE if result["training_iteration"] == 1 else self.CONTINUE
+
+    def on_stall(self, controller: Controller) -> None:
+        if self._breaks_off:
+            taker, giver = controller.get_trials()
+            controller.restart_trial(taker, Restart({"train_loop_config": {"x": 3}}, giver))
+            raise RuntimeError("broken off")
+
+
+def first_that_waits(controller: Controller) -> Trial | None:
+    return next(iter(controller.waiting_trials()), None)
+
+
+def test_takeover_of_a_trial_with_datasets_survives_the_driver(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        checkpoint = session.get_checkpoint()
+        weights = checkpoint.to_dict()["weights"] if checkpoint else config["x"]
+        for _ in range(2 if checkpoint is None else 1):
+            saved = Checkpoint.from_dict({"weights": weights})
+            session.report({"loss": 1.0, "weights": weights, "x": config["x"]}, checkpoint=saved)
+
+    trainer = DataParallelTrainer(
+        train, scaling_config=ScalingConfig(num_workers=1), datasets={"train": from_items([{"a": 1}])}
+    )
+    space = {"train_loop_config": {"x": tune.grid_search([1, 2])}}
+    search = tuner(trainer, space, scheduler=HandsOver(True), storage_path=str(tmp_path), name="search")
+    with pytest.raises(RuntimeError, match="broken off"):
+        search.fit()
+    again = TuneConfig(scheduler=HandsOver(False))
+    grid = Tuner.restore(tmp_path / "search", trainer, tune_config=again).fit()
+    assert not grid.errors
+    assert [(result.metrics["x"], result.metrics["weights"]) for result in grid] == [(3, 2), (2, 2)]

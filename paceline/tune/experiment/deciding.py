@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from paceline.tune.experiment.experiment import Experiment
 
 
+_KNOWN = (TrialScheduler.CONTINUE, TrialScheduler.PAUSE, TrialScheduler.STOP, TrialScheduler.NOOP)
+MOST_WAITING = 16
+"""Trials whose processes wait inside report(); of further ones, those with a checkpoint of this very row end."""
+
+
 class Decisions:
     """Carries out what scheduler and stopper decide."""
 
@@ -39,7 +44,7 @@ class Decisions:
         if index <= each.seen:  # reported again after a retry
             return Verdict.GO_ON
         each.seen = index
-        self._warn_of_missing_metric(row)
+        self._note_metric(each, row)
         decision = self._rows.take(each, index, row, self._ask_scheduler)
         if isinstance(decision, Restart):
             return self._restart(each, decision)
@@ -52,6 +57,7 @@ class Decisions:
     def after_earlier_row(self, each: TrialRun, index: int, row: dict[str, Any]) -> Decision:
         """What shall become of a trial that does not run, by a row that an earlier driver did not come to decide on."""
         each.seen = index
+        self._note_metric(each, row)
         decision = self._rows.take(each, index, row, self._ask_scheduler)
         each.trial.last_result = row
         return decision
@@ -61,20 +67,40 @@ class Decisions:
         return self._rows.replay(each, row, decision, self._ask_scheduler, to_searcher=to_searcher)
 
     def _ask_scheduler(self, each: TrialRun, row: dict[str, Any]) -> Decision:
-        return self._plan.scheduler.on_trial_result(self._experiment.controller, each.trial, row)
+        decision = self._plan.scheduler.on_trial_result(self._experiment.controller, each.trial, row)
+        if not isinstance(decision, Restart) and decision not in _KNOWN:
+            raise ConfigError(
+                f"{type(self._plan.scheduler).__name__}.on_trial_result() returned {decision!r}: return one of "
+                f"TrialScheduler's {', '.join(_KNOWN)}, or a Restart."
+            )
+        return decision
 
-    def _warn_of_missing_metric(self, row: dict[str, Any]) -> None:
-        metric = self._plan.metric
-        if metric is not None and metric not in row and nested_get(row, metric) is None:
+    def _note_metric(self, each: TrialRun, row: dict[str, Any]) -> None:
+        """Remember what the trial is judged by: its last row need not say it again."""
+        for metric in self._plan.metrics:
+            value = nested_get(row, metric)
+            if value is not None:
+                each.judged_by[metric] = value
+            elif metric not in each.judged_by:
+                self._warn_of_missing_metric(metric, row)
+
+    def _warn_of_missing_metric(self, metric: str, row: dict[str, Any]) -> None:
+        if metric not in row:
             own = ", ".join(sorted(set(row) - AUTOFILLED_KEYS)) or "nothing"
             self._audience.warn_once(
                 f"metric={metric!r} of TuneConfig was not reported (there is: {own}). Such rows cannot be compared."
             )
 
     def _pause(self, each: TrialRun, index: int) -> Verdict:
-        """Give its resources to others. Its processes wait, or end if they can go on from this very row."""
+        """Give its resources to others. Its processes wait inside report(), where they are.
+
+        Where too many would wait, or where they hold cards that others need, they end, if they can go on from this
+        very row.
+        """
         run = _run_of(each)
         can_end = run.newest_checkpoint_iteration == index
+        crowded = self._experiment.runs_in_this_process or self._waiting_processes() >= MOST_WAITING
+        shall_end = can_end and (crowded or each.trial.resources.get("GPU", 0) > 0)
         if self._experiment.runs_in_this_process and not can_end:
             raise ConfigError(
                 f"{type(self._plan.scheduler).__name__} lets {each.trial} wait for others, but engine='inline' has "
@@ -85,10 +111,13 @@ class Decisions:
         self._experiment.give_back(each)
         self._experiment.waiting[each.trial] = each
         self._audience.trial_changed(each.trial)
-        if can_end:
+        if shall_end:
             run.between_attempts(Interlude(waits=True))
             return Verdict.STOP
         return Verdict.WAIT
+
+    def _waiting_processes(self) -> int:
+        return sum(1 for each in self._experiment.waiting.values() if each.run is not None and each.run.group)
 
     def _restart(self, each: TrialRun, restart: Restart) -> Verdict:
         if restart.resources is not None:
@@ -101,13 +130,8 @@ class Decisions:
         _run_of(each).between_attempts(interlude)
         return Verdict.STOP
 
-    def go_on_changed(self, each: TrialRun, restart: Restart) -> None:
+    def go_on_changed(self, each: TrialRun, run: Run, restart: Restart) -> None:
         """Let a trial that waits go on as the scheduler wants it."""
-        run = each.run
-        if run is None:  # its datasets are being prepared again after a restore, or it has failed
-            if restart.config is not None:
-                each.trial.config = restart.config
-            return
         interlude = self._interlude(each, restart)
         if interlude is None:
             run.resume()

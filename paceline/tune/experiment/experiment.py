@@ -175,6 +175,7 @@ class Experiment:
         if each.building.done():
             built, each.building = each.building, None
             each.run = built.result()
+            self._carry_out_change(each)
             if self._stopping:
                 each.run.stop_gracefully(interrupted=self._interrupted, within_s=self._time_to_stop_s)
 
@@ -241,7 +242,7 @@ class Experiment:
                 "dir": each.directory.name,
                 "tag": each.trial.experiment_tag,
                 "config": describe(each.trial.config),
-                "evaluated": evaluated_record(self.plan.space, evaluated),
+                "evaluated": evaluated_record(self.plan.space, each.trial.evaluated_params),
             },
         )
         self.journal.flush()  # before anything of the trial exists
@@ -293,14 +294,19 @@ class Experiment:
         self.audience.trial_changed(trial)
         self._active[each] = None
         each.due = 0.0
-        change, each.change = each.change, None
         was_restored = each.run is None
         if was_restored:
             self._make_run(each)
-        if change is not None:
-            self.decisions.go_on_changed(each, change)
+        if each.change is not None:
+            self._carry_out_change(each)
         elif each.run is not None and not was_restored:
             each.run.resume()
+
+    def _carry_out_change(self, each: TrialRun) -> None:
+        """Let a trial go on as the scheduler wants it, as soon as there is a run: datasets may have to be prepared."""
+        if each.run is not None and each.change is not None:
+            change, each.change = each.change, None
+            self.decisions.go_on_changed(each, each.run, change)
 
     def _make_run(self, each: TrialRun) -> None:
         try:
@@ -424,7 +430,7 @@ class Experiment:
         """A trial is over, well or not: write it down, then tell."""
         self.waiting.pop(each.trial, None)  # the process of a trial that waits can die, too
         metrics = {key: value for key, value in outcome.metrics.items() if key != "config"}
-        self.journal.trial_ended(each.number, outcome.status, metrics, str(outcome.error or ""))
+        self.journal.trial_ended(each.number, outcome.status, metrics, str(outcome.error or ""), each.judged_by)
         self.journal.flush()
         if self._remote is not None:
             self._remote.push()
@@ -447,7 +453,8 @@ class Experiment:
         self.audience.trial_changed(each.trial)
         with self.audience.guarded():
             if to_searcher and not each.was_told:
-                self.plan.searcher.on_trial_complete(each.trial.trial_id, outcome.metrics or None, error=failed)
+                last = {**each.judged_by, **outcome.metrics} if outcome.metrics else None
+                self.plan.searcher.on_trial_complete(each.trial.trial_id, last, error=failed)
             if failed:
                 self.plan.scheduler.on_trial_error(self.controller, each.trial)
             elif each.seen == 0 and not outcome.metrics:
