@@ -82,4 +82,5 @@ class SharedSync:
         for descriptor in to_close:
             with contextlib.suppress(OSError):  # its last content was flushed; nobody is left to be told
                 os.fdatasync(descriptor)
-            os.close(descriptor)
+            with contextlib.suppress(OSError):  # which a network file system may say here, and the others go on
+                os.close(descriptor)
