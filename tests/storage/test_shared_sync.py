@@ -86,7 +86,7 @@ def test_a_failed_sync_is_told_to_the_next_who_appends(tmp_path: Path, monkeypat
 def test_a_file_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path) -> None:
     shared = SharedSync()
     path = tmp_path / "file"
-    shared.take_over(-1)
+    shared.take_over(1_000_000)  # no such descriptor
     shared.take_over(os.open(path, os.O_WRONLY | os.O_CREAT))
     shared.close()
     assert str(path) not in open_files()
