@@ -8,7 +8,6 @@ from typing import Any
 
 from paceline.air.config import RunConfig
 from paceline.tune.schedulers.trial_scheduler import TrialScheduler
-from paceline.tune.search.basic_variant import BasicVariantGenerator
 from paceline.tune.search.paths import Found
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.trainable.kinds import TrainableKind
@@ -39,9 +38,10 @@ class Plan:
         return self.tune.mode if isinstance(self.tune.mode, str) else None
 
     @property
-    def samples_whole_space(self) -> bool:
-        """A suggestion is a complete configuration, not only what is searched."""
-        return isinstance(self.searcher, BasicVariantGenerator)
+    def metrics(self) -> list[str]:
+        """Everything that trials are judged by."""
+        metric = self.searcher.metric or self.tune.metric
+        return [metric] if isinstance(metric, str) else list(metric or [])
 
     @property
     def total(self) -> int | None:

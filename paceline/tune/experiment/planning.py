@@ -46,11 +46,16 @@ def make_plan(
     scheduler = _scheduler(tune.scheduler)
     metric, mode = tune.metric, tune.mode
     if not searcher.set_search_properties(metric, mode, dict(space), num_samples=tune.num_samples):  # type: ignore[arg-type]
+        if (metric, mode) in ((None, None), (searcher.metric, searcher.mode)):
+            raise ConfigError(
+                f"{type(searcher).__name__} has a space of its own, and param_space is one, too. Give the search space "
+                "in one place; constants may stay in param_space."
+            )
         raise ConfigError(
-            f"search_alg was made for metric={searcher.metric!r}, mode={searcher.mode!r} or with a space of its own, "
-            f"and TuneConfig says metric={metric!r}, mode={mode!r}. Say it in one place."
+            f"search_alg was made for metric={searcher.metric!r}, mode={searcher.mode!r}, and TuneConfig says "
+            f"metric={metric!r}, mode={mode!r}. Say it in one place."
         )
-    if metric is None and isinstance(searcher.metric, str) and isinstance(searcher.mode, str):
+    if metric is None and searcher.metric is not None:
         metric, mode = searcher.metric, searcher.mode
     one = (metric, mode) if isinstance(metric, str) and isinstance(mode, str | None) else (None, None)
     if isinstance(metric, list) and scheduler.needs_metric and scheduler.metric is None:

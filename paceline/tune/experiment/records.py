@@ -49,8 +49,13 @@ class ExperimentJournal:
     def event(self, kind: str, number: int, **facts: Any) -> None:
         self._append({"kind": kind, "n": number, **facts})
 
-    def trial_ended(self, number: int, status: str, metrics: Mapping[str, Any], error: str) -> None:
-        self._append({"kind": "end", "n": number, "status": status, "metrics": dict(metrics), "error": error})
+    def trial_ended(
+        self, number: int, status: str, metrics: Mapping[str, Any], error: str, judged_by: Mapping[str, Any]
+    ) -> None:
+        record = {"kind": "end", "n": number, "status": status, "metrics": dict(metrics), "error": error}
+        if not judged_by.keys() <= metrics.keys():  # said in an earlier row, or nested
+            record["judged_by"] = dict(judged_by)
+        self._append(record)
 
     def searcher_saved(self, number: int) -> None:
         self._append({"kind": "searcher", "saved": number})

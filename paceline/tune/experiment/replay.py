@@ -173,6 +173,7 @@ class Replay:
         experiment, trial = self._experiment, each.trial
         self._stopped.discard(each.number)
         self._ended[each.number] = record
+        each.judged_by.update(record.get("judged_by", {}))
         experiment.waiting.pop(trial, None)
         failed = record["status"] == "failed"
         trial.status = "ERROR" if failed else "TERMINATED"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from paceline.run.interlude import Donor
 from paceline.run.run import Run
@@ -33,6 +34,8 @@ class TrialRun:
     """The scheduler has given it other resources than its configuration asks for."""
     seen: int = 0
     """The last row that scheduler and searcher saw. A retry reports some rows again; they are not told twice."""
+    judged_by: dict[str, Any] = field(default_factory=dict)
+    """The last value of each metric that it is judged by."""
     has_files: bool = False
     """Its directory holds a run that can be continued."""
     change: Restart | None = None

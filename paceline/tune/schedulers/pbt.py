@@ -11,6 +11,8 @@ from typing import Any
 from paceline.air.checks import check_bool, is_number, warn_at_users_line
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
+from paceline.air.metrics import flattened
+from paceline.run.nested import nested_get
 from paceline.run.trial import Trial
 from paceline.tune.schedulers.pbt_explore import Mutations, check_mutations, copied, explored, filled
 from paceline.tune.schedulers.pbt_log import Takeover, plain, write_takeover
@@ -127,6 +129,8 @@ class PopulationBasedTraining(TrialScheduler):
         self._added += 1
         self._search_was_asked = False
         trial.config = filled(trial.config, self._mutations, self._generator("start", self._added))
+        searched = {name: nested_get(trial.config, name) for name in flattened(self._mutations)}
+        trial.evaluated_params = {**searched, **trial.evaluated_params}
         self._members[trial] = Member()
 
     def on_trial_result(self, controller: Controller, trial: Trial, result: Row) -> Decision:
