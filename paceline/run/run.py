@@ -77,6 +77,8 @@ class Run:
         self._embedding = embedding
         self.phase = Phase.STARTING
         self.result: Result | None = None
+        self.is_over = False
+        """The training has ended well; what remains is the end of its processes."""
         self.stopped_by_signal: int | None = None
         self._stop_wanted = False
         self._time_to_stop_s = INTERRUPT_WAIT_S
@@ -461,6 +463,7 @@ class Run:
         clean = not attempt.running and not attempt.failures
         end = attempt.finish if clean else attempt.stop
         self.phase = Phase.ENDING
+        self.is_over = self._interlude is None
         self._work.begin(end, partial(self._workers_ended, attempt, flow))
 
     def _workers_ended(self, attempt: Attempt, flow: ReportFlow, warnings: list[str]) -> None:

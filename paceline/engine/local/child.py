@@ -115,9 +115,7 @@ def _enter_surroundings(request: messages.Spawn) -> None:
     """Log, environment, directory, umask: everything that an exec keeps."""
     around = request.surroundings
     os.umask(around.umask)
-    if os.path.dirname(around.log_path):
-        os.makedirs(os.path.dirname(around.log_path), exist_ok=True)
-    log_fd = os.open(around.log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    log_fd = _open_log(around.log_path)
     os.dup2(log_fd, 1)
     os.dup2(log_fd, 2)
     os.close(log_fd)
@@ -125,8 +123,20 @@ def _enter_surroundings(request: messages.Spawn) -> None:
     if request.threads is not None:
         for name in thread_pools.VARIABLES:
             os.environ.setdefault(name, str(request.threads))
-    os.makedirs(around.cwd, exist_ok=True)
-    os.chdir(around.cwd)
+    try:
+        os.chdir(around.cwd)
+    except FileNotFoundError:
+        os.makedirs(around.cwd, exist_ok=True)
+        os.chdir(around.cwd)
+
+
+def _open_log(path: bytes) -> int:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, 0o600)
 
 
 def _replace_interpreter(request: messages.Spawn, channel_fd: int) -> NoReturn:
