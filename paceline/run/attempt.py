@@ -12,7 +12,7 @@ import msgspec
 
 from paceline.air import faults
 from paceline.air.config import ScalingConfig
-from paceline.air.errors import WorkerFailure
+from paceline.air.errors import SerializationError, WorkerFailure
 from paceline.engine.base import (
     Engine,
     Message,
@@ -229,4 +229,10 @@ def modules_to_preload(config: BackendConfig, *, with_data: bool = False) -> tup
 
 def pickled_task(spec: RunSpec, datasets: bytes | None = None, preprocessor: Any = None) -> bytes:
     """The train function ready to travel; refused here, before any worker starts, if it cannot."""
-    return dumps(TrainTask(spec.train, datasets, preprocessor), "train_loop_per_worker")
+    task = TrainTask(spec.train, datasets, preprocessor)
+    if spec.place is None:
+        return dumps(task, "train_loop_per_worker")
+    try:
+        return dumps(task, "trial")
+    except SerializationError as error:  # a search has the configuration from its user's param_space
+        raise SerializationError(str(error).replace("trial.train.config", "param_space")) from None

@@ -34,9 +34,9 @@ class BackgroundWork:
             self._future = self._afterwards = None
             afterwards(future.result())
 
-    def wait(self) -> None:
+    def wait(self, timeout: float | None = None) -> None:
         """Let the work end, and drop what it brought. Workers that come up cannot be ended before they are there."""
         future, self._future = self._future, None
         if future is not None:
             with contextlib.suppress(Exception):
-                future.result()
+                future.result(timeout)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -82,8 +81,8 @@ class CheckpointKeeper:
     _remote_deletions: dict[int, Future[None]] = field(default_factory=dict)
     _given_up: bool = False
     _damaged: list[str] = field(default_factory=list)
-    _pinned: Counter[int] = field(default_factory=Counter)
-    """Numbers of checkpoints that another run is copying."""
+    _pinned: set[tuple[int, object]] = field(default_factory=set)
+    """Numbers of checkpoints that another run is copying, in a thread of its own, each with a token."""
     _warned_of_score: bool = False
     _told: set[str] = field(default_factory=set)
 
@@ -158,12 +157,9 @@ class CheckpointKeeper:
 
     def pin(self, number: int) -> Callable[[], None]:
         """Keep a checkpoint until the function that is returned has been called."""
-        self._pinned[number] += 1
-
-        def release() -> None:
-            self._pinned[number] -= 1
-
-        return release
+        pin = (number, object())
+        self._pinned.add(pin)
+        return partial(self._pinned.discard, pin)
 
     def commit_in_memory(
         self,
@@ -219,7 +215,7 @@ class CheckpointKeeper:
         if not self.config.num_to_keep or not self.committed:
             return
         numbers = {kept.number for kept in best(self.config, self.committed)} | {self.committed[-1].number}
-        numbers.update(number for number, holders in self._pinned.items() if holders)
+        numbers.update(number for number, _ in list(self._pinned))
         for index in set(reached):
             numbers.update([kept.number for kept in self.committed if kept.iteration <= index][-1:])
         gone = [kept for kept in self.committed if kept.number not in numbers]

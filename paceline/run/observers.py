@@ -132,6 +132,11 @@ class Observers:
                 self._progress.output(rank, text)
         self._progress.tick()
 
+    def write_out(self) -> None:
+        """The loggers' files are complete: nobody comes back to a run whose journal says that it has ended."""
+        self.catch_up()
+        self._callbacks.flush()
+
     def warn(self, text: str) -> None:
         self.warnings.append(text)
         self._progress.warning(text)

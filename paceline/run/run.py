@@ -57,6 +57,10 @@ INTERRUPT_WAIT_S = 30.0
 """How long an interrupted run waits for its ranks to reach their next report."""
 
 
+BREAK_OFF_WAIT_S = 2.0
+"""How long the end of everything waits for workers that are coming up; they end by themselves afterwards."""
+
+
 class Phase(enum.Enum):
     """Where a run is between two steps."""
 
@@ -219,7 +223,7 @@ class Run:
         it can be continued. Ranks that do not report within `within_s` seconds are ended without.
         """
         self._time_to_stop_s = within_s
-        self._interlude = None
+        self._drop_interlude()
         self._stop_wanted = True
         self._interrupted = self._interrupted or interrupted
         if self.phase is Phase.RUNNING and self._flow is not None:
@@ -258,12 +262,17 @@ class Run:
 
     def end_waiting(self) -> None:
         """End a run that waits: no further step is taken, not even by a retry if its workers have just died."""
-        self._interlude = None
+        self._drop_interlude()
         self._stop_wanted = True
         if self.phase is Phase.SUSPENDED:
             self._finish("finished")
         elif self._flow is not None:
             self._flow.release(stop=True)
+
+    def _drop_interlude(self) -> None:
+        interlude, self._interlude = self._interlude, None
+        if interlude is not None and interlude.donor is not None:
+            interlude.donor.release()
 
     def hold_newest_checkpoint(self) -> tuple[Checkpoint, dict[str, Any], Callable[[], None]] | None:
         """The newest checkpoint with its row, kept until the function is called; None without one on disk."""
@@ -334,6 +343,8 @@ class Run:
         except (EngineError, WorkerError) as error:
             return root_cause.startup_failure(error)
         attempt.warmup_s = time.monotonic() - began
+        if self._broken_off:  # meanwhile, and nobody waited for this
+            attempt.stop(grace=0.0)
         return attempt
 
     def _make_changes(self) -> None:
@@ -555,7 +566,7 @@ class Run:
         if os.getpid() != self._pid:
             return
         self._broken_off = True
-        self._work.wait()
+        self._work.wait(BREAK_OFF_WAIT_S)
         if self.result is None:
             with contextlib.suppress(Exception):
                 self._wind_up()
@@ -574,6 +585,7 @@ class Run:
             vars(error)["result"] = result
             text = str(error) if isinstance(error, TrainingFailedError) else f"{type(error).__name__}: {error}"
             write_durably(self._run_dir.error_txt, text.encode("utf-8", "backslashreplace") + b"\n")
+        self._observers.write_out()
         end = {"kind": "end", "status": status, "message": str(error or ""), "time": time.time()}
         self._journal.append(end, finite=False)
         self._write_down()

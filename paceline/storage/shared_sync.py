@@ -61,9 +61,10 @@ class SharedSync:
 
     def _start(self) -> None:
         self._wanted.set()
-        if self._thread is None and not self._closing.is_set():
-            self._thread = threading.Thread(target=self._serve, name="paceline-sync", daemon=True)
-            self._thread.start()
+        with self._lock:
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._serve, name="paceline-sync", daemon=True)
+                self._thread.start()
 
     def _serve(self) -> None:
         while not self._closing.is_set():

@@ -156,6 +156,10 @@ class TrialObservers(Observers):
         with self._audience.guarded():
             super().catch_up()
 
+    def write_out(self) -> None:
+        with self._audience.guarded():
+            super().write_out()
+
     def finished(self, result: Result, iteration: int) -> None:
         with self._audience.guarded():
             super().finished(result, iteration)

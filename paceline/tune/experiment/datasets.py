@@ -20,7 +20,7 @@ class SharedDatasets:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._prepared: dict[Any, tuple[RunSpec, RunData]] = {}
+        self._prepared: dict[Any, tuple[RunSpec, RunData | Exception]] = {}
 
     def prepared(self, spec: RunSpec) -> RunData | None:
         """The run's datasets, prepared now or for a run that had the very same ones; None for a run without."""
@@ -32,8 +32,19 @@ class SharedDatasets:
                 while len(self._prepared) >= _MOST_KEPT:
                     self._prepared.pop(next(iter(self._prepared)))
                 own = dataclasses.replace(spec, ingest=_with_own_preprocessor(spec.ingest))
-                self._prepared[key] = (spec, RunData.prepared(own))  # with its owner: the key goes by identity
-            return self._prepared[key][1]
+                self._prepared[key] = (spec, _tried(own))  # with its owner: the key goes by identity
+            prepared = self._prepared[key][1]
+            if isinstance(prepared, Exception):
+                raise prepared
+            return prepared
+
+
+def _tried(spec: RunSpec) -> RunData | Exception:
+    """What cannot be prepared for one trial cannot be prepared for the next: it is not tried again."""
+    try:
+        return RunData.prepared(spec)
+    except Exception as error:
+        return error
 
 
 def _with_own_preprocessor(ingest: Ingest) -> Ingest:

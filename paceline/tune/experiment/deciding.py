@@ -42,7 +42,7 @@ class Decisions:
 
     def after_row(self, each: TrialRun, index: int, row: dict[str, Any]) -> Verdict:
         if index <= each.seen:  # reported again after a retry
-            return Verdict.GO_ON
+            return Verdict.STOP if self._rows.stops_again(each, index, row) else Verdict.GO_ON
         each.seen = index
         self._note_metric(each, row)
         decision = self._rows.take(each, index, row, self._ask_scheduler)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+from concurrent.futures import Future
 from typing import Any
 
-from paceline.air.errors import ConfigError, SerializationError
+from paceline.air.errors import ConfigError, DataError, SerializationError
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine
 from paceline.engine.devices import visible_gpus
-from paceline.run.run import INTERRUPT_WAIT_S, Phase
+from paceline.run.run import INTERRUPT_WAIT_S, Phase, Run
 from paceline.run.trial import Trial
 from paceline.storage.lock import RunLock
 from paceline.tune.experiment.audience import Audience
@@ -40,6 +41,8 @@ from paceline.tune.trial_outcome import TrialOutcome
 
 WAIT_S = 0.1
 """How long a step waits for news; reports, deaths and finished work end the wait at once."""
+TRIALS_IN_VAIN = 10
+"""Failures after which a search without end is given up, if no trial has reported anything."""
 STEP_EVERY_S = 0.2
 """How often a run is stepped even though nothing happens, so that it can look at its clocks."""
 
@@ -162,12 +165,14 @@ class Experiment:
         except Exception as error:
             if self.audience.user_error is not None:
                 raise self.audience.user_error from None
+            if self._concerns_all_trials(error):
+                raise
             self._break_off_trial(each, error)
             return
         if run.done:
             assert run.result is not None
             self._run_ended(each, run.result)
-        elif run.is_over and not each.trial.resources.get("GPU"):
+        elif run.is_over and self.plan.learns_nothing and not each.trial.resources.get("GPU"):
             self.give_back(each)  # processes that only have to end need no CPU; the memory of a card they do hold
         elif run.phase is Phase.SUSPENDED:
             self._active.pop(each, None)
@@ -204,6 +209,10 @@ class Experiment:
             return len(self._active)
         return sum(1 for each in self._active if each.grant is not None)
 
+    def _is_busy(self) -> bool:
+        """Whether some trial is at work, or ending: its end may change what the scheduler and the searcher want."""
+        return any(each.trial not in self.waiting for each in self._active)
+
     @property
     def runs_in_this_process(self) -> bool:
         """Then there is room for one worker, which nobody can wait beside."""
@@ -212,7 +221,9 @@ class Experiment:
     def _most_at_once(self) -> int:
         if self.runs_in_this_process:
             return 1
-        return self.plan.tune.max_concurrent_trials or 1_000_000
+        # Trials that ask for nothing, or for very little, would all start at once.
+        sensible = max(16, int(8 * self.ledger.total.get("CPU", 1.0)))
+        return self.plan.tune.max_concurrent_trials or sensible
 
     def _create_trial(self) -> bool:
         """Ask the searcher for a trial; False if there is none to be had now."""
@@ -313,14 +324,16 @@ class Experiment:
     def _make_run(self, each: TrialRun) -> None:
         try:
             self.launcher.make_run(each, self.decisions.after_row, self.decisions.may_decide)
-        except (ConfigError, SerializationError) as error:
-            if not any(other.has_files or other.outcome for other in self.trials):
-                raise  # it is the trainable, not this one configuration
-            self._break_off_trial(each, error)
         except Exception as error:
-            if self.audience.user_error is not None:
+            if self.audience.user_error is not None or self._concerns_all_trials(error):
                 raise
             self._break_off_trial(each, error)
+
+    def _concerns_all_trials(self, error: Exception) -> bool:
+        """Whether it is the trainable or its data that is wrong, not this one configuration."""
+        if not isinstance(error, ConfigError | SerializationError | DataError):
+            return False
+        return not any(other.has_files or other.outcome for other in self.trials)
 
     # -- what the scheduler does to trials that wait --------------------------------------
 
@@ -363,13 +376,13 @@ class Experiment:
         A searcher may wait for trials that wait themselves, and a trial that was chosen by nobody keeps others from
         being created: the end of all that wait is the only way on.
         """
-        if self._running_count() or self._stopping or not self.waiting:
+        if self._is_busy() or self._stopping or not self.waiting:
             return
         self.journal.stall()
         with self.audience.guarded():
             self.plan.scheduler.on_stall(self.controller)
             chosen = self.plan.scheduler.choose_trial_to_run(self.controller)
-        if chosen is None and self.waiting and not self._running_count():
+        if chosen is None and self.waiting and not self._is_busy():
             stuck = ", ".join(str(trial) for trial in list(self.waiting)[:3])
             self.audience.warn_once(f"The scheduler lets no trial go on; {stuck} and others are ended as they are.")
             for each in list(self.waiting.values()):
@@ -438,10 +451,22 @@ class Experiment:
             self._remote.push()
         self.tell_end(each, outcome)
         self.memory.keep()
+        self._give_up_if_nothing_works()
         fail_fast = self.plan.run_config.failure_config.fail_fast
         if outcome.error is not None and fail_fast and not self._stopping:
             if fail_fast == "raise" and isinstance(outcome.error, Exception):
                 self._fatal = outcome.error
+            self._stop_everything(interrupted=True)
+
+    def _give_up_if_nothing_works(self) -> None:
+        """A search without end of which no trial has ever reported anything would fail for ever."""
+        if self.plan.tune.num_samples != -1 or len(self.trials) < TRIALS_IN_VAIN or self._stopping:
+            return
+        ended = [each.outcome for each in self.trials[: 2 * TRIALS_IN_VAIN] if each.outcome is not None]
+        if len(ended) >= TRIALS_IN_VAIN and all(outcome.error and not outcome.metrics for outcome in ended):
+            self.audience.progress.warning(
+                f"The first {len(ended)} trials failed before they had reported anything: the search is given up."
+            )
             self._stop_everything(interrupted=True)
 
     def tell_end(self, each: TrialRun, outcome: TrialOutcome, *, to_searcher: bool = True) -> None:
@@ -520,7 +545,8 @@ class Experiment:
 
     def _how_to_restore(self) -> str:
         failed = any(each.outcome is not None and each.outcome.error is not None for each in self.trials)
-        if not self._interrupted and not failed:
+        nothing_ran = not any(each.has_files for each in self.trials)
+        if nothing_ran or (not self._interrupted and not failed):
             return ""
         errored = ", resume_errored=True" if failed else ""
         return f"Tuner.restore({self.place.shown!r}, trainable=...{errored}).fit()"
@@ -535,10 +561,10 @@ class Experiment:
         """The driver itself was interrupted, or code of the user's failed: end everything, keep what was reached."""
         self._stopping = True
         self._interrupted = True
+        self.launcher.cancel()
         for each in self.trials:
             if each.building is not None:
-                with contextlib.suppress(Exception):
-                    each.run = each.building.result()
+                each.building.add_done_callback(_close_built_run)
                 each.building = None
             if each.run is not None:
                 each.run.break_off("interrupted")
@@ -572,6 +598,12 @@ class Experiment:
         remote.close()
         if remote.problem:
             self.audience.progress.warning(remote.problem)
+
+
+def _close_built_run(building: Future[Run]) -> None:
+    """Nobody waits for it any more: its files are given back."""
+    if not building.cancelled() and building.exception() is None:
+        building.result().close()
 
 
 def _unfinished(each: TrialRun) -> TrialOutcome:

@@ -43,6 +43,7 @@ class Launcher:
         self._audience = audience
         self._datasets = SharedDatasets()
         self._background: DaemonPool | None = None
+        self._cancelled = False
         self.shared_sync = SharedSync()
 
     def request(self, config: dict[str, Any]) -> Request:
@@ -83,10 +84,10 @@ class Launcher:
         )
 
     def make_run(self, each: TrialRun, decide: Decide, may_decide: bool) -> None:
-        """Give the trial its run; in the background where datasets have to be prepared for it."""
+        """Give the trial its run; in the background where datasets are prepared for it or a remote store is asked."""
         spec = self.spec(each)
         build = partial(self._build, each, spec, partial(decide, each), may_decide)
-        if spec.ingest is None:
+        if spec.ingest is None and self._place.uri is None:
             each.run = build()
         else:
             each.building = self.in_background(build)
@@ -108,7 +109,13 @@ class Launcher:
         future.add_done_callback(lambda _future: self._engine.wake())
         return future
 
+    def cancel(self) -> None:
+        """Begin nothing more, and do not wait for what has begun."""
+        self._cancelled = True
+        if self._background is not None:
+            self._background.cancel()
+
     def close(self) -> None:
         if self._background is not None:
-            self._background.close()
+            self._background.close(wait=not self._cancelled)
         self.shared_sync.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.air.config import RunConfig
 from paceline.tune.schedulers.trial_scheduler import TrialScheduler
+from paceline.tune.search.basic_variant import BasicVariantGenerator
 from paceline.tune.search.paths import Found
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.trainable.kinds import TrainableKind
@@ -42,6 +43,11 @@ class Plan:
         """Everything that trials are judged by."""
         metric = self.searcher.metric or self.tune.metric
         return [metric] if isinstance(metric, str) else list(metric or [])
+
+    @property
+    def learns_nothing(self) -> bool:
+        """The next suggestion does not depend on the results so far."""
+        return isinstance(self.searcher, BasicVariantGenerator)
 
     @property
     def total(self) -> int | None:

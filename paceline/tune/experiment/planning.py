@@ -90,8 +90,12 @@ def _searcher(given: Searcher | str | None) -> Searcher:
             f"This {type(searcher).__name__} has searched already and knows another experiment's trials: make a new "
             "one. To go on with the earlier experiment use Tuner.restore()."
         )
-    vars(searcher)[_USED] = True
     return searcher
+
+
+def mark_as_used(plan: Plan) -> None:
+    """The searcher knows an experiment from now on."""
+    vars(plan.searcher)[_USED] = True
 
 
 def _scheduler(given: TrialScheduler | str | None) -> TrialScheduler:

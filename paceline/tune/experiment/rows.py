@@ -53,6 +53,14 @@ class RowRecorder:
             self._journal.row(each.number, index, {}, name)
         return decision
 
+    def stops_again(self, each: TrialRun, index: int, row: Row) -> bool:
+        """Whether a row that a retry reports again fulfils the stop criterion now. Only stoppers that look at one row
+        at a time are asked: others have counted it already."""
+        if self._stopper is None or self._stopper_remembers or not self._stopper(each.trial.trial_id, row):
+            return False
+        self._journal.row(each.number, index, {}, TrialScheduler.STOP)
+        return True
+
     def _decision(self, each: TrialRun, row: Row, ask_scheduler: Callable[[TrialRun, Row], Decision]) -> Decision:
         stops = self._stopper is not None and self._stopper(each.trial.trial_id, row)
         if self._searcher_listens:
