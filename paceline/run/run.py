@@ -19,9 +19,7 @@ from typing import Any
 from paceline.air import faults
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import (
-    AttemptFailure,
     EngineError,
-    RestoreError,
     TrainingFailedError,
     WorkerError,
     WorkerFailure,
@@ -31,15 +29,16 @@ from paceline.engine.base import Engine, WorkerGroup
 from paceline.run import root_cause, trial_files
 from paceline.run.attempt import Attempt, pickled_task
 from paceline.run.background_work import BackgroundWork
-from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.data import RunData
 from paceline.run.embedding import ALONE, Embedding
-from paceline.run.failure_policy import GiveUp, decide
+from paceline.run.failure_policy import GiveUp
+from paceline.run.failures_so_far import FailuresSoFar, closing_warnings, failure_of, failure_record
 from paceline.run.hang_watch import HangWatch, stacks_text
-from paceline.run.history import JournalHistory, filler_of, lost_row
+from paceline.run.history import JournalHistory, filler_of
 from paceline.run.interlude import Interlude
 from paceline.run.report_flow import Problem, ReportFlow
 from paceline.run.rows import RowFiller
+from paceline.run.setting_up import make_keeper, make_trial
 from paceline.run.spec import RunSpec
 from paceline.run.start_point import (
     StartPoint,
@@ -48,7 +47,6 @@ from paceline.run.start_point import (
     from_own_checkpoint,
     session_setup,
 )
-from paceline.run.trial import Trial
 from paceline.storage.files import write_durably
 
 POLL_S = 0.2
@@ -103,8 +101,10 @@ class Run:
         try:
             self._run_dir, self._journal = self._files.run_dir, self._files.journal
             self._history = JournalHistory(self._run_dir.journal)
-            self._keeper = self._make_keeper()
-            self._observers = embedding.observe(spec.run_config, self._make_trial(), self._run_dir, spec.world_size)
+            self._keeper = make_keeper(spec, self._files)
+            self._observers = embedding.observe(
+                spec.run_config, make_trial(spec, self._files), self._run_dir, spec.world_size
+            )
         except BaseException:
             self._files.close()
             raise
@@ -112,8 +112,7 @@ class Run:
         self._attempt: Attempt | None = None
         self._flow: ReportFlow | None = None
         self._attempts = self._files.attempts_so_far
-        self._failures: list[AttemptFailure] = []
-        self._without_progress = 0
+        self._failures = FailuresSoFar()
         self._not_before = 0.0
         self._deadline = float("inf")
         """When workers that were asked to end are killed."""
@@ -126,37 +125,6 @@ class Run:
         self._reached = self._files.last_row
         """The index of the row at which the last attempt ended."""
         self._respecified = False
-
-    def _make_keeper(self) -> CheckpointKeeper:
-        config = self.spec.run_config.checkpoint_config
-        keeper = CheckpointKeeper(config, self._run_dir, self._journal, self._files.mirror)
-        if self._files.records:
-            if self._files.kept_in_memory and self._files.ended_as != "finished":
-                raise RestoreError(
-                    "This run kept its checkpoints in memory only (num_to_keep=0); they went with its driver. "
-                    "Start it anew, and give num_to_keep another value to be able to restore."
-                )
-            keeper.load(self._files.records)
-            lost = lost_row(self._run_dir, keeper.newest, self._files.last_row)
-            if lost is not None:
-                self._journal.append(lost, finite=False)
-                self._journal.sync()
-        if keeper.next_number == 0 and self.spec.resume_from is not None:
-            keeper.continue_after(self.spec.resume_from)
-        return keeper
-
-    def _make_trial(self) -> Trial:
-        identity = self._files.identity
-        return Trial(
-            trial_id=identity.trial_id,
-            trainable_name=self.spec.trainer_name,
-            local_path=str(self._run_dir.root),
-            experiment_id=identity.experiment_id,
-            experiment_name=self._files.experiment_name,
-            experiment_tag=identity.experiment_tag,
-            config=dict(self.spec.config),
-            evaluated_params=dict(self.spec.evaluated),
-        )
 
     # -- the loop's view ------------------------------------------------------------------
 
@@ -446,7 +414,7 @@ class Run:
     def _end_if_over(self, attempt: Attempt, flow: ReportFlow) -> None:
         stopping = flow.stop_index is not None or flow.holding
         if flow.problem is not None:
-            self._attempt_failed(attempt, [self._as_failure(flow.problem)])
+            self._attempt_failed(attempt, [failure_of(flow.problem, self._run_dir)])
         elif not attempt.running and not flow.commits_under_way:
             if attempt.failures and not stopping:
                 self._attempt_failed(attempt, attempt.failures)
@@ -460,16 +428,6 @@ class Run:
             self._observers.warn("Workers did not end within their grace period and were killed.")
             self._attempt_succeeded(attempt, flow)
 
-    def _as_failure(self, problem: Problem) -> WorkerFailure:
-        return WorkerFailure(
-            rank=problem.rank,
-            kind=problem.kind,
-            message=problem.message,
-            time_ns=time.monotonic_ns(),
-            traceback=problem.details,
-            log_path=str(self._run_dir.log(problem.rank)),
-        )
-
     def _attempt_succeeded(self, attempt: Attempt, flow: ReportFlow) -> None:
         clean = not attempt.running and not attempt.failures
         end = attempt.finish if clean else attempt.stop
@@ -479,14 +437,7 @@ class Run:
 
     def _workers_ended(self, attempt: Attempt, flow: ReportFlow, warnings: list[str]) -> None:
         warnings += self._wind_up()
-        warnings += [f"rank {each.rank} failed while stopping: {each.message}" for each in attempt.failures]
-        if flow.alignment.only_rank_zero_reported:
-            warnings.append("Only rank 0 called report(); its rows are the result.")
-        if flow.alignment.lost_checkpoints:
-            warnings.append(
-                "Checkpoints were reported by other ranks but not by rank 0: only rank 0's are kept "
-                "(CheckpointConfig(keep_all_ranks=True) keeps every rank's files)."
-            )
+        warnings += closing_warnings(attempt, flow)
         for warning in warnings:
             self._observers.warn(warning)
         self._reached = flow.alignment.last_index[0]
@@ -514,28 +465,15 @@ class Run:
     def _failed(self, attempt: Attempt, failures: list[WorkerFailure]) -> None:
         waits = self._flow is not None and self._flow.waits
         self._wind_up()
-        failure = root_cause.attempt_failure(attempt.number, failures)
-        cause = failure.root_cause
-        self._failures.append(failure)
         made_progress = self._keeper.newest is not self._newest_before
-        self._without_progress = 1 if made_progress else self._without_progress + 1
-        self._journal.append(
-            {
-                "kind": "failure",
-                "attempt": attempt.number,
-                "rank": cause.rank,
-                "cause": cause.kind,
-                "message": cause.message,
-                "traceback": cause.traceback,
-            },
-            finite=False,
-        )
+        failure = self._failures.add(attempt.number, failures, made_progress=made_progress)
+        self._journal.append(failure_record(failure), finite=False)
         self._write_down()
-        decision = decide(self.spec.run_config.failure_config, self._failures, self._without_progress)
+        decision, cause = self._failures.decide(self.spec.run_config.failure_config), failure.root_cause
         gives_up = isinstance(decision, GiveUp) or self.stopped_by_signal is not None or self._stop_wanted
         self._observers.attempt_failed(f"rank {cause.rank}: {cause.message}", retry=not gives_up)
         if isinstance(decision, GiveUp):
-            self._finish("failed", self._final_error(decision.reason))
+            self._finish("failed", self._failures.final_error(decision.reason))
         elif gives_up:
             self._finish(self._status_of_a_good_end)
         else:
@@ -552,11 +490,6 @@ class Run:
         rows = self._history.rows()
         self._observers.last_row = rows[-1] if rows else None
         self._rank_metrics = self._history.last_rank_metrics()
-
-    def _final_error(self, reason: str) -> TrainingFailedError:
-        error = TrainingFailedError(root_cause.describe(self._failures, reason), failures=tuple(self._failures))
-        error.__cause__ = root_cause.cause_exception(self._failures[-1].root_cause)
-        return error
 
     def break_off(self, status: Status, error: Exception | None = None) -> None:
         """The driver itself was interrupted, or something in it failed: end the workers, keep what was reached.

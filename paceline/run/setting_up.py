@@ -1,0 +1,43 @@
+"""What a run is made of before its first attempt: the keeper of its checkpoints, and the view that observers get."""
+
+from __future__ import annotations
+
+from paceline.air.errors import RestoreError
+from paceline.run.checkpoint_keeper import CheckpointKeeper
+from paceline.run.history import lost_row
+from paceline.run.spec import RunSpec
+from paceline.run.trial import Trial
+from paceline.run.trial_files import TrialFiles
+
+
+def make_keeper(spec: RunSpec, files: TrialFiles) -> CheckpointKeeper:
+    """With the checkpoints of an earlier driver, if the run is continued."""
+    keeper = CheckpointKeeper(spec.run_config.checkpoint_config, files.run_dir, files.journal, files.mirror)
+    if files.records:
+        if files.kept_in_memory and files.ended_as != "finished":
+            raise RestoreError(
+                "This run kept its checkpoints in memory only (num_to_keep=0); they went with its driver. "
+                "Start it anew, and give num_to_keep another value to be able to restore."
+            )
+        keeper.load(files.records)
+        lost = lost_row(files.run_dir, keeper.newest, files.last_row)
+        if lost is not None:
+            files.journal.append(lost, finite=False)
+            files.journal.sync()
+    if keeper.next_number == 0 and spec.resume_from is not None:
+        keeper.continue_after(spec.resume_from)
+    return keeper
+
+
+def make_trial(spec: RunSpec, files: TrialFiles) -> Trial:
+    identity = files.identity
+    return Trial(
+        trial_id=identity.trial_id,
+        trainable_name=spec.trainer_name,
+        local_path=str(files.run_dir.root),
+        experiment_id=identity.experiment_id,
+        experiment_name=files.experiment_name,
+        experiment_tag=identity.experiment_tag,
+        config=dict(spec.config),
+        evaluated_params=dict(spec.evaluated),
+    )
