@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.air.constants import AUTOFILLED_KEYS
 from paceline.run.spec import TrialIdentity
 
 
@@ -93,3 +94,10 @@ class RowFiller:
             self._second = second
             self._date = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(second))
         return self._date
+
+
+def with_metrics_of(donor: Mapping[str, Any], row: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The last row of a run that took over another one's state and reported nothing since: what the user reported
+    belongs to that state, the rest is the run's own."""
+    own = {key: value for key, value in row.items() if key in AUTOFILLED_KEYS}
+    return {**{key: value for key, value in donor.items() if key not in AUTOFILLED_KEYS}, **own, "config": dict(config)}

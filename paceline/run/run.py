@@ -12,7 +12,7 @@ import enum
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,7 @@ from paceline.run.hang_watch import HangWatch, stacks_text
 from paceline.run.history import JournalHistory, filler_of
 from paceline.run.interlude import Interlude
 from paceline.run.report_flow import Problem, ReportFlow
-from paceline.run.rows import RowFiller
+from paceline.run.rows import RowFiller, with_metrics_of
 from paceline.run.setting_up import make_keeper, make_trial
 from paceline.run.spec import RunSpec
 from paceline.run.start_point import (
@@ -125,6 +125,8 @@ class Run:
         self._reached = self._files.last_row
         """The index of the row at which the last attempt ended."""
         self._respecified = False
+        self._taken_over: tuple[int, Mapping[str, Any]] | None = None
+        """Since which iteration another trial's state has taken the place of this one's, and the row it came with."""
 
     # -- the loop's view ------------------------------------------------------------------
 
@@ -321,6 +323,8 @@ class Run:
         if interlude is None:
             return
         interlude.take_over(self._keeper, self._reached)
+        if interlude.donor is not None:
+            self._taken_over = (self._reached, interlude.donor.row)
         if interlude.spec is not None:
             self.spec, self._respecified = interlude.spec, True
             self._task = interlude.task(self.spec, self._data)
@@ -534,6 +538,8 @@ class Run:
     def _make_result(self, status: Status, error: Exception | None) -> Result:
         observers = self._observers
         row = observers.last_row if observers.last_row is not None else observers.trial.last_result
+        if self._taken_over is not None and self._taken_over[0] == self._reached:
+            row = with_metrics_of(self._taken_over[1], row, self.spec.config)
         return Result(
             metrics={**row, "done": True},
             checkpoint=self._keeper.newest_checkpoint(),

@@ -67,7 +67,8 @@ class RowRecorder:
             self._searcher.on_trial_result(each.trial.trial_id, row)
         # The scheduler sees every row, the last one too: others are compared with it.
         decision = ask_scheduler(each, row) if self._scheduler_decides else TrialScheduler.CONTINUE
-        return TrialScheduler.STOP if stops else decision
+        is_last = row.get("done") is True and self.may_decide  # the trial says itself that there is nothing more to do
+        return TrialScheduler.STOP if stops or is_last else decision
 
     def replay(
         self,
