@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from paceline.tune.search.absent import advice_for, stand_in_for_modules
+
 if TYPE_CHECKING:
     from paceline.tune.search.basic_variant import BasicVariantGenerator as BasicVariantGenerator
     from paceline.tune.search.concurrency_limiter import ConcurrencyLimiter as ConcurrencyLimiter
@@ -23,7 +25,18 @@ _HOMES = {
     "Searcher": "searcher",
     "create_searcher": "create",
 }
-_MODULES = ("basic_variant", "concurrency_limiter", "hyperopt", "optuna", "repeater", "sample", "searcher")
+_MODULES = (
+    "basic_variant",
+    "concurrency_limiter",
+    "hyperopt",
+    "optuna",
+    "repeater",
+    "sample",
+    "searcher",
+    "variant_generator",
+)
+
+stand_in_for_modules(__name__)
 
 __all__ = [*_HOMES]
 
@@ -37,8 +50,6 @@ def __getattr__(name: str) -> Any:
         return value
     if name.startswith("_"):  # what inspection tools ask every module for
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from paceline.tune.search.create import advice_for
-
     advice = advice_for(name)
     if advice:
         raise ImportError(advice, name=__name__)  # of an AttributeError, `from ... import` would drop the text

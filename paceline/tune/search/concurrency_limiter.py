@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from paceline.air.checks import check_bool, whole_number
-from paceline.air.errors import ConfigError
-from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion
+from paceline.tune.search.searcher import Searcher, Suggestion
+from paceline.tune.search.wrapping_searcher import WrappingSearcher
 
 
-class ConcurrencyLimiter(Searcher):
+class ConcurrencyLimiter(WrappingSearcher):
     """Asks `searcher` for a configuration only while fewer than `max_concurrent` of its trials are unfinished.
 
     A searcher that learns from results suggests better when fewer results are outstanding.
@@ -22,38 +22,20 @@ class ConcurrencyLimiter(Searcher):
     """
 
     def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
-        if not isinstance(searcher, Searcher):
-            raise ConfigError(f"ConcurrencyLimiter limits a Searcher, not {searcher!r}.")
+        super().__init__(searcher)
         check_bool(batch, "batch")
-        super().__init__(searcher.metric, searcher.mode)
-        self.searcher = searcher
         self.max_concurrent = whole_number(max_concurrent, "max_concurrent", least=1)
         self.batch = batch
         self._unfinished: set[str] = set()
         self._held_back: dict[str, tuple[Mapping[str, Any] | None, bool]] = {}
 
     @property
-    def metric(self) -> Metric:
-        return self.searcher.metric
-
-    @property
-    def mode(self) -> Mode:
-        return self.searcher.mode
-
-    @property
     def wants_results(self) -> bool:
         return self.searcher.wants_results
 
-    @property
-    def total_samples(self) -> int | None:
-        return self.searcher.total_samples
-
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         self.searcher.set_max_concurrency(self.max_concurrent)
-        return self.searcher.set_search_properties(metric, mode, config, **spec)
-
-    def set_seed(self, seed: int) -> None:
-        self.searcher.set_seed(seed)
+        return super().set_search_properties(metric, mode, config, **spec)
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
         """The smaller of the two limits holds."""
@@ -66,13 +48,21 @@ class ConcurrencyLimiter(Searcher):
         suggestion = self.searcher.suggest(trial_id)
         if isinstance(suggestion, dict):
             self._unfinished.add(trial_id)
-        elif self._held_back and not self._unfinished:
+        elif self._batch_is_short:
             # A batch that the searcher cannot fill would never be told, and the searcher never go on.
             self._tell_batch()
             return self.suggest(trial_id)
         return suggestion
 
+    @property
+    def _batch_is_short(self) -> bool:
+        """Results are held back, and none of the batch is under way."""
+        return bool(self._held_back) and not self._unfinished
+
     def remember(self, trial_id: str, config: dict[str, Any]) -> None:
+        if self._batch_is_short and self.suggests_again:
+            super().remember(trial_id, config)  # by way of `suggest`: it may have told the batch to get this one
+            return
         self.searcher.remember(trial_id, config)
         self._unfinished.add(trial_id)
 
@@ -94,16 +84,6 @@ class ConcurrencyLimiter(Searcher):
         held_back, self._held_back = self._held_back, {}
         for trial_id, (result, error) in held_back.items():
             self.searcher.on_trial_complete(trial_id, result, error)
-
-    def add_evaluated_point(
-        self,
-        parameters: dict[str, Any],
-        value: float | Sequence[float],
-        error: bool = False,
-        pruned: bool = False,
-        intermediate_values: Sequence[float] | None = None,
-    ) -> None:
-        self.searcher.add_evaluated_point(parameters, value, error, pruned, intermediate_values)
 
     def save(self, path: str) -> None:
         """Save the searcher, and beside it which of its trials are unfinished."""

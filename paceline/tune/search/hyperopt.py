@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from paceline.tune.search.hyperopt_space import HyperOptSpace
 
 
-class HyperOptSearch(ModelSearcher):
+class HyperOptSearch(ModelSearcher["HyperOptSpace"]):
     """Suggests configurations with HyperOpt.
 
     Args:
@@ -46,43 +46,28 @@ class HyperOptSearch(ModelSearcher):
         gamma: float = 0.25,
     ) -> None:
         _require_hyperopt()
-        super().__init__(metric, mode, points_to_evaluate, random_state_seed)
+        super().__init__(space, metric, mode, points_to_evaluate, random_state_seed)
         if isinstance(self._metric, list):
             raise ConfigError("HyperOptSearch has one metric: use OptunaSearch for several goals at once.")
         if not is_number(gamma) or not 0 < gamma < 1:
             raise ConfigError(f"gamma is {gamma!r}: give a share between 0 and 1.")
         self._n_initial_points = whole_number(n_initial_points, "n_initial_points", least=1)
         self._gamma = gamma
-        self._own_space = space
-        self._space: HyperOptSpace | None = None
         self._domain: Any = None
         self._history = _History()
         self._trials: dict[int, dict[str, Any]] = {}
         """HyperOpt's record of each unfinished suggestion."""
 
-    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
-        from paceline.tune.search.hyperopt_space import HyperOptSpace
-        from paceline.tune.search.space import find
-
-        if not self._adopt_goal(metric, mode):
-            return False
-        if self._own_space is not None:
-            found = find(config)
-            return not found.domains and not found.grids
-        self._space = HyperOptSpace.read(config)
-        return True
-
     # The model
+
+    def _read_space(self, given: Any) -> HyperOptSpace:
+        from paceline.tune.search.hyperopt_space import HyperOptSpace
+
+        return HyperOptSpace.read(given)
 
     def _build(self) -> None:
         from hyperopt.base import Domain
 
-        from paceline.tune.search.hyperopt_space import HyperOptSpace
-
-        if self._space is None:
-            if self._own_space is None:
-                raise ConfigError("HyperOptSearch has no search space: give the Tuner a param_space, or space=...")
-            self._space = HyperOptSpace.read(self._own_space)
         for point in self._points:
             self._space.labels_of_point(point, {})
         self._domain = Domain(None, self._space.expression)
@@ -90,7 +75,6 @@ class HyperOptSearch(ModelSearcher):
     def _ask(self, number: int) -> tuple[Encoded, dict[str, Any]]:
         from hyperopt import rand, tpe
 
-        assert self._space is not None
         point = self._point(number)
         suggest = (
             rand.suggest
@@ -125,7 +109,6 @@ class HyperOptSearch(ModelSearcher):
         trial["result"] = {"status": STATUS_OK, "loss": values[0] if self._mode == "min" else -values[0]}
 
     def _encoded(self, config: Mapping[str, Any]) -> Encoded | None:
-        assert self._space is not None
         return self._space.labels(config)
 
 

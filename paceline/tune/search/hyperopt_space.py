@@ -9,8 +9,9 @@ from typing import Any
 
 from paceline.air.checks import is_number, near_miss
 from paceline.air.errors import ConfigError
-from paceline.tune.search.domains import Categorical, Float, Integer, index_of
+from paceline.tune.search.domains import Categorical, index_of
 from paceline.tune.search.parameters import Parameter, Parameters, parameters_of
+from paceline.tune.search.ranges import Float, Integer
 from paceline.tune.search.samplers import Normal, Quantized
 from paceline.tune.search.space import find
 

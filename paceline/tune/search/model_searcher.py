@@ -18,27 +18,35 @@ import random
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from paceline.air.checks import is_number, whole_number
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.run.nested import nested_get
+from paceline.tune.search.paths import find
 from paceline.tune.search.searcher import Searcher, Suggestion
 
 Encoded = dict[str, Any]
+Space = TypeVar("Space")
 
 
-class ModelSearcher(Searcher):
-    """Subclasses give the model: `_build`, `_ask`, `_recall`, `_tell`, `_learn`, and the encoding."""
+class ModelSearcher(Searcher, Generic[Space]):
+    """Subclasses give the model: `_read_space`, `_build`, `_ask`, `_recall`, `_tell`, `_learn`, and the encoding.
+
+    `Space` is what a search space is for the library.
+    """
 
     def __init__(
         self,
+        space: Any,
         metric: str | Sequence[str] | None,
         mode: str | Sequence[str] | None,
         points_to_evaluate: Sequence[Mapping[str, Any]] | None,
         seed: int | None,
     ) -> None:
         super().__init__(metric, mode)
+        self._own_space = space
+        self._read: Space | None = None
         self._points = _checked_points(points_to_evaluate)
         self._users_seed = None if seed is None else whole_number(seed, "seed", least=0)
         self._seed = self._users_seed
@@ -52,6 +60,10 @@ class ModelSearcher(Searcher):
         """Points that were given before the space was known."""
 
     # What a model has to do
+
+    @abstractmethod
+    def _read_space(self, given: Any) -> Space:
+        """The library's form of the space that the searcher, or the Tuner as param_space, was given."""
 
     @abstractmethod
     def _build(self) -> None:
@@ -78,6 +90,15 @@ class ModelSearcher(Searcher):
         """The parameters in a configuration; None where they cannot be told from it."""
 
     # The searcher's contract
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        if not self._adopt_goal(metric, mode):
+            return False
+        if self._own_space is not None:
+            found = find(config)
+            return not found.domains and not found.grids
+        self._read = self._read_space(config)
+        return True
 
     def set_seed(self, seed: int) -> None:
         if self._users_seed is None:
@@ -182,12 +203,22 @@ class ModelSearcher(Searcher):
                 f"{type(self).__name__} does not know its {missing}: give TuneConfig or the searcher itself "
                 'metric="<a reported value>" and mode="min" or "max".'
             )
+        if self._read is None:
+            if self._own_space is None:
+                name = type(self).__name__
+                raise ConfigError(f"{name} has no search space: give the Tuner a param_space, or {name}(space=...).")
+            self._read = self._read_space(self._own_space)
         if self._seed is None:
             self._seed = random.SystemRandom().getrandbits(31)
         self._build()
         self._built = True
         for parameters, values in self._elsewhere:
             self._learn_point(parameters, values)
+
+    @property
+    def _space(self) -> Space:
+        assert self._read is not None, "the space is read before the model is used"
+        return self._read
 
     def _point(self, number: int) -> Mapping[str, Any]:
         """What the user wants this suggestion to be, as far as it goes."""

@@ -28,7 +28,7 @@ class _Recalled:
     """None: it failed, if it is finished."""
 
 
-class OptunaSearch(ModelSearcher):
+class OptunaSearch(ModelSearcher["OptunaSpace"]):
     """Suggests configurations with one of Optuna's samplers.
 
     Args:
@@ -67,9 +67,7 @@ class OptunaSearch(ModelSearcher):
         require_optuna()
         from paceline.tune.search.optuna_samplers import sampler_factory
 
-        super().__init__(metric, mode, points_to_evaluate, seed)
-        self._own_space = space
-        self._space: OptunaSpace | None = None
+        super().__init__(space, metric, mode, points_to_evaluate, seed)
         self._make_sampler = sampler_factory(sampler)
         self._study: optuna.Study | None = None
         self._trials_are_enough = False
@@ -101,30 +99,18 @@ class OptunaSearch(ModelSearcher):
         self._prepare()
         return self._whole_study()
 
-    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
-        from paceline.tune.search.optuna_space import OptunaSpace
-        from paceline.tune.search.space import find
-
-        if not self._adopt_goal(metric, mode):
-            return False
-        if self._own_space is not None:
-            found = find(config)
-            return not found.domains and not found.grids
-        self._space = OptunaSpace.read(config)
-        return True
-
     # The model
+
+    def _read_space(self, given: Any) -> OptunaSpace:
+        from paceline.tune.search.optuna_space import OptunaSpace
+
+        return OptunaSpace.read(given)
 
     def _build(self) -> None:
         import optuna
 
         from paceline.tune.search.optuna_samplers import reads_trials_only
-        from paceline.tune.search.optuna_space import OptunaSpace
 
-        if self._space is None:
-            if self._own_space is None:
-                raise ConfigError("OptunaSearch has no search space: give the Tuner a param_space, or space=...")
-            self._space = OptunaSpace.read(self._own_space)
         for point in self._points:
             self._space.check_point(point)
         sampler = self._make_sampler(self._seed or 0, 0)
@@ -143,7 +129,6 @@ class OptunaSearch(ModelSearcher):
         return None if self._exhausted else self._ask_study(number)
 
     def _ask_study(self, number: int) -> tuple[Encoded, dict[str, Any]]:
-        assert self._space is not None
         study = self._whole_study()
         study.sampler = self._make_sampler(self._seed or 0, number)
         point = self._space.encode(self._point(number))
@@ -159,7 +144,6 @@ class OptunaSearch(ModelSearcher):
         return dict(trial.params), suggestion
 
     def _recall(self, number: int, encoded: Encoded) -> None:
-        assert self._space is not None
         if not self._trials_are_enough:
             if self._ask_study(number)[0] == encoded:
                 return
@@ -181,11 +165,9 @@ class OptunaSearch(ModelSearcher):
         self._study.tell(trial, values, state=_failed() if values is None else None)
 
     def _learn(self, encoded: Encoded, values: list[float] | None) -> None:
-        assert self._space is not None
         self._add(self._whole_study(), _Recalled(encoded, self._space.distributions(encoded), True, values))
 
     def _encoded(self, config: Mapping[str, Any]) -> Encoded | None:
-        assert self._space is not None
         encoded = self._space.encode(config)
         return encoded if self._space.is_complete(encoded) else None
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError
 from paceline.air.metrics import flattened
-from paceline.tune.search.domains import Categorical, Float, Integer
+from paceline.tune.search.domains import Categorical
 from paceline.tune.search.parameters import Parameter, Parameters, nested, parameters_of
+from paceline.tune.search.ranges import Float, Integer
 
 if TYPE_CHECKING:
     import optuna

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from paceline.air.checks import check_bool, is_number, whole_number
 from paceline.air.constants import TRIAL_INDEX
 from paceline.air.errors import ConfigError
 from paceline.run.nested import nested_get
-from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion
+from paceline.tune.search.searcher import Searcher, Suggestion
+from paceline.tune.search.wrapping_searcher import WrappingSearcher
 
 
 @dataclass
@@ -26,34 +28,24 @@ class _Group:
     values: list[list[float]] = field(default_factory=list)
 
 
-class Repeater(Searcher):
+class Repeater(WrappingSearcher):
     """Runs each suggestion of `searcher` `repeat` times and tells it the mean.
 
     Repetitions that fail or report no number leave the mean to the others; if all do, the
-    suggestion is told as failed. `repeat` trials count as `repeat` samples of num_samples.
+    suggestion is told as failed. The searcher learns of means, so it is not shown the rows of a
+    repetition. `repeat` trials count as `repeat` samples of num_samples.
 
     set_index: give the trainable the number of its repetition as ``config["__trial_index__"]``,
     for example to seed with it.
     """
 
     def __init__(self, searcher: Searcher, repeat: int = 1, set_index: bool = True) -> None:
-        if not isinstance(searcher, Searcher):
-            raise ConfigError(f"Repeater repeats the suggestions of a Searcher, not {searcher!r}.")
+        super().__init__(searcher)
         check_bool(set_index, "set_index")
-        super().__init__(searcher.metric, searcher.mode)
-        self.searcher = searcher
         self.repeat = whole_number(repeat, "repeat", least=1)
         self.set_index = set_index
         self._current: _Group | None = None
         self._groups: dict[str, _Group] = {}
-
-    @property
-    def metric(self) -> Metric:
-        return self.searcher.metric
-
-    @property
-    def mode(self) -> Mode:
-        return self.searcher.mode
 
     @property
     def total_samples(self) -> int | None:
@@ -61,14 +53,19 @@ class Repeater(Searcher):
         return None if inner is None else inner * self.repeat
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
-        return self.searcher.set_search_properties(metric, mode, config, **spec)
-
-    def set_seed(self, seed: int) -> None:
-        self.searcher.set_seed(seed)
-
-    @property
-    def wants_results(self) -> bool:
-        return False  # the searcher learns of means, and a row of one repetition is none
+        samples = spec.get("num_samples", 1)
+        suggestions = samples if samples < 0 else math.ceil(samples / self.repeat)
+        if not super().set_search_properties(metric, mode, config, **{**spec, "num_samples": suggestions}):
+            return False
+        left_over = samples % self.repeat if samples > 0 else 0
+        if left_over and self.total_samples is None:
+            self._warn_once(
+                "num_samples",
+                f"num_samples={samples} is not a multiple of Repeater's repeat={self.repeat}: the last suggestion is "
+                f"run {left_over} time(s) only, and the searcher is not told of it. Use num_samples="
+                f"{suggestions * self.repeat}.",
+            )
+        return True
 
     def suggest(self, trial_id: str) -> Suggestion:
         if self._current is None:
@@ -117,16 +114,6 @@ class Repeater(Searcher):
     def _metrics(self) -> list[str]:
         metric = self.metric
         return metric if isinstance(metric, list) else [metric] if metric else []
-
-    def add_evaluated_point(
-        self,
-        parameters: dict[str, Any],
-        value: float | Sequence[float],
-        error: bool = False,
-        pruned: bool = False,
-        intermediate_values: Sequence[float] | None = None,
-    ) -> None:
-        self.searcher.add_evaluated_point(parameters, value, error, pruned, intermediate_values)
 
     def save(self, path: str) -> None:
         """Save the searcher, and beside it which repetitions are under way."""

@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paceline.tune.search.domains import Categorical, Domain, Float, Function, Integer, listed
+from paceline.tune.search.domains import Categorical, Domain, Function, listed
+from paceline.tune.search.ranges import Float, Integer
 from paceline.tune.search.samplers import Grid, LogUniform, Normal, Quantized, Sampler, Uniform
 
 __all__ = [

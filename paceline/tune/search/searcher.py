@@ -129,6 +129,11 @@ class Searcher:
         """Whether on_trial_result does something: then every row is kept, to be told again on restore."""
         return type(self).on_trial_result is not Searcher.on_trial_result
 
+    @property
+    def suggests_again(self) -> bool:
+        """Whether `remember` makes the suggestion again, and does not only note it."""
+        return type(self).remember is Searcher.remember
+
     def remember(self, trial_id: str, config: dict[str, Any]) -> None:
         """Be as if `suggest(trial_id)` had just returned `config`.
 

@@ -47,6 +47,11 @@ def test_others_are_answered_with_what_does_their_job(name: str, searcher: str) 
         create_searcher(name)
     with pytest.raises(ImportError, match=searcher):
         getattr(search, searcher)
+    module = "flaml" if name in ("blendsearch", "cfo") else name
+    with pytest.raises(ImportError, match=rf"{searcher} is not part of paceline.*OptunaSearch\("):
+        exec(f"from paceline.tune.search.{module} import {searcher}")
+    with pytest.raises(ImportError, match="cannot import name 'Searches'"):
+        exec(f"from paceline.tune.search.{module} import Searches")
 
 
 def test_advised_samplers_exist() -> None:
@@ -65,6 +70,7 @@ def test_advised_samplers_exist() -> None:
         ("repeater", "Repeater"),
         ("sample", "uniform"),
         ("searcher", "Searcher"),
+        ("variant_generator", "generate_variants"),
     ],
 )
 def test_old_paths_lead_there(module: str, name: str) -> None:

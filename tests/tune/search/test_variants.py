@@ -6,6 +6,7 @@ import itertools
 import random
 
 from paceline.tune.search.sample import choice, grid_search, sample_from, uniform
+from paceline.tune.search.variant_generator import generate_variants
 from paceline.tune.search.variants import count_variants, variant
 
 SPACE = {
@@ -49,3 +50,17 @@ def test_the_random_part_depends_on_the_random_state_alone() -> None:
     moving = [variant(space, 0, rng)[0]["x"] for _ in range(3)]
     assert moving[0] == first["x"]
     assert len(set(moving)) == 3
+
+
+def test_variants_without_a_search() -> None:
+    space = {"a": {"x": grid_search([1, 2])}, "y": uniform(0, 1), "z": 3}
+    variants = list(generate_variants(space, random_state=1))
+    assert [config["a"]["x"] for _, config in variants] == [1, 2]
+    assert all(config["z"] == 3 for _, config in variants)
+    assert [chosen for chosen, _ in variants] == [
+        {("a", "x"): config["a"]["x"], ("y",): config["y"]} for _, config in variants
+    ]
+    assert variants[0][1]["y"] != variants[1][1]["y"]
+    assert list(generate_variants(space, random_state=1)) == variants
+    (_, first), (_, second) = generate_variants(space, constant_grid_search=True)
+    assert first["y"] == second["y"]

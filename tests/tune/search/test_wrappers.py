@@ -10,7 +10,8 @@ import pytest
 
 from paceline.air.errors import ConfigError
 from paceline.testing.searcher_contract import SearcherContract
-from paceline.tune.search import ConcurrencyLimiter, OptunaSearch, Repeater, Searcher
+from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter, OptunaSearch, Repeater, Searcher
+from paceline.tune.search.sample import grid_search, uniform
 from paceline.tune.search.searcher import Suggestion
 
 
@@ -35,6 +36,16 @@ class Counting(Searcher):
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         self.told.append((trial_id, result, error))
+
+
+class InPairs(Counting):
+    """Says no more before it is told of the two trials it gave."""
+
+    def suggest(self, trial_id: str) -> Suggestion:
+        if self.given - len(self.told) == 2:
+            return None
+        self.given += 1
+        return {"number": self.given - 1, "known": len(self.told)}
 
 
 class TestLimitedSearch(SearcherContract):
@@ -108,6 +119,20 @@ def test_a_batch_that_cannot_be_filled_is_told_nonetheless() -> None:
     assert [trial for trial, _, _ in inner.told] == ["a", "b", "c"]
 
 
+def test_a_restored_batch_is_told_where_it_was_told_before() -> None:
+    limiter, restored = (ConcurrencyLimiter(InPairs(), max_concurrent=3, batch=True) for _ in range(2))
+    for trials in (("a", "b"), ("c", "d")):
+        for trial in trials:
+            suggestion = limiter.suggest(trial)
+            assert isinstance(suggestion, dict)
+            restored.remember(trial, {**suggestion, "constant": 1})
+        for trial in trials:
+            limiter.on_trial_complete(trial, {"loss": 1.0})
+            restored.on_trial_complete(trial, {"loss": 1.0})
+    expected = {"number": 4, "known": 4}
+    assert (limiter.suggest("e"), restored.suggest("e")) == (expected, expected)
+
+
 def test_the_smaller_limit_holds() -> None:
     limiter = ConcurrencyLimiter(Counting(), max_concurrent=3)
     assert limiter.set_max_concurrency(1)
@@ -160,6 +185,30 @@ def test_a_repeater_goes_on_within_a_group_after_a_restore() -> None:
     repeater.on_trial_complete("c", {"loss": 2.0})
     repeater.on_trial_complete("b", {"loss": 6.0})
     assert inner.told == [("a", {"loss": 3.0}, False)]
+
+
+def test_repetitions_that_will_be_missing_are_told() -> None:
+    repeater = Repeater(Counting(), repeat=3)
+    assert repeater.set_search_properties(None, None, {}, num_samples=6)
+    assert repeater.set_search_properties(None, None, {}, num_samples=-1)
+    with pytest.warns(UserWarning, match=r"run 2 time\(s\) only.* Use num_samples=9") as warned:
+        assert repeater.set_search_properties(None, None, {}, num_samples=8)
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("space", "num_samples", "trials"),
+    [({"x": uniform(0, 1)}, 6, 6), ({"x": grid_search([1, 2])}, 3, 6), ({"x": grid_search([1, 2])}, 1, 6)],
+)
+def test_num_samples_counts_repetitions_of_variants_too(space: dict[str, Any], num_samples: int, trials: int) -> None:
+    repeater = Repeater(BasicVariantGenerator(random_state=1), repeat=3)
+    assert repeater.set_search_properties("loss", "min", space, num_samples=num_samples)
+    assert repeater.total_samples == trials
+    suggestions = [repeater.suggest(str(number)) for number in range(trials + 1)]
+    assert suggestions[-1] == Searcher.FINISHED
+    values = [suggestion["x"] for suggestion in suggestions[:-1] if isinstance(suggestion, dict)]
+    assert values == [values[0]] * 3 + [values[3]] * 3
+    assert values[0] != values[3]
 
 
 @pytest.mark.parametrize("arguments", [{"max_concurrent": 0}, {"max_concurrent": 1.5}, {"max_concurrent": "2"}])
