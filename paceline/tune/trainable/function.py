@@ -98,7 +98,7 @@ def call_form(function: Callable[..., Any], given: Mapping[str, Any], name: str)
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some callables of extension modules do not tell
         return "config"
-    unknown = [word for word in given if not _takes_keyword(signature, word)]
+    unknown = [word for word in given if not takes_keyword(signature, word)]
     if unknown:
         raise ConfigError(f"with_parameters({unknown[0]}=...): {name}{signature} takes no argument of that name.")
     form: CallForm = "config"
@@ -116,7 +116,8 @@ def call_form(function: Callable[..., Any], given: Mapping[str, Any], name: str)
     return form
 
 
-def _takes_keyword(signature: inspect.Signature, word: str) -> bool:
+def takes_keyword(signature: inspect.Signature, word: str) -> bool:
+    """Whether a function may be given `word=...`."""
     parameter = signature.parameters.get(word)
     if parameter is not None:
         return parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 from paceline.air.errors import ConfigError
 from paceline.train.base_trainer import BaseTrainer
 from paceline.tune.registry import get_trainable
-from paceline.tune.trainable.function import call_form
+from paceline.tune.trainable.function import call_form, takes_keyword
 from paceline.tune.trainable.resources import Resources
-from paceline.tune.trainable.trainable import Trainable
+from paceline.tune.trainable.trainable import Trainable, subclass_with
 
 
 @dataclass(frozen=True)
@@ -60,17 +61,18 @@ def with_parameters(trainable: Any, **parameters: Any) -> Any:
 
 
 def _class_with(trainable: Any, parameters: dict[str, Any]) -> Any:
+    signature = inspect.signature(trainable.setup)
+    unknown = [word for word in parameters if not takes_keyword(signature, word)]
+    if unknown:
+        raise ConfigError(
+            f"with_parameters({unknown[0]}=...): {trainable.__name__}.setup{signature} takes no argument of that name."
+        )
+
     def setup(self: Any, config: dict[str, Any], **more: Any) -> None:
         trainable.setup(self, config, **{**parameters, **more})
 
-    made = type(trainable)(
-        trainable.__name__,
-        (trainable,),
-        {"setup": setup, "__module__": trainable.__module__, "__doc__": trainable.__doc__},
-    )
-    # It is not found under the name of the class that it stands for: pickle sends it whole.
-    made.__qualname__ = f"with_parameters.<locals>.{trainable.__qualname__}"
-    return made
+    setup.__wrapped__ = trainable.setup  # type: ignore[attr-defined]  # so that its arguments are known to the next one
+    return subclass_with(trainable, "with_parameters", setup=setup)
 
 
 def function_name(function: Callable[..., Any]) -> str:

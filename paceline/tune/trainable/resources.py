@@ -21,7 +21,7 @@ def with_resources(trainable: Any, resources: Any) -> Any:
     from paceline.train.base_trainer import BaseTrainer
     from paceline.tune.registry import get_trainable
     from paceline.tune.trainable.parameters import BoundFunction
-    from paceline.tune.trainable.trainable import Trainable
+    from paceline.tune.trainable.trainable import Trainable, subclass_with
 
     wanted = as_resources(resources)
     if isinstance(trainable, str):
@@ -32,29 +32,17 @@ def with_resources(trainable: Any, resources: Any) -> Any:
             "what it needs by scaling_config=, which may also be in the param_space."
         )
     if isinstance(trainable, type) and issubclass(trainable, Trainable):
-        return _class_with(trainable, wanted)
+
+        def default_resource_request(cls: Any, config: dict[str, Any]) -> PlacementGroupFactory:
+            return resources_for(wanted, config)
+
+        request = classmethod(default_resource_request)
+        return subclass_with(trainable, "with_resources", default_resource_request=request)
     if isinstance(trainable, BoundFunction):
         return BoundFunction(trainable.function, trainable.parameters, wanted)
     if not callable(trainable) or isinstance(trainable, type):
         raise ConfigError(f"with_resources() takes a function or a Trainable class, not {trainable!r}.")
     return BoundFunction(trainable, resources=wanted)
-
-
-def _class_with(trainable: Any, wanted: Resources) -> Any:
-    def default_resource_request(cls: Any, config: dict[str, Any]) -> PlacementGroupFactory:
-        return resources_for(wanted, config)
-
-    made = type(trainable)(
-        trainable.__name__,
-        (trainable,),
-        {
-            "default_resource_request": classmethod(default_resource_request),
-            "__module__": trainable.__module__,
-            "__doc__": trainable.__doc__,
-        },
-    )
-    made.__qualname__ = f"with_resources.<locals>.{trainable.__qualname__}"
-    return made
 
 
 def as_resources(resources: Any) -> Resources:

@@ -217,3 +217,12 @@ def _new_directory(name: str) -> str:
     root = default_storage_root()
     root.mkdir(parents=True, exist_ok=True)
     return tempfile.mkdtemp(prefix=f"{experiment_dir_name(name)}_", dir=root)
+
+
+def subclass_with(trainable: Any, made_by: str, **members: Any) -> Any:
+    """A class that stands for `trainable`, with other members."""
+    described = {"__module__": trainable.__module__, "__doc__": trainable.__doc__}
+    made = type(trainable)(trainable.__name__, (trainable,), {**members, **described})
+    # It is not found under the name of the class that it stands for: pickle sends it whole.
+    made.__qualname__ = f"{made_by}.<locals>.{trainable.__qualname__}"
+    return made

@@ -44,6 +44,8 @@ class TrainerKind(TrainableKind):
         try:
             spec = self._trainer.with_overrides(self._for_trainer(config), run_config).to_run_spec()
         except TypeError as error:  # of the constructor: an argument that it does not take
+            everywhere = ", in param_space as in hyperparam_mutations"
+            self._check_names(self._for_trainer(config), "A trial's configuration", everywhere)
             raise ConfigError(f"param_space: {error}") from error
         shown = {name: _shown(value) for name, value in config.items() if name not in spec.config}
         return dataclasses.replace(spec, train=self._light(spec.train), config={**spec.config, **shown})
@@ -96,16 +98,20 @@ class TrainerKind(TrainableKind):
     def check_space(self, space: Mapping[str, Any]) -> None:
         if "run_config" in space:
             raise ConfigError("param_space holds run_config, which is the same for all trials: Tuner(run_config=...).")
+        self._check_names(space, "param_space")
+        self._check_scaling(space.get("scaling_config"))
+
+    def _check_names(self, config: Mapping[str, Any], what: str, where: str = "") -> None:
+        """Refuse names that are no arguments of the trainer."""
         takes_more, known = self._arguments()
-        for name in space:
+        for name in config:
             if name not in known and not takes_more:
-                example = ' A key of the train function belongs into {"train_loop_config": {...}}.'
+                example = f' A key of the train function belongs into {{"train_loop_config": {{...}}}}{where}.'
                 hint = example if "train_loop_config" in known else ""
                 raise ConfigError(
-                    f"param_space has the key {name!r}, but {self.name} takes no argument of that name"
+                    f"{what} has the key {name!r}, but {self.name} takes no argument of that name"
                     f"{near_miss(name, known)}{hint}"
                 )
-        self._check_scaling(space.get("scaling_config"))
 
     def _arguments(self) -> tuple[bool, list[str]]:
         """Whether the constructor takes any keyword, and the names that are known."""

@@ -40,6 +40,9 @@ def test_parameters_come_beside_the_configuration(trainable: Any) -> None:
 def test_misspelt_parameters_and_what_takes_none_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"with_parameters\(row=...\): total.* takes no argument of that name"):
         with_parameters(total, row=[1])
+    for trainable in (Total, with_parameters(Total, scale=2), with_resources(Total, {"CPU": 2})):
+        with pytest.raises(ConfigError, match=r"with_parameters\(row=...\): Total.setup\(.*rows.* takes no argument"):
+            with_parameters(trainable, row=[1])
     with pytest.raises(ConfigError, match="but total takes"):
         kind_of(total)  # its rows are missing
     trainer = DataParallelTrainer(lambda: None, scaling_config=ScalingConfig(num_workers=1))

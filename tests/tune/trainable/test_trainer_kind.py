@@ -118,6 +118,10 @@ def test_keys_that_a_trainer_does_not_take_are_refused_with_the_nearest_one(
         kind.check_space({"train_loop_confg": {}})
     with pytest.raises(ConfigError, match=r"'lr'.*belongs into \{\"train_loop_config\""):
         kind.check_space({"lr": 1})
+    with pytest.raises(
+        ConfigError, match=r"'lr', but .*belongs into \{.*\}, in param_space as in hyperparam_mutations"
+    ):
+        kind.run_spec({"lr": 1, "__trial_index__": 0}, QUIET)  # a scheduler may have put it there
     with pytest.raises(ConfigError, match=r"no setting 'num_worker': did you mean num_workers\?"):
         kind.check_space({"scaling_config": {"num_worker": 1}})
     trees = XGBoostTrainer(params={}, label_column="y", datasets={"train": rows}, scaling_config=TWO)
