@@ -133,6 +133,9 @@ class DistributeResourcesToTopJob(DistributeResources):
         return steps if best is trial else 0
 
 
+_EQUAL_SHARES = DistributeResources()
+
+
 class ResourceChangingScheduler(TrialScheduler):
     """Changes what trials hold while another scheduler decides which of them go on.
 
@@ -140,23 +143,29 @@ class ResourceChangingScheduler(TrialScheduler):
     trial, result, scheduler)` says what the trial should hold: a dict such as
     ``{"CPU": 2}``, a PlacementGroupFactory, or None for no change; by default it is
     DistributeResources(). A change starts the trial anew from its newest checkpoint.
+    Without a function, that is with None in its place, nothing is ever changed.
     """
 
     def __init__(
         self,
         base_scheduler: TrialScheduler | None = None,
-        resources_allocation_function: AllocationFunction | None = None,
+        resources_allocation_function: AllocationFunction | None = _EQUAL_SHARES,
     ) -> None:
         super().__init__()
         if base_scheduler is not None and not isinstance(base_scheduler, TrialScheduler):
             raise ConfigError(f"base_scheduler is {base_scheduler!r}: give a scheduler, such as ASHAScheduler().")
-        if resources_allocation_function is not None and not callable(resources_allocation_function):
+        if resources_allocation_function is None:
+            warn_at_users_line(
+                "ResourceChangingScheduler(resources_allocation_function=None) leaves every trial with what it was "
+                "started with. Leave the argument out for DistributeResources(), or use the base scheduler alone."
+            )
+        elif not callable(resources_allocation_function):
             raise ConfigError(
                 f"resources_allocation_function is {resources_allocation_function!r}: give DistributeResources() or "
                 "a function (controller, trial, result, scheduler) -> resources."
             )
         self._base = base_scheduler or FIFOScheduler()
-        self._allocate: AllocationFunction = resources_allocation_function or DistributeResources()
+        self._allocate = resources_allocation_function
         self.live_trials: dict[Trial, Resources] = {}
         """The trials that have not ended, oldest first, and what each was started with."""
 
@@ -173,7 +182,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return self._base.result_keys  # shares are recorded, not worked out again
 
     def checkpoint_every(self) -> int | None:
-        return self._base.checkpoint_every() or 1
+        return self._base.checkpoint_every() or (None if self._allocate is None else 1)
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         super().set_search_properties(metric, mode, **spec)
@@ -226,7 +235,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return f"ResourceChangingScheduler: {self._base.debug_string()}"
 
     def _resources_for(self, controller: Controller, trial: Trial, result: Row) -> Resources | None:
-        answer = self._allocate(controller, trial, result, self)
+        answer = None if self._allocate is None else self._allocate(controller, trial, result, self)
         if answer is None:
             return None
         if isinstance(answer, PlacementGroupFactory):

@@ -181,6 +181,15 @@ def test_a_function_of_the_user() -> None:
     assert seen == [(machine, machine.trials[0], score, scheduler) for score in (1, 2, 3, 4)]
 
 
+def test_none_in_the_place_of_the_function_changes_nothing() -> None:
+    with pytest.warns(UserWarning, match="leaves every trial with what it was started with") as warned:
+        scheduler = ResourceChangingScheduler(None, None)
+    assert warned[0].filename == __file__
+    assert Machine(scheduler, 1, {"CPU": 4.0}).report(0) == "CONTINUE"
+    assert scheduler.checkpoint_every() is None
+    assert ResourceChangingScheduler().checkpoint_every() == 1
+
+
 def test_the_scheduler_below_decides_who_goes_on() -> None:
     asha = ASHAScheduler(max_t=1)
     machine = Machine(ResourceChangingScheduler(asha), 2, {"CPU": 8.0})
