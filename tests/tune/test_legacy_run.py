@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, session
 from paceline.air.errors import ConfigError, RestoreError
+from paceline.run.callbacks import Callback
 from paceline.tune.analysis import ExperimentAnalysis
 from paceline.tune.error import TuneError
 from paceline.tune.legacy_experiment import Experiment
@@ -18,13 +21,13 @@ from paceline.tune.search.sample import grid_search
 
 
 def square(config: dict[str, Any]) -> None:
-    """Two rows with a checkpoint each. A file per x says that it ran; without `heal` x=1 fails."""
+    """Rows with a checkpoint each. A file per x says that it ran; without `heal` x=1 fails."""
     if config.get("marks"):
         with open(Path(config["marks"]) / str(config["x"]), "a") as file:
             file.write("ran\n")
         if config["x"] == 1 and not (Path(config["marks"]) / "heal").exists():
             raise ValueError("not yet")
-    for step in range(2):
+    for step in range(config.get("rows", 2)):
         session.report({"y": config["x"] ** 2 + step}, checkpoint=Checkpoint.from_dict({"step": step}))
 
 
@@ -105,6 +108,34 @@ def test_resume(tmp_path: Path) -> None:
     analysis = quiet(square, resume=True, num_samples=2, **settings)
     assert [trial.config["x"] for trial in analysis.trials] == [1, 2, 1, 2]
     assert runs_of(marks) == {1: 3, 2: 2}
+
+
+class Interrupts(Callback):
+    """Ctrl-C at the first row."""
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+        if result["training_iteration"] == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("resume", ["ERRORED_ONLY", "AUTO+RESTART_ERRORED_ONLY"])
+def test_resume_of_failed_trials_only(tmp_path: Path, resume: str) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    settings: dict[str, Any] = {
+        "config": {"x": grid_search([1, 2]), "marks": str(marks), "rows": 50},
+        "name": "failed",
+        "max_concurrent_trials": 1,
+    }
+    with pytest.raises(KeyboardInterrupt):
+        quiet(square, callbacks=[Interrupts()], **settings)
+    assert runs_of(marks) == {1: 1, 2: 1}
+    (marks / "heal").touch()
+    analysis = quiet(square, resume=resume, **settings)
+    assert runs_of(marks) == {1: 2, 2: 1}
+    reached = [analysis.results[trial.trial_id]["training_iteration"] for trial in analysis.trials]
+    assert reached[0] == 50
+    assert 1 <= reached[1] < 50
 
 
 @pytest.mark.parametrize(
