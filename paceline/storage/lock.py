@@ -134,9 +134,10 @@ def _read_holder(descriptor: int) -> dict[str, Any]:
 
 
 def _refusal(path: Path, holder: dict[str, Any]) -> RunLockedError:
+    what = "experiment" if path.name.startswith("experiment-") else "trial"
     return RunLockedError(
         errno.EWOULDBLOCK,
-        f"another driver is writing this trial directory: pid {holder.get('pid', 'unknown')} "
+        f"another driver is writing this {what} directory: pid {holder.get('pid', 'unknown')} "
         f"on host {holder.get('host', 'unknown')}, since {holder.get('since', 'just now')}. "
         "Wait for it to end or stop it; the lock is free as soon as that process is gone",
         str(path.parent),

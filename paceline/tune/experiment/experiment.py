@@ -29,7 +29,7 @@ from paceline.tune.experiment.memory import Memory
 from paceline.tune.experiment.outcomes import last_metrics, outcome_from_files, outcome_of_result, outcome_without_run
 from paceline.tune.experiment.place import ExperimentPlace, directory_name
 from paceline.tune.experiment.plan import Plan
-from paceline.tune.experiment.records import ExperimentJournal
+from paceline.tune.experiment.records import ExperimentJournal, config_record
 from paceline.tune.experiment.remote import RemoteJournal
 from paceline.tune.experiment.trial_run import TrialRun
 from paceline.tune.progress.base import ExperimentSummary, ExperimentView
@@ -138,6 +138,8 @@ class Experiment:
         if self.plan.tune.time_budget_s is not None:
             self._deadline = time.monotonic() + float(self.plan.tune.time_budget_s)  # type: ignore[arg-type]
         self.audience.started(self.plan.tune.num_samples, self.plan.total)
+        if self.plan.metric is not None and self.plan.mode is None:
+            self.audience.progress.note(f"Is {self.plan.metric!r} to be small or large? TuneConfig(mode=...) says it.")
 
     def _listen(self, timeout: float) -> None:
         """Wait for news of any trial and let those that have some take a step."""
@@ -284,6 +286,7 @@ class Experiment:
         trial.local_path = str(self.place.root / name)
         trial.path = f"{self.place.uri}/{name}" if self.place.uri else trial.local_path
         request = self.launcher.request(config)
+        self.ledger.check(request)
         trial.resources = dict(request.amounts)
         each = TrialRun(number, trial, self.place.root / name, request)
         self.trials.append(each)
@@ -365,7 +368,7 @@ class Experiment:
         self.journal.event(
             "change",
             each.number,
-            config=restart.config and describe(restart.config),
+            **config_record(self.plan, restart.config),
             donor=None if restart.donor is None else self.by_trial[restart.donor].number,
             resources=restart.resources,
         )
@@ -454,6 +457,7 @@ class Experiment:
         self._give_up_if_nothing_works()
         fail_fast = self.plan.run_config.failure_config.fail_fast
         if outcome.error is not None and fail_fast and not self._stopping:
+            self._time_to_stop_s = self.plan.run_config.failure_config.stop_grace_s
             if fail_fast == "raise" and isinstance(outcome.error, Exception):
                 self._fatal = outcome.error
             self._stop_everything(interrupted=True)
@@ -477,6 +481,10 @@ class Experiment:
             self.view.note_error(each.trial, outcome.error)
         if outcome.metrics:
             self.view.note_row(each.trial, outcome.metrics)
+        elif not failed and each.has_files and not self._stopping:
+            self.audience.warn_once(
+                f"{each.trial} ended without having reported anything: return a dict of metrics, or call report()."
+            )
         self.audience.trial_changed(each.trial)
         with self.audience.guarded():
             if to_searcher and not each.was_told:
@@ -501,19 +509,26 @@ class Experiment:
             self.audience.progress.note("Stopping: each trial ends at its next report. Once more ends them at once.")
             self._stop_everything(interrupted=True)
         elif time.monotonic() >= self._deadline:
-            self.audience.progress.note("time_budget_s is used up: the running trials end at their next report.")
+            self._time_to_stop_s = self._wait_after_budget()
+            self.audience.progress.note(
+                "time_budget_s is used up: the running trials end at their next report, or without it in "
+                f"{self._time_to_stop_s:.0f} s."
+            )
             self._stop_everything(interrupted=False)
         else:
             with self.audience.guarded():
                 if self.audience.stopper is not None and self.audience.stopper.stop_all():
                     self._stop_everything(interrupted=False)
 
+    def _wait_after_budget(self) -> float:
+        """A tenth of the budget, within limits: the report that is waited for is worth something."""
+        share = 0.1 * float(self.plan.tune.time_budget_s or 0.0)  # type: ignore[arg-type]
+        return min(INTERRUPT_WAIT_S, max(share, self.plan.run_config.failure_config.stop_grace_s))
+
     def _stop_everything(self, *, interrupted: bool) -> None:
         """No new trial; those that run end after their next report."""
         self._stopping = True
         self._interrupted = interrupted
-        if self.stopped_by_signal is None:  # nobody is there to press a key again
-            self._time_to_stop_s = self.plan.run_config.failure_config.stop_grace_s
         self._deadline = float("inf")
         for each in list(self.waiting.values()):
             if each.run is not None and not interrupted:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from paceline.air.errors import ConfigError
+
 _ROUNDING = 1e-9
 
 
@@ -55,6 +57,15 @@ class Ledger:
     @property
     def free(self) -> dict[str, float]:
         return {name: max(0.0, amount - self.used.get(name, 0.0)) for name, amount in self.total.items()}
+
+    def check(self, request: Request) -> None:
+        """Refuse what can never be had: a trial cannot do with fewer cards than it asks for."""
+        (cards, _), there_are = request.gpu_parts, len(self._free_share)
+        if cards > there_are:
+            raise ConfigError(
+                f"A trial asks for {request.amounts.get('GPU', 0):g} GPU(s), on {cards} card(s), and {there_are} can "
+                "be seen here. Ask for fewer; CUDA_VISIBLE_DEVICES limits which are seen."
+            )
 
     def fits(self, request: Request) -> bool:
         """Whether the trial may start now. One that is larger than the machine waits until it can be alone."""

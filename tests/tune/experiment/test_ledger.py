@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from paceline.air.errors import ConfigError
 from paceline.tune.experiment.ledger import Ledger, Request
 
 ONE = Request({"CPU": 1.0})
@@ -71,3 +74,10 @@ def test_workers_that_share_a_card() -> None:
     ledger = Ledger({"GPU": 2.0}, ["0", "1"])
     four_halves = Request({"GPU": 2.0}, gpus_per_worker=0.5, workers=4)
     assert ledger.take(four_halves).devices == ("0", "1")
+
+
+def test_more_cards_than_there_are_can_never_be_had() -> None:
+    ledger = Ledger({"GPU": 1.0}, ["0"])
+    ledger.check(Request({"GPU": 1.0}, gpus_per_worker=0.5, workers=2))
+    with pytest.raises(ConfigError, match=r"asks for 2 GPU\(s\), on 2 card\(s\), and 1 can be seen"):
+        ledger.check(Request({"GPU": 2.0}, gpus_per_worker=1.0, workers=2))
