@@ -217,7 +217,7 @@ class HasNothing(Searcher):
 def test_searcher_that_waits_for_nothing_is_told_of(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.tune.experiment.experiment.IDLE_S", 0.0)
+    monkeypatch.setattr("paceline.tune.experiment.starting.IDLE_S", 0.0)
     search = tuner(report_once, {}, num_samples=2, search_alg=HasNothing(), storage_path=str(tmp_path), verbose=1)
     assert len(search.fit()) == 0
     assert "HasNothing suggests nothing" in "".join(capfd.readouterr())

@@ -1,14 +1,13 @@
 """An Experiment: asks for configurations, runs each as a trial, and lets scheduler and searcher decide.
 
-Reading order: `step` (start what may start, listen, act on what was heard), then `_start_more`,
-`_decide` (what becomes of a trial after a row) and `_trial_ended`. Everything that was decided
+Reading order: `step` (start what may start, listen, act on what was heard), then starting.py,
+deciding.py (what becomes of a trial after a row) and `trial_ended`. Everything that was decided
 is appended to the journal, in the order in which it happened: see records.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from concurrent.futures import Future
 from typing import Any
@@ -17,7 +16,7 @@ from paceline.air.errors import ConfigError, DataError, SerializationError
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine
 from paceline.engine.devices import visible_gpus
-from paceline.run.run import INTERRUPT_WAIT_S, Phase, Run
+from paceline.run.run import Phase, Run
 from paceline.run.trial import Trial
 from paceline.storage.lock import RunLock
 from paceline.tune.experiment.audience import Audience
@@ -31,23 +30,19 @@ from paceline.tune.experiment.place import ExperimentPlace, directory_name
 from paceline.tune.experiment.plan import Plan
 from paceline.tune.experiment.records import ExperimentJournal, config_record
 from paceline.tune.experiment.remote import RemoteJournal
+from paceline.tune.experiment.starting import Starter
+from paceline.tune.experiment.stopping import Stopping
 from paceline.tune.experiment.trial_run import TrialRun
 from paceline.tune.progress.base import ExperimentSummary, ExperimentView
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.schedulers.trial_scheduler import Restart
-from paceline.tune.search.searcher import Searcher
-from paceline.tune.search.space import describe, evaluated_record, resolve, tag
+from paceline.tune.search.space import tag
 from paceline.tune.trial_outcome import TrialOutcome
 
 WAIT_S = 0.1
 """How long a step waits for news; reports, deaths and finished work end the wait at once."""
-TRIALS_IN_VAIN = 10
-"""Failures after which a search without end is given up, if no trial has reported anything."""
 STEP_EVERY_S = 0.2
 """How often a run is stepped even though nothing happens, so that it can look at its clocks."""
-
-IDLE_S = 10.0
-"""How long a searcher may suggest nothing, with no trial left, before the user is told."""
 
 
 class Experiment:
@@ -90,18 +85,12 @@ class Experiment:
             self._lock.release()
             raise
         self.decisions = Decisions(self)
+        self._starter = Starter(self)
+        self.stop = Stopping(self)
         self.memory = Memory(place, plan.searcher, self.audience, self.journal)
-        self._active: dict[TrialRun, None] = {}
+        self.active: dict[TrialRun, None] = {}
         """Those with processes, or that will have some in a moment."""
-        self._deadline = float("inf")
-        """When everything is to be stopped because its time is up."""
-        self._stopping = False
-        self._interrupted = False
-        self._time_to_stop_s = INTERRUPT_WAIT_S
         self._fatal: Exception | None = None
-        self._asked_in_vain = False
-        """The searcher had no suggestion; it is asked again when something has happened."""
-        self._idle_since = time.monotonic()
         self._started = False
         self._closed = False
 
@@ -123,12 +112,12 @@ class Experiment:
     def step(self, timeout: float = WAIT_S) -> None:
         """Advance: start trials, hear what workers said, act on it."""
         self._announce()
-        self._look_for_reasons_to_stop()
-        self._start_more()
+        self.stop.look_for_reasons()
+        self._starter.start_more()
         self._listen(timeout)
         self.journal.flush()
         self.audience.progress.tick()
-        if not self._active and not self._may_go_on():
+        if not self.active and not self._may_go_on():
             self._finish()
 
     def _announce(self) -> None:
@@ -136,7 +125,7 @@ class Experiment:
             return
         self._started = True
         if self.plan.tune.time_budget_s is not None:
-            self._deadline = time.monotonic() + float(self.plan.tune.time_budget_s)  # type: ignore[arg-type]
+            self.stop.deadline = time.monotonic() + float(self.plan.tune.time_budget_s)  # type: ignore[arg-type]
         self.audience.started(self.plan.tune.num_samples, self.plan.total)
         if self.plan.metric is not None and self.plan.mode is None:
             self.audience.progress.note(f"Is {self.plan.metric!r} to be small or large? TuneConfig(mode=...) says it.")
@@ -144,12 +133,12 @@ class Experiment:
     def _listen(self, timeout: float) -> None:
         """Wait for news of any trial and let those that have some take a step."""
         now = time.monotonic()
-        groups = {group: each for each in self._active if each.run and (group := each.run.group) is not None}
-        soonest = min([each.due for each in self._active] + [self._deadline])
+        groups = {group: each for each in self.active if each.run and (group := each.run.group) is not None}
+        soonest = min([each.due for each in self.active] + [self.stop.deadline])
         ready = self.engine.wait(list(groups), max(0.0, min(timeout, soonest - now)))
         heard = {id(groups[group]) for group in ready}
         now = time.monotonic()
-        for each in list(self._active):
+        for each in list(self.active):
             run = each.run
             if id(each) in heard or now >= each.due or run is None or run.phase in (Phase.LAUNCHING, Phase.ENDING):
                 self._step_trial(each)
@@ -167,9 +156,9 @@ class Experiment:
         except Exception as error:
             if self.audience.user_error is not None:
                 raise self.audience.user_error from None
-            if self._concerns_all_trials(error):
+            if self.concerns_all_trials(error):
                 raise
-            self._break_off_trial(each, error)
+            self.break_off_trial(each, error)
             return
         if run.done:
             assert run.result is not None
@@ -177,91 +166,23 @@ class Experiment:
         elif run.is_over and self.plan.learns_nothing and not each.trial.resources.get("GPU"):
             self.give_back(each)  # processes that only have to end need no CPU; the memory of a card they do hold
         elif run.phase is Phase.SUSPENDED:
-            self._active.pop(each, None)
+            self.active.pop(each, None)
 
     def _take_built_run(self, each: TrialRun) -> None:
         assert each.building is not None
         if each.building.done():
             built, each.building = each.building, None
             each.run = built.result()
-            self._carry_out_change(each)
-            if self._stopping:
-                each.run.stop_gracefully(interrupted=self._interrupted, within_s=self._time_to_stop_s)
+            self._starter.carry_out_change(each)
+            if self.stop.stopping:
+                each.run.stop_gracefully(interrupted=self.stop.interrupted, within_s=self.stop.time_to_stop_s)
 
-    # -- starting trials ------------------------------------------------------------------
-
-    def _start_more(self) -> None:
-        """Start what the scheduler chooses, else what the searcher suggests, as far as the resources go."""
-        self._asked_in_vain = False
-        while not self._stopping and self._running_count() < self._most_at_once():
-            with self.audience.guarded():
-                chosen = self.plan.scheduler.choose_trial_to_run(self.controller)
-            if chosen is not None:
-                each = self.by_trial[chosen]
-                if not self.ledger.fits(each.request):
-                    return
-                self._start(each)
-            elif not self._create_trial():
-                self._tell_of_stall()
-                self._warn_of_idle_searcher()
-                return
-
-    def _running_count(self) -> int:
-        if self.runs_in_this_process:  # also those that are about to end
-            return len(self._active)
-        return sum(1 for each in self._active if each.grant is not None)
-
-    def _is_busy(self) -> bool:
-        """Whether some trial is at work, or ending: its end may change what the scheduler and the searcher want."""
-        return any(each.trial not in self.waiting for each in self._active)
+    # -- trials ---------------------------------------------------------------------------
 
     @property
     def runs_in_this_process(self) -> bool:
         """Then there is room for one worker, which nobody can wait beside."""
         return self.engine.name == "inline"
-
-    def _most_at_once(self) -> int:
-        if self.runs_in_this_process:
-            return 1
-        # Trials that ask for nothing, or for very little, would all start at once.
-        sensible = max(16, int(8 * self.ledger.total.get("CPU", 1.0)))
-        return self.plan.tune.max_concurrent_trials or sensible
-
-    def _create_trial(self) -> bool:
-        """Ask the searcher for a trial; False if there is none to be had now."""
-        total = self.plan.total
-        if self.created_all or (total is not None and len(self.trials) >= total):
-            self.created_all = True
-            return False
-        if any(trial.status == "PENDING" for trial in self.waiting):
-            return False  # one is waiting for resources already
-        number = len(self.trials)
-        trial_id = self.place.trial_id(number)
-        with self.audience.guarded():
-            suggestion = self.plan.searcher.suggest(trial_id)
-        if suggestion == Searcher.FINISHED:
-            self.created_all = True
-            return False
-        if suggestion is None:
-            self._asked_in_vain = True
-            return False
-        rng = random.Random(f"{self.plan.seed}/{number}")
-        config, evaluated = resolve(self.plan.space, suggestion, rng, self.plan.found)
-        each = self.new_trial(number, config, evaluated)
-        with self.audience.guarded():
-            self.plan.scheduler.on_trial_add(self.controller, each.trial)
-        self.journal.trial_created(
-            number,
-            {
-                "id": trial_id,
-                "dir": each.directory.name,
-                "tag": each.trial.experiment_tag,
-                "config": describe(each.trial.config),
-                "evaluated": evaluated_record(self.plan.space, each.trial.evaluated_params),
-            },
-        )
-        self.journal.flush()  # before anything of the trial exists
-        return True
 
     def new_trial(
         self, number: int, config: dict[str, Any], evaluated: dict[str, Any], directory: str | None = None
@@ -296,43 +217,7 @@ class Experiment:
         self.audience.trial_changed(trial)
         return each
 
-    def _start(self, each: TrialRun) -> None:
-        """Let a trial that waits run: for the first time, or where it was."""
-        trial = each.trial
-        was_paused = trial.status == "PAUSED"
-        if each.change is not None and each.change.resources is not None:
-            each.set_resources(each.change.resources)
-        each.grant = self.ledger.take(each.request)
-        self.waiting.pop(trial, None)
-        if was_paused:
-            self.journal.event("run", each.number)
-        trial.status = "RUNNING"
-        self.audience.trial_changed(trial)
-        self._active[each] = None
-        each.due = 0.0
-        was_restored = each.run is None
-        if was_restored:
-            self._make_run(each)
-        if each.change is not None:
-            self._carry_out_change(each)
-        elif each.run is not None and not was_restored:
-            each.run.resume()
-
-    def _carry_out_change(self, each: TrialRun) -> None:
-        """Let a trial go on as the scheduler wants it, as soon as there is a run: datasets may have to be prepared."""
-        if each.run is not None and each.change is not None:
-            change, each.change = each.change, None
-            self.decisions.go_on_changed(each, each.run, change)
-
-    def _make_run(self, each: TrialRun) -> None:
-        try:
-            self.launcher.make_run(each, self.decisions.after_row, self.decisions.may_decide)
-        except Exception as error:
-            if self.audience.user_error is not None or self._concerns_all_trials(error):
-                raise
-            self._break_off_trial(each, error)
-
-    def _concerns_all_trials(self, error: Exception) -> bool:
+    def concerns_all_trials(self, error: Exception) -> bool:
         """Whether it is the trainable or its data that is wrong, not this one configuration."""
         if not isinstance(error, ConfigError | SerializationError | DataError):
             return False
@@ -349,7 +234,7 @@ class Experiment:
             self._end_without_run(each)
             return
         each.run.end_waiting()
-        self._active[each] = None
+        self.active[each] = None
         each.due = 0.0
 
     def _end_without_run(self, each: TrialRun) -> None:
@@ -373,34 +258,6 @@ class Experiment:
             resources=restart.resources,
         )
 
-    def _tell_of_stall(self) -> None:
-        """Nothing runs, nothing can start and nothing more comes for now: the scheduler is to let something go.
-
-        A searcher may wait for trials that wait themselves, and a trial that was chosen by nobody keeps others from
-        being created: the end of all that wait is the only way on.
-        """
-        if self._is_busy() or self._stopping or not self.waiting:
-            return
-        self.journal.stall()
-        with self.audience.guarded():
-            self.plan.scheduler.on_stall(self.controller)
-            chosen = self.plan.scheduler.choose_trial_to_run(self.controller)
-        if chosen is None and self.waiting and not self._is_busy():
-            stuck = ", ".join(str(trial) for trial in list(self.waiting)[:3])
-            self.audience.warn_once(f"The scheduler lets no trial go on; {stuck} and others are ended as they are.")
-            for each in list(self.waiting.values()):
-                self.stop_waiting(each)
-
-    def _warn_of_idle_searcher(self) -> None:
-        """Nothing is left that could change a searcher's mind: it may wait for something outside, or for ever."""
-        if not self._asked_in_vain or self._active or self.waiting:
-            self._idle_since = time.monotonic()
-        elif time.monotonic() - self._idle_since > IDLE_S:
-            self.audience.warn_once(
-                f"{type(self.plan.searcher).__name__} suggests nothing, although no trial is left that it could wait "
-                "for. It is asked again until it does; Ctrl-C ends the search."
-            )
-
     # -- what a replay asks for -----------------------------------------------------------
 
     def reopen(self, each: TrialRun, directory: str) -> None:
@@ -420,7 +277,7 @@ class Experiment:
     def _run_ended(self, each: TrialRun, result: Result) -> None:
         self.plan.kind.made_here(result)
         each.run = None
-        self._active.pop(each, None)
+        self.active.pop(each, None)
         self.give_back(each)
         if result.status == "interrupted":
             each.trial.status = "PAUSED" if each.trial.last_result else "PENDING"
@@ -429,7 +286,7 @@ class Experiment:
             return
         self.trial_ended(each, outcome_of_result(each, result))
 
-    def _break_off_trial(self, each: TrialRun, error: Exception) -> None:
+    def break_off_trial(self, each: TrialRun, error: Exception) -> None:
         """Something that belongs to this trial alone went wrong in the driver."""
         run = each.run
         each.building = None
@@ -439,7 +296,7 @@ class Experiment:
                 self._run_ended(each, run.result)
                 return
         each.run = None
-        self._active.pop(each, None)
+        self.active.pop(each, None)
         self.give_back(each)
         each.trial.status = "ERROR"
         self.trial_ended(each, outcome_without_run(each, "failed", error))
@@ -454,24 +311,13 @@ class Experiment:
             self._remote.push()
         self.tell_end(each, outcome)
         self.memory.keep()
-        self._give_up_if_nothing_works()
+        self.stop.give_up_if_nothing_works()
         fail_fast = self.plan.run_config.failure_config.fail_fast
-        if outcome.error is not None and fail_fast and not self._stopping:
-            self._time_to_stop_s = self.plan.run_config.failure_config.stop_grace_s
+        if outcome.error is not None and fail_fast and not self.stop.stopping:
+            self.stop.time_to_stop_s = self.plan.run_config.failure_config.stop_grace_s
             if fail_fast == "raise" and isinstance(outcome.error, Exception):
                 self._fatal = outcome.error
-            self._stop_everything(interrupted=True)
-
-    def _give_up_if_nothing_works(self) -> None:
-        """A search without end of which no trial has ever reported anything would fail for ever."""
-        if self.plan.tune.num_samples != -1 or len(self.trials) < TRIALS_IN_VAIN or self._stopping:
-            return
-        ended = [each.outcome for each in self.trials[: 2 * TRIALS_IN_VAIN] if each.outcome is not None]
-        if len(ended) >= TRIALS_IN_VAIN and all(outcome.error and not outcome.metrics for outcome in ended):
-            self.audience.progress.warning(
-                f"The first {len(ended)} trials failed before they had reported anything: the search is given up."
-            )
-            self._stop_everything(interrupted=True)
+            self.stop.stop_everything(interrupted=True)
 
     def tell_end(self, each: TrialRun, outcome: TrialOutcome, *, to_searcher: bool = True) -> None:
         """Display, searcher and scheduler learn how a trial ended."""
@@ -481,7 +327,7 @@ class Experiment:
             self.view.note_error(each.trial, outcome.error)
         if outcome.metrics:
             self.view.note_row(each.trial, outcome.metrics)
-        elif not failed and each.has_files and not self._stopping:
+        elif not failed and each.has_files and not self.stop.stopping:
             self.audience.warn_once(
                 f"{each.trial} ended without having reported anything: return a dict of metrics, or call report()."
             )
@@ -502,53 +348,13 @@ class Experiment:
             self.ledger.give_back(each.grant)
             each.grant = None
 
-    def _look_for_reasons_to_stop(self) -> None:
-        if self._stopping:
-            return
-        if self.stopped_by_signal is not None:
-            self.audience.progress.note("Stopping: each trial ends at its next report. Once more ends them at once.")
-            self._stop_everything(interrupted=True)
-        elif time.monotonic() >= self._deadline:
-            self._time_to_stop_s = self._wait_after_budget()
-            self.audience.progress.note(
-                "time_budget_s is used up: the running trials end at their next report, or without it in "
-                f"{self._time_to_stop_s:.0f} s."
-            )
-            self._stop_everything(interrupted=False)
-        else:
-            with self.audience.guarded():
-                if self.audience.stopper is not None and self.audience.stopper.stop_all():
-                    self._stop_everything(interrupted=False)
-
-    def _wait_after_budget(self) -> float:
-        """A tenth of the budget, within limits: the report that is waited for is worth something."""
-        share = 0.1 * float(self.plan.tune.time_budget_s or 0.0)  # type: ignore[arg-type]
-        return min(INTERRUPT_WAIT_S, max(share, self.plan.run_config.failure_config.stop_grace_s))
-
-    def _stop_everything(self, *, interrupted: bool) -> None:
-        """No new trial; those that run end after their next report."""
-        self._stopping = True
-        self._interrupted = interrupted
-        self._deadline = float("inf")
-        for each in list(self.waiting.values()):
-            if each.run is not None and not interrupted:
-                self.stop_waiting(each)
-            elif each.run is not None:
-                each.run.stop_gracefully(interrupted=True)
-                self._active[each] = None
-                each.due = 0.0
-        for each in list(self._active):
-            if each.run is not None:
-                each.run.stop_gracefully(interrupted=interrupted, within_s=self._time_to_stop_s)
-                each.due = 0.0
-
     def _may_go_on(self) -> bool:
-        if self._stopping:
+        if self.stop.stopping:
             return False
-        return bool(self.waiting) or not self.created_all or self._asked_in_vain
+        return bool(self.waiting) or not self.created_all or self._starter.asked_in_vain
 
     def _finish(self) -> None:
-        status: Status = "interrupted" if self._interrupted else "finished"
+        status: Status = "interrupted" if self.stop.interrupted else "finished"
         self.journal.finished(status)
         self.journal.flush()
         self.audience.ended()
@@ -561,7 +367,7 @@ class Experiment:
     def _how_to_restore(self) -> str:
         failed = any(each.outcome is not None and each.outcome.error is not None for each in self.trials)
         nothing_ran = not any(each.has_files for each in self.trials)
-        if nothing_ran or (not self._interrupted and not failed):
+        if nothing_ran or (not self.stop.interrupted and not failed):
             return ""
         errored = ", resume_errored=True" if failed else ""
         return f"Tuner.restore({self.place.shown!r}, trainable=...{errored}).fit()"
@@ -574,8 +380,8 @@ class Experiment:
 
     def break_off(self, status: Status, error: Exception | None = None) -> None:
         """The driver itself was interrupted, or code of the user's failed: end everything, keep what was reached."""
-        self._stopping = True
-        self._interrupted = True
+        self.stop.stopping = True
+        self.stop.interrupted = True
         self.launcher.cancel()
         for each in self.trials:
             if each.building is not None:
@@ -605,7 +411,7 @@ class Experiment:
                 stack.callback(self._close_remote, self._remote)
             stack.callback(self.journal.close)
             stack.callback(self.audience.progress.close)
-            for each in list(self._active):
+            for each in list(self.active):
                 if each.run is not None:
                     stack.callback(each.run.close)
 
