@@ -118,8 +118,8 @@ class Tuner:
         own in run_config and tune_config. Everything plain is taken over, the searcher and the scheduler with what
         they have learned. `num_samples` may be raised; it counts from the beginning of the experiment.
         """
-        from paceline.tune.experiment.replay import ResumeRules
         from paceline.tune.experiment.restoring import Restoration
+        from paceline.tune.experiment.settling import ResumeRules
 
         if trainable is None:
             raise ConfigError("Tuner.restore() needs the trainable again, because code is never read from disk.")

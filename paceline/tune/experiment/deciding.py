@@ -12,10 +12,10 @@ from paceline.run.nested import nested_get
 from paceline.run.observers import Verdict
 from paceline.run.run import Run
 from paceline.run.trial import Trial
+from paceline.tune.experiment.records import config_record
 from paceline.tune.experiment.rows import RowRecorder
 from paceline.tune.experiment.trial_run import TrialRun
 from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
-from paceline.tune.search.space import describe
 
 if TYPE_CHECKING:
     from paceline.tune.experiment.experiment import Experiment
@@ -156,7 +156,7 @@ class Decisions:
         experiment.journal.event(
             "restart",
             each.number,
-            config=describe(trial.config),
+            **config_record(self._plan, trial.config),
             donor=None if restart.donor is None else experiment.by_trial[restart.donor].number,
             resources=restart.resources,
         )

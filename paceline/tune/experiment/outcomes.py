@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from paceline.air.constants import TRAINING_ITERATION
+from paceline.air.errors import RestoreError
 from paceline.air.result import Result, Status
 from paceline.run.history import JournalHistory, load_result
 from paceline.storage.run_dir import RunDir
@@ -28,7 +30,8 @@ def outcome_from_files(
     filesystem: Any = None,
 ) -> TrialOutcome:
     """The outcome of a trial of an earlier driver; its files are read when somebody looks at them."""
-    load = partial(_loaded, each, status, error, filesystem)
+    remote = each.trial.path if "://" in each.trial.path else None
+    load = partial(result_from_files, each.directory, status, error, remote, filesystem)
     return TrialOutcome(each.trial, metrics, status, error, each.directory, load)
 
 
@@ -45,13 +48,14 @@ def outcome_without_run(each: TrialRun, status: Status, error: BaseException | N
     return TrialOutcome(each.trial, metrics, status, error, each.directory, lambda: result)
 
 
-def _loaded(each: TrialRun, status: Status, error: BaseException | None, filesystem: Any) -> Result:
-    if (each.directory / "journal.jsonl").is_file():
-        result = load_result(each.directory)
-    elif "://" in each.trial.path:
-        result = load_result(each.trial.path, filesystem)
-    else:
-        return Result(error=error, log_dir=each.directory, status=status)
-    result.status = status
-    result.error = error
+def result_from_files(
+    directory: Path, status: Status, error: BaseException | None, remote: str | None = None, filesystem: Any = None
+) -> Result:
+    """The result of a trial that ended like this; one that never came to begin has no files."""
+    place = remote if remote is not None and not RunDir(directory).journal.is_file() else directory
+    try:
+        result = load_result(place, filesystem)
+    except RestoreError:
+        result = Result(log_dir=directory)
+    result.status, result.error = status, error
     return result

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.air.config import RunConfig
-from paceline.air.errors import RestoreError
+from paceline.air.errors import RestoreError, StorageError
 from paceline.run.trial import Trial
 from paceline.run.trial_files import storage_of
 from paceline.storage.files import make_private_dirs
+from paceline.storage.journal import read
+from paceline.storage.journal_tail import read_tail
 from paceline.storage.run_dir import (
     LONGEST_TRIAL_NAME,
     check_writable,
@@ -72,11 +75,22 @@ def new_place(run_config: RunConfig, trainable_name: str, engine_name: str) -> E
 
 
 def newest_journal(root: Path) -> Path:
-    """The journal of the experiment that was last worked at."""
-    journals = sorted(root.glob(JOURNAL_PATTERN), key=lambda path: path.stat().st_mtime)
+    """The journal of the experiment that was last worked at. The times of files do not tell: copies have new ones."""
+    journals = list(root.glob(JOURNAL_PATTERN))
     if not journals:
         raise RestoreError(f"{root} holds no experiment: there is no {JOURNAL_PATTERN} in it.")
-    return journals[-1]
+    if len(journals) == 1:
+        return journals[0]
+    return max(journals, key=lambda journal: (_last_time(journal), journal.stat().st_mtime))
+
+
+def _last_time(journal: Path) -> float:
+    """The last time that the journal itself tells; 0.0 if there is none."""
+    times = [record["time"] for record in read_tail(journal) if "time" in record]
+    if not times:  # many rows since
+        with contextlib.suppress(StorageError):  # where it is damaged is told when it is chosen
+            times = [record["time"] for record in read(journal) if "time" in record]
+    return times[-1] if times else 0.0
 
 
 def directory_name(trial: Trial, creator: Callable[[Trial], str] | None) -> str:

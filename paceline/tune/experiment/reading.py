@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paceline.air.errors import RestoreError, StorageError, TrainingFailedError
-from paceline.air.result import Result, Status
+from paceline.air.result import Result
 from paceline.run.history import load_result
 from paceline.run.trial import Trial
 from paceline.storage.run_dir import resolve_storage
+from paceline.tune.experiment.outcomes import result_from_files
 from paceline.tune.experiment.place import newest_journal
 from paceline.tune.experiment.replay import read_records, saved_facts
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.search.space import from_description
 from paceline.tune.trial_outcome import TrialOutcome
-
-
-def load_outcomes(path: str | os.PathLike[str]) -> list[TrialOutcome]:
-    """The trials of the experiment at `path`, in order."""
-    return load_grid(path).outcomes
 
 
 def load_grid(path: str | os.PathLike[str]) -> ResultGrid:
@@ -41,6 +38,9 @@ def grid_of(root: Path, journal: Path) -> ResultGrid:
             trials[record["n"]] = dict(record)
         elif record["kind"] == "restart" and record["config"] is not None:
             trials[record["n"]]["config"] = record["config"]
+        elif record["kind"] == "restart":
+            trial = trials[record["n"]]
+            trial["evaluated"] = {**trial["evaluated"], **record.get("evaluated", {})}
         elif record["kind"] == "again":
             trials[record["n"]]["dir"] = record["dir"]
             ended.pop(record["n"], None)
@@ -71,10 +71,7 @@ def _outcome(
     trial.status = "ERROR" if failed else "TERMINATED"
     metrics = {**end["metrics"], "config": trial.config} if end["metrics"] else {}
     trial.last_result = metrics
-
-    def load() -> Result:
-        return _result(directory, end["status"], error)
-
+    load = partial(result_from_files, directory, end["status"], error)
     return TrialOutcome(trial, metrics, end["status"], error, directory, load)
 
 
@@ -99,12 +96,3 @@ def _unfinished(trial: Trial, directory: Path) -> TrialOutcome:
         result = Result(log_dir=directory, status="unfinished")
     trial.last_result = result.metrics
     return TrialOutcome(trial, result.metrics, result.status, result.error, directory, lambda: result)
-
-
-def _result(directory: Path, status: Status, error: BaseException | None) -> Result:
-    try:
-        result = load_result(directory)
-    except (RestoreError, StorageError):
-        result = Result(log_dir=directory)
-    result.status, result.error = status, error
-    return result

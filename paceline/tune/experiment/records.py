@@ -9,7 +9,7 @@ Kinds of records, `n` being the number of the trial:
 - change, again: what a restore must know of a paused trial and of a failed one
 - stall: the scheduler was told that nothing can go on
 - searcher, callbacks: states that the user's own objects keep
-- restore, finish: a driver took the experiment up again, or left it
+- restore, finish: a driver took the experiment up again, with these settings, or left it
 
 The state of an experiment is what these records, read in order, make of an empty one.
 """
@@ -21,8 +21,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.air.metrics import flattened
 from paceline.storage.journal import Journal
 from paceline.storage.shared_sync import SharedSync
+from paceline.tune.experiment.plan import Plan
+from paceline.tune.search.space import describe, evaluated_record, path_text, values_in
 
 Record = dict[str, Any]
 
@@ -38,7 +41,7 @@ class ExperimentJournal:
         self._journal.sync()
 
     def trial_created(self, number: int, facts: Mapping[str, Any]) -> None:
-        self._append({"kind": "trial", "n": number, **facts})
+        self._append({"kind": "trial", "n": number, **facts, "time": time.time()})
 
     def row(self, number: int, index: int, row: Mapping[str, Any], decision: str | None) -> None:
         record: Record = {"kind": "row", "n": number, "i": index, "row": dict(row)}
@@ -55,7 +58,7 @@ class ExperimentJournal:
         record = {"kind": "end", "n": number, "status": status, "metrics": dict(metrics), "error": error}
         if not judged_by.keys() <= metrics.keys():  # said in an earlier row, or nested
             record["judged_by"] = dict(judged_by)
-        self._append(record)
+        self._append({**record, "time": time.time()})
 
     def searcher_saved(self, number: int) -> None:
         self._append({"kind": "searcher", "saved": number})
@@ -80,3 +83,18 @@ class ExperimentJournal:
 
     def _append(self, record: Record) -> None:
         self._journal.append(record, finite=False)
+
+
+def config_record(plan: Plan, config: Mapping[str, Any] | None) -> Record:
+    """The configuration that a trial goes on with, for a record.
+
+    Where an object in it has no plain form, what makes it differ from the search space is written instead.
+    """
+    written = None if config is None else describe(config)
+    if config is None or written is not None:
+        return {"config": written}
+    chosen: dict[str, Any] = {}
+    for path, value in values_in(plan.space, config, plan.found).items():
+        name = plan.found.texts.get(path)
+        chosen.update(flattened({path_text(path): value}) if name is None else {name: value})
+    return {"config": None, "evaluated": evaluated_record(plan.space, chosen, plan.found)}

@@ -1,28 +1,18 @@
 """Takes an experiment up again: its records, read in order, lead searcher and scheduler to where they were.
 
-A trial that ended is not run again: its outcome is in the journal, or, if the driver was
-killed in that very moment, in the trial's own. One that was under way goes on from its newest
-checkpoint. Places are relative, so the directory may have been moved.
+Places are relative, so the directory may have been moved.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
-from paceline.air.result import Status
-from paceline.run.history import JournalHistory, load_result
-from paceline.run.trial_files import ending, state_records
+from paceline.air.errors import RestoreError, TrainingFailedError
 from paceline.storage.journal import read
-from paceline.storage.manifest import read_manifest
-from paceline.storage.run_dir import RunDir
 from paceline.tune.experiment.deciding import values_in
-from paceline.tune.experiment.outcomes import last_metrics, outcome_from_files
-from paceline.tune.experiment.remote import fetch_trial
+from paceline.tune.experiment.outcomes import outcome_from_files
 from paceline.tune.experiment.trial_run import TrialRun
 from paceline.tune.schedulers.trial_scheduler import Restart, TrialScheduler
 from paceline.tune.search.space import config_with, evaluated_from_record, from_description
@@ -31,18 +21,6 @@ if TYPE_CHECKING:
     from paceline.tune.experiment.experiment import Experiment
 
 Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class ResumeRules:
-    """What becomes of the trials of the earlier driver."""
-
-    unfinished: bool = True
-    """Trials that had not ended go on; otherwise they are left as they are."""
-    errored: bool = False
-    """Failed trials go on from their newest checkpoint."""
-    restart_errored: bool = False
-    """Failed trials start anew."""
 
 
 def read_records(journal: Path) -> list[Record]:
@@ -63,23 +41,23 @@ def read_records(journal: Path) -> list[Record]:
 
 
 class Replay:
-    """Brings an experiment that was just made to where its records end."""
+    """Brings an experiment that was just made to where its records end. What becomes of its trials then: settling.py"""
 
-    def __init__(self, experiment: Experiment, records: list[Record], rules: ResumeRules) -> None:
+    def __init__(self, experiment: Experiment, records: list[Record]) -> None:
         self._experiment = experiment
         self._records = records
-        self._rules = rules
         self._filesystem = experiment.plan.run_config.storage_filesystem
-        self._ended: dict[int, Record] = {}
-        self._stopped: set[int] = set()
+        self.ended: dict[int, Record] = {}
+        self.stopped: set[int] = set()
         """Trials of which a STOP was decided and no end is recorded."""
-        self._handovers: dict[int, Restart] = {}
+        self.handovers: dict[int, Restart] = {}
         """Trials that were to go on from another's state and have reported nothing since."""
         self._searcher_knows = False
         """The searcher will be given a state in which it knows these records."""
         self._warned = False
 
     def run(self) -> None:
+        """Lead searcher and scheduler through the records; nothing is written."""
         experiment = self._experiment
         experiment.controller.replaying = True
         known_until = experiment.memory.newest_save(self._records)
@@ -92,10 +70,6 @@ class Replay:
                     self._searcher_knows = False
         finally:
             experiment.controller.replaying = False
-        for each in experiment.trials:
-            self._settle(each)
-        for each in list(experiment.waiting.values()):
-            self._decide_late(each)
 
     def _take(self, record: Record) -> None:
         kind = record["kind"]
@@ -125,7 +99,7 @@ class Replay:
         each.trial.status = "RUNNING"
         self._experiment.waiting.pop(each.trial, None)
         each.seen = record["i"]
-        self._handovers.pop(each.number, None)
+        self.handovers.pop(each.number, None)
         row = {**record["row"], "trial_id": each.trial.trial_id, "training_iteration": record["i"], **record["row"]}
         shown = row if record["row"] else {}
         same = self._experiment.decisions.replay(each, shown, decision, to_searcher=not self._searcher_knows)
@@ -137,14 +111,14 @@ class Replay:
                 "given other arguments?"
             )
         if decision == TrialScheduler.STOP:
-            self._stopped.add(each.number)
+            self.stopped.add(each.number)
         elif decision == TrialScheduler.PAUSE:
             each.trial.status = "PAUSED"
             self._experiment.waiting[each.trial] = each
 
     def _take_change(self, each: TrialRun, record: Record) -> None:
         donor = None if record["donor"] is None else self._experiment.trials[record["donor"]].trial
-        each.change = Restart(record["config"], donor, record["resources"])
+        each.change = Restart(self._config_of(each, record), donor, record["resources"])
 
     def _take_run(self, each: TrialRun, record: Record) -> None:
         each.trial.status = "RUNNING"
@@ -152,27 +126,44 @@ class Replay:
 
     def _take_restart(self, each: TrialRun, record: Record) -> None:
         each.change = None
+        config = self._config_of(each, record)
         if record["donor"] is not None:
             donor = self._experiment.trials[record["donor"]].trial
-            self._handovers[each.number] = Restart(record["config"], donor)
-        if record["config"] is not None:
-            each.trial.config = record["config"]
-            each.trial.evaluated_params = values_in(record["config"], each.trial)
+            self.handovers[each.number] = Restart(config, donor)
+        if config is not None:
+            each.trial.config = config
+            each.trial.evaluated_params = values_in(config, each.trial)
         if record["resources"] is not None:
             each.set_resources(record["resources"])
 
+    def _config_of(self, each: TrialRun, record: Record) -> dict[str, Any] | None:
+        """The configuration that a trial was to go on with; None: the one it has."""
+        config: dict[str, Any] | None = record["config"]
+        if config is not None or "evaluated" not in record:
+            return config
+        plan = self._experiment.plan
+        try:
+            evaluated = evaluated_from_record(plan.space, record["evaluated"], plan.found)
+            return config_with(plan.space, evaluated, plan.found)
+        except RestoreError as error:
+            self._experiment.audience.warn_once(
+                f"{each.trial} keeps the parameters that it had before the scheduler changed them. {error}"
+            )
+            return None
+
     def _take_stop(self, each: TrialRun, record: Record) -> None:
-        self._stopped.add(each.number)
+        self.stopped.add(each.number)
         self._experiment.waiting.pop(each.trial, None)
 
     def _take_again(self, each: TrialRun, record: Record) -> None:
         """An earlier restore gave a failed trial another chance."""
-        self._reopen(each, record["dir"])
+        self.ended.pop(each.number, None)
+        self._experiment.reopen(each, record["dir"])
 
     def _take_end(self, each: TrialRun, record: Record) -> None:
         experiment, trial = self._experiment, each.trial
-        self._stopped.discard(each.number)
-        self._ended[each.number] = record
+        self.stopped.discard(each.number)
+        self.ended[each.number] = record
         each.judged_by.update(record.get("judged_by", {}))
         experiment.waiting.pop(trial, None)
         failed = record["status"] == "failed"
@@ -182,108 +173,6 @@ class Replay:
         error = TrainingFailedError(record["error"]) if failed else None
         outcome = outcome_from_files(each, record["status"], metrics, error, self._filesystem)
         experiment.tell_end(each, outcome, to_searcher=not self._searcher_knows)
-
-    # -- after the last record ------------------------------------------------------------
-
-    def _settle(self, each: TrialRun) -> None:
-        """What becomes of a trial now."""
-        if each.number in self._ended:
-            if self._ended[each.number]["status"] == "failed":
-                self._maybe_again(each)
-            return
-        if self._experiment.place.uri is not None:
-            fetch_trial(each.trial, each.directory, self._filesystem)
-        status = _ending_of(each.directory)
-        each.has_files = status is not None
-        if each.has_files:  # others may want to go on from there
-            each.trial.checkpoint = load_result(each.trial.path, self._filesystem).checkpoint
-        if each.number in self._stopped or status in ("finished", "failed"):
-            self._end_now(each, "failed" if status == "failed" else "finished")
-        elif not self._rules.unfinished:
-            self._end_now(each, "finished")
-        elif each.trial.status == "RUNNING":
-            each.trial.status = "PAUSED" if each.has_files else "PENDING"
-            self._experiment.waiting[each.trial] = each
-            handover = self._handovers.get(each.number)
-            if handover is not None and not _has_copy(each, str(handover.donor)):
-                each.change = handover
-
-    def _decide_late(self, each: TrialRun) -> None:
-        """Decide on rows of which the driver died before a decision was written down.
-
-        Those up to the newest checkpoint are not reported again when the trial goes on from there.
-        """
-        reached = _newest_checkpoint(each.directory) if each.has_files else 0
-        if reached <= each.seen or each.trial not in self._experiment.waiting:
-            return
-        rows = JournalHistory(RunDir(each.directory).journal).rows()[each.seen : reached]
-        with self._experiment.audience.guarded():
-            for index, row in enumerate(rows, each.seen + 1):
-                decision = self._experiment.decisions.after_earlier_row(each, index, row)
-                if decision == TrialScheduler.STOP:
-                    self._end_now(each, "finished")
-                    return
-                if isinstance(decision, Restart):
-                    self._experiment.change_waiting(each, decision)
-
-    def _maybe_again(self, each: TrialRun) -> None:
-        if not self._rules.errored and not self._rules.restart_errored:
-            return
-        directory = each.directory.name
-        if self._rules.restart_errored:
-            directory = self._experiment.place.free_name(each.directory.name)
-        each.was_told = True
-        self._experiment.journal.event("again", each.number, dir=directory)
-        self._reopen(each, directory)
-        each.has_files = not self._rules.restart_errored and _ending_of(each.directory) is not None
-
-    def _reopen(self, each: TrialRun, directory: str) -> None:
-        self._ended.pop(each.number, None)
-        self._experiment.reopen(each, directory)
-
-    def _end_now(self, each: TrialRun, status: Status) -> None:
-        """Write down the end that the earlier driver did not come to write."""
-        self._experiment.waiting.pop(each.trial, None)
-        metrics = last_metrics(each)
-        error = TrainingFailedError(_error_of(each.directory)) if status == "failed" else None
-        each.trial.status = "ERROR" if error is not None else "TERMINATED"
-        each.trial.last_result = metrics or each.trial.last_result
-        self._experiment.trial_ended(each, outcome_from_files(each, status, metrics, error, self._filesystem))
-
-
-def _ending_of(directory: Path) -> Status | None:
-    """How the trial's own journal says that it ended; None if there is no run in it."""
-    try:
-        records = state_records(RunDir(directory))
-    except (RestoreError, StorageError):
-        return None
-    return ending(records) or "unfinished"
-
-
-def _newest_checkpoint(directory: Path) -> int:
-    """The index of the row that the trial's newest checkpoint was reported with; 0 without one."""
-    run_dir = RunDir(directory)
-    iterations = {each["number"]: each["iteration"] for each in state_records(run_dir) if each["kind"] == "checkpoint"}
-    for number, path in run_dir.checkpoints():
-        if number not in iterations:  # the driver died before it was written down
-            with contextlib.suppress(CheckpointError):
-                iterations[number] = read_manifest(path).facts["iteration"]
-    return iterations[max(iterations)] if iterations else 0
-
-
-def _has_copy(each: TrialRun, donor: str) -> bool:
-    """Whether the state that the trial was to take over at its last row is there."""
-    for _, path in RunDir(each.directory).checkpoints():
-        with contextlib.suppress(CheckpointError):  # one that is damaged is passed over when the trial goes on
-            facts = read_manifest(path).facts
-            if facts.get("copied_from") == donor and facts.get("iteration") == each.seen:
-                return True
-    return False
-
-
-def _error_of(directory: Path) -> str:
-    ends = [record for record in state_records(RunDir(directory)) if record["kind"] == "end"]
-    return str(ends[-1].get("message", "")) if ends else ""
 
 
 def saved_facts(records: list[Record]) -> Mapping[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from paceline.storage.run_dir import resolve_storage
 from paceline.tune.experiment.experiment import Experiment
 from paceline.tune.experiment.place import ExperimentPlace, newest_journal
 from paceline.tune.experiment.plan import Plan
-from paceline.tune.experiment.planning import restored_plan, restored_run_config
+from paceline.tune.experiment.planning import facts_of, mark_as_used, restored_plan, restored_run_config
 from paceline.tune.experiment.reading import grid_of
 from paceline.tune.experiment.remote import fetch
-from paceline.tune.experiment.replay import Replay, ResumeRules, read_records, saved_facts
+from paceline.tune.experiment.replay import Replay, read_records, saved_facts
+from paceline.tune.experiment.settling import ResumeRules, Settlement
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.trainable.kinds import TrainableKind
 from paceline.tune.tune_config import TuneConfig
@@ -42,18 +44,23 @@ def _local_root(path: str | os.PathLike[str], filesystem: Any = None) -> Path:
     return resolved
 
 
-@dataclass(frozen=True)
+@dataclass
 class Restoration:
     """An earlier experiment and what is to be done about it."""
 
     root: Path
     journal: Path
     plan: Plan
+    make_plan: Callable[[], Plan]
+    """The same plan once more, with a searcher and a scheduler that know nothing."""
     rules: ResumeRules
     facts: Mapping[str, Any]
+    """The experiment's description as it was found."""
+    has_new_run_config: bool
     notes: list[str]
     uri: str | None = None
     """Where it was restored from, if not from a local directory; it is mirrored there again."""
+    is_plan_used: bool = False
 
     @classmethod
     def of(
@@ -78,9 +85,9 @@ class Restoration:
                 f"The experiment was made with the trainable {facts['trainable']!r} and is continued with "
                 f"{kind.name!r}: its unfinished trials go on with other code."
             )
-        plan = restored_plan(facts, kind, space, tune, config, num_samples)
+        make_plan = partial(restored_plan, facts, kind, space, tune, config, num_samples)
         uri = resolved if isinstance(resolved, str) else None
-        return cls(root, journal, plan, rules, facts, notes, uri)
+        return cls(root, journal, make_plan(), make_plan, rules, facts, run_config is not None, notes, uri)
 
     @property
     def run_config(self) -> RunConfig:
@@ -92,6 +99,8 @@ class Restoration:
 
     def experiment(self) -> Experiment:
         """The experiment where it was left."""
+        if self.is_plan_used:
+            self.plan, self.is_plan_used = self.make_plan(), False
         place = ExperimentPlace(self.root, self.facts["name"], self.facts["id"], self.uri)
         experiment = Experiment(self.plan, choose_engine(self.plan.run_config.engine), place)
         try:
@@ -99,9 +108,21 @@ class Restoration:
             records = read_records(self.journal)
             for note in self.notes:
                 experiment.audience.progress.note(note)
-            experiment.journal.restored({"num_samples": self.plan.tune.num_samples})
-            Replay(experiment, records, self.rules).run()
+            self.is_plan_used = True
+            facts = self._facts_from_now_on(place)
+            mark_as_used(self.plan)
+            replay = Replay(experiment, records)
+            replay.run()
+            experiment.journal.restored(
+                facts
+            )  # only now: settings with which it fails are not those of the next restore
+            Settlement(experiment, replay, self.rules).run()
         except BaseException:
             experiment.close()
             raise
         return experiment
+
+    def _facts_from_now_on(self, place: ExperimentPlace) -> dict[str, Any]:
+        """What the next restore goes by. Callbacks that were not given again are still missed then."""
+        facts = facts_of(self.plan, place)
+        return facts if self.has_new_run_config else {**facts, "run": self.facts["run"]}
