@@ -14,7 +14,8 @@ from paceline.air import Checkpoint, RunConfig, session
 from paceline.air.errors import ConfigError, StorageError
 from paceline.run.trial import Trial
 from paceline.storage.shared_sync import SharedSync
-from paceline.testing.tune_invariants import experiment_records
+from paceline.testing.chaos import Marks
+from paceline.testing.tune_invariants import experiment_journal, experiment_records
 from paceline.tune import Callback, TuneConfig, Tuner, grid_search
 from paceline.tune.experiment.place import newest_journal
 from paceline.tune.experiment.records import ExperimentJournal
@@ -101,7 +102,10 @@ def test_experiment_that_was_killed_after_many_rows_has_its_time_at_the_beginnin
 
 def test_experiment_of_which_nothing_was_written_is_passed_over(bench: Bench) -> None:
     path = Path(bench.tuner(num_samples=1).fit().experiment_path)
-    (path / "experiment-empty.jsonl").touch()
+    empty = path / "experiment-empty.jsonl"
+    empty.touch()
+    ahead = empty.stat().st_mtime + 1000
+    os.utime(empty, (ahead, ahead))
     assert len(Tuner.restore(path, count).get_results()) == 1
 
 
@@ -293,3 +297,57 @@ def test_results_of_trials_whose_files_are_gone_or_damaged(bench: Bench) -> None
         assert first.result.checkpoint is None
         with pytest.raises(StorageError, match="damaged"):
             _ = second.result
+
+
+class StopsOthers(TrialScheduler):
+    """The second trial waits after its row, and is stopped at the end of the first; there the driver breaks off."""
+
+    def __init__(self, marks: Marks, breaks_off: bool) -> None:
+        super().__init__()
+        self._marks = marks
+        self._breaks_off = breaks_off
+
+    def __deepcopy__(self, memo: Any) -> StopsOthers:
+        return StopsOthers(self._marks, self._breaks_off)
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        return ("x",)
+
+    def on_trial_result(self, controller: Controller, trial: Trial, result: Mapping[str, Any]) -> Decision:
+        if result["x"] == 1:
+            return self.CONTINUE
+        self._marks.say("waits")
+        return self.PAUSE
+
+    def choose_trial_to_run(self, controller: Controller) -> Trial | None:
+        return next((each for each in controller.waiting_trials() if each.status == "PENDING"), None)
+
+    def on_trial_complete(self, controller: Controller, trial: Trial, result: Mapping[str, Any]) -> None:
+        if self._breaks_off:
+            raise RuntimeError("broken off")
+        for each in controller.waiting_trials():
+            controller.stop_trial(each)
+
+
+def test_trial_that_is_stopped_by_an_end_that_was_not_written_down_keeps_its_rows(tmp_path: Path) -> None:
+    marks = Marks(tmp_path / "marks")
+
+    def train(config: dict[str, Any]) -> None:
+        if config["x"] == 1:
+            marks.wait("waits", 1)
+        session.report({"x": config["x"], "accuracy": 0.5})
+
+    space = {"x": grid_search([1, 2])}
+    search = tuner(train, space, scheduler=StopsOthers(marks, True), storage_path=str(tmp_path), name="search")
+    with pytest.raises(RuntimeError, match="broken off"):
+        search.fit()
+    journal = experiment_journal(tmp_path / "search")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    end = next(number for number, line in enumerate(lines) if b'"kind":"end"' in line)
+    journal.write_bytes(b"".join(lines[:end]))
+    settings = TuneConfig(scheduler=StopsOthers(marks, False))
+    grid = Tuner.restore(tmp_path / "search", train, tune_config=settings).fit()
+    assert [outcome.status for outcome in grid.outcomes] == ["finished", "finished"]
+    assert [outcome.metrics["accuracy"] for outcome in grid.outcomes] == [0.5, 0.5]
+    assert [len(outcome.rows()) for outcome in grid.outcomes] == [1, 1]

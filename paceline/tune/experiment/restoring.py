@@ -113,9 +113,7 @@ class Restoration:
             mark_as_used(self.plan)
             replay = Replay(experiment, records)
             replay.run()
-            experiment.journal.restored(
-                facts
-            )  # only now: settings with which it fails are not those of the next restore
+            experiment.journal.restored(facts)  # not before: settings that fail must not be those of the next restore
             Settlement(experiment, replay, self.rules).run()
         except BaseException:
             experiment.close()
