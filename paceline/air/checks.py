@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import operator
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from numbers import Real
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 from paceline.air.errors import ConfigError
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _PLAIN = (str, bytes, int, float, list, tuple, set, frozenset, type(None))
 
@@ -77,6 +79,31 @@ def names_a_near_miss(config: type[T]) -> type[T]:
 
     config.__init__ = init  # type: ignore[method-assign, assignment]
     return config
+
+
+def names_what_was_meant(**meant: str) -> Callable[[F], F]:
+    """Decorates a constructor or class method: an unknown keyword is answered with what was probably meant.
+
+    `meant` has the answers for names that are right elsewhere; for others the nearest name is looked for.
+    """
+
+    def decorated(function: F) -> F:
+        _, *parameters = inspect.signature(function).parameters.values()
+        known = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+
+        @functools.wraps(function)
+        def checked(owner: Any, *args: Any, **keywords: Any) -> Any:
+            for name in keywords:
+                if name not in known:
+                    of_class = isinstance(owner, type)
+                    called = f"{owner.__name__}.{function.__name__}" if of_class else type(owner).__name__
+                    answer = f": {meant[name]}" if name in meant else near_miss(name, known)
+                    raise TypeError(f"{called}() has no argument {name!r}{answer}")
+            return function(owner, *args, **keywords)
+
+        return checked  # type: ignore[return-value]
+
+    return decorated
 
 
 def near_miss(name: str, known: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -166,6 +167,8 @@ class CallbackList:
     def __init__(self, user_callbacks: Sequence[Callback], default_loggers: Sequence[RowLogger] = ()) -> None:
         for callback in user_callbacks:
             _check_is_callback(callback)
+        for kind in dict.fromkeys(type(callback) for callback in user_callbacks):
+            _warn_of_misspelt_hooks(kind)
         self.trials: list[Trial] = []
         """Every trial of the experiment, as handed to the hooks."""
         self._known: set[Trial] = set()
@@ -322,3 +325,20 @@ def _check_is_callback(callback: object) -> None:
             f"callbacks= holds a {type(callback).__name__}, which is not a Callback. "
             "Derive its class from paceline.tune.Callback or paceline.tune.logger.LoggerCallback."
         )
+
+
+def _warn_of_misspelt_hooks(kind: type[Callback]) -> None:
+    """A method that is nearly called like a hook is never called."""
+    import difflib
+
+    hooks = [name for name in dir(LoggerCallback if issubclass(kind, LoggerCallback) else Callback) if name[0] != "_"]
+    inherited = {name for base in kind.__mro__ if base.__module__.startswith("paceline.") for name in vars(base)}
+    for name in dir(kind):
+        if not name.startswith(("on_", "log_")) or name in inherited or not callable(getattr(kind, name)):
+            continue
+        meant = difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)
+        if meant:
+            warn_at_users_line(
+                f"The callback {kind.__name__} has a method {name}(), which is never called: there is no such hook. "
+                f"Did you mean {meant[0]}()?"
+            )

@@ -154,6 +154,10 @@ class Observers:
         self._show_remaining_output()
         self.trial.status = "ERROR" if result.error else "TERMINATED"
         self.trial.last_result = result.metrics or self.trial.last_result
+        if self._stopper is not None and (
+            never := self._stopper.never_reported(self.trial.trial_id, self.trial.last_result)
+        ):
+            self._progress.warning(never)
         if result.error:
             self._callbacks.on_trial_error(iteration, self.trial)
         else:

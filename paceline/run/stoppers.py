@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
-from paceline.air.constants import AUTOFILLED_KEYS
+from paceline.air.checks import near_miss
+from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.air.metrics import flattened
 from paceline.run.nested import nested_get
@@ -24,6 +25,8 @@ Row = Mapping[str, Any]
 Mode = Literal["min", "max"]
 
 _MISSING = object()
+_ROWS_TO_WAIT = 10
+"""So many rows a trial may report before a metric of its stop criterion must have been among them."""
 
 
 class Stopper(ABC):
@@ -36,6 +39,10 @@ class Stopper(ABC):
     @abstractmethod
     def stop_all(self) -> bool:
         """True if every trial shall stop."""
+
+    def never_reported(self, trial_id: str, last_row: Row) -> str | None:
+        """Asked when a trial has ended: what it never reported although the criterion is about it; None if nothing."""
+        return None
 
 
 class NoopStopper(Stopper):
@@ -67,6 +74,10 @@ class CombinedStopper(Stopper):
     def stop_all(self) -> bool:
         return any(stopper.stop_all() for stopper in self._stoppers)
 
+    def never_reported(self, trial_id: str, last_row: Row) -> str | None:
+        told = [stopper.never_reported(trial_id, last_row) for stopper in self._stoppers]
+        return next(filter(None, told), None)
+
 
 class FunctionStopper(Stopper):
     """Stops a trial when `function(trial_id, result)` returns something true."""
@@ -83,8 +94,42 @@ class FunctionStopper(Stopper):
         return False
 
 
+class _Awaited:
+    """The metrics that a stopper reads.
+
+    A row may be without one, as where validation comes every fifth epoch. But a trial that never reports it would
+    never stop: most likely the name is a slip.
+    """
+
+    def __init__(self) -> None:
+        self._unseen: dict[str, set[str]] = {}
+        """By trial, what no row had so far. Trials of which the first row was not seen, as after a restore, are not
+        in it: they may have reported it before."""
+
+    def value(self, trial_id: str, result: Row, key: str) -> Any:
+        """The row's value under `key`, where ``a/b`` reaches into nested dictionaries; _MISSING if it has none."""
+        value = nested_get(result, key, _MISSING)
+        if value is not _MISSING:
+            if self._unseen:
+                self._unseen.get(trial_id, set()).discard(key)
+            return value
+        iteration = result.get(TRAINING_ITERATION, 1)
+        if iteration == 1:
+            self._unseen.setdefault(trial_id, set()).add(key)
+        elif iteration >= _ROWS_TO_WAIT and key in self._unseen.get(trial_id, ()):
+            raise ConfigError(_not_reported(key, result, f"in {iteration} rows of trial {trial_id}"))
+        return _MISSING
+
+    def never_reported(self, trial_id: str, last_row: Row) -> str | None:
+        unseen = self._unseen.pop(trial_id, None)
+        return _not_reported(min(unseen), last_row, "by a trial that has ended") if unseen else None
+
+
 class DictStopper(Stopper):
-    """Stops a trial when one of several metrics reaches its threshold; ``a/b`` names a nested one."""
+    """Stops a trial when one of several metrics reaches its threshold; ``a/b`` names a nested one.
+
+    Rows without the metric are passed over. That a trial has reported ten of them, and never the metric, is an error.
+    """
 
     def __init__(self, thresholds: Mapping[str, float]) -> None:
         for key, threshold in thresholds.items():
@@ -94,15 +139,16 @@ class DictStopper(Stopper):
                     "Training stops when the metric is greater than or equal to the number."
                 )
         self._thresholds = dict(thresholds)
+        self._awaited = _Awaited()
 
     def __call__(self, trial_id: str, result: Row) -> bool:
         # All are looked at, so that a misspelt name shows even if another metric stops the trial.
-        reached = [self._reached(key, threshold, result) for key, threshold in self._thresholds.items()]
+        reached = [self._reached(trial_id, key, threshold, result) for key, threshold in self._thresholds.items()]
         return any(reached)
 
-    def _reached(self, key: str, threshold: float, result: Row) -> bool:
-        value = metric_of(result, key)
-        if value is None:
+    def _reached(self, trial_id: str, key: str, threshold: float, result: Row) -> bool:
+        value = self._awaited.value(trial_id, result, key)
+        if value is None or value is _MISSING:
             return False
         if not isinstance(value, (int, float)):
             raise ConfigError(
@@ -113,6 +159,9 @@ class DictStopper(Stopper):
 
     def stop_all(self) -> bool:
         return False
+
+    def never_reported(self, trial_id: str, last_row: Row) -> str | None:
+        return self._awaited.never_reported(trial_id, last_row)
 
 
 class MaximumIterationStopper(Stopper):
@@ -125,7 +174,7 @@ class MaximumIterationStopper(Stopper):
         self._max_iter = max_iter
 
     def __call__(self, trial_id: str, result: Row) -> bool:
-        return _number_of(result, "training_iteration") >= self._max_iter
+        return _number(result.get(TRAINING_ITERATION)) >= self._max_iter
 
     def stop_all(self) -> bool:
         return False
@@ -156,6 +205,7 @@ class TrialPlateauStopper(Stopper):
     At rest means: the standard deviation of the last `num_results` values is at most
     `std`. Nothing stops within the first `grace_period` rows, nor before the metric is
     on the good side of `metric_threshold`, if there is one (`mode` says which side).
+    Rows without the metric do not count.
     """
 
     def __init__(
@@ -175,11 +225,15 @@ class TrialPlateauStopper(Stopper):
         self._grace_period = grace_period
         self._threshold = metric_threshold
         self._mode = mode
+        self._awaited = _Awaited()
         self._rows: dict[str, int] = defaultdict(int)
         self._values: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=num_results))
 
     def __call__(self, trial_id: str, result: Row) -> bool:
-        value = _number_of(result, self._metric)
+        given = self._awaited.value(trial_id, result, self._metric)
+        if given is _MISSING:
+            return False
+        value = _number(given)
         self._rows[trial_id] += 1
         self._values[trial_id].append(value)
         if self._rows[trial_id] < self._grace_period or len(self._values[trial_id]) < self._num_results:
@@ -191,12 +245,16 @@ class TrialPlateauStopper(Stopper):
     def stop_all(self) -> bool:
         return False
 
+    def never_reported(self, trial_id: str, last_row: Row) -> str | None:
+        return self._awaited.never_reported(trial_id, last_row)
+
 
 class ExperimentPlateauStopper(Stopper):
     """Stops everything once the best values seen no longer differ.
 
     The `top` best values of all trials are compared: when their standard deviation is at
     most `std` for more than `patience` rows in a row, no improvement is in sight.
+    Rows without the metric do not count.
     """
 
     def __init__(self, metric: str, std: float = 0.001, top: int = 10, mode: Mode = "min", patience: int = 0) -> None:
@@ -211,11 +269,15 @@ class ExperimentPlateauStopper(Stopper):
         self._top = top
         self._mode = mode
         self._patience = patience
+        self._awaited = _Awaited()
         self._best: list[float] = []
         self._rows_at_rest = 0
 
     def __call__(self, trial_id: str, result: Row) -> bool:
-        value = _number_of(result, self._metric)
+        given = self._awaited.value(trial_id, result, self._metric)
+        if given is _MISSING:
+            return self.stop_all()
+        value = _number(given)
         if not math.isnan(value):
             self._best = sorted([*self._best, value], reverse=self._mode == "max")[: self._top]
         at_rest = len(self._best) == self._top and _deviation(self._best) <= self._std
@@ -224,6 +286,9 @@ class ExperimentPlateauStopper(Stopper):
 
     def stop_all(self) -> bool:
         return self._rows_at_rest > self._patience
+
+    def never_reported(self, trial_id: str, last_row: Row) -> str | None:
+        return self._awaited.never_reported(trial_id, last_row)
 
 
 def make_stopper(stop: object) -> Stopper | None:
@@ -254,21 +319,13 @@ def _fresh(stopper: Stopper) -> Stopper:
         return stopper
 
 
-def metric_of(result: Row, key: str) -> Any:
-    """A row's value under `key`, where ``a/b`` reaches into nested dictionaries.
-
-    A name that is not there is most likely a slip, which would otherwise never stop.
-    """
-    value = nested_get(result, key, _MISSING)
-    if value is _MISSING:
-        users_first = sorted(flattened(result), key=lambda name: name.split("/")[0] in AUTOFILLED_KEYS)
-        names = ", ".join(users_first)
-        raise ConfigError(f"stop= names the metric {key!r}, which was not reported. There are: {names}.")
-    return value
+def _not_reported(key: str, row: Row, where: str) -> str:
+    own = [name for name in flattened(row) if name.split("/")[0] not in AUTOFILLED_KEYS]
+    known = [*own, TRAINING_ITERATION, "time_total_s"]
+    return f"stop= names the metric {key!r}, which was not reported {where}{near_miss(key, known)}"
 
 
-def _number_of(result: Row, key: str) -> float:
-    value = metric_of(result, key)
+def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 

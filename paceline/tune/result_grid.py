@@ -19,6 +19,7 @@ from paceline.air.constants import AUTOFILLED_KEYS
 from paceline.air.errors import ConfigError
 from paceline.air.metrics import flattened
 from paceline.air.result import Result
+from paceline.run.nested import nested_get
 from paceline.tune.error import TuneError
 from paceline.tune.trial_outcome import SCOPES, Scope, TrialOutcome, number_at
 
@@ -32,6 +33,7 @@ __all__ = ["Mode", "ResultGrid", "TrialOutcome"]
 Mode = Literal["max", "min"]
 _MODES = ("max", "min")
 _MOST_NAMES_SHOWN = 20
+_ABSENT = object()
 
 
 class ResultGrid:
@@ -115,6 +117,8 @@ class ResultGrid:
         only with filter_nan_and_inf=False. The only trial of a grid is its best.
         """
         check_choice(scope, "scope", SCOPES)
+        if mode is not None:
+            check_choice(mode, "mode", _MODES)
         if len(self._outcomes) == 1:
             return self._outcomes[0].result
         return self.best_outcome(metric, mode, scope, filter_nan_and_inf).result
@@ -145,7 +149,10 @@ class ResultGrid:
             rows = [outcome.columns(outcome.metrics) for outcome in self._outcomes]
         else:
             metric, mode = self._asked(filter_metric, filter_mode)
-            rows = [outcome.columns(outcome.best_row(metric, mode)) for outcome in self._outcomes]
+            best = [outcome.best_row(metric, mode) for outcome in self._outcomes]
+            if any(best) and not any(nested_get(row, metric, _ABSENT) is not _ABSENT for row in best):
+                raise TuneError(self._why_no_trial_counts(metric))
+            rows = [outcome.columns(row) for outcome, row in zip(self._outcomes, best, strict=True)]
         names = dict.fromkeys(name for row in rows for name in row)
         # Metrics first, even if the first trial reported none.
         ordered = sorted(names, key=lambda name: (name == "logdir", name.startswith("config/")))
@@ -259,6 +266,9 @@ class ResultGrid:
         if not self._outcomes:
             return "The experiment has no trials."
         names = self._reported_names()
+        texts = [value for outcome in self._outcomes if isinstance(value := nested_get(outcome.metrics, metric), str)]
+        if texts:
+            return f"No trial has a number for {metric!r}: it is text, such as {texts[0]!r}. Report float(value)."
         if metric in names:
             return f"No trial has a finite number for {metric!r}: NaN and infinite values do not count."
         if not names:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.checks import names_what_was_meant
 from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError
 from paceline.tune.result_grid import ResultGrid
+from paceline.tune.search.paths import find
 from paceline.tune.trainable.kinds import kind_of
 from paceline.tune.tune_config import TuneConfig
 
@@ -16,6 +19,12 @@ if TYPE_CHECKING:
     from paceline.tune.experiment.restoring import Restoration
 
 __all__ = ["ResultGrid", "TuneConfig", "Tuner"]
+
+_SETTINGS_ELSEWHERE = {
+    field.name: f"write {argument}={config.__name__}({field.name}=...)."
+    for config, argument in ((RunConfig, "run_config"), (TuneConfig, "tune_config"))
+    for field in dataclasses.fields(config)
+}
 
 
 class Tuner:
@@ -27,6 +36,7 @@ class Tuner:
     run_config: where results go and when to stop; that of a trainer is used if none is given.
     """
 
+    @names_what_was_meant(config="did you mean param_space?", **_SETTINGS_ELSEWHERE)
     def __init__(
         self,
         trainable: Any = None,
@@ -46,6 +56,7 @@ class Tuner:
         self._param_space = param_space or {}
         self._tune_config = tune_config or TuneConfig()
         self._run_config = run_config or self._kind.run_config or RunConfig()
+        find(self._param_space)  # refuses what cannot be searched
         self._kind.check_space(self._param_space)
         self._kind.check_run_config(self._run_config)
         self._kind.warm(self._run_config)
@@ -98,6 +109,7 @@ class Tuner:
         return has_experiment(path, storage_filesystem)
 
     @classmethod
+    @names_what_was_meant(config="did you mean param_space?")
     def restore(
         cls,
         path: str | os.PathLike[str],

@@ -295,3 +295,33 @@ def test_a_subclass_of_a_built_in_logger_takes_its_place_row_by_row(trial: Trial
     callbacks.on_trial_complete(1, trial)
     callbacks.close_trial(trial, failed=False)
     assert Path(trial.local_path, "result.json").read_text() == '{"n":1}\n'
+
+
+def test_a_method_that_is_nearly_a_hook_is_told_once() -> None:
+    class Misspelt(Callback):
+        def on_trial_results(self, *args: Any, **info: Any) -> None:
+            """Never called."""
+
+        def on_my_own_business(self) -> None:
+            """Like nothing that there is."""
+
+    with pytest.warns(
+        UserWarning, match=r"Misspelt has a method on_trial_results\(\).*mean on_trial_result\(\)"
+    ) as told:
+        CallbackList([Misspelt(), Misspelt()])
+    assert len(told) == 1
+
+    class Logger(LoggerCallback):
+        def log_trial_results(self, *args: Any) -> None:
+            """Never called either."""
+
+    with pytest.warns(UserWarning, match=r"mean log_trial_result\(\)"):
+        CallbackList([Logger()])
+
+
+def test_the_loggers_that_there_are_and_hooks_as_they_should_be_are_not_doubted() -> None:
+    class Fine(JsonLoggerCallback):
+        def on_trial_result(self, *args: Any, **info: Any) -> None:
+            """A hook."""
+
+    CallbackList([Fine(), CSVLoggerCallback(), TBXLoggerCallback(), MemoryLogger(), Recorder()], default_loggers())

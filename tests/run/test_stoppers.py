@@ -52,14 +52,64 @@ def test_dict_reaches_into_nested_metrics() -> None:
     assert stopper("t", {"eval/accuracy": 1.0})
 
 
-def test_unknown_metric_names_what_there_is() -> None:
-    with pytest.raises(ConfigError, match=r"'acuracy'.*loss, eval/accuracy"):
-        DictStopper({"acuracy": 1})("t", {"loss": 0.5, "eval": {"accuracy": 0.1}})
+STOPPERS_BY_ACCURACY = [
+    DictStopper({"accuracy": 0.9}),
+    TrialPlateauStopper("accuracy"),
+    ExperimentPlateauStopper("accuracy", top=2),
+    CombinedStopper(NoopStopper(), DictStopper({"accuracy": 0.9})),
+]
+
+
+@pytest.mark.parametrize("given", STOPPERS_BY_ACCURACY, ids=lambda stopper: type(stopper).__name__)
+def test_a_metric_that_ten_rows_do_not_have_is_taken_for_a_slip(given: Stopper) -> None:
+    stopper = make_stopper(given)
+    assert stopper is not None
+    assert decisions(stopper, [1.0] * 9, "acuracy") == [False] * 9
+    with pytest.raises(ConfigError, match=r"'accuracy', which was not reported in 10 rows.*did you mean acuracy\?"):
+        stopper("t", {"acuracy": 1.0, "training_iteration": 10, "config": {"acuracy_": 1}, "pid": 3})
+
+
+def test_an_unknown_metric_names_what_the_user_reported() -> None:
+    stopper = DictStopper({"wer": 1})
+    stopper("t", {"training_iteration": 1})
+    row = {"loss": 1, "pid": 3, "hostname": "h", "eval": {"f1": 1}, "config": {"x": 1}, "training_iteration": 10}
+    with pytest.raises(ConfigError, match=r"there are: loss, eval/f1, training_iteration, time_total_s\.$"):
+        stopper("t", row)
+
+
+def test_a_metric_of_some_rows_is_judged_in_those() -> None:
+    stopper = DictStopper({"accuracy": 0.9})
+    rows = [{"training_iteration": i, **({"accuracy": i / 40} if i % 5 == 0 else {})} for i in range(1, 41)]
+    assert [row["training_iteration"] for row in rows if stopper("t", row)] == [40]
+
+
+def test_a_trial_whose_first_row_was_not_seen_may_have_reported_the_metric_before() -> None:
+    stopper = DictStopper({"accuracy": 0.9})
+    assert not any(stopper("restored", {"training_iteration": i}) for i in range(5, 50))
+
+
+def test_rows_without_the_metric_do_not_count_towards_a_plateau() -> None:
+    stopper = TrialPlateauStopper("loss", num_results=2, grace_period=2)
+    rows = [{"loss": 1.0}, {}, {}, {"loss": 1.0}]
+    told = [stopper("t", {**row, "training_iteration": i}) for i, row in enumerate(rows, start=1)]
+    assert told == [False, False, False, True]
 
 
 def test_misspelt_metric_shows_even_if_another_one_stops() -> None:
-    with pytest.raises(ConfigError, match="'typo'"):
-        DictStopper({"loss": 0, "typo": 1})("t", {"loss": 1})
+    stopper = DictStopper({"loss": 0, "typo": 1})
+    assert stopper("t", {"loss": 1, "training_iteration": 1})
+    assert "'typo'" in str(stopper.never_reported("t", {"loss": 1}))
+
+
+@pytest.mark.parametrize("given", STOPPERS_BY_ACCURACY, ids=lambda stopper: type(stopper).__name__)
+def test_a_trial_that_ended_without_the_metric_is_told(given: Stopper) -> None:
+    stopper = make_stopper(given)
+    assert stopper is not None
+    assert decisions(stopper, [1.0] * 3, "acuracy") == [False] * 3
+    assert "did you mean acuracy?" in str(stopper.never_reported("t", {"acuracy": 1.0}))
+    assert stopper.never_reported("t", {"acuracy": 1.0}) is None, "once"
+    decisions(stopper, [0.1, 0.5], "accuracy")
+    assert stopper.never_reported("t", {"accuracy": 0.5}) is None
 
 
 @pytest.mark.parametrize("value", [None, math.nan])

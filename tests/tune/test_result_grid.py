@@ -287,3 +287,25 @@ def test_means_are_over_the_last_rows() -> None:
     assert outcome.value("loss", "min", "last-5-avg") == 3.0
     assert outcome.value("loss", "min", "last-10-avg") == 6.5
     assert outcome.value("loss", "min", "avg") == 565 / 15
+
+
+def test_a_misspelt_metric_of_a_table_is_told(outcomes: Outcomes) -> None:
+    outcomes.add([])
+    assert len(outcomes.grid().get_dataframe("los", "min")) == 1, "nothing was reported at all"
+    outcomes.add([{"loss": 1.0, "accuracy": 0.5}, {"loss": 2.0}])
+    with pytest.raises(RuntimeError, match="did you mean loss"):
+        outcomes.grid().get_dataframe("los", "min")
+    assert list(outcomes.grid().get_dataframe("accuracy", "max")["loss"])[1] == 1.0, "a metric of some rows"
+
+
+def test_a_metric_that_is_text_is_called_text(outcomes: Outcomes) -> None:
+    for _ in range(2):
+        outcomes.add([{"loss": "0.5"}])
+    with pytest.raises(RuntimeError, match=r"number for 'loss': it is text, such as '0\.5'\. Report float"):
+        outcomes.grid("loss", "min").get_best_result()
+
+
+def test_a_mode_that_is_none_is_refused_for_one_trial_too(outcomes: Outcomes) -> None:
+    outcomes.add(losses(1.0))
+    with pytest.raises(ConfigError, match="mode is 'lowest'"):
+        outcomes.grid().get_best_result("loss", "lowest")  # type: ignore[arg-type]

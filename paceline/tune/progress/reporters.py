@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.checks import check_choice, check_seconds, whole_number
+from paceline.air.checks import check_choice, check_seconds, names_what_was_meant, whole_number
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.run.nested import nested_get
@@ -57,6 +57,7 @@ class ProgressReporter:
 class TableReporter(ProgressReporter):
     """What the reporters of this module have in common: the text of a report, and when one is due."""
 
+    @names_what_was_meant(columns="did you mean metric_columns?")
     def __init__(
         self,
         *,

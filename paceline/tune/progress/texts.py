@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
     from paceline.run.trial import Trial
     from paceline.tune.progress.base import ExperimentSummary, ExperimentView
 
+_ENDINGS = {
+    "TERMINATED": "ended well",
+    "ERROR": "failed",
+    "RUNNING": "interrupted",
+    "PAUSED": "interrupted",
+    "PENDING": "not started",
+}
+"""What became of trials when an experiment ends, in the order of telling."""
 _PARAMETERS_IN_A_LINE = 12
 _PARAMETERS_IN_SUMMARY = 50
 _ERRORS_IN_SUMMARY = 10
@@ -103,7 +112,7 @@ def scheduler_text(view: ExperimentView) -> str:
 
 
 def start_line(view: ExperimentView) -> str:
-    trials = "trials" if view.total is None else "1 trial" if view.total == 1 else f"{view.total} trials"
+    trials = "trials without end" if view.total is None else "1 trial" if view.total == 1 else f"{view.total} trials"
     resumed = view.counts.get("TERMINATED", 0) + view.counts.get("ERROR", 0)
     already = f" ({resumed} ended earlier)" if resumed else ""
     return f"{view.name} started: {trials}{already}, files in {view.experiment_path}"
@@ -111,9 +120,10 @@ def start_line(view: ExperimentView) -> str:
 
 def closing_lines(view: ExperimentView, summary: ExperimentSummary) -> Iterator[str]:
     """How it ended, the best trial, the errors, where the files are, and how to go on."""
-    words = {"TERMINATED": "ended well", "ERROR": "failed", "RUNNING": "cut off", "PAUSED": "paused"}
-    words["PENDING"] = "not started"
-    endings = [f"{view.counts[status]} {word}" for status, word in words.items() if view.counts.get(status)]
+    counts = Counter(dict.fromkeys(_ENDINGS.values(), 0))  # in this order
+    for status, word in _ENDINGS.items():
+        counts[word] += view.counts.get(status, 0)
+    endings = [f"{count} {word}" for word, count in counts.items() if count]
     listed = ", ".join(endings) or "no trials"
     yield f"{view.name} {summary.status} after {duration_text(view.elapsed_s())}: {listed}"
     best, value = view.best_trial(), view.best_value()

@@ -119,6 +119,10 @@ class PopulationBasedTraining(TrialScheduler):
     def result_keys(self) -> tuple[str, ...]:
         return (self._time_attr, self._metric or "", TRAINING_ITERATION)
 
+    @property
+    def changed_parameters(self) -> Mutations:
+        return self._mutations
+
     def checkpoint_every(self) -> int:
         return max(1, int(self._interval)) if self._time_attr == TRAINING_ITERATION else 1
 
@@ -242,11 +246,11 @@ class PopulationBasedTraining(TrialScheduler):
     def _without(self, key: str | None, trial: Trial) -> Decision:
         if self._require_attrs:
             raise ConfigError(
-                f"{type(self).__name__} compares trials by {key!r}, which {trial} reported a row without. Report it "
-                f"in every row, or allow such rows with {type(self).__name__}(require_attrs=False)."
+                f"{type(self).__name__} compares trials by {key!r}, and {trial} reported a row without a number for "
+                f"it. Report it in every row, or allow such rows with {type(self).__name__}(require_attrs=False)."
             )
         self._warn_once(
-            str(key), f"{type(self).__name__}: {trial} reported a row without {key!r}, which is passed over."
+            str(key), f"{type(self).__name__}: {trial} reported a row without a number for {key!r}, passed over."
         )
         return self.CONTINUE
 

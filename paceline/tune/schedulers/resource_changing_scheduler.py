@@ -181,6 +181,10 @@ class ResourceChangingScheduler(TrialScheduler):
     def result_keys(self) -> tuple[str, ...] | None:
         return self._base.result_keys  # shares are recorded, not worked out again
 
+    @property
+    def changed_parameters(self) -> Mapping[str, Any]:
+        return self._base.changed_parameters
+
     def checkpoint_every(self) -> int | None:
         return self._base.checkpoint_every() or (None if self._allocate is None else 1)
 

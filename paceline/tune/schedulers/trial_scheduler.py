@@ -135,6 +135,11 @@ class TrialScheduler:
         """The keys of a row that decisions depend on; None if all may matter. Only these are kept for a restore."""
         return None
 
+    @property
+    def changed_parameters(self) -> Mapping[str, Any]:
+        """The parameters that it changes while trials run, nested as in a configuration."""
+        return {}
+
     def checkpoint_every(self) -> int | None:
         """How many iterations apart a class trainable should checkpoint if the user did not say; None: as it likes."""
         return None
@@ -190,10 +195,19 @@ class TrialScheduler:
         """The row's metric, turned so that greater is better; NaN is the worst. None if it was not reported."""
         value = number_of(result, self._metric or "")
         if value is None:
+            self._warn_of_text(nested_get(result, self._metric or ""))
             return None
         if math.isnan(value):
             return -math.inf
         return -value if self._mode == "min" else value
+
+    def _warn_of_text(self, value: Any) -> None:
+        if isinstance(value, str) and "text" not in self._warned_of:
+            self._warned_of.add("text")
+            warn_at_users_line(
+                f"{type(self).__name__} compares trials by {self._metric!r}, which is text: {value!r}. Such rows "
+                "cannot be compared: report float(value)."
+            )
 
     def time_of(self, result: Row, time_attr: str) -> float | None:
         """How far the trial is by the row's `time_attr`; None, with a warning, if it was not reported."""

@@ -251,7 +251,8 @@ class ModelSearcher(Searcher, Generic[Space]):
         values = [nested_get(result or {}, name) for name in self._metrics]
         for name, value in zip(self._metrics, values, strict=True):
             if not _is_orderable(value):
-                found = f"is {value!r}" if result and value is not None else "is missing"
+                kind = "the text " if isinstance(value, str) else ""
+                found = f"is {kind}{value!r}" if result and value is not None else "is missing"
                 self._warn_once(
                     "value",
                     f"Trial {trial_id} counts as failed for {type(self).__name__}, which learns nothing from it: "

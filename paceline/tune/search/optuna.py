@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.checks import names_what_was_meant
 from paceline.air.errors import ConfigError
 from paceline.tune.search.model_searcher import Encoded, ModelSearcher, point_values
 
@@ -54,6 +55,9 @@ class OptunaSearch(ModelSearcher["OptunaSpace"]):
     whose metric is missing or not a number, is not learnt from.
     """
 
+    @names_what_was_meant(
+        pruner="poor trials are ended early by a scheduler, such as TuneConfig(scheduler=ASHAScheduler())."
+    )
     def __init__(
         self,
         space: dict[str, Any] | DefineByRun | None = None,

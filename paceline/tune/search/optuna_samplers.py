@@ -22,7 +22,6 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,7 +77,10 @@ def _by_name(name: str) -> SamplerFactory:
     import optuna
 
     if name not in _CLASSES:
-        raise ConfigError(f"There is no sampler {name!r}{near_miss(name, list(_CLASSES))}")
+        raise ConfigError(
+            f"There is no sampler {name!r}; there are: {', '.join(_CLASSES)}. (gp, a Gaussian process, is what is "
+            "usually called Bayesian optimisation.)"
+        )
     missing = [module for module in _NEEDS.get(name, ()) if importlib.util.find_spec(module) is None]
     if missing:
         raise ImportError(f'OptunaSearch(sampler="{name}") needs {missing[0]}: pip install {" ".join(missing)}')

@@ -71,7 +71,7 @@ class Parameters:
     def suggestion(self, encoded: Mapping[str, Any]) -> dict[str, Any]:
         """Decoded and nested as in the space; a parameter inside a list keeps its a/0 name."""
         values = {name: each.decode(encoded[name]) for name, each in self.by_name.items()}
-        return nested(values, [name for name, each in self.by_name.items() if _is_in_list(each.path)])
+        return nested(values, [name for name, each in self.by_name.items() if _has_no_nested_form(each.path)])
 
     def check_point(self, point: Mapping[str, Any]) -> None:
         """Refuse a point that names a parameter which does not exist: it would be ignored."""
@@ -130,8 +130,9 @@ def nested(flat: Mapping[str, Any], except_for: Sequence[str] = ()) -> dict[str,
     return config
 
 
-def _is_in_list(path: Path) -> bool:
-    return not all(isinstance(step, str) for step in path)
+def _has_no_nested_form(path: Path) -> bool:
+    """Whether its name ``a/b`` does not tell the path: a step is a position in a list, or a key has a slash itself."""
+    return not all(isinstance(step, str) and "/" not in step for step in path)
 
 
 def _is_plain(choice: Categorical) -> bool:

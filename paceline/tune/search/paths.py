@@ -9,6 +9,7 @@ import copy
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 from paceline.air.errors import ConfigError
@@ -19,6 +20,8 @@ Path = tuple[Any, ...]
 """Keys, positions and field names that lead to a value."""
 
 ABSENT = object()
+_MADE_BY = "paceline.tune.search.sample"
+"""The module of uniform(), choice() and so on."""
 
 
 @dataclass
@@ -94,6 +97,9 @@ def _searched(node: Any, path: Path, above: set[int]) -> Iterator[tuple[Path, An
             yield (*path, key), child
         elif is_container(child) and id(child) not in above:
             yield from _searched(child, (*path, key), above)
+        elif isinstance(child, FunctionType) and child.__module__ == _MADE_BY:
+            where, name = path_text((*path, key)), child.__name__
+            raise ConfigError(f"{where!r} is the function tune.{name} itself: call it, as in tune.{name}(...).")
     above.discard(id(node))
 
 

@@ -37,6 +37,7 @@ class ClassLoop:
         if not isinstance(session, Session):
             raise SessionMisuseError("A trial's loop runs in the worker that a Tuner started.")
         trainable = self.make(dict(self.config))
+        trainable._check_is_complete()
         try:
             resumed = session.get_checkpoint()
             if resumed is not None:

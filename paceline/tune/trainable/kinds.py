@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError
 from paceline.air.resources import PlacementGroupFactory
@@ -54,6 +56,16 @@ class TrainableKind(ABC):
 
     def check_space(self, space: Mapping[str, Any]) -> None:  # noqa: B027  (optional)
         """Refuse a param_space that no trial could be made of."""
+
+    def check_mutations(self, mutations: Mapping[str, Any], space: Mapping[str, Any]) -> None:
+        """Look whether a scheduler changes parameters that there are, beside those of `space`."""
+        for name in mutations:
+            near = difflib.get_close_matches(name, [key for key in space if key not in mutations], n=1)
+            if name not in space and near:
+                warn_at_users_line(
+                    f"The scheduler changes {name!r}, which param_space does not have: it becomes one more parameter, "
+                    f"and {near[0]!r} stays as it is. Did you mean {near[0]!r}?"
+                )
 
     def check_run_config(self, run_config: RunConfig) -> None:  # noqa: B027  (optional)
         """Refuse settings that have no meaning for this kind."""
@@ -156,6 +168,8 @@ class ClassKind(_ProcessKind):
     """A class derived from Trainable."""
 
     def __init__(self, trainable: type[Trainable]) -> None:
+        if trainable.step is Trainable.step:
+            raise ConfigError(f"{trainable.__name__} must define step(self), which does one iteration.")
         self._class = trainable
         super().__init__(trainable, trainable.__name__, libraries_of(trainable))
 

@@ -12,6 +12,12 @@ from paceline.air.resources import PlacementGroupFactory, checked_resources
 Resources: TypeAlias = PlacementGroupFactory | Callable[..., Any]
 """The same for all trials, or a function of the configuration."""
 _SPELLINGS = {"cpu": "CPU", "gpu": "GPU"}
+_MEANT = {
+    form.format(name=spelling): meant
+    for spelling, meant in _SPELLINGS.items()
+    for form in ("{name}", "{name}s", "num_{name}", "num_{name}s", "n_{name}s", "{name}_count")
+}
+"""Other names are those of resources of the user's own."""
 
 
 def with_resources(trainable: Any, resources: Any) -> Any:
@@ -53,6 +59,9 @@ def as_resources(resources: Any) -> Resources:
         return resources.as_placement_group_factory()
     if isinstance(resources, Mapping):
         amounts = checked_resources(resources, "resources")
+        for name in amounts:
+            if (meant := _MEANT.get(name.lower())) and name not in (meant, meant.lower()):
+                raise ConfigError(f"resources has the key {name!r}: did you mean {meant!r}?")
         return PlacementGroupFactory([{_SPELLINGS.get(name, name): amount for name, amount in amounts.items()}])
     if callable(resources):
         function: Callable[..., Any] = resources

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air import session
 from paceline.air.constants import CHECKPOINT_ID_KEY, PREPROCESSOR_KEY, TIMESTAMP_KEY
-from paceline.air.errors import MetricError
+from paceline.air.errors import ConfigError, MetricError
 from paceline.storage.run_dir import default_storage_root, experiment_dir_name
 
 if TYPE_CHECKING:
@@ -93,9 +93,19 @@ class Trainable:
 
     def train(self) -> dict[str, Any]:
         """Do one step; gives its metrics with the iteration, the times and so on."""
+        self._check_is_complete()
         filler = self._filler = self._filler or self._new_filler()
         metrics = self._advance()
         return filler.fill(self._iteration, metrics, time.time(), self._time_s - filler.start_time_s)
+
+    def _check_is_complete(self) -> None:
+        """An __init__ of the subclass may have forgotten that of this class."""
+        if "_iteration" not in vars(self):
+            name = type(self).__name__
+            raise ConfigError(
+                f"{name}.__init__() does not call super().__init__(config), without which {name} is no complete "
+                "Trainable. Better: leave __init__ out, and prepare in setup(self, config)."
+            )
 
     def _advance(self) -> dict[str, Any]:
         """Do one step and count it; gives the user's own metrics."""

@@ -132,6 +132,9 @@ class TrainerKind(TrainableKind):
         if unknown and isinstance(self._trainer, DataParallelTrainer):
             raise ConfigError("How many workers? Give the trainer scaling_config=ScalingConfig(num_workers=2).")
 
+    def check_mutations(self, mutations: Mapping[str, Any], space: Mapping[str, Any]) -> None:
+        self._check_names(mutations, "hyperparam_mutations", ", in hyperparam_mutations as in param_space")
+
     def check_run_config(self, run_config: RunConfig) -> None:
         if run_config.checkpoint_config != CheckpointConfig():
             self._trainer.with_overrides({}, run_config)

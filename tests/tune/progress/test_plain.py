@@ -195,3 +195,16 @@ def test_displays_are_loaded_when_needed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_an_interrupted_experiment_calls_its_trials_interrupted() -> None:
+    stream = io.StringIO()
+    progress = make_experiment_progress(1, None, stream)
+    experiment = MadeUpExperiment(progress, total=None)
+    progress.started(experiment.view)
+    for status in ("PAUSED", "RUNNING", "PENDING"):
+        experiment.become(experiment.add(), status)
+    progress.finished(ExperimentSummary("interrupted"))
+    first, *_, last, _ = stream.getvalue().splitlines()
+    assert first == "exp started: trials without end, files in /results/exp"
+    assert last.endswith(": 2 interrupted, 1 not started")

@@ -256,3 +256,11 @@ class TestNotebook:
         reporter.report(some_trials(), True)
         assert len(shown) == 2
         assert "&lt;b&gt;" in shown[0]
+
+
+@pytest.mark.parametrize("reporter", [CLIReporter, JupyterNotebookReporter])
+def test_an_argument_that_there_is_not_is_answered_with_the_right_one(reporter: Any) -> None:
+    with pytest.raises(TypeError, match=rf"^{reporter.__name__}\(\) has no argument 'columns': .*metric_columns\?"):
+        reporter(columns=["loss"])
+    with pytest.raises(TypeError, match=r"did you mean max_progress_rows\?"):
+        reporter(max_progres_rows=3)

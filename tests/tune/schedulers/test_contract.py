@@ -186,3 +186,21 @@ def test_a_scheduler_of_ones_own_need_not_call_the_init_of_the_base() -> None:
     assert Patient().set_search_properties("loss", "min")
     with pytest.raises(ConfigError, match="no scheduler 3"):
         create_scheduler(3)  # type: ignore[arg-type]
+
+
+def test_a_metric_that_is_text_is_told_at_the_first_row() -> None:
+    scheduler = ASHAScheduler(metric="loss", mode="min")
+    with pytest.warns(UserWarning, match=r"Scheduler compares trials by 'loss', which is text: '0\.5'") as told:
+        assert [scheduler.score_of({"loss": value}) for value in ("0.5", "0.4", None)] == [None] * 3
+    assert len(told) == 1
+
+
+def test_what_a_scheduler_changes_can_be_asked_for() -> None:
+    changes = {"lr": [0.1, 0.2]}
+    population = schedulers.PopulationBasedTraining(metric="loss", mode="min", hyperparam_mutations=changes)
+    assert population.changed_parameters == changes
+    assert schedulers.ResourceChangingScheduler(population).changed_parameters == changes
+    assert set(schedulers.PB2(metric="loss", mode="min", hyperparam_bounds={"lr": [0.1, 1]}).changed_parameters) == {
+        "lr"
+    }
+    assert ASHAScheduler().changed_parameters == {}

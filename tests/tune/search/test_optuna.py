@@ -369,7 +369,7 @@ def test_a_sampler_with_notes_that_cannot_be_had_again_is_named() -> None:
 @pytest.mark.parametrize(
     ("sampler", "problem"),
     [
-        ("tpee", "did you mean tpe"),
+        ("bayes", "there are: tpe, random, gp, .*gp, a Gaussian process, is .*Bayesian"),
         (3, "give a name"),
         (optuna.samplers.GridSampler({"x": [1]}), r"tune\.grid_search"),
     ],
@@ -429,3 +429,8 @@ def test_warnings_of_optuna_do_not_reach_users() -> None:
         warnings.simplefilter("error")
         for sampler in ("tpe", "random", "nsga2", "nsga3", "qmc"):
             ready(SPACE, sampler=sampler, seed=2**62).suggest("a")
+
+
+def test_a_pruner_is_answered_with_schedulers() -> None:
+    with pytest.raises(TypeError, match=r"^OptunaSearch\(\) has no argument 'pruner': .*ASHAScheduler"):
+        OptunaSearch(pruner=optuna.pruners.MedianPruner())  # type: ignore[call-arg]

@@ -423,3 +423,13 @@ def test_a_tag_leaves_out_whole_parameters_rather_than_cutting_values() -> None:
     assert len(text) <= 60
     assert text.startswith("3_lr=0.25,parameter_0=0,")
     assert all(part.rpartition("=")[2].isdigit() for part in text.split(",")[1:])
+
+
+@pytest.mark.parametrize("space", [{"a": {"x": uniform}}, {"a": [choice], "y": 1}, {"a": grid_search}])
+def test_a_function_that_was_not_called_is_told(space: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"'a.*' is the function tune\.(uniform|choice|grid_search) itself: call it"):
+        find(space)
+
+
+def test_functions_of_the_users_own_are_values() -> None:
+    assert not find({"activation": math.tanh, "draw": lambda spec: 3, "kind": Categorical}).texts

@@ -143,8 +143,8 @@ def test_mistakes_of_a_class_are_told() -> None:
     with pytest.raises(TrainingFailedError, match=r"NoDict.step\(\) returned 3: return a dict") as failed:
         run_trial(NoDict)
     assert isinstance(failed.value.__cause__, MetricError)
-    with pytest.raises(TrainingFailedError, match="Trainable must define step"):
-        run_trial(Trainable)
+    with pytest.raises(ConfigError, match="Trainable must define step"):
+        kind_of(Trainable)
     with pytest.raises(ConfigError, match="pass the class itself"):
         kind_of(Counter())
     saving = RunConfig(checkpoint_config=CheckpointConfig(checkpoint_frequency=1))
@@ -153,8 +153,19 @@ def test_mistakes_of_a_class_are_told() -> None:
     kind_of(Counter).check_run_config(saving)
 
 
+def test_an_init_that_forgets_that_of_the_base_is_told() -> None:
+    class Forgets(Counter):
+        def __init__(self, config: dict[str, Any]) -> None:
+            self.count = config.get("start", 0)
+
+    with pytest.raises(TrainingFailedError, match=r"Forgets.__init__\(\) does not call super\(\).__init__\(config\)"):
+        run_trial(Forgets)
+    with pytest.raises(ConfigError, match=r"prepare in setup\(self, config\)"):
+        Forgets({}).train()
+
+
 def test_the_resources_that_a_class_asks_for() -> None:
-    class Greedy(Trainable):
+    class Greedy(Counter):
         @classmethod
         def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
             return PlacementGroupFactory([{"CPU": config["cpus"]}])

@@ -133,6 +133,14 @@ def test_resources_that_make_no_sense_are_refused() -> None:
         with_resources(trainer, {"CPU": 1})
 
 
+@pytest.mark.parametrize(("wrong", "meant"), [("cpus", "CPU"), ("Cpu", "CPU"), ("num_gpus", "GPU"), ("GPUs", "GPU")])
+def test_a_near_miss_of_cpu_and_gpu_is_refused(wrong: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"the key '{wrong}': did you mean '{meant}'"):
+        with_resources(total, {wrong: 1})
+    fine = with_resources(lambda config: 1, {"cpu": 1, "tpu": 2})
+    assert kind_of(fine).resources({}).bundles == [{"CPU": 1, "tpu": 2}]
+
+
 # -- names --------------------------------------------------------------------------------------
 
 

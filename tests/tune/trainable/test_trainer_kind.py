@@ -130,6 +130,21 @@ def test_keys_that_a_trainer_does_not_take_are_refused_with_the_nearest_one(
         kind_of(trees).check_space({"num_boost_rounds": 3})
 
 
+def test_mutations_of_a_scheduler_are_arguments_of_the_trainer(trainer: DataParallelTrainer) -> None:
+    kind = kind_of(trainer)
+    kind.check_mutations({"train_loop_config": {"lr": [1, 2]}}, {})
+    with pytest.raises(ConfigError, match=r"^hyperparam_mutations has the key 'lr', but .*\"train_loop_config\""):
+        kind.check_mutations({"lr": [1, 2]}, {"train_loop_config": {"lr": 1}})
+
+
+def test_mutations_of_a_function_may_add_parameters_but_a_near_miss_is_told() -> None:
+    kind = kind_of(loop)
+    kind.check_mutations({"lr": [1, 2]}, {"batch_size": 3})
+    kind.check_mutations({"lr": [1, 2], "lr2": [1]}, {"lr": 3})
+    with pytest.warns(UserWarning, match="changes 'learning_rat', which param_space does not have.*'learning_rate'"):
+        kind.check_mutations({"learning_rat": [1, 2]}, {"learning_rate": 3})
+
+
 def test_how_many_workers_must_be_known() -> None:
     kind = kind_of(DataParallelTrainer(loop))
     with pytest.raises(ConfigError, match="How many workers"):
