@@ -32,17 +32,28 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
+def drop_from(journal: Path, kind: str) -> None:
+    """Take away the first record of that kind and all behind it."""
+    lines = journal.read_bytes().splitlines(keepends=True)
+    first = next(number for number, line in enumerate(lines) if b'"kind":"%b"' % kind.encode() in line)
+    journal.write_bytes(b"".join(lines[:first]))
+
+
 # -- trials that a restore leaves as they are -----------------------------------------------
 
 
-def test_trials_that_were_left_can_be_continued_later(bench: Bench) -> None:
+@pytest.mark.parametrize("status", ["interrupted", "unfinished"])
+def test_trials_that_were_left_can_be_continued_later(bench: Bench, status: str) -> None:
     grid = bench.interrupted(at=1, max_concurrent_trials=1)
     reached = facts(grid)[1]
     assert 1 <= reached["rows"] < 3
+    if status == "unfinished":
+        drop_from(Path(grid.outcomes[1].path) / "journal.jsonl", kind="end")  # as if the driver had been killed
     left = Tuner.restore(grid.experiment_path, count, resume_unfinished=False)
     for results in (left.fit(), Tuner.restore(grid.experiment_path, count).get_results()):
-        assert [each["status"] for each in facts(results)] == ["finished", "interrupted", "finished", "finished"]
+        assert [each["status"] for each in facts(results)] == ["finished", status, "finished", "finished"]
         assert facts(results)[1]["rows"] == reached["rows"]
+        assert results.outcomes[1].metrics["done"] == (status == "interrupted")
         assert not results.errors
     before = len(bench.starts())
     continued = facts(Tuner.restore(grid.experiment_path, count).fit())
@@ -343,9 +354,7 @@ def test_trial_that_is_stopped_by_an_end_that_was_not_written_down_keeps_its_row
     with pytest.raises(RuntimeError, match="broken off"):
         search.fit()
     journal = experiment_journal(tmp_path / "search")
-    lines = journal.read_bytes().splitlines(keepends=True)
-    end = next(number for number, line in enumerate(lines) if b'"kind":"end"' in line)
-    journal.write_bytes(b"".join(lines[:end]))
+    drop_from(journal, kind="end")
     settings = TuneConfig(scheduler=StopsOthers(marks, False))
     grid = Tuner.restore(tmp_path / "search", train, tune_config=settings).fit()
     assert [outcome.status for outcome in grid.outcomes] == ["finished", "finished"]

@@ -429,7 +429,7 @@ def _close_built_run(building: Future[Run]) -> None:
 
 def _unfinished(each: TrialRun) -> TrialOutcome:
     if each.has_files:
-        return outcome_from_files(each, "unfinished", last_metrics(each))
+        return outcome_from_files(each, "unfinished", last_metrics(each, done=False))
     return outcome_without_run(each, "unfinished")
 
 

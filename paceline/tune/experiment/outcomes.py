@@ -35,10 +35,10 @@ def outcome_from_files(
     return TrialOutcome(each.trial, metrics, status, error, each.directory, load)
 
 
-def last_metrics(each: TrialRun) -> dict[str, Any]:
-    """The last row of a trial that is under way, from its own journal: that of the experiment may keep parts only."""
+def last_metrics(each: TrialRun, *, done: bool = True) -> dict[str, Any]:
+    """The last row of a trial that is not running, from its own journal: that of the experiment may keep parts only."""
     rows = JournalHistory(RunDir(each.directory).journal).rows() if each.has_files else []
-    return {**rows[-1], "config": each.trial.config, "done": True} if rows else {}
+    return {**rows[-1], "config": each.trial.config, "done": done} if rows else {}
 
 
 def outcome_without_run(each: TrialRun, status: Status, error: BaseException | None = None) -> TrialOutcome:

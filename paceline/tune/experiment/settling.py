@@ -123,7 +123,7 @@ class Settlement:
 
         Searcher and scheduler must not wait for it, nor take what it has reached for its end.
         """
-        experiment, metrics = self._experiment, last_metrics(each)
+        experiment, metrics = self._experiment, last_metrics(each, done=status != "unfinished")
         each.forget_change()
         each.trial.status = "TERMINATED"
         each.trial.last_result = metrics or each.trial.last_result
