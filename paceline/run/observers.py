@@ -154,10 +154,7 @@ class Observers:
         self._show_remaining_output()
         self.trial.status = "ERROR" if result.error else "TERMINATED"
         self.trial.last_result = result.metrics or self.trial.last_result
-        if self._stopper is not None and (
-            never := self._stopper.never_reported(self.trial.trial_id, self.trial.last_result)
-        ):
-            self._progress.warning(never)
+        self._check_stop_criterion(result)
         if result.error:
             self._callbacks.on_trial_error(iteration, self.trial)
         else:
@@ -166,6 +163,13 @@ class Observers:
         if not self._shares:
             self._callbacks.on_experiment_end()
         self._progress.finished(result)
+
+    def _check_stop_criterion(self, result: Result) -> None:
+        """One that never found its metric had no part in the end: a warning, as what was reached is good."""
+        never = None if self._stopper is None else self._stopper.never_reported(self.trial.trial_id, result.metrics)
+        if never is not None:
+            result.warnings.append(never)
+            self._progress.warning(never)
 
     def close(self) -> None:
         """Give back files and the terminal; after `finished`, or instead of it when something broke."""

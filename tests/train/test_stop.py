@@ -149,3 +149,24 @@ def test_a_condition_that_raises_ends_the_run(results_dir: Path) -> None:
         quick_trainer(loop, stop=broken).fit()
     (trial,) = (path.parent for path in results_dir.glob("*/*/journal.jsonl"))
     check_run(trial)
+
+
+def test_a_condition_whose_metric_never_came_is_told_when_the_run_has_ended_well() -> None:
+    def loop() -> None:
+        for epoch in range(3):
+            session.report({"accuracy": epoch / 10})
+
+    result = quick_trainer(loop, stop={"acuracy": 0.9}).fit()
+    assert [row["accuracy"] for row in result.metrics_dataframe.to_dict("records")] == [0.0, 0.1, 0.2]
+    (told,) = result.warnings
+    assert "'acuracy', which was not reported by a trial that has ended: did you mean accuracy?" in told
+
+
+def test_a_condition_may_be_about_a_metric_of_some_rows() -> None:
+    def loop() -> None:
+        for epoch in range(100):
+            session.report({"validated": epoch} if epoch % 5 == 4 else {"loss": 1.0})
+
+    result = quick_trainer(loop, stop={"validated": 14}).fit()
+    assert result.metrics["training_iteration"] == 15
+    assert not result.warnings

@@ -208,14 +208,14 @@ def _first_line(error: BaseException | str) -> str:
     cause = getattr(error, "root_cause", None)
     text = str(error) if cause is None else cause.message
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    if cause is not None and (place := _place_in_users_code(cause.traceback)):
+    if cause is not None and (place := place_in_users_code(cause.traceback)):
         line = f"{line} ({place})"
     if isinstance(error, str | PacelineError):
         return line
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
-def _place_in_users_code(traceback: str) -> str:
+def place_in_users_code(traceback: str) -> str:
     """The innermost line of a traceback that is not the library's own, as ``train.py:12``."""
     frames = re.findall(r'^  File "([^"]+)", line (\d+)', traceback, re.MULTILINE)
     own = [(file, line) for file, line in frames if not file.startswith((_OUR_FILES, "<"))]

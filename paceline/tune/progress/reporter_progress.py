@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from paceline.run.terminal import GuardedWriter
-from paceline.tune.progress.base import ExperimentSummary, ExperimentView
+from paceline.tune.progress.base import ExperimentSummary, ExperimentView, place_in_users_code
 from paceline.tune.progress.plain import PlainExperimentProgress
 from paceline.tune.progress.texts import resources_text, scheduler_text
 
@@ -70,4 +71,6 @@ class ReporterProgress(PlainExperimentProgress):
         except Exception as error:
             name = type(self._reporter).__name__
             self._reporter = None
-            self.warning(f"The progress reporter {name} is left out from now on, it raised {error!r}.")
+            place = place_in_users_code("".join(traceback.format_exception(error)))
+            where = f" ({place})" if place else ""
+            self.warning(f"The progress reporter {name} is left out from now on, it raised {error!r}{where}.")

@@ -198,6 +198,8 @@ class TestInAnExperiment:
 
         said = self.run(Broken())
         assert said.count("The progress reporter Broken is left out from now on, it raised RuntimeError('oh no')") == 1
+        line = Broken.report.__code__.co_firstlineno + 1
+        assert f"RuntimeError('oh no') (test_reporters.py:{line})." in said
         assert "exp finished after" in said
 
     def test_methods_that_are_missing_are_named(self) -> None:
