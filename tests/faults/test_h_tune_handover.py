@@ -134,16 +134,20 @@ class PauseAfterEachRow(FIFOScheduler):
         return next(iter(pending or waiting), None)
 
 
-@pytest.mark.parametrize("every", [1, 2, 100])
-def test_h8_paused_trial_goes_on_from_that_very_row(tmp_path: Path, every: int) -> None:
-    """With a checkpoint of the row its process ends and a new one takes it up; without, the process waits."""
+@pytest.mark.parametrize(("every", "most_waiting"), [(1, 16), (1, 0), (2, 0), (100, 0)])
+def test_h8_paused_trial_goes_on_from_that_very_row(
+    tmp_path: Path, every: int, most_waiting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process waits. Where too many would, one with a checkpoint of the row ends, and a new one takes it up."""
+    monkeypatch.setattr("paceline.tune.experiment.deciding.MOST_WAITING", most_waiting)
     grid = population(tmp_path, every, scheduler=PauseAfterEachRow(), max_concurrent_trials=1).fit()
     check_population(grid)
     marks = Marks(tmp_path / "marks")
     for number in range(len(RATES)):
         assert grid[number].metrics["weights"] == [number] * STEPS
         starts = [len(mark["weights"]) for mark in marks.read("started", trial=number)]
-        assert starts == list(range(0, STEPS, every)), "a checkpoint was lost, or a process ended without need"
+        expected = [0] if most_waiting else list(range(0, STEPS, every))
+        assert starts == expected, "a checkpoint was lost, or a process ended without need"
     order = [record["n"] for record in experiment_records(grid.experiment_path) if record["kind"] == "row"]
     assert order == [number for _ in range(STEPS) for number in range(len(RATES))], "they did not take turns"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,13 @@ def outcome_from_files(
 ) -> TrialOutcome:
     """The outcome of a trial of an earlier driver; its files are read when somebody looks at them."""
     remote = each.trial.path if "://" in each.trial.path else None
-    load = partial(result_from_files, each.directory, status, error, remote, filesystem)
+
+    def load() -> Result:
+        result = result_from_files(each.directory, status, error, remote, filesystem)
+        if result.metrics:  # a file has no tuples, and no objects
+            result.metrics["config"] = each.trial.config
+        return result
+
     return TrialOutcome(each.trial, metrics, status, error, each.directory, load)
 
 

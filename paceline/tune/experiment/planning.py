@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -146,11 +147,22 @@ def restored_plan(
                 "Tuner.restore(..., param_space=...) again."
             )
         space = from_description(facts["space"])
+    elif facts["space"] is not None and _as_written(describe(space)) != facts["space"]:
+        raise RestoreError(
+            "param_space differs from the experiment's, and a search cannot go on in another space: leave it out, or "
+            "start a new experiment with another name."
+        )
     settings = {name: facts[name] for name in _PLAIN_SETTINGS}
     if tune is not None:
         given = {field.name: getattr(tune, field.name) for field in dataclasses.fields(tune)}
         defaults = TuneConfig()
         settings.update({name: value for name, value in given.items() if value != getattr(defaults, name)})
+        for name in ("metric", "mode"):
+            if facts[name] is not None and settings[name] != facts[name]:
+                raise RestoreError(
+                    f"The experiment searched with {name}={facts[name]!r}, and TuneConfig says {settings[name]!r}: "
+                    "trials cannot be compared by both. Ask the results instead: get_best_result(metric, mode)."
+                )
     if num_samples is not None:
         settings["num_samples"] = num_samples
     if settings.get("search_alg") is None:
@@ -158,6 +170,10 @@ def restored_plan(
     if settings.get("scheduler") is None:
         settings["scheduler"] = rebuilt(TrialScheduler, facts["scheduler"], "scheduler")
     return make_plan(kind, space, TuneConfig(**settings), run_config, facts["seed"])
+
+
+def _as_written(description: Any) -> Any:
+    return json.loads(json.dumps(description))
 
 
 def restored_run_config(
