@@ -161,5 +161,8 @@ class TrialObservers(Observers):
             super().write_out()
 
     def finished(self, result: Result, iteration: int) -> None:
+        stopper = self._audience.stopper
         with self._audience.guarded():
             super().finished(result, iteration)
+            if stopper is not None and (text := stopper.never_reported(self.trial.trial_id, result.metrics)):
+                self._audience.warn_once(text)

@@ -79,6 +79,8 @@ class Decisions:
         """Remember what the trial is judged by: its last row need not say it again."""
         for metric in self._plan.metrics:
             value = nested_get(row, metric)
+            if isinstance(value, str):
+                self._audience.warn_once(f"metric {metric!r} is reported as text, {value!r}: report a number.")
             if value is not None:
                 each.judged_by[metric] = value
             elif metric not in each.judged_by:

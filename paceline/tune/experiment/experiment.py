@@ -163,7 +163,7 @@ class Experiment:
         if run.done:
             assert run.result is not None
             self._run_ended(each, run.result)
-        elif run.is_over and self.plan.learns_nothing and not each.trial.resources.get("GPU"):
+        elif run.is_over and self.plan.may_overlap and not each.trial.resources.get("GPU"):
             self.give_back(each)  # processes that only have to end need no CPU; the memory of a card they do hold
         elif run.phase is Phase.SUSPENDED:
             self.active.pop(each, None)

@@ -45,9 +45,10 @@ class Plan:
         return [metric] if isinstance(metric, str) else list(metric or [])
 
     @property
-    def learns_nothing(self) -> bool:
-        """The next suggestion does not depend on the results so far."""
-        return isinstance(self.searcher, BasicVariantGenerator)
+    def may_overlap(self) -> bool:
+        """A trial may begin while the processes of another end: nobody learns from results, and nobody has asked for
+        one trial after the other."""
+        return isinstance(self.searcher, BasicVariantGenerator) and self.tune.max_concurrent_trials != 1
 
     @property
     def total(self) -> int | None:

@@ -72,6 +72,7 @@ def make_plan(
         )
     if metric is None and scheduler.metric is not None:
         metric, mode = scheduler.metric, scheduler.mode
+    kind.check_mutations(scheduler.changed_parameters, space)
     if scheduler.checkpoint_every() is not None:
         kind.check_can_save(type(scheduler).__name__)
     searcher.set_seed(seed)
