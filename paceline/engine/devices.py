@@ -26,6 +26,11 @@ def visible_gpus(environment: dict[str, str] | None = None, driver_folder: str =
         return []
 
 
+def usable_gpus(declared: float) -> list[str]:
+    """As many ids as were declared: of the cards that can be seen, or numbers where none can."""
+    return (visible_gpus() or [str(number) for number in range(int(declared))])[: int(declared)]
+
+
 def _listed(chosen: str) -> list[str]:
     """As CUDA reads it: the first entry that is no device ends the list."""
     ids: list[str] = []

@@ -21,7 +21,7 @@ from paceline.engine.base import (
     WorkerGroup,
     WorkerPlace,
 )
-from paceline.engine.devices import assign_gpus, visible_gpus
+from paceline.engine.devices import assign_gpus, usable_gpus
 from paceline.engine.frames import MAX_FDS
 from paceline.engine.serialization import dumps
 from paceline.run import process_registry
@@ -121,9 +121,8 @@ class Attempt:
         gpus_each = scaling.num_gpus_per_worker
         if not gpus_each:
             return [{} for _ in range(self.world_size)]
-        declared = int(self._engine.resources().get("GPU", 0))
-        visible = visible_gpus() or [str(number) for number in range(declared)]
-        usable = visible[:declared] if self._spec.devices is None else list(self._spec.devices)
+        devices = self._spec.devices
+        usable = usable_gpus(self._engine.resources().get("GPU", 0.0)) if devices is None else devices
         assigned = assign_gpus(self.world_size, gpus_each, usable)
         if self._backend.share_cuda_visible_devices:
             everything = list(dict.fromkeys(device for devices in assigned for device in devices))

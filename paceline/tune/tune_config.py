@@ -43,6 +43,12 @@ class TuneConfig:
     chdir_to_trial_dir: bool = True
     """Workers start in a directory of their own; False: in the directory of the driver."""
 
+    @property
+    def budget_s(self) -> float | None:
+        """`time_budget_s` in seconds, however it was given."""
+        budget = self.time_budget_s
+        return budget.total_seconds() if isinstance(budget, datetime.timedelta) else budget
+
     def __post_init__(self) -> None:
         for mode in self.mode if isinstance(self.mode, list | tuple) else [self.mode]:
             if mode is not None:
@@ -66,9 +72,7 @@ class TuneConfig:
             self.max_concurrent_trials = None
         if self.max_concurrent_trials is not None:
             self.max_concurrent_trials = whole_number(self.max_concurrent_trials, "max_concurrent_trials", least=1)
-        if isinstance(self.time_budget_s, datetime.timedelta):
-            self.time_budget_s = self.time_budget_s.total_seconds()
-        budget = self.time_budget_s
+        self.time_budget_s = budget = self.budget_s
         if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int | float) or budget <= 0):
             raise ConfigError(f"time_budget_s must be a number of seconds above zero, not {budget!r}.")
         for name in ("trial_name_creator", "trial_dirname_creator"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paceline.air.errors import ConfigError
-from paceline.engine.devices import assign_gpus, visible_gpus
+from paceline.engine.devices import assign_gpus, usable_gpus, visible_gpus
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,10 @@ def test_too_few_gpus_are_refused_with_the_numbers(workers: int, each: float, ne
 def test_a_fraction_above_one_is_refused() -> None:
     with pytest.raises(ConfigError, match="whole number"):
         assign_gpus(1, 1.5, ["0", "1"])
+
+
+def test_no_more_cards_are_used_than_were_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")
+    assert usable_gpus(2.0) == ["5", "6"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert usable_gpus(2.0) == ["0", "1"]

@@ -14,7 +14,7 @@ import pytest
 import paceline
 from paceline import tune
 from paceline.air import Checkpoint, FailureConfig, ScalingConfig, session
-from paceline.air.errors import RestoreError
+from paceline.air.errors import ConfigError, RestoreError
 from paceline.data import from_items
 from paceline.data.preprocessor import Preprocessor
 from paceline.engine.choose import choose_engine
@@ -27,7 +27,7 @@ from paceline.train import DataParallelTrainer
 from paceline.tune import TuneConfig, Tuner
 from paceline.tune.experiment.experiment import Experiment
 from paceline.tune.experiment.place import ExperimentPlace
-from paceline.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
+from paceline.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Restart
 from paceline.tune.search import Searcher
 from paceline.tune.stopper import Stopper
@@ -334,3 +334,13 @@ def test_takeover_of_a_trial_with_datasets_survives_the_driver(tmp_path: Path) -
     grid = Tuner.restore(tmp_path / "search", trainer, tune_config=again).fit()
     assert not grid.errors
     assert [(result.metrics["x"], result.metrics["weights"]) for result in grid] == [(3, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("choice", ["the second one", None])
+def test_a_scheduler_that_chooses_what_is_no_waiting_trial_is_told(tmp_path: Path, choice: str | None) -> None:
+    class Chooses(FIFOScheduler):
+        def choose_trial_to_run(self, controller: Controller) -> Any:
+            return choice or Trial("4913f_00000", "other", str(tmp_path), "4913f")
+
+    with pytest.raises(ConfigError, match=r"Chooses\.choose_trial_to_run\(\) returned .*: return one of"):
+        tuner(report_once, {}, scheduler=Chooses(), storage_path=str(tmp_path)).fit()

@@ -15,7 +15,7 @@ from typing import Any
 from paceline.air.errors import ConfigError, DataError, SerializationError
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine
-from paceline.engine.devices import visible_gpus
+from paceline.engine.devices import usable_gpus
 from paceline.run.run import Phase, Run
 from paceline.run.trial import Trial
 from paceline.storage.lock import RunLock
@@ -60,8 +60,8 @@ class Experiment:
         """Those that are PENDING or PAUSED, in the order in which they became so."""
         self.created_all = False
         """The searcher has nothing more to suggest."""
-        devices = visible_gpus()
-        self.ledger = Ledger(engine.resources(), devices or _numbered(engine.resources().get("GPU", 0.0)))
+        resources = engine.resources()
+        self.ledger = Ledger(resources, usable_gpus(resources.get("GPU", 0.0)))
         self.view = ExperimentView(
             name=place.name,
             experiment_path=place.shown,
@@ -124,8 +124,8 @@ class Experiment:
         if self._started:
             return
         self._started = True
-        if self.plan.tune.time_budget_s is not None:
-            self.stop.deadline = time.monotonic() + float(self.plan.tune.time_budget_s)  # type: ignore[arg-type]
+        if self.plan.tune.budget_s is not None:
+            self.stop.deadline = time.monotonic() + self.plan.tune.budget_s
         self.audience.started(self.plan.tune.num_samples, self.plan.total)
         if self.plan.metric is not None and self.plan.mode is None:
             self.audience.progress.note(f"Is {self.plan.metric!r} to be small or large? TuneConfig(mode=...) says it.")
@@ -431,8 +431,3 @@ def _unfinished(each: TrialRun) -> TrialOutcome:
     if each.has_files:
         return outcome_from_files(each, "unfinished", last_metrics(each, done=False))
     return outcome_without_run(each, "unfinished")
-
-
-def _numbered(gpus: float) -> list[str]:
-    """Names of cards that were declared and cannot be seen."""
-    return [str(number) for number in range(int(gpus))]

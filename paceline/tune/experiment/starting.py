@@ -6,6 +6,8 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+from paceline.air.errors import ConfigError
+from paceline.run.trial import Trial
 from paceline.tune.experiment.trial_run import TrialRun
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.search.space import describe, evaluated_record, resolve
@@ -32,9 +34,8 @@ class Starter:
         self.asked_in_vain = False
         while not self._experiment.stop.stopping and self._running_count() < self._most_at_once():
             with self._experiment.audience.guarded():
-                chosen = self._plan.scheduler.choose_trial_to_run(self._experiment.controller)
-            if chosen is not None:
-                each = self._experiment.by_trial[chosen]
+                each = self._chosen()
+            if each is not None:
                 if not self._experiment.ledger.fits(each.request):
                     return
                 self._start(each)
@@ -42,6 +43,18 @@ class Starter:
                 self._tell_of_stall()
                 self._warn_of_idle_searcher()
                 return
+
+    def _chosen(self) -> TrialRun | None:
+        """The trial that the scheduler wants to run."""
+        chosen = self._plan.scheduler.choose_trial_to_run(self._experiment.controller)
+        if chosen is None:
+            return None
+        if not isinstance(chosen, Trial) or chosen not in self._experiment.waiting:
+            raise ConfigError(
+                f"{type(self._plan.scheduler).__name__}.choose_trial_to_run() returned {chosen!r}: return one of "
+                "controller.waiting_trials(), or None."
+            )
+        return self._experiment.waiting[chosen]
 
     def _running_count(self) -> int:
         if self._experiment.runs_in_this_process:  # also those that are about to end
@@ -143,7 +156,7 @@ class Starter:
         self._experiment.journal.stall()
         with self._experiment.audience.guarded():
             self._plan.scheduler.on_stall(self._experiment.controller)
-            chosen = self._plan.scheduler.choose_trial_to_run(self._experiment.controller)
+            chosen = self._chosen()
         if chosen is None and self._experiment.waiting and not self._is_busy():
             stuck = ", ".join(str(trial) for trial in list(self._experiment.waiting)[:3])
             self._experiment.audience.warn_once(

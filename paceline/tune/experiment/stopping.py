@@ -51,7 +51,7 @@ class Stopping:
 
     def _wait_after_budget(self) -> float:
         """A tenth of the budget, within limits: the report that is waited for is worth something."""
-        share = 0.1 * float(self._plan.tune.time_budget_s or 0.0)  # type: ignore[arg-type]
+        share = 0.1 * (self._plan.tune.budget_s or 0.0)
         return min(INTERRUPT_WAIT_S, max(share, self._plan.run_config.failure_config.stop_grace_s))
 
     def stop_everything(self, *, interrupted: bool) -> None:
