@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class Accounts:
     """In whose functions this thread spends its CPU time, not counting what they call of others."""
 
     def __init__(self) -> None:
-        self.spent: Counter[str] = Counter()
+        self.spent: defaultdict[str, float] = defaultdict(float)
         self._owner = "driver"
         self._since = time.thread_time()
         self._thread = threading.get_ident()
@@ -62,7 +62,7 @@ class Accounts:
 
     def _hand_over(self, owner: str) -> str:
         now = time.thread_time()
-        self.spent[self._owner] += now - self._since  # type: ignore[assignment]
+        self.spent[self._owner] += now - self._since
         outer, self._owner, self._since = self._owner, owner, now
         return outer
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 class BackgroundWork:
     """Starting and ending workers takes long. The rest of the run happens in the thread that steps it."""
 
-    def __init__(self, in_background: InBackground) -> None:  # type: ignore[type-arg]
+    def __init__(self, in_background: InBackground) -> None:
         self._in_background = in_background
         self._future: Future[Any] | None = None
         self._afterwards: Callable[[Any], None] | None = None

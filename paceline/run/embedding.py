@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from paceline.run.observers import Observers
 
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-InBackground = Callable[[Callable[[], T]], "Future[T]"]
+
+class InBackground(Protocol):
+    """Does a piece of work, now or soon, here or in another thread."""
+
+    def __call__(self, work: Callable[[], T], /) -> Future[T]: ...
 
 
 def at_once(work: Callable[[], T]) -> Future[T]:
@@ -34,7 +38,7 @@ class Embedding:
 
     observe: Callable[..., Observers] = Observers
     """Makes the onlookers, from the arguments of Observers."""
-    in_background: InBackground = at_once  # type: ignore[type-arg]
+    in_background: InBackground = at_once
     """Does what takes long: starting and ending workers. One of many runs must not hold up the others."""
     shared_sync: SharedSync | None = None
     """Syncs the journal where many runs share one thread for it; None: the run waits for the disk itself."""

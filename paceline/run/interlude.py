@@ -10,12 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paceline.run.attempt import pickled_task
-
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
     from paceline.run.checkpoint_keeper import CheckpointKeeper
-    from paceline.run.data import RunData
     from paceline.run.spec import RunSpec
 
 
@@ -50,6 +47,3 @@ class Interlude:
             keeper.adopt(self.donor.checkpoint, iteration, self.donor.row, self.donor.name)
         finally:
             self.donor.release()
-
-    def task(self, spec: RunSpec, data: RunData) -> bytes:
-        return pickled_task(spec, data.packed, data.preprocessor)

@@ -327,7 +327,7 @@ class Run:
             self._taken_over = (self._reached, interlude.donor.row)
         if interlude.spec is not None:
             self.spec, self._respecified = interlude.spec, True
-            self._task = interlude.task(self.spec, self._data)
+            self._task = pickled_task(self.spec, self._data.packed, self._data.preprocessor)
 
     def _launched(self, attempt: Attempt | WorkerFailure) -> None:
         self._pass_on_warnings()

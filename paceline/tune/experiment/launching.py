@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from paceline.air.config import ScalingConfig
+from paceline.air.resources import PlacementGroupFactory
 from paceline.engine.base import Engine
 from paceline.run.embedding import Embedding
 from paceline.run.observers import Verdict
@@ -51,10 +52,7 @@ class Launcher:
         with self._audience.guarded():  # the resources may be a function of the user's
             factory = self._plan.kind.resources(config)
         bundles = factory.bundles if self._plan.kind.counts_own_bundle else factory.bundles[1:]
-        amounts: dict[str, float] = {}
-        for bundle in bundles:
-            for name, amount in bundle.items():
-                amounts[name] = amounts.get(name, 0.0) + amount
+        amounts = PlacementGroupFactory(bundles).required_resources
         gpus = max((bundle.get("GPU", 0.0) for bundle in bundles), default=0.0)
         return Request(amounts, gpus, sum(1 for bundle in bundles if bundle.get("GPU")))
 

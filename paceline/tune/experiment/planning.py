@@ -46,7 +46,7 @@ def make_plan(
     searcher = _searcher(tune.search_alg)
     scheduler = _scheduler(tune.scheduler)
     metric, mode = tune.metric, tune.mode
-    if not searcher.set_search_properties(metric, mode, dict(space), num_samples=tune.num_samples):  # type: ignore[arg-type]
+    if not searcher.set_search_properties(metric, mode, dict(space), num_samples=tune.num_samples):
         if (metric, mode) in ((None, None), (searcher.metric, searcher.mode)):
             raise ConfigError(
                 f"{type(searcher).__name__} has a space of its own, and param_space is one, too. Give the search space "

@@ -40,7 +40,8 @@ def _local_root(path: str | os.PathLike[str], filesystem: Any = None) -> Path:
     if isinstance(resolved, str):
         return fetch(resolved, filesystem)
     if not resolved.is_dir():
-        raise RestoreError(f"{resolved} is no directory of an experiment.")
+        what = "is a file, not the directory" if resolved.exists() else "does not exist: it should be the directory"
+        raise RestoreError(f"{resolved} {what} of an experiment.")
     return resolved
 
 

@@ -17,7 +17,6 @@ Row = dict[str, Any]
 _FORGETFUL = (DictStopper, MaximumIterationStopper, NoopStopper, TimeoutStopper)
 """Stoppers that look at one row at a time: they need not see the rows again."""
 
-
 _RESTART = "RESTART"
 
 
@@ -44,13 +43,10 @@ class RowRecorder:
     ) -> Decision:
         """What shall become of the trial after this row."""
         decision = self._decision(each, row, ask_scheduler)
-        name = _RESTART if isinstance(decision, Restart) else decision
-        if name in (TrialScheduler.CONTINUE, TrialScheduler.NOOP):
-            name = None  # type: ignore[assignment]
-        if self._keeps:
-            self._journal.row(each.number, index, self._part_of(row), name)
-        elif name is not None:
-            self._journal.row(each.number, index, {}, name)
+        goes_on = decision in (TrialScheduler.CONTINUE, TrialScheduler.NOOP)
+        if self._keeps or not goes_on:
+            kept = self._part_of(row) if self._keeps else {}
+            self._journal.row(each.number, index, kept, None if goes_on else _name(decision))
         return decision
 
     def stops_again(self, each: TrialRun, index: int, row: Row) -> bool:
@@ -88,8 +84,7 @@ class RowRecorder:
             self._searcher.on_trial_result(each.trial.trial_id, row)
         if not self._scheduler_decides:
             return True
-        repeated = ask(each, row)
-        name = _RESTART if isinstance(repeated, Restart) else repeated
+        name = _name(ask(each, row))
         if decision in (TrialScheduler.STOP, _RESTART):  # a stopper's word, or shares of resources that were free then
             return True
         return name == (decision or TrialScheduler.CONTINUE) or name == TrialScheduler.NOOP
@@ -98,3 +93,7 @@ class RowRecorder:
         if self._keys is None:
             return {key: value for key, value in row.items() if key != "config"}
         return {key: value for key in self._keys if (value := nested_get(row, key)) is not None}
+
+
+def _name(decision: Decision) -> str:
+    return _RESTART if isinstance(decision, Restart) else decision

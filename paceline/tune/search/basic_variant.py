@@ -15,7 +15,7 @@ from paceline.air.errors import ConfigError, RestoreError
 from paceline.tune.search.domains import index_of
 from paceline.tune.search.paths import Found, Path, find, path_text
 from paceline.tune.search.samplers import generator
-from paceline.tune.search.searcher import Searcher, Suggestion
+from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion
 from paceline.tune.search.space import values_in
 from paceline.tune.search.variants import count_variants, variant
 
@@ -62,7 +62,7 @@ class BasicVariantGenerator(Searcher):
 
     # Set up by the experiment
 
-    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+    def set_search_properties(self, metric: Metric, mode: Mode, config: dict[str, Any], **spec: Any) -> bool:
         """Take the space and num_samples; called again, it may raise num_samples."""
         num_samples = whole_number(spec.get("num_samples", 1), "num_samples", least=-1, advice="-1 is without end.")
         self._use_space(config or {}, num_samples, self._points)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air.checks import check_bool, whole_number
-from paceline.tune.search.searcher import Searcher, Suggestion
+from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion
 from paceline.tune.search.wrapping_searcher import WrappingSearcher
 
 
@@ -33,7 +33,7 @@ class ConcurrencyLimiter(WrappingSearcher):
     def wants_results(self) -> bool:
         return self.searcher.wants_results
 
-    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+    def set_search_properties(self, metric: Metric, mode: Mode, config: dict[str, Any], **spec: Any) -> bool:
         self.searcher.set_max_concurrency(self.max_concurrent)
         return super().set_search_properties(metric, mode, config, **spec)
 

@@ -24,7 +24,7 @@ from paceline.air.checks import is_number, whole_number
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.run.nested import nested_get
 from paceline.tune.search.paths import find
-from paceline.tune.search.searcher import Searcher, Suggestion
+from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion
 
 Encoded = dict[str, Any]
 Space = TypeVar("Space")
@@ -91,7 +91,7 @@ class ModelSearcher(Searcher, Generic[Space]):
 
     # The searcher's contract
 
-    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+    def set_search_properties(self, metric: Metric, mode: Mode, config: dict[str, Any], **spec: Any) -> bool:
         if not self._adopt_goal(metric, mode):
             return False
         if self._own_space is not None:

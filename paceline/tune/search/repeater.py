@@ -13,7 +13,7 @@ from paceline.air.checks import check_bool, is_number, whole_number
 from paceline.air.constants import TRIAL_INDEX
 from paceline.air.errors import ConfigError
 from paceline.run.nested import nested_get
-from paceline.tune.search.searcher import Searcher, Suggestion
+from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion
 from paceline.tune.search.wrapping_searcher import WrappingSearcher
 
 
@@ -52,7 +52,7 @@ class Repeater(WrappingSearcher):
         inner = self.searcher.total_samples
         return None if inner is None else inner * self.repeat
 
-    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+    def set_search_properties(self, metric: Metric, mode: Mode, config: dict[str, Any], **spec: Any) -> bool:
         samples = spec.get("num_samples", 1)
         suggestions = samples if samples < 0 else math.ceil(samples / self.repeat)
         if not super().set_search_properties(metric, mode, config, **{**spec, "num_samples": suggestions}):

@@ -62,7 +62,7 @@ class Searcher:
 
     # Set up by the experiment
 
-    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+    def set_search_properties(self, metric: Metric, mode: Mode, config: dict[str, Any], **spec: Any) -> bool:
         """Take what TuneConfig and param_space say; `spec` has num_samples.
 
         False refuses: the searcher was built with other settings that contradict these.

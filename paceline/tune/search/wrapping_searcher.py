@@ -34,7 +34,7 @@ class WrappingSearcher(Searcher):
     def total_samples(self) -> int | None:
         return self.searcher.total_samples
 
-    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+    def set_search_properties(self, metric: Metric, mode: Mode, config: dict[str, Any], **spec: Any) -> bool:
         return self.searcher.set_search_properties(metric, mode, config, **spec)
 
     def set_seed(self, seed: int) -> None:
