@@ -1,4 +1,5 @@
-# `make demo` and `make test` need Python 3.11, pip and make; everything else is installed into .venv.
+# `make demo` needs Python 3.11, pip and make; `make test` also cmake and a C++ compiler, with which Horovod is built.
+# Everything else is installed into .venv.
 SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -7,7 +8,7 @@ PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constr
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-faults check format bench bench-20gb setup clean
+.PHONY: help demo test test-faults test-torch-only horovod check format bench bench-20gb setup clean
 
 help: ## list the commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -15,10 +16,10 @@ help: ## list the commands
 demo: setup ## train a small network on the digits with 2 workers, then resume it
 	@$(PY) examples/digits_demo.py
 
-test: check ## all checks, then the tests; the last line is pytest's summary
+test: check horovod ## all checks, then the tests; the last line is pytest's summary
 	@$(PYTEST) -q -m "not faults"
 
-test-faults: setup ## the long fault injection runs
+test-faults: setup horovod ## the long fault injection runs
 	@$(PYTEST) -q -m faults
 
 check: setup ## ruff, format, mypy --strict, layers
@@ -31,7 +32,9 @@ format: setup ## rewrite the code the way `make check` wants it
 	$(PY) -m ruff check --quiet --fix .
 	$(PY) -m ruff format --quiet .
 
-bench: setup $(VENV)/.bench-ready ## one table: each row measured against the peer beside it
+horovod: setup $(VENV)/.horovod-ready ## build Horovod from its source and install it; the wheel is kept for the next time
+
+bench: setup horovod $(VENV)/.bench-ready ## one table: each row measured against the peer beside it
 	@$(PY) -m benchmarks
 
 bench-20gb: setup ## 20 GB of Parquet through 2 workers (needs 30 GB in TMPDIR; removed afterwards)
@@ -45,6 +48,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (the first time takes a few minutes)"
 	@$(PIP_INSTALL) torch==2.13.0
 	@$(PIP_INSTALL) --editable '.[dev]'
+	@$(PIP_INSTALL) --no-deps tf_keras
+	@touch $@
+
+$(VENV)/.horovod-ready: tools/horovod/install tools/horovod/cxx $(VENV)/.ready
+	@tools/horovod/install $(PY)
 	@touch $@
 
 $(VENV)/.bench-ready: $(VENV)/.ready

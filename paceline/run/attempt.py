@@ -118,6 +118,12 @@ class Attempt:
         )
 
     def _environments(self, scaling: ScalingConfig) -> list[dict[str, str]]:
+        wanted = self._backend.environment(self._spec.backend_config)
+        common = {name: value for name, value in wanted.items() if name not in os.environ}
+        return [{**common, **own} for own in self._devices(scaling)]
+
+    def _devices(self, scaling: ScalingConfig) -> list[dict[str, str]]:
+        """Which GPUs each rank sees, as variables."""
         gpus_each = scaling.num_gpus_per_worker
         if not gpus_each:
             return [{} for _ in range(self.world_size)]

@@ -24,6 +24,10 @@ class Backend:
     share_cuda_visible_devices: ClassVar[bool] = False
     """True if every worker of a machine shall see the GPUs of all its workers."""
 
+    def environment(self, backend_config: BackendConfig) -> dict[str, str]:
+        """Variables that every worker must have before it imports anything; those that the user has set stay as set."""
+        return {}
+
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """The workers are there; nothing has been set up in them yet."""
 

@@ -71,14 +71,18 @@ _SUBMODULES = (
     "callbacks",
     "data_parallel_trainer",
     "error",
+    "horovod",
+    "huggingface",
     "lightgbm",
+    "lightning",
     "predictor",
     "sklearn",
+    "tensorflow",
     "torch",
     "trainer",
     "xgboost",
 )
-_NOT_YET = ("gbdt_trainer", "horovod", "huggingface", "lightning", "rl", "tensorflow")
+_NOT_YET = ("gbdt_trainer", "rl")
 
 __all__ = [*_PLACES, "TRAIN_DATASET_KEY"]
 
@@ -90,8 +94,8 @@ def __getattr__(name: str) -> Any:
         value = importlib.import_module(f"{__name__}.{name}")
     elif name in _NOT_YET:
         raise AttributeError(
-            f"{__name__}.{name} is not in this version; what there is: paceline.train.torch, .xgboost, .lightgbm and "
-            ".sklearn, and DataParallelTrainer for any other framework."
+            f"{__name__}.{name} is not in this version; what there is: paceline.train.torch, .tensorflow, .horovod, "
+            ".huggingface, .lightning, .xgboost, .lightgbm and .sklearn, and DataParallelTrainer for any other framework."
         )
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
