@@ -22,6 +22,7 @@ from benchmarks import (
     deaths,
     fits,
     footprint,
+    frameworks,
     many_workers,
     prediction,
     reports,
@@ -39,6 +40,7 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "plain-fit": fits.plain,
     "reports": reports.rate,
     "ddp": throughput.ddp,
+    "frameworks": frameworks.launchers,
     "checkpoint": checkpoints.blocked,
     "restart": deaths.restart,
     "driver-kill": deaths.driver_kill,
@@ -102,7 +104,8 @@ def machine() -> str:
     """Where the figures come from."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     names = (
-        "torch", "ray", "accelerate", "pyarrow", "duckdb", "polars", "datasets", "xgboost-cpu", "lightgbm", "optuna",
+        "torch", "tensorflow-cpu", "horovod", "transformers", "accelerate", "lightning", "ray", "pyarrow", "duckdb",
+        "polars", "datasets", "xgboost-cpu", "lightgbm", "optuna",
     )  # fmt: skip
     versions = [f"{name} {metadata.version(name)}" for name in names if _installed(name)]
     return (

@@ -1,0 +1,85 @@
+"""One fit of a framework's trainer on 2 workers. Arguments: framework, windows of steps."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from benchmarks import framework_workload as work
+from benchmarks.workload import write_out
+from paceline import train
+from paceline.train import ScalingConfig
+
+WORKERS = ScalingConfig(num_workers=2)
+
+
+def report_rate(config: dict[str, Any]) -> None:
+    measure = getattr(work, config["framework"])
+    train.report({"rate": measure(config["windows"])})
+
+
+def language_model(train_dataset: Any, eval_dataset: Any = None, *, windows: int) -> Any:
+    return work.language_trainer(train_dataset, windows)
+
+
+def tensorflow(config: dict[str, Any]) -> Any:
+    from paceline.train.tensorflow import TensorflowTrainer
+
+    return TensorflowTrainer(report_rate, train_loop_config=config, scaling_config=WORKERS)
+
+
+def horovod(config: dict[str, Any]) -> Any:
+    from paceline.train.horovod import HorovodTrainer
+
+    return HorovodTrainer(report_rate, train_loop_config=config, scaling_config=WORKERS)
+
+
+def accelerate(config: dict[str, Any]) -> Any:
+    from paceline.train.huggingface import AccelerateTrainer
+
+    return AccelerateTrainer(report_rate, train_loop_config=config, scaling_config=WORKERS)
+
+
+def transformers(config: dict[str, Any]) -> Any:
+    import pyarrow as pa
+
+    from paceline import data
+    from paceline.train.huggingface import TransformersTrainer
+
+    words = work.sentences(work.language_rows(config["windows"]))
+    column = pa.FixedSizeListArray.from_arrays(words.ravel(), words.shape[1])
+    return TransformersTrainer(
+        language_model,
+        trainer_init_config={"windows": config["windows"]},
+        datasets={"train": data.from_arrow(pa.table({"input_ids": column, "labels": column}))},
+        scaling_config=WORKERS,
+    )
+
+
+def lightning(config: dict[str, Any]) -> Any:
+    """The form of the function, which is what people write today: the module's class is made in the worker."""
+    from paceline.train.torch import TorchTrainer
+
+    return TorchTrainer(lightning_loop, train_loop_config=config, scaling_config=WORKERS)
+
+
+def lightning_loop(config: dict[str, Any]) -> None:
+    from lightning.pytorch import Trainer
+
+    from paceline.train.lightning import DDPStrategy, LightningEnvironment, ReportCallback, prepare_trainer
+
+    trainer = Trainer(
+        strategy=DDPStrategy(), plugins=[LightningEnvironment()], devices="auto",
+        callbacks=[ReportCallback()], **work.LIGHTNING_SETTINGS,
+    )  # fmt: skip
+    prepare_trainer(trainer).fit(work.lightning_module()(), work.lightning_batches(config["windows"]))
+
+
+def main(framework: str, windows: int) -> None:
+    trainer = globals()[framework]({"framework": framework, "windows": windows})
+    result = trainer.fit()
+    write_out({"rate": result.metrics["rate"]})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

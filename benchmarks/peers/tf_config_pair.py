@@ -1,0 +1,31 @@
+"""Starts a script twice with TF_CONFIG set, as TensorFlow's own guide does. Arguments: the script and its arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def main(command: list[str]) -> int:
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+    workers = []
+    for index in range(2):
+        own = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+        variables = {**os.environ, "TF_CONFIG": own, "TF_USE_LEGACY_KERAS": "1"}
+        workers.append(subprocess.Popen([sys.executable, *command], env=variables))
+    return max(abs(worker.wait()) for worker in workers)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
