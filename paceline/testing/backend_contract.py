@@ -1,0 +1,204 @@
+"""What every backend must do, as one test class.
+
+A backend's test module subclasses BackendContract. It supplies a collective, and a trainer for a small training
+that follows a Lesson: it reports `loss` and a checkpoint after each epoch, and continues after the epoch of the
+checkpoint that it is given::
+
+    def sum_over_ranks(number: float) -> float:
+        total = torch.tensor(number)
+        torch.distributed.all_reduce(total)
+        return total.item()
+
+
+    def training(config: dict[str, Any]) -> None:
+        lesson = config["lesson"]
+        ...  # the model, and `done`, the last epoch of the checkpoint or 0
+        lesson.begin(done)
+        for epoch in range(done + 1, lesson.epochs + 1):
+            lesson.before_epoch(epoch)
+            ...  # learn
+            session.report({"loss": loss}, checkpoint=...)
+        lesson.end(weights)
+
+
+    class TestMyBackend(BackendContract):
+        sum_over_ranks = staticmethod(sum_over_ranks)
+
+        def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
+            return MyTrainer(training, train_loop_config={"lesson": lesson}, **settings)
+
+Both functions are run in workers: keep them in a module that workers can import. ShortBackendContract is the part
+that says most in the least time, for frameworks that take long to start.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig
+from paceline.air.errors import TrainingFailedError
+from paceline.testing.backend_lesson import Lesson
+from paceline.testing.chaos import Marks, wait_for
+from paceline.testing.invariants import check_run, journal_records
+from paceline.testing.scripts import Action
+from paceline.train.base_trainer import BaseTrainer
+
+ENDLESS = 100_000
+"""Epochs of a training that somebody stops."""
+START_S = 90.0
+"""A guard against hanging; a framework may take its time to start."""
+
+
+class Experiment:
+    """One fit of a backend's trainer: its marks, what came of it, and the check that nothing is left."""
+
+    def __init__(self, contract: ShortBackendContract, folder: Path) -> None:
+        self.marks = Marks(folder / "marks")
+        self._contract = contract
+        self._storage = folder / "storage"
+
+    def trainer(
+        self,
+        *mishaps: Action | None,
+        epochs: int,
+        workers: int = 2,
+        resume: Checkpoint | None = None,
+        **failure_config: Any,
+    ) -> BaseTrainer:
+        lesson = Lesson(str(self.marks.directory), epochs, self._contract.sum_over_ranks, mishaps)
+        return self._contract.make_trainer(
+            lesson,
+            scaling_config=ScalingConfig(num_workers=workers),
+            run_config=RunConfig(
+                storage_path=str(self._storage),
+                verbose=0,
+                checkpoint_config=CheckpointConfig(num_to_keep=2),
+                failure_config=FailureConfig(**failure_config),
+            ),
+            resume_from_checkpoint=resume,
+        )
+
+    def succeed(self, *mishaps: Action | None, epochs: int, **settings: Any) -> Result:
+        """fit() must reach the last epoch, with one more attempt for every mishap."""
+        before = dict(os.environ)
+        result = self.trainer(*mishaps, epochs=epochs, max_failures=len(mishaps), **settings).fit()
+        assert dict(os.environ) == before, "fit() left the driver's environment changed"
+        resumed = self.done_at_start(0)[0]
+        check_run(result.path, result=result, iterations=epochs - resumed, attempts=len(mishaps) + 1)
+        return result
+
+    def done_at_start(self, rank: int) -> list[int]:
+        """How many epochs each attempt of this rank had behind it."""
+        return [mark["done"] for mark in self.marks.read("begun", rank=rank)]
+
+    def causes(self, result: Result) -> list[tuple[int, str]]:
+        """Rank and kind of what ended each attempt that failed, as the run wrote it down."""
+        records = journal_records(Path(result.path))
+        return [(record["rank"], record["cause"]) for record in records if record["kind"] == "failure"]
+
+    def check_ranks_agree(self, workers: int) -> None:
+        """Every rank got the sum over all of them, and the last attempt ended with the same weights on all."""
+        totals = {mark["total"] for mark in self.marks.read("begun")}
+        assert totals == {workers * (workers + 1) / 2}, f"the ranks are not connected: their sums are {totals}"
+        ends = self.marks.read("end")
+        assert sorted(mark["rank"] for mark in ends) == list(range(workers))
+        assert ends[0]["weights"], "the training gave no weights"
+        assert all(mark["weights"] == ends[0]["weights"] for mark in ends), "the ranks' weights differ"
+
+
+class ShortBackendContract:
+    """Subclasses supply `sum_over_ranks` and `make_trainer`."""
+
+    sum_over_ranks: ClassVar[Callable[[float], float]]
+    """Called in the workers, on all of them: the sum of every rank's number, through the framework."""
+
+    def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
+        """A trainer for the training that follows `lesson`; `settings` are arguments that every trainer has."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def experiment(self, tmp_path: Path) -> Experiment:
+        return Experiment(self, tmp_path)
+
+    def test_what_fails_is_named_and_training_goes_on_from_the_checkpoint(self, experiment: Experiment) -> None:
+        """Rank 1 raises, then it is killed, each time with rank 0 inside a collective; the third attempt is through."""
+        result = experiment.succeed(
+            Action("raise", 2, 1, "the culprit"), Action("signal", 3, 1, signal.SIGKILL), epochs=5
+        )
+        assert experiment.causes(result) == [(1, "exception"), (1, "signal")]
+        assert [experiment.done_at_start(rank) for rank in (0, 1)] == [[0, 1, 2]] * 2
+        experiment.check_ranks_agree(2)
+        assert _falls(result)
+
+
+class BackendContract(ShortBackendContract):
+    """The whole contract."""
+
+    def test_ranks_are_connected_and_learn_the_same_and_a_checkpoint_continues(self, experiment: Experiment) -> None:
+        """Two runs in one driver, the second from the first one's checkpoint."""
+        result = experiment.succeed(epochs=4)
+        experiment.check_ranks_agree(2)
+        assert _falls(result)
+        assert result.checkpoint is not None
+        later = Experiment(self, Path(result.path).parent / "later")
+        later.succeed(epochs=6, resume=result.checkpoint)
+        assert [later.done_at_start(rank) for rank in (0, 1)] == [[4], [4]]
+        assert [mark["epoch"] for mark in later.marks.read("epoch", rank=1)] == [5, 6]
+        later.check_ranks_agree(2)
+
+    def test_one_worker(self, experiment: Experiment) -> None:
+        result = experiment.succeed(epochs=4, workers=1)
+        experiment.check_ranks_agree(1)
+        assert _falls(result)
+
+    def test_fit_raises_the_exception_of_the_rank_that_failed(self, experiment: Experiment) -> None:
+        with pytest.raises(TrainingFailedError) as caught:
+            experiment.trainer(Action("raise", 2, 1, "the culprit"), epochs=4).fit()
+        error = caught.value
+        assert error.result is not None
+        cause = {"rank": 1, "kind": "exception", "exception_type": "builtins.ValueError"}
+        check_run(error.result.path, error=error, cause=cause, iterations=1, attempts=1)
+        assert isinstance(error.__cause__, ValueError)
+        assert error.__cause__.args == ("the culprit",)
+
+    def test_rank_zero_may_be_killed_as_well(self, experiment: Experiment) -> None:
+        result = experiment.succeed(Action("signal", 2, 0, signal.SIGKILL), epochs=4)
+        assert experiment.causes(result) == [(0, "signal")]
+        assert experiment.done_at_start(1) == [0, 1]
+        experiment.check_ranks_agree(2)
+
+    def test_an_interrupt_ends_the_training_with_what_was_reached(self, experiment: Experiment) -> None:
+        over = threading.Event()
+
+        def interrupt() -> None:
+            wait_for(lambda: over.is_set() or experiment.marks.read("epoch", epoch=2), "the second epoch", START_S)
+            if not over.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
+
+        watcher = threading.Thread(target=interrupt)
+        watcher.start()
+        try:
+            with pytest.raises(KeyboardInterrupt) as caught:
+                experiment.trainer(epochs=ENDLESS).fit()
+        finally:
+            over.set()
+            watcher.join()
+        result: Result = caught.value.result  # type: ignore[attr-defined]
+        assert result.metrics is not None
+        check_run(result.path, result=result, iterations=result.metrics["training_iteration"], attempts=1)
+        assert result.checkpoint is not None
+        assert not experiment.causes(result)
+
+
+def _falls(result: Result) -> bool:
+    """Whether the loss is lower at the end than at the beginning."""
+    assert result.metrics_dataframe is not None
+    losses = list(result.metrics_dataframe["loss"])
+    return bool(losses[-1] < losses[0])
