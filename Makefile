@@ -4,7 +4,9 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL := python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP_INSTALL := $(VENV)/bin/$(INSTALL)
+TORCH_VENV := .venv-torch
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
@@ -21,6 +23,13 @@ test: check horovod ## all checks, then the tests; the last line is pytest's sum
 
 test-faults: setup horovod ## the long fault injection runs
 	@$(PYTEST) -q -m faults
+
+test-torch-only: ## the PyTorch tests in a new environment (.venv-torch) that has no other framework
+	@rm -rf $(TORCH_VENV)
+	@$(PYTHON) -m venv $(TORCH_VENV)
+	@$(TORCH_VENV)/bin/$(INSTALL) torch==2.13.0
+	@$(TORCH_VENV)/bin/$(INSTALL) --editable '.[torch]' psutil pytest pytest-timeout torchmetrics
+	@$(TORCH_VENV)/bin/python -m pytest -q tests/train/torch
 
 check: setup ## ruff, format, mypy --strict, layers
 	$(PY) -m ruff check --quiet .
@@ -66,5 +75,5 @@ UNPACK_WRK := apt-get download -qq wrk libluajit-5.1-2 2>/dev/null && for p in *
 NO_WRK := there is no wrk and no Debian package of it: the serving rows are measured with a slower client
 
 clean: ## remove caches and build products; .venv stays
-	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(TORCH_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -type d -prune -exec rm -rf {} +
