@@ -214,6 +214,7 @@ class Attempt:
             raise
         finally:
             self._group = None
+            self._backend.on_end()
 
 
 def threads_per_worker(scaling: ScalingConfig, world_size: int) -> int:

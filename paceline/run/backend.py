@@ -14,7 +14,7 @@ class Backend:
 
     Hooks run in the driver and reach the workers through `worker_group.execute`. An
     exception in `on_start` or `on_training_start` fails the start; `on_shutdown` is
-    best effort and only called while the workers still answer.
+    best effort and only called while the workers still answer. `on_end` is the last one, always.
     """
 
     preload: ClassVar[tuple[str, ...]] = ()
@@ -36,6 +36,9 @@ class Backend:
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """The train function ended on every rank; the workers go away next."""
+
+    def on_end(self) -> None:
+        """The workers are gone, however the attempt ended: give back what the driver itself holds for them."""
 
 
 @dataclass
