@@ -36,9 +36,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -116,8 +115,10 @@ class Experiment:
 class ShortBackendContract:
     """Subclasses supply `sum_over_ranks` and `make_trainer`."""
 
-    sum_over_ranks: ClassVar[Callable[[float], float]]
-    """Called in the workers, on all of them: the sum of every rank's number, through the framework."""
+    @staticmethod
+    def sum_over_ranks(number: float) -> float:
+        """Called in the workers, on all of them: the sum of every rank's number, through the framework."""
+        raise NotImplementedError
 
     def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
         """A trainer for the training that follows `lesson`; `settings` are arguments that every trainer has."""
