@@ -1,0 +1,104 @@
+"""HorovodBackend: tells the workers of a run where they meet; `hvd.init()` in the train function connects them."""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, ClassVar
+
+from paceline.run.backend import Backend, BackendConfig
+from paceline.train.horovod import worker
+from paceline.train.horovod.config import HorovodConfig
+
+if TYPE_CHECKING:
+    from paceline.engine.base import WorkerGroup
+    from paceline.train.horovod.rendezvous import Rendezvous
+
+_LEAVE_TIMEOUT_S = 5.0
+_LOG_LEVELS = ("error", "warning", "info", "debug")
+
+
+class HorovodBackend(Backend):
+    """Every attempt has a rendezvous server of its own: what an earlier one left in its store would connect the
+    workers with processes that are gone. A single worker needs none.
+
+    Workers are new interpreters, because TensorFlow does not work in a forked process.
+    """
+
+    fresh: ClassVar[bool] = True
+    share_cuda_visible_devices: ClassVar[bool] = True
+    """So that the device of a worker is `hvd.local_rank()`, as Horovod's users write it."""
+
+    def __init__(self) -> None:
+        self._rendezvous: Rendezvous | None = None
+
+    def environment(self, backend_config: BackendConfig) -> dict[str, str]:
+        assert isinstance(backend_config, HorovodConfig)
+        variables = {
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(backend_config.timeout_s)),
+            "HOROVOD_GLOO_IFACE": backend_config.interface(),
+            "HOROVOD_LOG_LEVEL": _LOG_LEVELS[min(backend_config.verbose, len(_LOG_LEVELS) - 1)],
+        }
+        if self.fresh and find_spec("tf_keras") is not None:
+            # Horovod's optimizers and callbacks know Keras 2 only, which tf_keras is.
+            variables["TF_USE_LEGACY_KERAS"] = "1"
+        return variables
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        world_size = worker_group.placement.world_size
+        port = None if world_size == 1 else self._open_rendezvous(world_size)
+        for place in worker_group.placement.workers:
+            worker_group.execute_single(place.rank, worker.enter, _variables(place.rank, world_size, port))
+
+    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        worker_group.execute(worker.leave, timeout=_LEAVE_TIMEOUT_S)
+
+    def on_end(self) -> None:
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
+
+    def _open_rendezvous(self, world_size: int) -> int:
+        from paceline.train.horovod.rendezvous import Rendezvous
+
+        self._rendezvous = Rendezvous(world_size)
+        return self._rendezvous.port
+
+
+class HorovodTorchBackend(HorovodBackend):
+    """For a train function with PyTorch and without TensorFlow: workers are forked from a process that loaded it."""
+
+    fresh: ClassVar[bool] = False
+    preload: ClassVar[tuple[str, ...]] = (
+        "torch",
+        "horovod.torch",
+        # Pulled in by the first optimizer step: hundreds of modules, seconds.
+        "torch._dynamo",
+        "torch.profiler._cupti_monitor",
+        # torch.save and torch.load, a DataLoader with worker processes.
+        "torch.utils.serialization.config",
+        "multiprocessing.popen_fork",
+        "multiprocessing.queues",
+        "multiprocessing.synchronize",
+        # What every worker of ours goes through.
+        "xxhash",
+        "paceline.train.legacy_session",
+        "paceline.train.horovod.worker",
+    )
+
+
+def _variables(rank: int, world_size: int, port: int | None) -> dict[str, str | None]:
+    """What Horovod's launcher would set. All workers are on this machine: they differ by their local rank."""
+    return {
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_HOSTNAME": "localhost",
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(world_size),
+        "HOROVOD_LOCAL_RANK": str(rank),
+        "HOROVOD_LOCAL_SIZE": str(world_size),
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": None if port is None else "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": None if port is None else str(port),
+    }

@@ -1,0 +1,80 @@
+"""HorovodTrainer: a data-parallel trainer whose workers are connected by Horovod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.errors import ConfigError
+from paceline.train.data_parallel_trainer import DataParallelTrainer
+from paceline.train.horovod.config import HorovodConfig, HorovodTorchConfig
+from paceline.train.horovod.flavour import uses_only_torch
+
+if TYPE_CHECKING:
+    import os
+
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.air.config import DataConfig, DatasetConfig, RunConfig, ScalingConfig
+
+
+class HorovodTrainer(DataParallelTrainer):
+    """Runs `train_loop_per_worker` on every worker, where `hvd.init()` connects it with the others.
+
+    A function that runs under `horovodrun` runs here as it is, with `horovod.torch` or `horovod.tensorflow`.
+
+        def train_func(config):
+            hvd.init()
+            model = torch.nn.Linear(4, 1)
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=config["lr"]))
+            hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+            ...
+            paceline.train.report({"loss": loss.item()})
+
+        result = HorovodTrainer(train_func, scaling_config=ScalingConfig(num_workers=2)).fit()
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        *,
+        train_loop_config: dict[str, Any] | None = None,
+        horovod_config: HorovodConfig | None = None,
+        horovod_backend: HorovodConfig | None = None,
+        tensorflow_backend: HorovodConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        dataset_config: Mapping[str, DatasetConfig] | DataConfig | None = None,
+        run_config: RunConfig | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        preprocessor: Any = None,
+        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        chosen = _chosen_config(
+            horovod_config=horovod_config, horovod_backend=horovod_backend, tensorflow_backend=tensorflow_backend
+        )
+        if type(chosen) is HorovodConfig and uses_only_torch(train_loop_per_worker, train_loop_config):
+            chosen = HorovodTorchConfig(**vars(chosen))
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=chosen,
+            scaling_config=scaling_config,
+            dataset_config=dataset_config,
+            run_config=run_config,
+            datasets=datasets,
+            preprocessor=preprocessor,
+            resume_from_checkpoint=resume_from_checkpoint,
+            metadata=metadata,
+        )
+
+
+def _chosen_config(**spellings: object) -> HorovodConfig:
+    """All of them mean `horovod_config`; giving two leaves open which one is meant."""
+    given = {name: value for name, value in spellings.items() if value is not None}
+    if len(given) > 1:
+        raise ConfigError(f"HorovodTrainer got {' and '.join(given)}, which mean the same: give one of them.")
+    for name, value in given.items():
+        if not isinstance(value, HorovodConfig):
+            raise ConfigError(f"HorovodTrainer({name}=...) takes a HorovodConfig, not {type(value).__name__}.")
+        return value
+    return HorovodConfig()

@@ -1,0 +1,46 @@
+"""What a worker is told before it calls `hvd.init()`, and what it gives back in the end.
+
+These functions are sent to workers by the backend. The driver imports this module too, so
+Horovod is not imported here; it is the train function that chooses a flavour.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+_FLAVOURS = ("horovod.torch", "horovod.tensorflow")
+_replaced: dict[str, str | None] = {}
+"""The variables that `enter` set, with their values before."""
+
+
+def enter(environment: Mapping[str, str | None]) -> None:
+    """Set this rank's variables; None removes one that would lead elsewhere."""
+    leave_horovod()
+    for name, value in environment.items():
+        _replaced.setdefault(name, os.environ.get(name))
+        _set(name, value)
+
+
+def leave() -> None:
+    """End Horovod's threads, unless the train function already did; put the variables back."""
+    leave_horovod()
+    for name, value in _replaced.items():
+        _set(name, value)
+    _replaced.clear()
+
+
+def leave_horovod() -> None:
+    """Each flavour that is loaded has an engine of its own. A failed run in this same process leaves it running."""
+    for name in _FLAVOURS:
+        flavour = sys.modules.get(name)
+        if flavour is not None and flavour.is_initialized():
+            flavour.shutdown()
+
+
+def _set(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
