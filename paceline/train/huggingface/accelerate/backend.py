@@ -1,0 +1,49 @@
+"""AccelerateBackend: a PyTorch process group whose workers also have the variables of `accelerate launch`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, ClassVar
+
+from paceline.air.errors import ConfigError
+from paceline.run.backend import BackendConfig
+from paceline.train.huggingface.accelerate import launch, worker
+from paceline.train.huggingface.accelerate.config import AccelerateConfig
+from paceline.train.huggingface.accelerate.topology import for_run
+from paceline.train.torch.backend import TorchBackend
+from paceline.train.torch.devices import plan_gpus
+
+if TYPE_CHECKING:
+    from paceline.engine.base import WorkerGroup
+
+
+class AccelerateBackend(TorchBackend):
+    """The variables are worked out by one worker, where Accelerate is loaded anyway, and are the same for all."""
+
+    preload: ClassVar[tuple[str, ...]] = (
+        *TorchBackend.preload,
+        "accelerate",
+        "accelerate.commands.launch",
+        "paceline.train.huggingface.accelerate.launch",
+        "paceline.train.huggingface.accelerate.worker",
+        # Where it is installed, the first DataLoader that is prepared imports it: hundreds of modules.
+        *(["datasets"] if find_spec("datasets") else []),
+        # Accelerator.save_state()
+        "numpy.ctypeslib",
+    )
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        assert isinstance(backend_config, AccelerateConfig)
+        placement = worker_group.placement
+        settings = for_run(backend_config.settings, placement.world_size, use_gpu=all(plan_gpus(placement)))
+        variables, problem = worker_group.execute_single(
+            0, launch.variables_or_problem, settings, backend_config.source
+        )
+        if problem is not None:
+            raise ConfigError(problem)
+        worker_group.execute(worker.enter, variables)
+        super().on_start(worker_group, backend_config)
+
+    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        super().on_shutdown(worker_group, backend_config)
+        worker_group.execute(worker.leave)

@@ -1,0 +1,102 @@
+"""The variables that `accelerate launch` would set for a configuration, by Accelerate's own code; runs in a worker."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import tempfile
+from argparse import Namespace
+from typing import Any
+
+from paceline.air.checks import near_miss
+from paceline.air.errors import ConfigError
+from paceline.train.huggingface.accelerate.settings import ACCUMULATION, SECTIONS
+
+_NOT_ACCELERATES = frozenset(
+    [
+        # Where the ranks meet: the process group is there already.
+        *("MASTER_ADDR", "MASTER_PORT"),
+        # How many threads compute, and on which cores: shared out by the engine.
+        *("OMP_NUM_THREADS", "KMP_AFFINITY", "KMP_BLOCKTIME"),
+        # Where modules are found: as in the driver.
+        "PYTHONPATH",
+    ]
+)
+_PREFIXES = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
+"""Settings of these sections may be written without the prefix."""
+
+
+def variables_or_problem(settings: dict[str, Any], source: str) -> tuple[dict[str, str], str | None]:
+    """The variables, or else what is wrong with the settings, for a driver that shall tell its user."""
+    try:
+        return launch_variables(settings, source), None
+    except ConfigError as error:
+        return {}, str(error)
+
+
+def launch_variables(settings: dict[str, Any], source: str) -> dict[str, str]:
+    """Variable by name; `settings` are complete, with the topology of the run."""
+    from accelerate.utils import launch
+
+    try:
+        arguments = _launch_arguments(settings, source)
+        if arguments.use_deepspeed:
+            _, environment = launch.prepare_deepspeed_cmd_env(arguments)
+        elif arguments.use_fsdp or arguments.use_megatron_lm or arguments.multi_gpu:
+            environment = launch.prepare_multi_gpu_env(arguments)
+        else:
+            _, environment = launch.prepare_simple_launcher_cmd_env(arguments)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{source} is refused by Accelerate: {error}") from error
+    here = os.environ
+    variables = {
+        name: value for name, value in environment.items() if here.get(name) != value and name not in _NOT_ACCELERATES
+    }
+    # Without it Accelerator takes a worker without a GPU for a process on its own.
+    variables["ACCELERATE_USE_CPU"] = str(settings["use_cpu"]).lower()
+    if ACCUMULATION in settings:
+        variables[f"ACCELERATE_{ACCUMULATION.upper()}"] = str(settings[ACCUMULATION])
+    return variables
+
+
+def _launch_arguments(settings: dict[str, Any], source: str) -> Namespace:
+    """The arguments of `accelerate launch --config_file`, as that command itself completes them."""
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+        json.dump(_for_file(settings), file)
+        file.flush()
+        # A number of threads keeps the command from choosing one.
+        options = ["--config_file", file.name, "--num_cpu_threads_per_process", "1", "train_function"]
+        arguments: Namespace = launch_command_parser().parse_args(options)
+        _check_sections(settings, source, list(vars(arguments)))
+        arguments, defaults, precision_is_set = _validate_launch_command(arguments)
+    if arguments.use_deepspeed:
+        fields = [*defaults.deepspeed_config, *(["mixed_precision"] if precision_is_set else [])]
+        arguments.deepspeed_fields_from_accelerate_config = ",".join(fields)
+    return arguments
+
+
+def _for_file(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings as a file of `accelerate config` has them."""
+    content = {name: value for name, value in settings.items() if name != ACCUMULATION}
+    deepspeed = dict(content.get("deepspeed_config") or {})
+    inlined = deepspeed.get("deepspeed_config_file")
+    if isinstance(inlined, dict):  # Accelerate takes the content in place of a path in this form
+        deepspeed["deepspeed_config_file"] = base64.urlsafe_b64encode(json.dumps(inlined).encode()).decode()
+        content["deepspeed_config"] = deepspeed
+    return content
+
+
+def _check_sections(settings: dict[str, Any], source: str, known: list[str]) -> None:
+    """Accelerate passes over what it does not know in a section: a misspelt setting would be without effect."""
+    for section in SECTIONS:
+        prefix = _PREFIXES.get(section, "")
+        for name in settings.get(section) or {}:
+            full = name if name.startswith(prefix) else prefix + name
+            if full not in known:
+                own = [each for each in known if each.startswith(prefix)]
+                raise ConfigError(f"{source}: {section} has no setting {name!r}{near_miss(full, own)}")

@@ -1,0 +1,109 @@
+"""AccelerateTrainer: a TorchTrainer whose train functions use an Accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.checks import warn_at_users_line
+from paceline.air.errors import ConfigError, RestoreError
+from paceline.train.huggingface.accelerate.config import AccelerateConfig
+from paceline.train.huggingface.accelerate.settings import read_settings
+from paceline.train.huggingface.accelerate.topology import check_devices, overridden
+from paceline.train.torch import TorchConfig, TorchTrainer
+
+if TYPE_CHECKING:
+    import os
+
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.air.config import DataConfig, DatasetConfig, RunConfig, ScalingConfig
+    from paceline.run.spec import RunSpec
+
+
+class AccelerateTrainer(TorchTrainer):
+    """Runs `train_loop_per_worker` on every worker; an `Accelerator()` made in it finds the group and its settings.
+
+        def train_func():
+            accelerator = Accelerator()
+            model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+            ...
+            accelerator.backward(loss)
+            paceline.train.report({"loss": loss.item()})
+
+        trainer = AccelerateTrainer(
+            train_func,
+            accelerate_config={"mixed_precision": "bf16"},
+            scaling_config=ScalingConfig(num_workers=2),
+        )
+
+    `accelerate_config` is a path to a file that `accelerate config` made, or a dict with such content; None takes the
+    default file of `accelerate config` if there is one. It says how to train: mixed precision, torch.compile
+    (dynamo_config), DeepSpeed, FSDP; also `gradient_accumulation_steps`. The number of processes, their machines, GPUs,
+    addresses and ports are those of the run, from `scaling_config`.
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        *,
+        train_loop_config: dict[str, Any] | None = None,
+        accelerate_config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        torch_config: TorchConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        dataset_config: Mapping[str, DatasetConfig] | DataConfig | None = None,
+        run_config: RunConfig | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        preprocessor: Any = None,
+        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        if torch_config is not None and not isinstance(torch_config, TorchConfig):
+            raise ConfigError(
+                f"AccelerateTrainer(torch_config=...) takes a TorchConfig, not {type(torch_config).__name__}."
+            )
+        group = torch_config or TorchConfig()
+        settings, source = read_settings(accelerate_config)
+        self._accelerate = AccelerateConfig(
+            **{each.name: getattr(group, each.name) for each in fields(TorchConfig)}, settings=settings, source=source
+        )
+        self._chose_settings = accelerate_config is not None
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            torch_config=self._accelerate,
+            scaling_config=scaling_config,
+            dataset_config=dataset_config,
+            run_config=run_config,
+            datasets=datasets,
+            preprocessor=preprocessor,
+            resume_from_checkpoint=resume_from_checkpoint,
+            metadata=metadata,
+        )
+
+    def to_run_spec(self) -> RunSpec:
+        spec = super().to_run_spec()
+        settings, source = self._accelerate.settings, self._accelerate.source
+        use_gpu = bool(self.scaling_config.num_gpus_per_worker)
+        check_devices(settings, source, use_gpu)
+        without_effect = overridden(settings, spec.world_size, use_gpu)
+        if without_effect:
+            warn_at_users_line(f"Without effect in {source}: {'; '.join(without_effect)}.")
+        if not self._chose_settings:
+            return spec
+        return replace(spec, config={**spec.config, "accelerate_config": settings})
+
+    @classmethod
+    def _restored_arguments(
+        cls, settings: Mapping[str, Any], header: Mapping[str, Any], arguments: dict[str, Any]
+    ) -> dict[str, Any]:
+        given = super()._restored_arguments(settings, header, arguments)
+        stored = settings["config"]
+        if stored is None and "accelerate_config" not in given:
+            raise RestoreError(
+                "The run's configuration holds values that cannot be stored as plain data: pass accelerate_config= to "
+                "restore() again ({} if there was none)."
+            )
+        if stored and "accelerate_config" in stored:
+            given.setdefault("accelerate_config", stored["accelerate_config"])
+        return given
