@@ -5,6 +5,7 @@ Every training fits the same line y = x @ WEIGHTS, on rows that differ from rank
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from paceline.air import Checkpoint, session
@@ -68,3 +69,150 @@ def torch_training(config: dict[str, Any]) -> None:
         optimizer.step()
         session.report({"loss": loss.item()}, checkpoint=checkpoint_of(epoch, linear.state_dict()))
     lesson.end(torch.cat([each.detach().flatten() for each in linear.parameters()]).tolist())
+
+
+# -- Accelerate ---------------------------------------------------------------------------
+
+
+def accelerate_sum(number: float) -> float:
+    import torch
+    from accelerate import Accelerator
+
+    return float(Accelerator().reduce(torch.tensor(number), "sum"))
+
+
+def accelerate_training(config: dict[str, Any]) -> None:
+    import torch
+    from accelerate import Accelerator
+
+    lesson = config["lesson"]
+    done, weights = saved()
+    accelerator = Accelerator()
+    linear = torch.nn.Linear(len(WEIGHTS), 1)
+    if weights is not None:
+        linear.load_state_dict(weights)
+    model, optimizer = accelerator.prepare(linear, torch.optim.SGD(linear.parameters(), lr=LEARNING_RATE))
+    features, labels = torch_rows()
+    lesson.begin(done)
+    for epoch in range(done + 1, lesson.epochs + 1):
+        lesson.before_epoch(epoch)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(features), labels)
+        accelerator.backward(loss)
+        optimizer.step()
+        state = accelerator.unwrap_model(model).state_dict()
+        session.report({"loss": loss.item()}, checkpoint=checkpoint_of(epoch, state))
+    lesson.end(torch.cat([each.detach().flatten() for each in linear.parameters()]).tolist())
+
+
+# -- TensorFlow ---------------------------------------------------------------------------
+
+
+@functools.cache
+def strategy() -> Any:
+    """One for the whole process: it starts TensorFlow's server."""
+    import tensorflow as tf
+
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def tensorflow_sum(number: float) -> float:
+    import tensorflow as tf
+
+    def add() -> Any:
+        return tf.distribute.get_replica_context().all_reduce("sum", tf.constant(number))
+
+    return float(strategy().run(add))
+
+
+def numpy_rows() -> tuple[Any, Any]:
+    import numpy as np
+
+    features = np.random.default_rng(session.get_world_rank()).normal(size=(ROWS, len(WEIGHTS))).astype("f4")
+    return features, features @ np.array(WEIGHTS, "f4")[:, None]
+
+
+def tensorflow_training(config: dict[str, Any]) -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    from paceline.train.tensorflow import prepare_dataset_shard
+
+    lesson = config["lesson"]
+    done, weights = saved()
+    with strategy().scope():
+        model = tf.keras.Sequential([tf.keras.Input((len(WEIGHTS),)), tf.keras.layers.Dense(1)])
+        if weights is not None:
+            model.set_weights(weights)
+        model.compile(optimizer=tf.keras.optimizers.SGD(LEARNING_RATE), loss="mse")
+    rows = prepare_dataset_shard(tf.data.Dataset.from_tensor_slices(numpy_rows()).batch(ROWS))
+    lesson.begin(done)
+    for epoch in range(done + 1, lesson.epochs + 1):
+        lesson.before_epoch(epoch)
+        (loss,) = model.fit(rows, verbose=0).history["loss"]
+        session.report({"loss": loss}, checkpoint=checkpoint_of(epoch, model.get_weights()))
+    lesson.end(np.concatenate([each.ravel() for each in model.get_weights()]).tolist())
+
+
+# -- Horovod ------------------------------------------------------------------------------
+
+
+def horovod_torch_sum(number: float) -> float:
+    import horovod.torch as hvd
+    import torch
+
+    return float(hvd.allreduce(torch.tensor(number), op=hvd.Sum))
+
+
+def horovod_torch_training(config: dict[str, Any]) -> None:
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    lesson = config["lesson"]
+    done, weights = saved()
+    model = torch.nn.Linear(len(WEIGHTS), 1)
+    if weights is not None:
+        model.load_state_dict(weights)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), named_parameters=model.named_parameters()
+    )
+    features, labels = torch_rows()
+    lesson.begin(done)
+    for epoch in range(done + 1, lesson.epochs + 1):
+        lesson.before_epoch(epoch)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(features), labels)
+        loss.backward()
+        optimizer.step()
+        session.report({"loss": loss.item()}, checkpoint=checkpoint_of(epoch, model.state_dict()))
+    lesson.end(torch.cat([each.detach().flatten() for each in model.parameters()]).tolist())
+
+
+def horovod_tensorflow_sum(number: float) -> float:
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    return float(hvd.allreduce(tf.constant(number), op=hvd.Sum))
+
+
+def horovod_tensorflow_training(config: dict[str, Any]) -> None:
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    hvd.init()
+    lesson = config["lesson"]
+    done, start = saved()
+    weights = tf.Variable(tf.random.normal((len(WEIGHTS), 1)) if start is None else start)
+    hvd.broadcast_variables([weights], root_rank=0)
+    features, labels = map(tf.constant, numpy_rows())
+    lesson.begin(done)
+    for epoch in range(done + 1, lesson.epochs + 1):
+        lesson.before_epoch(epoch)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((features @ weights - labels) ** 2)
+        (gradient,) = hvd.DistributedGradientTape(tape).gradient(loss, [weights])
+        weights.assign_sub(LEARNING_RATE * gradient)
+        session.report({"loss": float(loss)}, checkpoint=checkpoint_of(epoch, weights.numpy()))
+    lesson.end(weights.numpy().ravel().tolist())

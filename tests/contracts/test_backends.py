@@ -4,16 +4,64 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.testing.backend_contract import BackendContract
+import pytest
+
+from paceline.testing.backend_contract import BackendContract, ShortBackendContract
 from paceline.testing.backend_lesson import Lesson
 from paceline.train.base_trainer import BaseTrainer
-from tests.contracts import framework_trainings
+from tests.contracts import framework_trainings as trainings
 
 
 class TestTorch(BackendContract):
-    sum_over_ranks = staticmethod(framework_trainings.torch_sum)
+    sum_over_ranks = staticmethod(trainings.torch_sum)
 
     def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
         from paceline.train.torch import TorchTrainer
 
-        return TorchTrainer(framework_trainings.torch_training, train_loop_config={"lesson": lesson}, **settings)
+        return TorchTrainer(trainings.torch_training, train_loop_config={"lesson": lesson}, **settings)
+
+
+class TestAccelerate(BackendContract):
+    sum_over_ranks = staticmethod(trainings.accelerate_sum)
+
+    def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
+        from paceline.train.huggingface import AccelerateTrainer
+
+        return AccelerateTrainer(trainings.accelerate_training, train_loop_config={"lesson": lesson}, **settings)
+
+
+class TestHorovodTorch(BackendContract):
+    sum_over_ranks = staticmethod(trainings.horovod_torch_sum)
+
+    def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
+        from paceline.train.horovod import HorovodTrainer
+
+        return HorovodTrainer(trainings.horovod_torch_training, train_loop_config={"lesson": lesson}, **settings)
+
+
+class TestTensorflowInShort(ShortBackendContract):
+    sum_over_ranks = staticmethod(trainings.tensorflow_sum)
+
+    def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
+        from paceline.train.tensorflow import TensorflowTrainer
+
+        return TensorflowTrainer(trainings.tensorflow_training, train_loop_config={"lesson": lesson}, **settings)
+
+
+@pytest.mark.faults
+class TestTensorflow(TestTensorflowInShort, BackendContract):
+    """The rest of it: two new interpreters that import TensorFlow for every fit."""
+
+
+class TestHorovodTensorflowInShort(ShortBackendContract):
+    sum_over_ranks = staticmethod(trainings.horovod_tensorflow_sum)
+
+    def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
+        from paceline.train.horovod import HorovodTrainer
+
+        return HorovodTrainer(trainings.horovod_tensorflow_training, train_loop_config={"lesson": lesson}, **settings)
+
+
+@pytest.mark.faults
+class TestHorovodTensorflow(TestHorovodTensorflowInShort, BackendContract):
+    """The rest of it, as with TensorFlow."""
