@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 _PREDICTORS = {
     "paceline.train.lightgbm.checkpoint.LightGBMCheckpoint": "paceline.train.lightgbm.predictor.LightGBMPredictor",
     "paceline.train.sklearn.checkpoint.SklearnCheckpoint": "paceline.train.sklearn.predictor.SklearnPredictor",
+    "paceline.train.tensorflow.checkpoint.TensorflowCheckpoint": (
+        "paceline.train.tensorflow.predictor.TensorflowPredictor"
+    ),
     "paceline.train.torch.checkpoint.TorchCheckpoint": "paceline.train.torch.predictor.TorchPredictor",
     "paceline.train.xgboost.checkpoint.XGBoostCheckpoint": "paceline.train.xgboost.predictor.XGBoostPredictor",
 }

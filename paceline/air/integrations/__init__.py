@@ -1,0 +1,1 @@
+"""Other libraries' own hooks that report to a run."""

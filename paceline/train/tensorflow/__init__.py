@@ -1,0 +1,29 @@
+"""TensorFlow: TensorflowTrainer, and what its train functions, checkpoints and predictions use."""
+
+from importlib.util import find_spec
+
+if find_spec("tensorflow") is None:
+    raise ImportError(
+        "paceline.train.tensorflow needs TensorFlow: pip install 'paceline[tensorflow]'", name="tensorflow"
+    )
+
+from paceline.train.tensorflow.backend import TensorflowBackend
+from paceline.train.tensorflow.callback import ReportCheckpointCallback as ReportCallback
+from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
+from paceline.train.tensorflow.config import TensorflowConfig
+from paceline.train.tensorflow.loop import prepare_dataset_shard
+from paceline.train.tensorflow.predictor import TensorflowPredictor
+from paceline.train.tensorflow.trainer import TensorflowTrainer
+
+RayTrainReportCallback = ReportCallback
+
+__all__ = [
+    "RayTrainReportCallback",
+    "ReportCallback",
+    "TensorflowBackend",
+    "TensorflowCheckpoint",
+    "TensorflowConfig",
+    "TensorflowPredictor",
+    "TensorflowTrainer",
+    "prepare_dataset_shard",
+]

@@ -1,0 +1,36 @@
+"""TensorflowBackend: tells the workers of a run about each other as TensorFlow wants it, in TF_CONFIG."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, ClassVar
+
+from paceline.run.backend import Backend, BackendConfig
+from paceline.train.tensorflow import cluster
+
+if TYPE_CHECKING:
+    from paceline.engine.base import WorkerGroup
+
+HIDE_INFORMATION_AND_WARNINGS = "2"
+
+
+class TensorflowBackend(Backend):
+    """Every worker is a new interpreter: TensorFlow does not survive a fork once it has been used.
+
+    It is the train function that makes a strategy, and with it TensorFlow's own server. The port of that server is
+    held by its worker from the start, so that nobody else can take it in between.
+    """
+
+    fresh: ClassVar[bool] = True
+
+    def environment(self, backend_config: BackendConfig) -> dict[str, str]:
+        variables = {"TF_CPP_MIN_LOG_LEVEL": HIDE_INFORMATION_AND_WARNINGS}
+        # Keras 3 cannot fit() on several workers; tf_keras can, and must be chosen before TensorFlow is imported.
+        if find_spec("tf_keras") is not None:
+            variables["TF_USE_LEGACY_KERAS"] = "1"
+        return variables
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        ports = worker_group.execute(cluster.hold_port)
+        for place in worker_group.placement.workers:
+            worker_group.execute_single(place.rank, cluster.enter, ports, place.rank)

@@ -1,0 +1,189 @@
+"""TensorflowCheckpoint: a Keras model as a checkpoint, in a format of Keras' own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.checkpoint_sources import PACKED_FILES_KEY, Kind, LocalDirectory, Source, temporary_directory
+from paceline.air.constants import MODEL_KEY
+from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
+from paceline.train.tensorflow import keras_files
+from paceline.train.tensorflow.keras_files import H5_FILE, KERAS_FILE, SAVED_MODEL
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from paceline.air.packing import FileSink
+
+WEIGHTS_KEYS = ("model_weights", MODEL_KEY)
+"""Where a dict checkpoint has the list that `model.get_weights()` gave."""
+
+_NEEDS_MODEL = (
+    "This checkpoint holds weights but no model. Pass a function that builds the model, or the model: "
+    "checkpoint.get_model(build_model)."
+)
+
+C = TypeVar("C", bound="TensorflowCheckpoint")
+
+
+@dataclass(frozen=True)
+class ModelFile(Source):
+    """A model as it was when the checkpoint was made: training may go on, and a file may be removed."""
+
+    content: bytes
+    file_name: str
+
+    kind: ClassVar[Kind] = "data_dict"
+
+    def describe(self) -> str:
+        return f"{self.file_name} of {len(self.content):,} bytes"
+
+    def read_file(self, name: str) -> bytes | None:
+        return self.content if name == self.file_name else None
+
+    def write_files(self, sink: FileSink, move: bool = False) -> None:
+        with sink.open(self.file_name) as file:
+            file.write(self.content)
+
+    def load_dict(self) -> dict[str, Any]:
+        with temporary_directory() as folder:
+            (folder / self.file_name).write_bytes(self.content)
+            return LocalDirectory(str(folder)).load_dict()
+
+
+class TensorflowCheckpoint(Checkpoint):
+    """A checkpoint that holds a Keras model.
+
+    `from_model` writes Keras' own format (a .keras file): weights, optimizer, and what the model is made of. Such a
+    file, an HDF5 file or a SavedModel is loaded by the Keras that wrote it, tf_keras or Keras 3. Code inside of it
+    (Lambda layers) is refused unless you ask for it. A SavedModel is a program of TensorFlow: load one only if you
+    know where it comes from. The weights in a dict checkpoint are a pickle, and `get_model(model)` unpickles it.
+    """
+
+    @classmethod
+    def from_model(cls: type[C], model: tf.keras.Model, *, preprocessor: Any = None) -> C:
+        """A checkpoint of a whole model as it is now."""
+        if keras_files.keras_of(model) is None:
+            raise ConfigError(f"from_model() takes a Keras model, not {type(model).__name__}.")
+        with temporary_directory() as folder:
+            path = folder / KERAS_FILE
+            try:
+                model.save(str(path))
+            except (NotImplementedError, ValueError) as error:
+                raise CheckpointError(
+                    f"Keras cannot save the model {type(model).__name__}: {' '.join(str(error).split())}. Save its "
+                    "weights instead: TensorflowCheckpoint.from_dict({'model_weights': model.get_weights()})."
+                ) from error
+            return cls._of(ModelFile(path.read_bytes(), KERAS_FILE), preprocessor)
+
+    @classmethod
+    def from_keras(cls: type[C], file_path: str | os.PathLike[str], *, preprocessor: Any = None) -> C:
+        """A checkpoint of a .keras file, as it is now."""
+        return cls._of(ModelFile(_content(file_path, ".keras", "from_keras"), KERAS_FILE), preprocessor)
+
+    @classmethod
+    def from_h5(cls: type[C], file_path: str | os.PathLike[str], *, preprocessor: Any = None) -> C:
+        """A checkpoint of an HDF5 file, as it is now: a whole model, or weights alone."""
+        return cls._of(ModelFile(_content(file_path, ".h5", "from_h5"), H5_FILE), preprocessor)
+
+    @classmethod
+    def from_saved_model(cls: type[C], dir_path: str | os.PathLike[str], *, preprocessor: Any = None) -> C:
+        """A checkpoint of a SavedModel directory, as it is now."""
+        if not Path(dir_path, "saved_model.pb").is_file():
+            raise CheckpointNotFoundError(
+                f"from_saved_model({os.fspath(dir_path)!r}): there is no SavedModel, a directory with a file "
+                "saved_model.pb. A file of Keras is read by from_keras() or from_h5()."
+            )
+        with temporary_directory() as folder:
+            shutil.copytree(dir_path, folder / SAVED_MODEL)
+            packed = cls.from_bytes(Checkpoint.from_directory(folder).to_bytes())
+        return cls._of(packed._source, preprocessor)
+
+    def get_model(
+        self,
+        model: tf.keras.Model | Callable[[], tf.keras.Model] | None = None,
+        *,
+        custom_objects: Mapping[str, Any] | None = None,
+        compile: bool = True,
+        safe_mode: bool = True,
+    ) -> Any:
+        """The model. The weights are loaded into `model`, if it is given: a Keras model or a function that builds one.
+
+        `custom_objects`, `compile` and `safe_mode` are those of Keras' load_model. A SavedModel that was not saved
+        by tf_keras is what `tf.saved_model.load` gives.
+        """
+        if self._weights_in_memory() is None:
+            with self.as_directory() as folder:
+                path = keras_files.find_model(Path(folder))
+                if path is not None and model is None:
+                    self._check_whole(path)
+                    return keras_files.load_model(path, custom_objects, compile, safe_mode)
+                if path is not None:
+                    model = keras_files.built(model, "get_model()")
+                    keras_files.load_weights(path, model)
+                    return model
+        return self._with_weights_of_dict(model)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As for any checkpoint; the model is under "model", unless only its weights were stored."""
+        data = super().to_dict()
+        if MODEL_KEY not in data and PACKED_FILES_KEY in data and self._holds_whole_model():
+            data[MODEL_KEY] = self.get_model()
+            del data[PACKED_FILES_KEY]
+        return data
+
+    @classmethod
+    def _of(cls: type[C], source: Source, preprocessor: Any) -> C:
+        checkpoint = cls.__new__(cls)
+        checkpoint._adopt(source)
+        if preprocessor is not None:
+            checkpoint.set_preprocessor(preprocessor)
+        return checkpoint
+
+    def _check_whole(self, path: Path) -> None:
+        if keras_files.is_weights_only(path):
+            raise ConfigError(_NEEDS_MODEL)
+
+    def _holds_whole_model(self) -> bool:
+        with self.as_directory() as folder:
+            path = keras_files.find_model(Path(folder))
+            return path is not None and not keras_files.is_weights_only(path)
+
+    def _weights_in_memory(self) -> Any:
+        return next((self.peek(key) for key in WEIGHTS_KEYS if self.peek(key) is not None), None)
+
+    def _with_weights_of_dict(self, model: Any) -> Any:
+        """For a checkpoint of the user's own making, with the list of weights in its dict."""
+        data = super().to_dict()
+        weights: Any = next((data[key] for key in WEIGHTS_KEYS if key in data), None)
+        if keras_files.keras_of(weights) is not None:  # a whole model, in this process
+            if model is None:
+                return weights
+            weights = weights.get_weights()
+        if weights is None:
+            raise CheckpointError(
+                f"{self!r} holds no model: it has no .keras file, HDF5 file or SavedModel, and no item "
+                f"{' or '.join(repr(key) for key in WEIGHTS_KEYS)}. Save one with TensorflowCheckpoint.from_model()."
+            )
+        if model is None:
+            raise ConfigError(_NEEDS_MODEL)
+        model = keras_files.built(model, "get_model()")
+        try:
+            model.set_weights(weights)
+        except ValueError as error:
+            raise CheckpointError(f"The weights of {self!r} do not fit the model: {error}") from error
+        return model
+
+
+def _content(path: str | os.PathLike[str], suffix: str, taker: str) -> bytes:
+    if not Path(path).is_file():
+        raise CheckpointNotFoundError(f"{taker}({os.fspath(path)!r}): there is no such file.")
+    if Path(path).suffix != suffix:
+        raise ConfigError(f"{taker}({os.fspath(path)!r}) takes a file that ends in {suffix}.")
+    return Path(path).read_bytes()

@@ -1,0 +1,77 @@
+"""TensorflowTrainer: a data-parallel trainer whose workers find each other through TF_CONFIG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.errors import ConfigError
+from paceline.train.data_parallel_trainer import DataParallelTrainer
+from paceline.train.tensorflow.config import TensorflowConfig
+
+if TYPE_CHECKING:
+    import os
+
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.air.config import DataConfig, DatasetConfig, RunConfig, ScalingConfig
+
+
+class TensorflowTrainer(DataParallelTrainer):
+    """Runs `train_loop_per_worker` on every worker, with TF_CONFIG set for tf.distribute.
+
+    Make the model within a MultiWorkerMirroredStrategy, and train it with `fit` or with a loop of your own.
+
+        def train_func(config):
+            strategy = tf.distribute.MultiWorkerMirroredStrategy()
+            with strategy.scope():
+                model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+                model.compile(optimizer="sgd", loss="mse")
+            model.fit(x, y, callbacks=[ReportCheckpointCallback()])
+
+        result = TensorflowTrainer(train_func, scaling_config=ScalingConfig(num_workers=2)).fit()
+
+    Where tf_keras is installed, it is `tf.keras` in the workers: Keras 3 cannot `fit` on several of them.
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        *,
+        train_loop_config: dict[str, Any] | None = None,
+        tensorflow_config: TensorflowConfig | None = None,
+        tensorflow_backend: TensorflowConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        dataset_config: Mapping[str, DatasetConfig] | DataConfig | None = None,
+        run_config: RunConfig | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        preprocessor: Any = None,
+        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=_chosen_config(tensorflow_config, tensorflow_backend),
+            scaling_config=scaling_config,
+            dataset_config=dataset_config,
+            run_config=run_config,
+            datasets=datasets,
+            preprocessor=preprocessor,
+            resume_from_checkpoint=resume_from_checkpoint,
+            metadata=metadata,
+        )
+
+
+def _chosen_config(tensorflow_config: object, tensorflow_backend: object) -> TensorflowConfig:
+    """`tensorflow_backend` is another spelling of `tensorflow_config`; giving both leaves open which one is meant."""
+    if tensorflow_config is not None and tensorflow_backend is not None:
+        raise ConfigError(
+            "TensorflowTrainer got tensorflow_config and tensorflow_backend, which mean the same: give one of them."
+        )
+    chosen = tensorflow_config if tensorflow_config is not None else tensorflow_backend
+    if chosen is None:
+        return TensorflowConfig()
+    if not isinstance(chosen, TensorflowConfig):
+        name = "tensorflow_config" if tensorflow_config is not None else "tensorflow_backend"
+        raise ConfigError(f"TensorflowTrainer({name}=...) takes a TensorflowConfig, not {type(chosen).__name__}.")
+    return chosen
