@@ -31,7 +31,8 @@ class _KerasCallback:
     model: Any
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        made: Self = object.__new__(_as_keras_callback(cls))
+        kind: Any = cls
+        made: Self = object.__new__(_as_keras_callback(kind))
         return made
 
     def _listen(self, event: str, action: Function[[Mapping[str, Any]], None]) -> None:

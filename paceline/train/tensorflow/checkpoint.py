@@ -68,13 +68,18 @@ class TensorflowCheckpoint(Checkpoint):
 
     @classmethod
     def from_model(cls: type[C], model: tf.keras.Model, *, preprocessor: Any = None) -> C:
-        """A checkpoint of a whole model as it is now."""
+        """A checkpoint of a whole model as it is now.
+
+        Under a strategy of several workers every rank calls this, as every rank reports: to read a variable that
+        differs between workers (the moving averages of a BatchNormalization) TensorFlow asks all of them.
+        """
         if keras_files.keras_of(model) is None:
             raise ConfigError(f"from_model() takes a Keras model, not {type(model).__name__}.")
         with temporary_directory() as folder:
             path = folder / KERAS_FILE
             try:
-                model.save(str(path))
+                with keras_files.metrics_left_out(model):
+                    model.save(str(path))
             except (NotImplementedError, ValueError) as error:
                 raise CheckpointError(
                     f"Keras cannot save the model {type(model).__name__}: {' '.join(str(error).split())}. Save its "

@@ -48,6 +48,18 @@ def find_model(folder: Path) -> Path | None:
     return next((each for each in (folder / SAVED_MODEL, folder) if (each / _SAVED_MODEL_MARK).is_file()), None)
 
 
+@contextmanager
+def metrics_left_out(model: Any) -> Iterator[None]:
+    """Save a model without the running values of its metrics: to read them, workers would have to exchange values."""
+    own = vars(model)
+    metrics = {name: own[name] for name in ("compiled_loss", "compiled_metrics") if name in own}
+    own.update(dict.fromkeys(metrics))
+    try:
+        yield
+    finally:
+        own.update(metrics)
+
+
 def load_model(path: Path, custom_objects: Mapping[str, Any] | None, compiled: bool, safe_mode: bool) -> Any:
     """The whole model, by the Keras that wrote it; a SavedModel without a Keras model in it as TensorFlow loads it."""
     if path.is_dir() and not (path / _KERAS_METADATA).is_file():
