@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _PREDICTORS = {
     "paceline.train.lightgbm.checkpoint.LightGBMCheckpoint": "paceline.train.lightgbm.predictor.LightGBMPredictor",
+    "paceline.train.lightning.checkpoint.LightningCheckpoint": "paceline.train.lightning.predictor.LightningPredictor",
     "paceline.train.sklearn.checkpoint.SklearnCheckpoint": "paceline.train.sklearn.predictor.SklearnPredictor",
     "paceline.train.tensorflow.checkpoint.TensorflowCheckpoint": (
         "paceline.train.tensorflow.predictor.TensorflowPredictor"

@@ -1,0 +1,54 @@
+"""Lightning: LightningTrainer, and what a Lightning Trainer needs inside of a TorchTrainer's function."""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if find_spec("lightning") is None and find_spec("pytorch_lightning") is None:
+    raise ImportError("paceline.train.lightning needs Lightning: pip install 'paceline[lightning]'", name="lightning")
+
+from paceline.train.lightning.builder import LightningConfigBuilder
+from paceline.train.lightning.checkpoint import LightningCheckpoint
+from paceline.train.lightning.predictor import LightningPredictor
+from paceline.train.lightning.prepare import prepare_trainer
+from paceline.train.lightning.trainer import LightningTrainer
+
+if TYPE_CHECKING:
+    from paceline.train.lightning.for_lightning import (
+        DDPStrategy,
+        DeepSpeedStrategy,
+        FSDPStrategy,
+        LightningEnvironment,
+        ReportCallback,
+    )
+else:
+    from paceline.train.lightning.deferred import DeferredClass
+
+    DDPStrategy = DeferredClass("DDPStrategy")
+    DeepSpeedStrategy = DeferredClass("DeepSpeedStrategy")
+    FSDPStrategy = DeferredClass("FSDPStrategy")
+    LightningEnvironment = DeferredClass("LightningEnvironment")
+    ReportCallback = DeferredClass("ReportCallback")
+
+RayDDPStrategy = DDPStrategy
+RayDeepSpeedStrategy = DeepSpeedStrategy
+RayFSDPStrategy = FSDPStrategy
+RayLightningEnvironment = LightningEnvironment
+RayTrainReportCallback = ReportCallback
+
+__all__ = [
+    "DDPStrategy",
+    "DeepSpeedStrategy",
+    "FSDPStrategy",
+    "LightningCheckpoint",
+    "LightningConfigBuilder",
+    "LightningEnvironment",
+    "LightningPredictor",
+    "LightningTrainer",
+    "RayDDPStrategy",
+    "RayDeepSpeedStrategy",
+    "RayFSDPStrategy",
+    "RayLightningEnvironment",
+    "RayTrainReportCallback",
+    "ReportCallback",
+    "prepare_trainer",
+]

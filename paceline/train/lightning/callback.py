@@ -1,0 +1,74 @@
+"""ReportCallback: reports the epochs of a Lightning Trainer that a train function runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any, ClassVar
+
+from paceline.air.session import report
+from paceline.train.lightning.checkpoint import CHECKPOINT_FILE, LightningCheckpoint
+from paceline.train.lightning.packages import derived_classes, package_of
+
+
+class EpochReporter:
+    """Reports each train epoch, after its validation, with a checkpoint.
+
+        def train_func():
+            trainer = lightning.pytorch.Trainer(
+                strategy=DDPStrategy(),
+                plugins=[LightningEnvironment()],
+                callbacks=[ReportCallback()],
+                enable_checkpointing=False,
+            )
+            prepare_trainer(trainer).fit(MyModule(), loader)
+
+    The row has the metrics of `trainer.callback_metrics`, "epoch" and "step". The checkpoint has one file,
+    "checkpoint.ckpt", which `trainer.fit(ckpt_path=...)` goes on from.
+    """
+
+    CHECKPOINT_NAME: ClassVar[str] = CHECKPOINT_FILE
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._scratch: str | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if stage != "fit":
+            return
+        # What the module logs in its own on_train_epoch_end() is there only for callbacks that are checkpoints.
+        package = package_of(type(trainer))
+        assert package is not None
+        last = derived_classes(package).ReportAtEpochEnd
+        if not any(isinstance(each, last) for each in trainer.callbacks):
+            trainer.callbacks.append(last(self))
+        # Sharded strategies write from every rank: to one place, which is rank 0's.
+        self._scratch = trainer.strategy.broadcast(os.path.join(os.getcwd(), f".lightning-{os.getpid()}"))
+
+    def report_epoch(self, trainer: Any) -> None:
+        """One row and one checkpoint; every rank calls it."""
+        assert self._scratch is not None
+        path = os.path.join(self._scratch, self.CHECKPOINT_NAME)
+        trainer.save_checkpoint(path)
+        try:
+            report(row_of(trainer), LightningCheckpoint._at(path))
+        finally:
+            if trainer.is_global_zero:
+                shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+class EpochEndReporter:
+    """Calls a ReportCallback when everything else of an epoch is done."""
+
+    def __init__(self, reporter: EpochReporter) -> None:
+        super().__init__()
+        self._reporter = reporter
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self._reporter.report_epoch(trainer)
+
+
+def row_of(trainer: Any) -> dict[str, Any]:
+    """What the module has logged, as plain numbers; its own "epoch" and "step" win."""
+    logged = {name: value.item() for name, value in trainer.callback_metrics.items()}
+    return {"epoch": trainer.current_epoch, "step": trainer.global_step, **logged}

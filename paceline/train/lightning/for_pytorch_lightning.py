@@ -1,0 +1,16 @@
+"""Our classes that are derived from those of `pytorch_lightning`."""
+
+from typing import Any
+
+from paceline.train.lightning.derive import derive
+from paceline.train.lightning.packages import PYTORCH_LIGHTNING
+
+_classes = derive(PYTORCH_LIGHTNING, __name__)
+
+DDPStrategy: Any = _classes["DDPStrategy"]
+FSDPStrategy: Any = _classes["FSDPStrategy"]
+DeepSpeedStrategy: Any = _classes["DeepSpeedStrategy"]
+LightningEnvironment: Any = _classes["LightningEnvironment"]
+ReportCallback: Any = _classes["ReportCallback"]
+ReportAtEpochEnd: Any = _classes["ReportAtEpochEnd"]
+ReportingModelCheckpoint: Any = _classes["ReportingModelCheckpoint"]

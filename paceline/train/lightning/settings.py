@@ -1,0 +1,118 @@
+"""What LightningConfigBuilder has collected, checked as far as that can be done before workers start."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from paceline.air.checks import near_miss
+from paceline.air.errors import ConfigError
+from paceline.train.lightning.packages import LIGHTNING, lightning, package_of
+
+STRATEGIES = {"ddp": "DDPStrategy", "fsdp": "FSDPStrategy", "deepspeed": "DeepSpeedStrategy"}
+"""By name, the class that it stands for."""
+
+_NOT_FOR_TRAINER = {
+    "strategy": "the strategy is chosen by .strategy('ddp', ...) of the builder.",
+    "devices": "the number of workers is ScalingConfig(num_workers=...).",
+    "num_nodes": "the number of workers is ScalingConfig(num_workers=...).",
+}
+_NOT_FOR_FIT = {"model": "every worker makes its own module, of the class that .module(MyModule, ...) is given."}
+_NEUTRAL = {"strategy": ("auto",), "devices": ("auto",), "num_nodes": (1,)}
+"""What may be said nevertheless, because it says nothing."""
+
+
+@dataclass(frozen=True)
+class LightningSettings:
+    """The parts of a config; its field names are the keys of the dict that the builder makes."""
+
+    module: type[Any] | None = None
+    module_args: Mapping[str, Any] = field(default_factory=dict)
+    trainer_args: Mapping[str, Any] = field(default_factory=dict)
+    fit_args: Mapping[str, Any] = field(default_factory=dict)
+    strategy: str = "ddp"
+    strategy_args: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint_args: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def package(self) -> str:
+        return (package_of(self.module) if self.module is not None else None) or LIGHTNING
+
+    @property
+    def saves(self) -> bool:
+        return self.trainer_args.get("enable_checkpointing") is not False
+
+
+def checked_settings(config: Any) -> LightningSettings:
+    """The settings in the dict that the builder makes, parts of which may be missing."""
+    known = [each.name for each in fields(LightningSettings)]
+    if not isinstance(config, Mapping) or not set(config).issubset(known):
+        raise ConfigError(
+            f"lightning_config is {type(config).__name__} that LightningConfigBuilder did not make: pass "
+            "LightningConfigBuilder().module(MyModule).trainer(max_epochs=3).build()."
+        )
+    settings = LightningSettings(**config)
+    if settings.strategy not in STRATEGIES:
+        raise ConfigError(
+            f".strategy({settings.strategy!r}): there are {', '.join(map(repr, STRATEGIES))}. Settings of one are "
+            "further arguments, e.g. .strategy('ddp', find_unused_parameters=True)."
+        )
+    if settings.module is not None:
+        _check_module(settings.module)
+        _check_arguments(settings)
+    _check_misplaced(settings)
+    return settings
+
+
+def _check_module(module: Any) -> None:
+    if not isinstance(module, type):
+        raise ConfigError(
+            f".module() takes the class of the LightningModule, not an object of {type(module).__name__}: every worker "
+            f"makes its own. Pass .module({type(module).__name__}, lr=...) with the arguments of its constructor."
+        )
+    package = package_of(module)
+    if package is None or not issubclass(module, lightning(package).LightningModule):
+        raise ConfigError(f".module({module.__name__}): that class is not derived from LightningModule.")
+
+
+def _check_arguments(settings: LightningSettings) -> None:
+    """Misspelt arguments are told here, before workers start and models are made."""
+    assert settings.module is not None
+    library = lightning(settings.package)
+    strategy = getattr(library.strategies, STRATEGIES[settings.strategy])
+    _check_names(f".module({settings.module.__name__}, ...)", settings.module, settings.module_args)
+    _check_names(".trainer()", library.Trainer, settings.trainer_args)
+    _check_names(".fit_params()", library.Trainer.fit, settings.fit_args)
+    _check_names(f".strategy({settings.strategy!r}, ...)", strategy, settings.strategy_args)
+    _check_names(".checkpointing()", library.callbacks.ModelCheckpoint, settings.checkpoint_args)
+    environment = lightning(f"{settings.package}.plugins.environments").ClusterEnvironment
+    plugins = settings.trainer_args.get("plugins") or ()
+    for plugin in plugins if isinstance(plugins, list | tuple) else [plugins]:
+        if isinstance(plugin, environment):
+            raise ConfigError(
+                f".trainer(plugins=[{type(plugin).__name__}()]): the workers are connected by LightningTrainer. Leave "
+                "the environment out."
+            )
+
+
+def _check_names(where: str, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return
+    known = [each.name for each in parameters if each.name != "self"]
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{where} got {name!r}, which is no argument there{near_miss(name, known)}")
+
+
+def _check_misplaced(settings: LightningSettings) -> None:
+    for name, advice in _NOT_FOR_TRAINER.items():
+        if name in settings.trainer_args and settings.trainer_args[name] not in _NEUTRAL[name]:
+            raise ConfigError(f".trainer({name}={settings.trainer_args[name]!r}): {advice}")
+    for name, advice in _NOT_FOR_FIT.items():
+        if name in settings.fit_args:
+            raise ConfigError(f".fit_params({name}=...): {advice}")
+    if settings.checkpoint_args and not settings.saves:
+        raise ConfigError(".checkpointing() and .trainer(enable_checkpointing=False): do you want checkpoints or not?")

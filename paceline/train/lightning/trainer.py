@@ -1,0 +1,168 @@
+"""LightningTrainer: a LightningModule on all workers."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.checks import near_miss
+from paceline.air.config import RunConfig, ScalingConfig
+from paceline.air.errors import ConfigError, RestoreError
+from paceline.run.trial_files import as_json
+from paceline.train.data_parallel_trainer import DataParallelTrainer
+from paceline.train.lightning.config import backend_config
+from paceline.train.lightning.loop import LightningLoop
+from paceline.train.lightning.settings import LightningSettings, checked_settings
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.air.config import DataConfig, DatasetConfig
+    from paceline.run.spec import RunSpec
+    from paceline.train.torch.config import TorchConfig
+
+_PLAIN_PARTS = ("module_args", "trainer_args", "fit_args", "strategy", "strategy_args", "checkpoint_args")
+
+
+class LightningTrainer(DataParallelTrainer):
+    """Trains a LightningModule with Lightning's own Trainer on every worker, connected by DDP.
+
+        trainer = LightningTrainer(
+            LightningConfigBuilder().module(MyModule, lr=1e-3).trainer(max_epochs=5).build(),
+            datasets={"train": train, "val": val},
+            datasets_iter_config={"batch_size": 64},
+            scaling_config=ScalingConfig(num_workers=2),
+        )
+        module = trainer.fit().checkpoint.get_model(MyModule)
+
+    Each train epoch is one iteration, with what the module logs, "epoch" and "step". `datasets` "train" and "val"
+    become the data of `fit`, in batches by `datasets_iter_config`, the arguments of `iter_torch_batches`; or
+    `.fit_params()` has a datamodule or dataloaders, which Lightning deals over the workers.
+    """
+
+    def __init__(
+        self,
+        lightning_config: Mapping[str, Any] | None = None,
+        *,
+        torch_config: TorchConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        dataset_config: Mapping[str, DatasetConfig] | DataConfig | None = None,
+        datasets_iter_config: Mapping[str, Any] | None = None,
+        run_config: RunConfig | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        preprocessor: Any = None,
+        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        self.lightning_config = lightning_config
+        self.datasets_iter_config = datasets_iter_config
+        self._settings = checked_settings({} if lightning_config is None else lightning_config)
+        super().__init__(
+            _no_function,
+            backend_config=backend_config(torch_config, self._settings.package),
+            scaling_config=scaling_config,
+            dataset_config=dataset_config,
+            run_config=_with_top_k(run_config, self._settings),
+            datasets=datasets,
+            preprocessor=preprocessor,
+            resume_from_checkpoint=resume_from_checkpoint,
+            metadata=metadata,
+        )
+        self.torch_config = torch_config
+        _check_data(self._settings, self.datasets, datasets_iter_config)
+        _check_accelerator(self._settings, self.scaling_config)
+
+    def to_run_spec(self) -> RunSpec:
+        if self._settings.module is None:
+            raise ConfigError(
+                "Which module? Pass LightningTrainer(lightning_config=LightningConfigBuilder().module(MyModule)"
+                ".trainer(max_epochs=3).build(), ...)."
+            )
+        iter_options = self.datasets_iter_config or {}
+        loop = LightningLoop(self._settings, tuple(self.datasets), iter_options, self._restore_path is None)
+        return dataclasses.replace(super().to_run_spec(), train=loop, config=_shown(self._settings))
+
+    @classmethod
+    def _restored_function(cls, settings: Mapping[str, Any], given: dict[str, Any]) -> None:
+        if "lightning_config" not in given:
+            raise RestoreError(
+                f"{cls.__name__}.restore() needs the module and its settings again, because code is never read from "
+                "disk: restore(path, lightning_config=LightningConfigBuilder().module(MyModule)....build())."
+            )
+
+
+def _no_function() -> None:
+    """Stands where a train function would; the loop of Lightning runs instead."""
+
+
+def _with_top_k(run_config: Any, settings: LightningSettings) -> Any:
+    """The run keeps as many checkpoints as Lightning is told to, unless RunConfig itself says how many."""
+    if run_config is not None and not isinstance(run_config, RunConfig):
+        return run_config  # refused where all of them are
+    config = RunConfig() if run_config is None else copy.copy(run_config)
+    kept, arguments = config.checkpoint_config, settings.checkpoint_args
+    if kept.num_to_keep is not None or kept.checkpoint_score_attribute is not None:
+        return config
+    top_k, monitor = arguments.get("save_top_k", 1), arguments.get("monitor")
+    if isinstance(top_k, int) and top_k > 0 and ("save_top_k" in arguments or monitor is not None):
+        config.checkpoint_config = dataclasses.replace(
+            kept,
+            num_to_keep=top_k,
+            checkpoint_score_attribute=monitor,
+            checkpoint_score_order=arguments.get("mode", "min") if monitor is not None else kept.checkpoint_score_order,
+        )
+    return config
+
+
+def _check_data(settings: LightningSettings, datasets: Mapping[str, Any], iter_config: Any) -> None:
+    from paceline.data.iterator import DataIterator
+
+    for name, argument in (("train", "train_dataloaders"), ("val", "val_dataloaders")):
+        for other in (argument, "datamodule"):
+            if name in datasets and settings.fit_args.get(other) is not None:
+                raise ConfigError(
+                    f"datasets={{{name!r}: ...}} and .fit_params({other}=...) are both data for {name!r}: give one of "
+                    "them."
+                )
+    if iter_config is None:
+        return
+    if not isinstance(iter_config, Mapping):
+        raise ConfigError(
+            f"datasets_iter_config is {iter_config!r}: give a dict of arguments of iter_torch_batches, such as "
+            "{'batch_size': 64}."
+        )
+    if not set(datasets).intersection(("train", "val")):
+        raise ConfigError(
+            "datasets_iter_config is given, but datasets= has no 'train' or 'val' that it could be used for. For "
+            "dataloaders of your own the batch size is theirs."
+        )
+    known = [name for name in inspect.signature(DataIterator.iter_torch_batches).parameters if name != "self"]
+    for name in iter_config:
+        if name not in known:
+            raise ConfigError(
+                f"datasets_iter_config has {name!r}, which iter_torch_batches lacks{near_miss(name, known)}"
+            )
+
+
+def _check_accelerator(settings: LightningSettings, scaling: ScalingConfig) -> None:
+    accelerator = settings.trainer_args.get("accelerator", "auto")
+    if accelerator in ("gpu", "cuda") and not scaling.use_gpu:
+        raise ConfigError(f".trainer(accelerator={accelerator!r}): workers get GPUs by ScalingConfig(use_gpu=True).")
+    if accelerator == "cpu" and scaling.use_gpu:
+        raise ConfigError(".trainer(accelerator='cpu') and ScalingConfig(use_gpu=True): choose one of the two.")
+
+
+def _shown(settings: LightningSettings) -> dict[str, Any]:
+    """What of the settings is plain data, for the files of the run and for people."""
+    shown: dict[str, Any] = {"module": settings.module.__name__ if settings.module is not None else None}
+    for part in _PLAIN_PARTS:
+        value = getattr(settings, part)
+        plain = (
+            {name: each for name, each in value.items() if as_json(each) is not None} if part != "strategy" else value
+        )
+        if plain:
+            shown[part] = plain
+    return {"lightning_config": shown}
