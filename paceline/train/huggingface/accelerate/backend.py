@@ -35,15 +35,23 @@ class AccelerateBackend(TorchBackend):
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         assert isinstance(backend_config, AccelerateConfig)
         placement = worker_group.placement
-        settings = for_run(backend_config.settings, placement.world_size, use_gpu=all(plan_gpus(placement)))
-        variables, problem = worker_group.execute_single(
-            0, launch.variables_or_problem, settings, backend_config.source
-        )
-        if problem is not None:
-            raise ConfigError(problem)
+        use_gpu = all(plan_gpus(placement))
+        # Without it Accelerator takes a worker without a GPU for a process on its own.
+        variables = {"ACCELERATE_USE_CPU": str(not use_gpu).lower()}
+        if backend_config.settings:  # else variables that the user has set hold
+            variables |= _launch_variables(worker_group, backend_config, use_gpu)
         worker_group.execute(worker.enter, variables)
         super().on_start(worker_group, backend_config)
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         super().on_shutdown(worker_group, backend_config)
         worker_group.execute(worker.leave)
+
+
+def _launch_variables(worker_group: WorkerGroup, config: AccelerateConfig, use_gpu: bool) -> dict[str, str]:
+    settings = for_run(config.settings, worker_group.world_size, use_gpu)
+    variables: dict[str, str]
+    variables, problem = worker_group.execute_single(0, launch.variables_or_problem, settings, config.source)
+    if problem is not None:
+        raise ConfigError(problem)
+    return variables

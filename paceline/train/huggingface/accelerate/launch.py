@@ -21,10 +21,14 @@ _NOT_ACCELERATES = frozenset(
         *("OMP_NUM_THREADS", "KMP_AFFINITY", "KMP_BLOCKTIME"),
         # Where modules are found: as in the driver.
         "PYTHONPATH",
+        # Which devices: set for every run, with settings or without.
+        "ACCELERATE_USE_CPU",
     ]
 )
-_PREFIXES = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
+_PREFIXES = {"fsdp_config": "fsdp_", "dynamo_config": "dynamo_"}
 """Settings of these sections may be written without the prefix."""
+_UNCHECKED = "fp8_config"
+"""`accelerate config` itself writes names there that `accelerate launch` does not know."""
 
 
 def variables_or_problem(settings: dict[str, Any], source: str) -> tuple[dict[str, str], str | None]:
@@ -55,8 +59,6 @@ def launch_variables(settings: dict[str, Any], source: str) -> dict[str, str]:
     variables = {
         name: value for name, value in environment.items() if here.get(name) != value and name not in _NOT_ACCELERATES
     }
-    # Without it Accelerator takes a worker without a GPU for a process on its own.
-    variables["ACCELERATE_USE_CPU"] = str(settings["use_cpu"]).lower()
     if ACCUMULATION in settings:
         variables[f"ACCELERATE_{ACCUMULATION.upper()}"] = str(settings[ACCUMULATION])
     return variables
@@ -93,7 +95,7 @@ def _for_file(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _check_sections(settings: dict[str, Any], source: str, known: list[str]) -> None:
     """Accelerate passes over what it does not know in a section: a misspelt setting would be without effect."""
-    for section in SECTIONS:
+    for section in [each for each in SECTIONS if each != _UNCHECKED]:
         prefix = _PREFIXES.get(section, "")
         for name in settings.get(section) or {}:
             full = name if name.startswith(prefix) else prefix + name
