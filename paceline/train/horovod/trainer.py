@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import ConfigError
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.horovod.config import HorovodConfig, HorovodTorchConfig
 from paceline.train.horovod.flavour import uses_only_torch
+from paceline.train.horovod.worker import HorovodFunction
 
 if TYPE_CHECKING:
     import os
 
     from paceline.air.checkpoint import Checkpoint
     from paceline.air.config import DataConfig, DatasetConfig, RunConfig, ScalingConfig
+    from paceline.run.spec import RunSpec
 
 
 class HorovodTrainer(DataParallelTrainer):
@@ -66,6 +69,11 @@ class HorovodTrainer(DataParallelTrainer):
             resume_from_checkpoint=resume_from_checkpoint,
             metadata=metadata,
         )
+
+    def to_run_spec(self) -> RunSpec:
+        spec = super().to_run_spec()
+        function = HorovodFunction(self.train_loop_per_worker, self.train_loop_config, self._takes_config)
+        return replace(spec, train=function)
 
 
 def _chosen_config(**spellings: object) -> HorovodConfig:

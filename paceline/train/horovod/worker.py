@@ -9,6 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paceline.run.spec import TrainFunction
+from paceline.train.horovod import keras_support
 
 _FLAVOURS = ("horovod.torch", "horovod.tensorflow")
 _replaced: dict[str, str | None] = {}
@@ -18,6 +22,7 @@ _replaced: dict[str, str | None] = {}
 def enter(environment: Mapping[str, str | None]) -> None:
     """Set this rank's variables; None removes one that would lead elsewhere."""
     leave_horovod()
+    keras_support.install()
     for name, value in environment.items():
         _replaced.setdefault(name, os.environ.get(name))
         _set(name, value)
@@ -29,6 +34,17 @@ def leave() -> None:
     for name, value in _replaced.items():
         _set(name, value)
     _replaced.clear()
+    keras_support.remove()
+
+
+@dataclass(frozen=True)
+class HorovodFunction(TrainFunction):
+    """The user's function. A rank that returns leaves at once, as a process that ends under `horovodrun` does: one that
+    still waits for it in a collective operation gets an error instead of waiting for ever."""
+
+    def __call__(self) -> None:
+        super().__call__()
+        leave_horovod()
 
 
 def leave_horovod() -> None:
