@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from paceline.train.predictor import Predictor
 
 _PREDICTORS = {
+    "paceline.train.huggingface.transformers.checkpoint.TransformersCheckpoint": (
+        "paceline.train.huggingface.transformers.predictor.TransformersPredictor"
+    ),
     "paceline.train.lightgbm.checkpoint.LightGBMCheckpoint": "paceline.train.lightgbm.predictor.LightGBMPredictor",
     "paceline.train.lightning.checkpoint.LightningCheckpoint": "paceline.train.lightning.predictor.LightningPredictor",
     "paceline.train.sklearn.checkpoint.SklearnCheckpoint": "paceline.train.sklearn.predictor.SklearnPredictor",

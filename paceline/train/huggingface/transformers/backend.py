@@ -1,0 +1,20 @@
+"""TransformersBackend: a process group of PyTorch whose workers have Transformers loaded already."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from paceline.train.torch.backend import TorchBackend
+
+
+class TransformersBackend(TorchBackend):
+    """What a `transformers.Trainer` pulls in takes seconds to import: the workers share one import of it."""
+
+    preload: ClassVar[tuple[str, ...]] = (
+        *TorchBackend.preload,
+        "accelerate",
+        "transformers.trainer",
+        "paceline.train.huggingface.transformers.loop",
+        "paceline.train.huggingface.transformers.loaders",
+        "paceline.train.huggingface.transformers.reporting",
+    )

@@ -1,0 +1,142 @@
+"""TransformersCheckpoint: a model of Transformers with its tokenizer, as a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    import transformers
+
+FILES_FOLDER = "checkpoint"
+"""Where ReportCallback puts the files of the trainer."""
+_WEIGHTS = "model.safetensors"
+_ANY_WEIGHTS = (_WEIGHTS, "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+_TRAINING_ARGUMENTS = "training_args.bin"
+
+C = TypeVar("C", bound="TransformersCheckpoint")
+
+
+class TransformersCheckpoint(Checkpoint):
+    """A checkpoint that holds a model of Transformers: its weights, its configuration, maybe its tokenizer.
+
+    Weights are written as safetensors: loading them runs no code. Checkpoints of a TransformersTrainer hold the
+    whole state of the training beside that.
+    """
+
+    @classmethod
+    def from_model(
+        cls: type[C],
+        model: transformers.PreTrainedModel | torch.nn.Module,
+        tokenizer: transformers.PreTrainedTokenizerBase | None = None,
+        *,
+        path: str | os.PathLike[str],
+        preprocessor: Any = None,
+    ) -> C:
+        """Write a model, and its tokenizer, to the directory `path`, which is then the checkpoint."""
+        import torch
+        from transformers import PreTrainedModel
+
+        from paceline.train.torch.accelerator import unwrap
+
+        if not isinstance(model, torch.nn.Module):
+            raise ConfigError(f"from_model() takes a model of Transformers or torch, not {type(model).__name__}.")
+        model = unwrap(model)
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(model, PreTrainedModel):
+            model.save_pretrained(folder)
+        else:
+            from safetensors.torch import save_model
+
+            save_model(model, str(folder / _WEIGHTS))
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+        checkpoint = cls.from_directory(folder)
+        if preprocessor is not None:
+            checkpoint.set_preprocessor(preprocessor)
+        return checkpoint
+
+    def get_model(
+        self,
+        model: type[transformers.PreTrainedModel] | torch.nn.Module,
+        **pretrained_model_kwargs: Any,
+    ) -> Any:
+        """The model: `model` is its class (or an Auto class), or an instance into which the weights are loaded.
+
+        `pretrained_model_kwargs` are for the `from_pretrained` of the class.
+        """
+        import torch
+
+        with self.as_directory() as folder:
+            files = files_in(folder)
+            if not any((files / name).exists() for name in _ANY_WEIGHTS):
+                there = ", ".join(sorted(each.name for each in files.iterdir() if not each.name.startswith(".")))
+                raise CheckpointError(
+                    f"{self!r} holds no model of Transformers: it has no file {_WEIGHTS}; it has {there or 'none'}."
+                )
+            if isinstance(model, torch.nn.Module):
+                return _with_weights(model, files)
+            if not hasattr(model, "from_pretrained"):
+                raise ConfigError(
+                    f"get_model() takes a class of Transformers such as AutoModelForCausalLM, or a model to load the "
+                    f"weights into, not {model!r}."
+                )
+            return model.from_pretrained(files, local_files_only=True, **pretrained_model_kwargs)
+
+    def get_tokenizer(self, tokenizer: type[Any] | None = None, **kwargs: Any) -> Any:
+        """The tokenizer, by its class; None: AutoTokenizer. `kwargs` are for its `from_pretrained`."""
+        if tokenizer is None:
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer
+        with self.as_directory() as folder:
+            files = files_in(folder)
+            if not any(files.glob("tokenizer*")) and not any(files.glob("vocab*")):
+                raise CheckpointError(
+                    f"{self!r} holds no tokenizer. Give it to the trainer (processing_class=tokenizer), or to "
+                    "TransformersCheckpoint.from_model()."
+                )
+            return tokenizer.from_pretrained(files, local_files_only=True, **kwargs)
+
+    def get_training_arguments(self) -> transformers.TrainingArguments:
+        """The TrainingArguments of the training that it comes from.
+
+        They are stored by pickle. Only settings of Transformers and Accelerate are taken from it: anything else is
+        refused, and no code of the file is run.
+        """
+        from paceline.train.huggingface.transformers.training_arguments import read_training_arguments
+
+        with self.as_directory() as folder:
+            path = files_in(folder) / _TRAINING_ARGUMENTS
+            if not path.exists():
+                raise CheckpointError(f"{self!r} has no {_TRAINING_ARGUMENTS}: only checkpoints of a trainer do.")
+            return read_training_arguments(path)
+
+
+def files_in(folder: str | os.PathLike[str]) -> Path:
+    """Where the trainer's files are in a checkpoint's directory."""
+    below = Path(folder, FILES_FOLDER)
+    return below if below.is_dir() else Path(folder)
+
+
+def _with_weights(model: torch.nn.Module, files: Path) -> torch.nn.Module:
+    """The model with the weights of a checkpoint; those that the two do not share are told."""
+    from transformers import PreTrainedModel
+
+    from paceline.train.torch.accelerator import unwrap
+
+    bare = unwrap(model)
+    if isinstance(bare, PreTrainedModel):
+        weights = type(bare).from_pretrained(files, config=bare.config, local_files_only=True).state_dict()
+        bare.load_state_dict(weights)
+    else:
+        from safetensors.torch import load_model
+
+        load_model(bare, str(files / _WEIGHTS))
+    return model

@@ -1,0 +1,116 @@
+"""The loaders of a `transformers.Trainer` whose datasets come from the run.
+
+Accelerate would let rank 0 read an iterable dataset and send batches to the others, or let every rank read
+all of it and drop the rows of the others. Here each worker has its own rows already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.data_loader import DataLoaderStateMixin
+from accelerate.state import GradientState
+from torch.utils.data import DataLoader
+
+from paceline.train.huggingface.transformers.datasets import SKIPPED, EvaluationRows, ReadyBatches, WorkerRows, rows_of
+
+if TYPE_CHECKING:
+    import transformers
+
+
+def let_accelerate_keep(trainer: transformers.Trainer) -> None:
+    """Let the trainer's Accelerator take loaders over datasets of the run as they are meant; others as always."""
+    accelerator = trainer.accelerator
+    usual: Callable[..., Any] = accelerator.prepare_data_loader
+
+    def prepare_data_loader(loader: Any, *args: Any, **kwargs: Any) -> Any:
+        rows = getattr(loader, "dataset", None)
+        if isinstance(rows, WorkerRows):
+            return training_loader(loader, rows, trainer.args.dataloader_drop_last)
+        if isinstance(rows, ReadyBatches):
+            return DataLoader(rows, batch_size=None)
+        # Metrics that are computed batch by batch are told of one end: that takes Accelerate's own way to fill it up.
+        one_end = trainer.args.batch_eval_metrics and accelerator.num_processes > 1
+        if isinstance(rows, EvaluationRows) and not one_end:
+            return EvaluationLoader(
+                rows, loader.batch_size, loader.collate_fn, accelerator.process_index, accelerator.num_processes
+            )
+        return usual(loader, *args, **kwargs)
+
+    accelerator.prepare_data_loader = prepare_data_loader
+
+
+def training_loader(loader: DataLoader[Any], rows: WorkerRows, drop_last: bool) -> DataLoader[Any]:
+    """A plain loader: it reads no batch ahead, so that the position in the dataset is that of the training."""
+    assert loader.batch_size is not None
+    rows.batch_size = loader.batch_size
+    return DataLoader(
+        rows,
+        batch_size=loader.batch_size,
+        collate_fn=_Collate(loader.collate_fn),
+        drop_last=drop_last,
+        pin_memory=loader.pin_memory and torch.cuda.is_available(),
+    )
+
+
+class _Collate:
+    """Calls the trainer's collator for rows; nothing needs to be made of those that will be passed over."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, rows: list[Any]) -> Any:
+        return {} if rows[0] is SKIPPED else self.collate(rows)
+
+
+class EvaluationLoader(DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate has no types
+    """Deals the batches of an evaluation set over the workers, such that metrics are those of a single process.
+
+    Each worker takes every n-th batch; what is gathered from all of them is then in the order of the rows. Full batches
+    that are left over go to the first workers, and the last, shorter one to all of them, because what is
+    gathered must have one shape. `remainder` tells Accelerate how much of such a round to keep.
+    """
+
+    def __init__(
+        self, dataset: EvaluationRows, batch_size: int, collate: Callable[[list[Any]], Any], rank: int, workers: int
+    ) -> None:
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.gradient_state = GradientState()
+        self._collate = collate
+        self._rank = rank
+        self._workers = workers
+        everything = len(dataset)
+        self._rounds, rest = divmod(everything, batch_size * workers)
+        self._left_over, self._shorter = divmod(rest, batch_size)
+
+    def __len__(self) -> int:
+        return self._rounds + (self._left_over > 0) + (self._shorter > 0)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.reset()
+        self.gradient_state._add_dataloader(self)
+        try:
+            for rows, kept in self._own_batches():
+                self.end_of_dataloader = kept is not None
+                self.remainder = -1 if kept is None else kept
+                yield self._collate(rows)
+        finally:
+            self.gradient_state._remove_dataloader(self)
+
+    def _own_batches(self) -> Iterator[tuple[list[Any], int | None]]:
+        """The batches of this worker, and how many rows of all workers' batches of that round count; None: all."""
+        whole = self._rounds * self._workers
+        in_last_round = range(whole - self._workers, whole) if not (self._left_over or self._shorter) else ()
+        tables = self.dataset.shard.iter_batches(batch_size=self.batch_size, batch_format="pyarrow")
+        for number, table in enumerate(tables):
+            if number < whole:
+                if number % self._workers == self._rank:
+                    yield list(rows_of(table)), 0 if number in in_last_round else None
+            elif number < whole + self._left_over:
+                if number - whole == min(self._rank, self._left_over - 1):
+                    yield list(rows_of(table)), self._left_over * self.batch_size
+            else:
+                yield list(rows_of(table)), self._shorter

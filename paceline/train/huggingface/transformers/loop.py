@@ -1,0 +1,102 @@
+"""TransformersLoop: what every worker of a TransformersTrainer runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.air import session
+from paceline.air.constants import TRAIN_DATASET_KEY
+from paceline.air.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    import transformers
+
+    from paceline.train.huggingface.transformers.datasets import EvaluationRows, WorkerRows
+
+EVALUATION_DATASET_KEY = "evaluation"
+_TRAINER_STATE = "trainer_state.json"
+
+
+@dataclass(frozen=True)
+class TransformersLoop:
+    """Makes the trainer of this worker, and trains it from where the run is."""
+
+    make_trainer: Callable[..., Any]
+    config: Mapping[str, Any]
+    dataset_names: tuple[str, ...]
+
+    def __call__(self) -> None:
+        from paceline.train.huggingface.transformers.prepare import fit_into_run
+        from paceline.train.huggingface.transformers.reporting import Reporter
+
+        train, evaluation = self._datasets()
+        trainer = _checked_trainer(self.make_trainer(train, evaluation, **self.config), self.make_trainer)
+        fit_into_run(trainer)
+        reporter = Reporter(train)
+        trainer.add_callback(reporter)
+        with _own_directory(trainer.args), _state_to_resume(trainer) as resumed:
+            trainer.train(resume_from_checkpoint=resumed)
+        if reporter.stopped is not None:
+            raise reporter.stopped
+
+    def _datasets(self) -> tuple[WorkerRows | None, EvaluationRows | None]:
+        from paceline.train.huggingface.transformers.datasets import EvaluationRows, WorkerRows
+
+        shards = {name: session.get_dataset_shard(name) for name in self.dataset_names}
+        train, evaluation = shards.get(TRAIN_DATASET_KEY), shards.get(EVALUATION_DATASET_KEY)
+        return (
+            None if train is None else WorkerRows(train),
+            None if evaluation is None else EvaluationRows(evaluation),
+        )
+
+
+def _checked_trainer(made: Any, function: Callable[..., Any]) -> transformers.Trainer:
+    from transformers import Trainer
+
+    if not isinstance(made, Trainer):
+        name = getattr(function, "__name__", "trainer_init_per_worker")
+        raise ConfigError(f"{name}() returned {type(made).__name__}: it must return the transformers.Trainer.")
+    return made
+
+
+@contextmanager
+def _own_directory(args: transformers.TrainingArguments) -> Iterator[None]:
+    """The trainer saves to the worker's own directory, from where the run takes its checkpoints."""
+    active = session.current()
+    assert active is not None
+    folder = Path(active.trial_dir, f"rank_{active.world_rank}", "transformers")
+    shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was killed
+    folder.mkdir(parents=True)
+    args.output_dir = str(folder)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _state_to_resume(trainer: transformers.Trainer) -> Iterator[str | None]:
+    """The directory that the trainer shall go on from; None: from the start."""
+    from paceline.train.huggingface.transformers.checkpoint import TransformersCheckpoint, files_in
+
+    checkpoint = session.get_checkpoint()
+    if checkpoint is None:
+        yield None
+        return
+    with checkpoint.as_directory() as folder:
+        files = files_in(folder)
+        if (files / _TRAINER_STATE).exists():
+            yield str(files)
+            return
+        if trainer.model_init is not None:
+            raise CheckpointError(
+                f"{checkpoint!r} holds a model, but not how far its training was, and a trainer with model_init= makes a "
+                "new model. Use model= in the function that makes the trainer."
+            )
+        TransformersCheckpoint.from_checkpoint(checkpoint).get_model(trainer.model)
+        yield None

@@ -1,0 +1,120 @@
+"""Reporter: turns what a `transformers.Trainer` logs, evaluates and saves at a step into one report."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback
+
+from paceline.air import session as session_slot
+from paceline.air.errors import StopTraining
+from paceline.run.session import Session
+from paceline.train.huggingface.transformers.checkpoint import TransformersCheckpoint
+from paceline.train.huggingface.transformers.saved_files import saved_checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    from paceline.train.huggingface.transformers.datasets import WorkerRows
+
+
+class Reporter(TrainerCallback):  # type: ignore[misc]  # Transformers has no types for mypy
+    """Reports each step that is logged, with the evaluation and the checkpoint of that step.
+
+    The last one waits for the end of the training, whose figures (train_runtime, train_loss, ...) go with it.
+    The state at the end is always saved. When the run is stopped, the training ends as if it had been its last step,
+    so that there is a checkpoint of it; `stopped` is then what is to be raised.
+    """
+
+    def __init__(self, rows: WorkerRows | None) -> None:
+        self.stopped: StopTraining | None = None
+        self._rows = rows
+        self._row: dict[str, Any] = {}
+        self._saved: Path | None = None
+        self._saved_step: int | None = None
+        self._reported: dict[str, Any] = {}
+        self._position: dict[str, Any] | None = None
+        """In the dataset, when the last report was ready: the end of an unfinished pass would count as its end."""
+        self._first_step = 0
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._first_step = self._saved_step = state.global_step
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if state.global_step >= state.max_steps and args.logging_strategy != "epoch":
+            control.should_log = control.should_save = True
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        over = control.should_training_stop or state.global_step >= state.max_steps
+        if over and self._saved_step != state.global_step:
+            control.should_log = control.should_save = True
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, Any], **_: Any
+    ) -> None:
+        self._row.update(logs, step=state.global_step)
+        self._report_when_complete(control)
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._report_when_complete(control)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._saved = saved_checkpoint(args, state)
+        self._saved_step = state.global_step
+        if self.stopped is not None:
+            self._add_to_last_report()
+            return
+        self._row = self._row or {"epoch": state.epoch, "step": state.global_step}
+        self._report_when_complete(control)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        trained = state.global_step > self._first_step
+        if self.stopped is not None or not (trained or self._is_first_attempt()):
+            return
+        if not trained:
+            self._warn_that_nothing_is_left(state)
+        if self._rows is not None and self._position is not None:
+            self._rows.shard.load_state_dict(self._position)
+        self._row = {**self._reported, **self._row}
+        self._report(control)
+
+    def _report_when_complete(self, control: TrainerControl) -> None:
+        """Not before the rest of this step is there, too."""
+        if control.should_evaluate or control.should_save or not self._row or self.stopped is not None:
+            return
+        if control.should_training_stop:
+            self._position = None if self._rows is None else self._rows.shard.state_dict()
+            return
+        self._report(control)
+
+    def _report(self, control: TrainerControl) -> None:
+        row, saved = self._row, self._saved
+        self._row, self._saved, self._reported = {}, None, row
+        try:
+            session_slot.report(row, None if saved is None else TransformersCheckpoint.from_directory(saved))
+        except StopTraining as stop:
+            self.stopped = stop
+            control.should_training_stop = True
+        if saved is not None:
+            shutil.rmtree(saved, ignore_errors=True)
+
+    def _add_to_last_report(self) -> None:
+        session, saved = session_slot.current(), self._saved
+        self._saved = None
+        if isinstance(session, Session) and saved is not None:
+            session.add_checkpoint(TransformersCheckpoint.from_directory(saved))
+
+    def _is_first_attempt(self) -> bool:
+        session = session_slot.current()
+        return not isinstance(session, Session) or session.rows_before == 0
+
+    def _warn_that_nothing_is_left(self, state: TrainerState) -> None:
+        session = session_slot.current()
+        if isinstance(session, Session):
+            session.warn(
+                f"The checkpoint has trained {state.global_step} steps, and the training has {state.max_steps}: there "
+                "is nothing left to train. To train longer, raise num_train_epochs or max_steps."
+            )

@@ -1,0 +1,60 @@
+"""A language of a few words, a tokenizer for it, and a causal language model that learns it in seconds."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+SUBJECTS = ("the cat", "a dog", "the bird", "my horse")
+VERBS = ("sees", "likes", "follows", "hears")
+OBJECTS = ("the river", "a tree", "the old house", "my garden")
+LENGTH = 8
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    chosen = random.Random(seed)
+    return [f"{chosen.choice(SUBJECTS)} {chosen.choice(VERBS)} {chosen.choice(OBJECTS)}" for _ in range(count)]
+
+
+def tokenizer() -> Any:
+    """Trained on text that is made here; nothing is downloaded."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.train_from_iterator(sentences(200), trainers.WordLevelTrainer(special_tokens=["<unk>", "<pad>", "<end>"]))
+    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", pad_token="<pad>", eos_token="<end>")
+
+
+def tokenized(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Rows with input_ids, attention_mask and labels, all of one length."""
+    encoded = tokenizer()(sentences(count, seed), padding="max_length", max_length=LENGTH)
+    return [
+        {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "labels": [token if kept else -100 for token, kept in zip(ids, mask, strict=True)],
+        }
+        for ids, mask in zip(encoded["input_ids"], encoded["attention_mask"], strict=True)
+    ]
+
+
+def language_model(seed: int = 0, dropout: float = 0.0) -> Any:
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=32,
+        n_positions=16,
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
+        bos_token_id=2,
+        eos_token_id=2,
+    )
+    return GPT2LMHeadModel(config)
