@@ -49,7 +49,7 @@ class EpochReporter:
         """One row and one checkpoint; every rank calls it."""
         assert self._scratch is not None
         path = os.path.join(self._scratch, self.CHECKPOINT_NAME)
-        trainer.save_checkpoint(path)
+        trainer.save_checkpoint(path, weights_only=False)
         try:
             report(row_of(trainer), LightningCheckpoint._at(path))
         finally:

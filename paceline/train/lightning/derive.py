@@ -6,7 +6,7 @@ from paceline.train.lightning.callback import EpochEndReporter, EpochReporter
 from paceline.train.lightning.environment import WorkerEnvironment
 from paceline.train.lightning.model_checkpoint import SaveReporter
 from paceline.train.lightning.packages import lightning
-from paceline.train.lightning.strategies import WorkerStrategy
+from paceline.train.lightning.strategies import ShardedStrategy, WorkerStrategy
 
 
 def derive(package: str, module: str) -> dict[str, type]:
@@ -18,7 +18,7 @@ def derive(package: str, module: str) -> dict[str, type]:
         name: type(name, (ours, theirs), {"__module__": module, "__doc__": ours.__doc__})
         for name, ours, theirs in (
             ("DDPStrategy", WorkerStrategy, strategies.DDPStrategy),
-            ("FSDPStrategy", WorkerStrategy, strategies.FSDPStrategy),
+            ("FSDPStrategy", ShardedStrategy, strategies.FSDPStrategy),
             ("DeepSpeedStrategy", WorkerStrategy, strategies.DeepSpeedStrategy),
             ("LightningEnvironment", WorkerEnvironment, environments.ClusterEnvironment),
             ("ReportCallback", EpochReporter, callbacks.Callback),

@@ -39,6 +39,38 @@ class WorkerStrategy:
         super().setup_environment()  # type: ignore[misc]  # Lightning's half
 
 
+class ShardedStrategy(WorkerStrategy):
+    """As the others; on the CPU too, where Lightning's own does not run, so that a script can be tried out there."""
+
+    cpu_offload: Any
+    mixed_precision_config: Any
+    sharding_strategy: Any
+    kwargs: dict[str, Any]
+    model: Any
+    _state_dict_type: str
+
+    def _setup_model(self, model: Any) -> Any:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        wrapped = any(isinstance(each, FullyShardedDataParallel) for each in model.modules())
+        if wrapped or self.root_device.type != "cpu":
+            return super()._setup_model(model)  # type: ignore[misc]
+        # Lightning names the device by its number, and PyTorch takes every number for that of a GPU.
+        options = {"cpu_offload": self.cpu_offload, "mixed_precision": self.mixed_precision_config, **self.kwargs}
+        return FullyShardedDataParallel(
+            model, device_id=self.root_device, sharding_strategy=self.sharding_strategy, **options
+        )
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        if self.root_device.type != "cpu" or self._state_dict_type != "full":
+            weights: dict[str, Any] = super().lightning_module_state_dict()  # type: ignore[misc]
+            return weights
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+        # The other way "moves" weights to the CPU, which is no copy there, and then frees them.
+        return get_model_state_dict(self.model, options=StateDictOptions(full_state_dict=True))
+
+
 def check_environment(strategy: WorkerStrategy) -> None:
     """With another environment every worker would take itself for the only one, and train a model of its own."""
     if not isinstance(strategy.cluster_environment, WorkerEnvironment):
