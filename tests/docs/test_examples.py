@@ -11,6 +11,7 @@ import sklearn  # noqa: F401  # sets variables of the environment on import, whi
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 EXPECTED = {
+    "accelerate_trainer": ["epochs of the second run: [4, 5, 6, 7], in bf16", "accuracy: 0.9"],
     "batch_prediction": [" of 797 images right, 8"],
     "lightgbm_trainer": [" rounds, mean error 5.", "city: ", "Leipzig"],
     "serve_model": [
