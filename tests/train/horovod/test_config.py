@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from paceline.air.config import ScalingConfig
+from paceline.air.errors import ConfigError
+from paceline.train.horovod import HorovodConfig, HorovodTrainer
+from paceline.train.horovod.backend import HorovodBackend, HorovodTorchBackend
+from paceline.train.horovod.config import HorovodTorchConfig
+
+
+def test_defaults() -> None:
+    config = HorovodConfig()
+    assert (config.nics, config.verbose, config.timeout_s, config.placement_group_timeout_s) == (None, 1, 300, 100)
+    assert (config.key, config.ssh_port, config.ssh_identity_file, config.ssh_str) == (None, None, None, None)
+    assert config.interface() == "lo"
+    assert config.backend_cls is HorovodBackend
+
+
+def test_what_only_other_machines_need_is_taken() -> None:
+    config = HorovodConfig(key="k", ssh_port=22, ssh_identity_file="id", ssh_str="text", placement_group_timeout_s=1)
+    assert config.ssh_port == 22
+
+
+@pytest.mark.parametrize(
+    ("setting", "advice"),
+    [
+        ({"timeout_s": 0}, "seconds above 0"),
+        ({"timeout_s": "60"}, "seconds above 0"),
+        ({"timeout_s": float("inf")}, "seconds above 0"),
+        ({"verbose": -1}, "whole number of 0 or more"),
+        ({"verbose": "yes"}, "whole number of 0 or more"),
+        ({"nics": []}, r"e\.g\. \['eth0'\]"),
+        ({"nics": 3}, r"e\.g\. \['eth0'\]"),
+        ({"nics": "nowhere7"}, "has none of them, but .*lo"),
+        ({"nics": {"nowhere7", "nowhere8"}}, "Leave nics away"),
+    ],
+)
+def test_what_cannot_work_is_refused(setting: dict[str, Any], advice: str) -> None:
+    with pytest.raises(ConfigError, match=advice):
+        HorovodConfig(**setting)
+
+
+@pytest.mark.parametrize("nics", ["lo", ["lo"], {"lo"}, ("nowhere7", "lo"), iter(["lo"])])
+def test_the_first_interface_that_is_there_is_taken(nics: Any) -> None:
+    config = HorovodConfig(nics=nics)
+    assert config.interface() == "lo"
+    assert config.interface() == "lo"  # an iterator is used up only once
+
+
+def test_variables_follow_the_settings() -> None:
+    variables = HorovodBackend().environment(HorovodConfig(timeout_s=1.5, verbose=3))
+    assert variables == {
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "2",
+        "HOROVOD_GLOO_IFACE": "lo",
+        "HOROVOD_LOG_LEVEL": "debug",
+        "TF_USE_LEGACY_KERAS": "1",
+    }
+    levels = [HorovodBackend().environment(HorovodConfig(verbose=n))["HOROVOD_LOG_LEVEL"] for n in (0, 1, 2, 9)]
+    assert levels == ["error", "warning", "info", "debug"]
+    assert "TF_USE_LEGACY_KERAS" not in HorovodTorchBackend().environment(HorovodTorchConfig())
+
+
+def with_torch() -> None:
+    import torch
+
+    torch.zeros(1)
+
+
+def with_torch_and_config(config: dict[str, Any]) -> None:
+    import torch
+
+    torch.zeros(1)
+
+
+def with_tensorflow() -> None:
+    import tensorflow
+
+    tensorflow.zeros(1)
+
+
+def with_horovods_torch() -> None:
+    import horovod.torch
+
+    horovod.torch.init()
+
+
+def with_horovods_keras() -> None:
+    import horovod.tensorflow.keras
+    import torch
+
+    torch.zeros(1)
+    horovod.tensorflow.keras.init()
+
+
+@pytest.mark.parametrize(
+    ("function", "forked"),
+    [
+        (with_torch, True),
+        (with_horovods_torch, True),
+        (with_tensorflow, False),
+        (with_horovods_keras, False),
+        (print, False),
+    ],
+)
+def test_only_what_uses_torch_alone_is_forked(function: Any, forked: bool) -> None:
+    config = HorovodConfig(timeout_s=7, nics=["lo"])
+    trainer = HorovodTrainer(function, horovod_config=config, scaling_config=ScalingConfig(num_workers=1))
+    used = trainer.to_run_spec().backend_config
+    assert isinstance(used, HorovodConfig)
+    assert used.backend_cls is (HorovodTorchBackend if forked else HorovodBackend)
+    assert (used.timeout_s, used.nics) == (7, ("lo",))
+
+
+def test_a_tensorflow_model_in_the_config_counts() -> None:
+    for function, forked in ((with_tensorflow, False), (with_torch, True)):
+        trainer = HorovodTrainer(with_torch_and_config, train_loop_config={"make": function})
+        assert trainer.backend_config.backend_cls is (HorovodTorchBackend if forked else HorovodBackend)
+
+
+def test_other_names_of_horovod_config() -> None:
+    for name in ("horovod_config", "horovod_backend", "tensorflow_backend"):
+        arguments: dict[str, Any] = {name: HorovodConfig(timeout_s=7)}
+        trainer = HorovodTrainer(print, scaling_config=ScalingConfig(num_workers=1), **arguments)
+        assert trainer.to_run_spec().backend_config is arguments[name]
+        with pytest.raises(ConfigError, match=f"{name}=.* takes a HorovodConfig, not str"):
+            HorovodTrainer(print, **{name: "gloo"})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="horovod_config and tensorflow_backend, which mean the same"):
+        HorovodTrainer(print, horovod_config=HorovodConfig(), tensorflow_backend=HorovodConfig())
+
+
+def test_the_driver_imports_no_framework() -> None:
+    script = (
+        "import sys, paceline.train.horovod as h; h.HorovodTrainer; h.HorovodConfig().backend_cls\n"
+        "print('horovod' in sys.modules)\n"
+        "import paceline.train.horovod.rendezvous\n"
+        "print({'torch', 'tensorflow', 'keras'} & set(sys.modules))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", script], text=True).split() == ["False", "set()"]
