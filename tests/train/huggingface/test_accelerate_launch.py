@@ -65,6 +65,13 @@ def test_fsdp(use_gpu: bool) -> None:
     assert found["FSDP_TRANSFORMER_CLS_TO_WRAP"] == "Block"
     assert found["FSDP_OFFLOAD_PARAMS"] == "true"
     assert found["FSDP_STATE_DICT_TYPE"] == "SHARDED_STATE_DICT"
+    assert found["FSDP_CPU_RAM_EFFICIENT_LOADING"] == str(use_gpu).lower()  # on CPUs every rank loads its weights
+
+
+def test_gpus_without_anything_special() -> None:
+    found = variables({"mixed_precision": "fp16", "num_processes": 1, "gpu_ids": "0"}, use_gpu=True)
+    assert found["ACCELERATE_MIXED_PRECISION"] == "fp16"
+    assert not {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"} & found.keys()
 
 
 def test_deepspeed() -> None:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import data, train, tune
 from paceline.air import Checkpoint, RunConfig, ScalingConfig, session
-from paceline.air.errors import ConfigError, TrainingFailedError
+from paceline.air.errors import ConfigError, RestoreError, TrainingFailedError
 from paceline.air.result import Result
 from paceline.train.huggingface import AccelerateTrainer
 from paceline.train.torch import TorchCheckpoint, TorchConfig
@@ -296,6 +296,7 @@ def test_a_restored_run_has_its_settings(tmp_path: Path) -> None:
     )
     with pytest.raises(TrainingFailedError, match="interrupted"):
         trainer.fit()
+    assert AccelerateTrainer.can_restore(tmp_path / "one")
     restored = AccelerateTrainer.restore(
         str(tmp_path / "one"),
         train_loop_per_worker=train_func,
@@ -303,6 +304,25 @@ def test_a_restored_run_has_its_settings(tmp_path: Path) -> None:
         datasets={"train": line()},
     )
     assert restored.fit().metrics_dataframe["precision"].tolist() == ["bf16", "bf16"]
+
+
+def test_settings_that_were_not_stored_are_asked_for(tmp_path: Path) -> None:
+    def train_func(config: dict[str, Any]) -> None:
+        session.report({"n": 1}, checkpoint=Checkpoint.from_dict({"n": 1}))
+        raise RuntimeError("interrupted")
+
+    again = {"train_loop_config": {"loss": torch.nn.MSELoss()}, "datasets": {"train": line()}}
+    trainer = AccelerateTrainer(
+        train_func,
+        accelerate_config={"mixed_precision": "bf16"},
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(name="one", storage_path=str(tmp_path), verbose=0),
+        **again,
+    )
+    with pytest.raises(TrainingFailedError, match="interrupted"):
+        trainer.fit()
+    with pytest.raises(RestoreError, match="pass accelerate_config= to restore"):
+        AccelerateTrainer.restore(tmp_path / "one", train_loop_per_worker=train_func, **again)
 
 
 def test_mistakes_are_told_at_the_users_line(tmp_path: Path) -> None:

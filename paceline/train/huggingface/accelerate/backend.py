@@ -16,6 +16,8 @@ from paceline.train.torch.devices import plan_gpus
 if TYPE_CHECKING:
     from paceline.engine.base import WorkerGroup
 
+_LEAVE_TIMEOUT_S = 5.0
+
 
 class AccelerateBackend(TorchBackend):
     """The variables are worked out by one worker, where Accelerate is loaded anyway, and are the same for all."""
@@ -45,7 +47,7 @@ class AccelerateBackend(TorchBackend):
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         super().on_shutdown(worker_group, backend_config)
-        worker_group.execute(worker.leave)
+        worker_group.execute(worker.leave, timeout=_LEAVE_TIMEOUT_S)
 
 
 def _launch_variables(worker_group: WorkerGroup, config: AccelerateConfig, use_gpu: bool) -> dict[str, str]:

@@ -21,6 +21,9 @@ _WRAPPERS = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-
 def for_run(settings: dict[str, Any], world_size: int, use_gpu: bool) -> dict[str, Any]:
     """The settings with the topology of the run."""
     kept = {name: value for name, value in settings.items() if name not in _DECIDED_BY_THE_RUN}
+    if settings.get("distributed_type") == "FSDP" and not use_gpu:
+        # Only rank 0 would load weights, for FSDP to pass them on, which it does not on CPUs.
+        kept["fsdp_config"] = {**(kept.get("fsdp_config") or {}), "fsdp_cpu_ram_efficient_loading": False}
     return {
         **kept,
         "compute_environment": "LOCAL_MACHINE",
