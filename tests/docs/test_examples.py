@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 EXPECTED = {
     "accelerate_trainer": ["epochs of the second run: [4, 5, 6, 7], in bf16", "accuracy: 0.9"],
     "batch_prediction": [" of 797 images right, 8"],
+    "horovod_trainer": ["epoch 1: loss 0.", "went on with epochs [2, 3]: loss 0.", " of 1797 digits right"],
     "lightgbm_trainer": [" rounds, mean error 5.", "city: ", "Leipzig"],
     "serve_model": [
         "200: 0.0",
