@@ -26,7 +26,7 @@ from paceline.engine.frames import MAX_FDS
 from paceline.engine.serialization import dumps
 from paceline.run import process_registry
 from paceline.run.messages import FromWorker, SessionSetup, ToWorker, decode_from_worker, encode
-from paceline.run.root_cause import SETTLE_S
+from paceline.run.root_cause import ECHO_SETTLE_S, SETTLE_S, is_echo
 from paceline.run.spec import RunSpec
 from paceline.run.start_point import StartPoint
 from paceline.run.worker import TrainTask
@@ -177,8 +177,8 @@ class Attempt:
     def _note_failure(self, failure: WorkerFailure) -> None:
         if failure.exception_type == "paceline.air.errors.StorageError":
             failure = replace(failure, kind="storage")
-        if not self.failures:
-            self.settled_at = time.monotonic() + SETTLE_S
+        patience = ECHO_SETTLE_S if is_echo(failure) else SETTLE_S
+        self.settled_at = min(self.settled_at, time.monotonic() + patience)
         self.failures.append(replace(failure, log_path=str(self._run_dir.log(failure.rank))))
 
     @property

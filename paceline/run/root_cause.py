@@ -25,11 +25,15 @@ from paceline.air.errors import (
 SETTLE_S = 0.15
 """How long the other ranks' failures are collected after the first: peers of a dead rank
 fail within milliseconds, and what they say is not the cause."""
+ECHO_SETTLE_S = 1.0
+"""The same while there are only echoes: the rank that failed may still be in its `finally` blocks, from which
+its peers heard that it is leaving."""
 
 _TRACEBACK_BEGINS = "Traceback (most recent call last):"
 _FIRST_LINES = 7
 """Of a long traceback: its heading and two or three frames, which are the user's own."""
 
+_DEATHS = ("signal", "oom", "exit", "premature_exit")
 _COLLATERAL_PHRASES = (
     "connection reset",
     "connection closed by peer",
@@ -42,12 +46,15 @@ _COLLATERAL_PHRASES = (
     "gloo/transport",
     "nccl communicator was aborted",
     "src/collective/result.cc",  # of XGBoost's network layer
+    "collective ops is aborted by",  # TensorFlow
+    "failed to connect to all addresses",  # gRPC, in TensorFlow
+    "horovod has been shut down",
 )
 
 
 def attempt_failure(attempt: int, failures: Sequence[WorkerFailure]) -> AttemptFailure:
     """Choose the root cause: the earliest failure that is not the echo of another."""
-    marked = [replace(failure, attempt=attempt, collateral=_looks_collateral(failure)) for failure in failures]
+    marked = [replace(failure, attempt=attempt, collateral=is_echo(failure, failures)) for failure in failures]
     ordered = sorted(marked, key=_likely_cause_first)
     cause = replace(ordered[0], collateral=False)
     return AttemptFailure(
@@ -64,11 +71,20 @@ def _likely_cause_first(failure: WorkerFailure) -> tuple[bool, bool, int, int]:
     return failure.collateral, not killed, failure.time_ns or sys.maxsize, failure.rank
 
 
-def _looks_collateral(failure: WorkerFailure) -> bool:
+def is_echo(failure: WorkerFailure, failures: Sequence[WorkerFailure] = ()) -> bool:
+    """True if it looks like the consequence of another failure, which may be among those given."""
+    if failure.signal == signal.SIGABRT:
+        # Libraries abort when a thread of theirs finds a peer gone. A death of another kind was there before.
+        return any(other.kind in _DEATHS and other.signal != signal.SIGABRT for other in failures)
     if failure.kind != "exception":
         return False
-    text = failure.message.lower()
+    text = f"{failure.message}\n{_words_of(failure.traceback)}".lower()
     return any(phrase in text for phrase in _COLLATERAL_PHRASES)
+
+
+def _words_of(traceback: str) -> str:
+    """What the exception says, in all its lines, and what those say that it came from; frames and code are indented."""
+    return "\n".join(line for line in traceback.splitlines() if not line.startswith(" "))
 
 
 def startup_failure(error: EngineError | WorkerError) -> WorkerFailure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -34,8 +35,26 @@ class FarewellError(BaseException):
     """Not an Exception: raising it from fit() would go past the user's handlers."""
 
 
-def killed(rank: int, time_ns: int) -> WorkerFailure:
-    return WorkerFailure(rank=rank, kind="signal", message="", time_ns=time_ns, signal=9)
+def died(rank: int, number: int, time_ns: int) -> WorkerFailure:
+    return WorkerFailure(rank=rank, kind="signal", message="", time_ns=time_ns, signal=number)
+
+
+def ended(rank: int, time_ns: int) -> WorkerFailure:
+    return WorkerFailure(rank=rank, kind="premature_exit", message="", time_ns=time_ns, exit_code=0)
+
+
+def graph_execution_error(rank: int, time_ns: int) -> WorkerFailure:
+    """As TensorFlow words what happens inside of a tf.function."""
+    traceback = """Traceback (most recent call last):
+  File "train.py", line 3, in train_func
+    model.fit(rows)
+tensorflow.python.framework.errors_impl.UnavailableError: Graph execution error:
+
+Detected at node CollectiveReduceV2 defined at (most recent call last):
+Collective ops is aborted by: Socket closed
+"""
+    message = "UnavailableError: Graph execution error:"
+    return WorkerFailure(rank=rank, kind="exception", message=message, time_ns=time_ns, traceback=traceback)
 
 
 def failure(rank: int, message: str = "it broke", time_ns: int = 0, kind: FailureKind = "exception") -> WorkerFailure:
@@ -52,8 +71,21 @@ def failure(rank: int, message: str = "it broke", time_ns: int = 0, kind: Failur
         ([failure(0, "[gloo/transport/tcp/pair.cc] read", 5), failure(1, "", 10, "signal")], 1),
         # all of them echoes: then the first of them
         ([failure(0, "Broken pipe", 9), failure(1, "Connection refused", 8)], 1),
+        # what TensorFlow and Horovod say of a peer that is gone
+        ([failure(0, "UnavailableError: {{node}} Collective ops is aborted by: unhealthy", 5), ended(1, 10)], 1),
+        ([failure(0, "UnavailableError: failed to connect to all addresses; last error", 5), ended(1, 10)], 1),
+        ([failure(0, "HorovodInternalError: Horovod has been shut down. This was", 5), ended(1, 10)], 1),
+        # only the first line of a text is the message; the words may be further down
+        ([graph_execution_error(0, 5), ended(1, 10)], 1),
+        # a library aborts its process when it finds a peer gone, and may do so before the peer's end is seen
+        ([died(0, signal.SIGABRT, 5), ended(1, 10)], 1),
+        ([died(0, signal.SIGABRT, 5), died(1, signal.SIGSEGV, 10)], 1),
+        # but who aborts is not always an echo
+        ([died(0, signal.SIGABRT, 5), failure(1, "out of data", 10)], 0),
+        ([failure(0, "Connection closed by peer", 5), died(1, signal.SIGABRT, 10)], 1),
+        ([died(1, signal.SIGABRT, 5), died(0, signal.SIGABRT, 10)], 1),
         # whoever was killed did not die of a peer's exception, however unfamiliar its words
-        ([failure(0, "the ring is broken", 5), killed(1, 10)], 1),
+        ([failure(0, "the ring is broken", 5), died(1, signal.SIGKILL, 10)], 1),
         # an unknown time comes after every known one
         ([failure(0, time_ns=0, kind="exit"), failure(1, time_ns=10)], 1),
         # a death is never an echo, whatever its text says
@@ -66,6 +98,16 @@ def test_the_root_cause(failures: list[WorkerFailure], cause: int) -> None:
     assert not found.root_cause.collateral
     assert [other.rank for other in found.collateral] == [each.rank for each in failures if each.rank != cause]
     assert all(other.collateral for other in found.collateral)
+
+
+def test_the_users_own_lines_make_no_echo() -> None:
+    code = """Traceback (most recent call last):
+  File "train.py", line 3, in train_func
+    assert answer, "connection reset"  # broken pipe
+AssertionError
+"""
+    own = WorkerFailure(rank=1, kind="exception", message="AssertionError", time_ns=5, traceback=code)
+    assert attempt_failure(0, [failure(0, time_ns=10), own]).root_cause.rank == 1
 
 
 def raised(exception_type: str, *arguments: object) -> WorkerFailure:
