@@ -86,8 +86,9 @@ class Experiment:
 
     def succeed(self, *mishaps: Action | None, epochs: int, **settings: Any) -> Result:
         """fit() must reach the last epoch, with one more attempt for every mishap."""
+        trainer = self.trainer(*mishaps, epochs=epochs, max_failures=len(mishaps), **settings)
         before = dict(os.environ)
-        result = self.trainer(*mishaps, epochs=epochs, max_failures=len(mishaps), **settings).fit()
+        result = trainer.fit()
         assert dict(os.environ) == before, "fit() left the driver's environment changed"
         resumed = self.done_at_start(0)[0]
         check_run(result.path, result=result, iterations=epochs - resumed, attempts=len(mishaps) + 1)

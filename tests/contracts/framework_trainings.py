@@ -9,6 +9,7 @@ import functools
 from typing import Any
 
 from paceline.air import Checkpoint, session
+from paceline.testing.backend_lesson import Lesson
 
 WEIGHTS = (1.0, 2.0, 3.0, 4.0)
 ROWS = 64
@@ -52,7 +53,7 @@ def torch_training(config: dict[str, Any]) -> None:
 
     from paceline.train.torch import prepare_model
 
-    lesson = config["lesson"]
+    lesson: Lesson = config["lesson"]
     done, weights = saved()
     linear = torch.nn.Linear(len(WEIGHTS), 1)
     if weights is not None:
@@ -85,7 +86,7 @@ def accelerate_training(config: dict[str, Any]) -> None:
     import torch
     from accelerate import Accelerator
 
-    lesson = config["lesson"]
+    lesson: Lesson = config["lesson"]
     done, weights = saved()
     accelerator = Accelerator()
     linear = torch.nn.Linear(len(WEIGHTS), 1)
@@ -138,7 +139,7 @@ def tensorflow_training(config: dict[str, Any]) -> None:
 
     from paceline.train.tensorflow import prepare_dataset_shard
 
-    lesson = config["lesson"]
+    lesson: Lesson = config["lesson"]
     done, weights = saved()
     with strategy().scope():
         model = tf.keras.Sequential([tf.keras.Input((len(WEIGHTS),)), tf.keras.layers.Dense(1)])
@@ -169,7 +170,7 @@ def horovod_torch_training(config: dict[str, Any]) -> None:
     import torch
 
     hvd.init()
-    lesson = config["lesson"]
+    lesson: Lesson = config["lesson"]
     done, weights = saved()
     model = torch.nn.Linear(len(WEIGHTS), 1)
     if weights is not None:
@@ -202,7 +203,7 @@ def horovod_tensorflow_training(config: dict[str, Any]) -> None:
     import tensorflow as tf
 
     hvd.init()
-    lesson = config["lesson"]
+    lesson: Lesson = config["lesson"]
     done, start = saved()
     weights = tf.Variable(tf.random.normal((len(WEIGHTS), 1)) if start is None else start)
     hvd.broadcast_variables([weights], root_rank=0)
@@ -216,3 +217,42 @@ def horovod_tensorflow_training(config: dict[str, Any]) -> None:
         weights.assign_sub(LEARNING_RATE * gradient)
         session.report({"loss": float(loss)}, checkpoint=checkpoint_of(epoch, weights.numpy()))
     lesson.end(weights.numpy().ravel().tolist())
+
+
+# -- Transformers -------------------------------------------------------------------------
+
+
+def transformers_trainer(train_dataset: Any, eval_dataset: Any, lesson: Lesson) -> Any:
+    import torch
+    import transformers
+
+    class Line(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(len(WEIGHTS), 1)
+
+        def forward(self, features: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": torch.nn.functional.mse_loss(self.linear(features), labels)}
+
+    class FollowsLesson(transformers.TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            lesson.begin(round(state.epoch or 0))
+
+        def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            lesson.before_epoch(round(state.epoch or 0) + 1)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
+            lesson.end(torch.cat([each.detach().flatten() for each in model.parameters()]).tolist())
+
+    arguments = transformers.TrainingArguments(
+        "out",
+        num_train_epochs=lesson.epochs,
+        per_device_train_batch_size=ROWS,
+        learning_rate=LEARNING_RATE,
+        lr_scheduler_type="constant",
+        logging_strategy="epoch",
+        save_strategy="epoch",
+        use_cpu=True,
+    )
+    rows = [{"features": features, "labels": label} for features, label in zip(*torch_rows(), strict=True)]
+    return transformers.Trainer(Line(), arguments, train_dataset=rows, callbacks=[FollowsLesson()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -28,6 +29,32 @@ class TestAccelerate(BackendContract):
         from paceline.train.huggingface import AccelerateTrainer
 
         return AccelerateTrainer(trainings.accelerate_training, train_loop_config={"lesson": lesson}, **settings)
+
+
+class TestTransformers(BackendContract):
+    sum_over_ranks = staticmethod(trainings.torch_sum)
+
+    def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
+        from paceline.train.huggingface import TransformersTrainer
+
+        return TransformersTrainer(trainings.transformers_trainer, trainer_init_config={"lesson": lesson}, **settings)
+
+
+class TestLightning(BackendContract):
+    sum_over_ranks = staticmethod(trainings.torch_sum)
+
+    @pytest.fixture(autouse=True, scope="class")
+    @staticmethod
+    def loaded() -> None:
+        """It sets variables when it is imported, which no test shall be blamed for."""
+        importlib.import_module("tests.contracts.lightning_training")
+
+    def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
+        from paceline.train.lightning import LightningConfigBuilder, LightningTrainer
+        from tests.contracts.lightning_training import Line
+
+        config = LightningConfigBuilder().module(Line, lesson=lesson).trainer(max_epochs=lesson.epochs).checkpointing()
+        return LightningTrainer(config.build(), **settings)
 
 
 class TestHorovodTorch(BackendContract):
