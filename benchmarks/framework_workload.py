@@ -117,19 +117,17 @@ def _torch_steps(model: Any, optimizer: Any, backward: Callable[[Any], Any], win
     return clock.rate()
 
 
-def language_trainer(train_dataset: Any, windows: int) -> Any:
-    """A transformers.Trainer of a small causal language model whose rate is logged last, and is that of its `clock`."""
+def language_trainer(train_dataset: Any, windows: int, clock: Windows) -> Any:
+    """A transformers.Trainer of a small causal language model. Its last log has the rate, which is that of `clock`."""
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
-    clock = Windows()
-
-    class Clock(TrainerCallback):  # type: ignore[misc]
+    class Clock(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             clock.step()
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
+        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step >= state.max_steps:
-                logs["rate"] = clock.rate()
+                kwargs["logs"]["rate"] = clock.rate()
 
     shape = GPT2Config(
         vocab_size=WORDS, n_positions=SENTENCE, n_embd=128, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=1
@@ -147,9 +145,7 @@ def language_trainer(train_dataset: Any, windows: int) -> Any:
         disable_tqdm=True,
         use_cpu=True,
     )
-    trainer = Trainer(model=GPT2LMHeadModel(shape), args=arguments, train_dataset=train_dataset, callbacks=[Clock()])
-    trainer.clock = clock
-    return trainer
+    return Trainer(model=GPT2LMHeadModel(shape), args=arguments, train_dataset=train_dataset, callbacks=[Clock()])
 
 
 def language_rows(windows: int, workers: int = 2) -> int:
@@ -162,7 +158,7 @@ def lightning_module() -> type[Any]:
     import torch
     from lightning.pytorch import LightningModule
 
-    class Classifier(LightningModule):  # type: ignore[misc]
+    class Classifier(LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.model = mlp()

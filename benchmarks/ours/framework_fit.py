@@ -19,7 +19,7 @@ def report_rate(config: dict[str, Any]) -> None:
 
 
 def language_model(train_dataset: Any, eval_dataset: Any = None, *, windows: int) -> Any:
-    return work.language_trainer(train_dataset, windows)
+    return work.language_trainer(train_dataset, windows, work.Windows())
 
 
 def tensorflow(config: dict[str, Any]) -> Any:
@@ -57,22 +57,12 @@ def transformers(config: dict[str, Any]) -> Any:
 
 
 def lightning(config: dict[str, Any]) -> Any:
-    """The form of the function, which is what people write today: the module's class is made in the worker."""
-    from paceline.train.torch import TorchTrainer
+    from paceline.train.lightning import LightningConfigBuilder, LightningTrainer
 
-    return TorchTrainer(lightning_loop, train_loop_config=config, scaling_config=WORKERS)
-
-
-def lightning_loop(config: dict[str, Any]) -> None:
-    from lightning.pytorch import Trainer
-
-    from paceline.train.lightning import DDPStrategy, LightningEnvironment, ReportCallback, prepare_trainer
-
-    trainer = Trainer(
-        strategy=DDPStrategy(), plugins=[LightningEnvironment()], devices="auto",
-        callbacks=[ReportCallback()], **work.LIGHTNING_SETTINGS,
-    )  # fmt: skip
-    prepare_trainer(trainer).fit(work.lightning_module()(), work.lightning_batches(config["windows"]))
+    settings = {name: value for name, value in work.LIGHTNING_SETTINGS.items() if name != "enable_checkpointing"}
+    builder = LightningConfigBuilder().module(work.lightning_module()).trainer(**settings)
+    builder.fit_params(train_dataloaders=work.lightning_batches(config["windows"]))
+    return LightningTrainer(builder.build(), scaling_config=WORKERS)
 
 
 def main(framework: str, windows: int) -> None:

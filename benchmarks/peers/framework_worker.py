@@ -14,9 +14,9 @@ def transformers(windows: int) -> float:
     import torch
 
     rows = torch.from_numpy(work.sentences(work.language_rows(windows)))
-    trainer = work.language_trainer([{"input_ids": row, "labels": row} for row in rows], windows)
-    trainer.train()
-    return float(trainer.clock.rate())
+    clock = work.Windows()
+    work.language_trainer([{"input_ids": row, "labels": row} for row in rows], windows, clock).train()
+    return clock.rate()
 
 
 def lightning(windows: int) -> float:
