@@ -16,6 +16,12 @@ def sentences(count: int, seed: int = 0) -> list[str]:
     return [f"{chosen.choice(SUBJECTS)} {chosen.choice(VERBS)} {chosen.choice(OBJECTS)}" for _ in range(count)]
 
 
+def training_text() -> list[str]:
+    """Each word once more than the one before: equally frequent ones would be numbered differently each time."""
+    words = sorted({word for part in (*SUBJECTS, *VERBS, *OBJECTS) for word in part.split()})
+    return [" ".join([word] * times) for times, word in enumerate(words, start=1)]
+
+
 def tokenizer() -> Any:
     """Trained on text that is made here; nothing is downloaded."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -23,7 +29,7 @@ def tokenizer() -> Any:
 
     words = Tokenizer(models.WordLevel(unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.train_from_iterator(sentences(200), trainers.WordLevelTrainer(special_tokens=["<unk>", "<pad>", "<end>"]))
+    words.train_from_iterator(training_text(), trainers.WordLevelTrainer(special_tokens=["<unk>", "<pad>", "<end>"]))
     return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", pad_token="<pad>", eos_token="<end>")
 
 

@@ -3,12 +3,11 @@
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-for _package in ("transformers", "accelerate", "torch"):
-    if find_spec(_package) is None:
-        raise ImportError(
-            f"paceline.train.huggingface.transformers needs {_package}: pip install 'paceline[huggingface]'",
-            name=_package,
-        )
+if missing := [package for package in ("transformers", "accelerate", "torch") if find_spec(package) is None]:
+    raise ImportError(
+        f"paceline.train.huggingface.transformers needs {missing[0]}: pip install 'paceline[huggingface]'",
+        name=missing[0],
+    )
 
 from paceline.train.huggingface.transformers.checkpoint import TransformersCheckpoint
 from paceline.train.huggingface.transformers.predictor import TransformersPredictor

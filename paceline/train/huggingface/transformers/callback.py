@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
 
-class ReportCallback(TrainerCallback):  # type: ignore[misc]  # Transformers has no types for mypy
+class ReportCallback(TrainerCallback):
     """Reports whenever the trainer saves: the newest value of everything it has logged, and the checkpoint.
 
         trainer = transformers.Trainer(model, args, ..., callbacks=[ReportCallback()])

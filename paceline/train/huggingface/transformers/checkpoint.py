@@ -64,7 +64,7 @@ class TransformersCheckpoint(Checkpoint):
 
     def get_model(
         self,
-        model: type[transformers.PreTrainedModel] | torch.nn.Module,
+        model: type[Any] | torch.nn.Module,
         **pretrained_model_kwargs: Any,
     ) -> Any:
         """The model: `model` is its class (or an Auto class), or an instance into which the weights are loaded.

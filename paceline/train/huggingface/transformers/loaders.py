@@ -34,9 +34,7 @@ def let_accelerate_keep(trainer: transformers.Trainer) -> None:
         # Metrics that are computed batch by batch are told of one end: that takes Accelerate's own way to fill it up.
         one_end = trainer.args.batch_eval_metrics and accelerator.num_processes > 1
         if isinstance(rows, EvaluationRows) and not one_end:
-            return EvaluationLoader(
-                rows, loader.batch_size, loader.collate_fn, accelerator.process_index, accelerator.num_processes
-            )
+            return EvaluationLoader(rows, loader.batch_size, loader.collate_fn, trainer.args)
         return usual(loader, *args, **kwargs)
 
     accelerator.prepare_data_loader = prepare_data_loader
@@ -70,34 +68,42 @@ class EvaluationLoader(DataLoaderStateMixin):  # type: ignore[misc]  # Accelerat
 
     Each worker takes every n-th batch; what is gathered from all of them is then in the order of the rows. Full batches
     that are left over go to the first workers, and the last, shorter one to all of them, because what is
-    gathered must have one shape. `remainder` tells Accelerate how much of such a round to keep.
+    gathered must have one shape. `remainder` tells Accelerate how much of such a round to keep. The loss of a batch is
+    the mean over its own tokens meanwhile, not over those of the batches that other workers have at the same time.
     """
 
     def __init__(
-        self, dataset: EvaluationRows, batch_size: int, collate: Callable[[list[Any]], Any], rank: int, workers: int
+        self,
+        dataset: EvaluationRows,
+        batch_size: int,
+        collate: Callable[[list[Any]], Any],
+        args: transformers.TrainingArguments,
     ) -> None:
         self.dataset = dataset
         self.batch_size = batch_size
         self.gradient_state = GradientState()
         self._collate = collate
-        self._rank = rank
-        self._workers = workers
-        everything = len(dataset)
-        self._rounds, rest = divmod(everything, batch_size * workers)
+        self._args = args
+        self._rank = args.process_index
+        self._workers = args.world_size
+        self._rounds, rest = divmod(len(dataset), batch_size * self._workers)
         self._left_over, self._shorter = divmod(rest, batch_size)
 
     def __len__(self) -> int:
-        return self._rounds + (self._left_over > 0) + (self._shorter > 0)
+        return int(self._rounds + (self._left_over > 0) + (self._shorter > 0))
 
     def __iter__(self) -> Iterator[Any]:
         self.reset()
         self.gradient_state._add_dataloader(self)
+        over_all = self._args.average_tokens_across_devices
+        self._args.average_tokens_across_devices = False
         try:
             for rows, kept in self._own_batches():
                 self.end_of_dataloader = kept is not None
                 self.remainder = -1 if kept is None else kept
                 yield self._collate(rows)
         finally:
+            self._args.average_tokens_across_devices = over_all
             self.gradient_state._remove_dataloader(self)
 
     def _own_batches(self) -> Iterator[tuple[list[Any], int | None]]:

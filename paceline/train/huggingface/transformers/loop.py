@@ -39,7 +39,7 @@ class TransformersLoop:
         fit_into_run(trainer)
         reporter = Reporter(train)
         trainer.add_callback(reporter)
-        with _own_directory(trainer.args), _state_to_resume(trainer) as resumed:
+        with _quiet(trainer), _own_directory(trainer.args), _state_to_resume(trainer) as resumed:
             trainer.train(resume_from_checkpoint=resumed)
         if reporter.stopped is not None:
             raise reporter.stopped
@@ -62,6 +62,23 @@ def _checked_trainer(made: Any, function: Callable[..., Any]) -> transformers.Tr
         name = getattr(function, "__name__", "trainer_init_per_worker")
         raise ConfigError(f"{name}() returned {type(made).__name__}: it must return the transformers.Trainer.")
     return made
+
+
+@contextmanager
+def _quiet(trainer: transformers.Trainer) -> Iterator[None]:
+    """The run shows what is reported: bars and logs of the trainer would show it once more."""
+    from transformers import PrinterCallback, ProgressCallback
+    from transformers.utils import logging
+
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    had_bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if had_bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -93,10 +110,11 @@ def _state_to_resume(trainer: transformers.Trainer) -> Iterator[str | None]:
         if (files / _TRAINER_STATE).exists():
             yield str(files)
             return
-        if trainer.model_init is not None:
+        if getattr(trainer, "model_init", None) is not None:
             raise CheckpointError(
-                f"{checkpoint!r} holds a model, but not how far its training was, and a trainer with model_init= makes a "
-                "new model. Use model= in the function that makes the trainer."
+                f"{checkpoint!r} holds a model, but not how far its training was, and a trainer with model_init= makes "
+                "a new model. Use model= in the function that makes the trainer."
             )
+        assert trainer.model is not None
         TransformersCheckpoint.from_checkpoint(checkpoint).get_model(trainer.model)
         yield None

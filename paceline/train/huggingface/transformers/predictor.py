@@ -30,7 +30,7 @@ class TransformersPredictor(Predictor):
 
     def __init__(
         self,
-        pipeline: transformers.Pipeline | None = None,
+        pipeline: Any = None,
         preprocessor: Preprocessor | None = None,
         use_gpu: bool = False,
     ) -> None:
@@ -39,8 +39,8 @@ class TransformersPredictor(Predictor):
 
         if not callable(pipeline):
             raise ConfigError(
-                f"TransformersPredictor takes a pipeline of Transformers, not {pipeline!r}: transformers.pipeline(task, "
-                "model=model, tokenizer=tokenizer). From a checkpoint: TransformersPredictor.from_checkpoint()."
+                f"TransformersPredictor takes a pipeline of Transformers, not {pipeline!r}: make one with "
+                "transformers.pipeline(), or use TransformersPredictor.from_checkpoint()."
             )
         if use_gpu and not torch.cuda.is_available():
             raise ConfigError("use_gpu=True, but PyTorch sees no GPU here. Leave it out to predict on the CPU.")
@@ -92,7 +92,7 @@ class TransformersPredictor(Predictor):
                 pipeline_kwargs.setdefault("tokenizer", local.get_tokenizer())
             if model_cls is None and options:
                 pipeline_kwargs.setdefault("model_kwargs", options)
-            make = transformers.pipeline if pipeline_cls is None else pipeline_cls
+            make: Any = transformers.pipeline if pipeline_cls is None else pipeline_cls
             pipeline = make(model=model, **{"device": 0 if use_gpu else "cpu", **pipeline_kwargs})
         return cls(pipeline, saved.get_preprocessor(), use_gpu)
 

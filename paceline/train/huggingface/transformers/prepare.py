@@ -57,7 +57,7 @@ def fit_into_run(trainer: transformers.Trainer) -> None:
 
 def _leave_reporting_to_the_run(trainer: transformers.Trainer) -> None:
     """Callbacks of other loggers would report from every worker's copy of the trainer, beside the run's own."""
-    from transformers.integrations import INTEGRATION_TO_CALLBACK
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
     for kind in INTEGRATION_TO_CALLBACK.values():
         trainer.remove_callback(kind)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paceline.train.huggingface.transformers.datasets import WorkerRows
 
 
-class Reporter(TrainerCallback):  # type: ignore[misc]  # Transformers has no types for mypy
+class Reporter(TrainerCallback):
     """Reports each step that is logged, with the evaluation and the checkpoint of that step.
 
     The last one waits for the end of the training, whose figures (train_runtime, train_loss, ...) go with it.
@@ -52,10 +52,8 @@ class Reporter(TrainerCallback):  # type: ignore[misc]  # Transformers has no ty
         if over and self._saved_step != state.global_step:
             control.should_log = control.should_save = True
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, Any], **_: Any
-    ) -> None:
-        self._row.update(logs, step=state.global_step)
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._row.update(kwargs["logs"], step=state.global_step)
         self._report_when_complete(control)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

@@ -15,7 +15,7 @@ def saved_checkpoint(args: transformers.TrainingArguments, state: transformers.T
     Ranks save to directories of their own, and only rank 0's is kept: the state of the random numbers of all
     ranks is brought there, so that a training goes on exactly.
     """
-    folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
+    folder = Path(args.output_dir or ".", f"checkpoint-{state.global_step}")
     folder.mkdir(parents=True, exist_ok=True)
     if args.world_size > 1 and not args.save_only_model:
         _collect_random_states(folder, args.process_index, args.world_size)

@@ -8,27 +8,22 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
     from paceline.train.huggingface.transformers.datasets import Resumable
 
 
-class SkipTrained(TrainerCallback):  # type: ignore[misc]  # Transformers has no types for mypy
+class SkipTrained(TrainerCallback):
     """At the beginning of a training that is gone on with, counts the batches that it will pass over."""
 
     def __init__(self, dataset: Resumable) -> None:
         self._dataset = dataset
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        train_dataloader: DataLoader[Any],
-        **_: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if state.global_step == 0 or args.ignore_data_skip:
             return
-        steps_per_epoch = max(1, math.ceil(len(train_dataloader) / args.gradient_accumulation_steps))
+        batches = len(kwargs["train_dataloader"])
+        steps_per_epoch = max(1, math.ceil(batches / args.gradient_accumulation_steps))
         self._dataset.skip(state.global_step % steps_per_epoch * args.gradient_accumulation_steps)

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     import transformers
 
 _BEST = (
-    "CheckpointConfig(num_to_keep=1, checkpoint_score_attribute='eval_loss', checkpoint_score_order='min') in the run's "
-    "RunConfig keeps the best one, and result.best_checkpoints has it"
+    "CheckpointConfig(num_to_keep=1, checkpoint_score_attribute='eval_loss', checkpoint_score_order='min') in the "
+    "run's RunConfig keeps the best one, and result.best_checkpoints has it"
 )
 
 
@@ -19,20 +19,21 @@ def check_strategies(args: transformers.TrainingArguments) -> None:
     """Refuse arguments with which logs, evaluations and checkpoints would not come together."""
     if args.load_best_model_at_end:
         raise ConfigError(
-            "TrainingArguments(load_best_model_at_end=True): checkpoints belong to the run, which keeps them elsewhere. "
-            f"Leave it out; {_BEST}."
+            "TrainingArguments(load_best_model_at_end=True): checkpoints belong to the run, which keeps them "
+            f"elsewhere. Leave it out; {_BEST}."
         )
     logging = _name(args.logging_strategy)
     for setting in ("eval_strategy", "save_strategy"):
         chosen = _name(getattr(args, setting))
         if chosen == "best":
             raise ConfigError(
-                f"TrainingArguments(save_strategy='best'): use save_strategy={logging!r}, as for logging_strategy. {_BEST}."
+                f"TrainingArguments(save_strategy='best'): use save_strategy={logging!r}, as for logging_strategy. "
+                f"{_BEST}."
             )
         if chosen not in ("no", logging):
             raise ConfigError(
-                f"TrainingArguments({setting}={chosen!r}, logging_strategy={logging!r}): these must agree, because what "
-                f"is logged, evaluated and saved is reported together. Use logging_strategy={chosen!r} or "
+                f"TrainingArguments({setting}={chosen!r}, logging_strategy={logging!r}): these must agree, because "
+                f"what is logged, evaluated and saved is reported together. Use logging_strategy={chosen!r} or "
                 f"{setting}={logging!r}."
             )
     if _name(args.eval_strategy) == "steps" and args.eval_steps != args.logging_steps:

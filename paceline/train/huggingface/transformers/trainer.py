@@ -47,8 +47,8 @@ class TransformersTrainer(TorchTrainer):
     `datasets` the function gets None twice and makes its own, which Transformers deals out as always.
 
     What the trainer logs is reported, its checkpoints go with it, and the last state is always saved. Logging,
-    evaluation and saving must therefore happen at the same steps, or at multiples. Other reporting (`report_to`) is off:
-    the run has its own loggers.
+    evaluation and saving must therefore happen at the same steps, or at multiples. Progress bars, printed logs and
+    other reporting (`report_to`) of Transformers are off: the run shows its rows, and has loggers of its own.
     """
 
     def __init__(
