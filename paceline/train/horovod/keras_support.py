@@ -41,8 +41,8 @@ def _refuse_keras_3(module: ModuleType) -> None:
             raise ConfigError(
                 f"Horovod would not average the gradients of this {type(optimizer).__name__}, which is an optimizer of "
                 "Keras 3: every worker would train alone. Use tf.keras and horovod.tensorflow.keras with tf_keras "
-                "installed (pip install tf_keras) and TF_USE_LEGACY_KERAS not set to 0, or a loop of your own with "
-                "horovod.tensorflow.DistributedGradientTape."
+                "installed (pip install --no-deps tf_keras) and TF_USE_LEGACY_KERAS not set to 0, or a loop of your "
+                "own with horovod.tensorflow.DistributedGradientTape."
             )
         return make(keras, optimizer, *arguments, **settings)
 
