@@ -101,8 +101,12 @@ def test_a_file_that_cannot_work_is_refused_by_name(tmp_path: Path, content: str
 
 
 def test_other_things_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="accelerate_config is a int: give a path"):
+    with pytest.raises(ConfigError, match=r"must be a path .* or None for the default file, not int"):
         read_settings(3)
+    with pytest.raises(
+        ConfigError, match=r"'debog': did you mean debug\? It has no setting 'use_cp': did you mean use_cpu"
+    ):
+        read_settings({"debog": True, "use_cp": True})
     with pytest.raises(ConfigError, match="cannot hold: a PosixPath"):
         read_settings({"fsdp_config": {"fsdp_version": Path("2")}})
     (tmp_path / "a.json").write_text("{")

@@ -219,6 +219,9 @@ def test_fsdp_settings_shard_a_model() -> None:
 def test_one_worker_in_this_process_leaves_no_trace(no_default_file: Path) -> None:
     from accelerate.state import AcceleratorState, PartialState
 
+    def fail() -> None:
+        raise RuntimeError(Accelerator().mixed_precision)
+
     def train_func() -> None:
         accelerator = Accelerator()
         model = accelerator.prepare(torch.nn.Linear(1, 1))
@@ -231,6 +234,8 @@ def test_one_worker_in_this_process_leaves_no_trace(no_default_file: Path) -> No
     no_default_file.parent.mkdir(parents=True)
     no_default_file.write_text("mixed_precision: bf16\nnum_processes: 1\n")
     before, threads = dict(os.environ), torch.get_num_threads()
+    with pytest.raises(TrainingFailedError, match="RuntimeError: bf16"):
+        fit(fail, num_workers=1, engine="inline")
     for _ in range(2):
         result = fit(train_func, num_workers=1, engine="inline")
         assert result.metrics is not None

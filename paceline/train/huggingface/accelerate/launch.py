@@ -11,6 +11,7 @@ from typing import Any
 
 from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError
+from paceline.train.huggingface.accelerate import worker
 from paceline.train.huggingface.accelerate.settings import ACCUMULATION, SECTIONS
 
 _NOT_ACCELERATES = frozenset(
@@ -33,6 +34,7 @@ _UNCHECKED = "fp8_config"
 
 def variables_or_problem(settings: dict[str, Any], source: str) -> tuple[dict[str, str], str | None]:
     """The variables, or else what is wrong with the settings, for a driver that shall tell its user."""
+    worker.leave()  # a failed run in this same process did not get to: its variables would be taken for the user's
     try:
         return launch_variables(settings, source), None
     except ConfigError as error:
@@ -55,10 +57,8 @@ def launch_variables(settings: dict[str, Any], source: str) -> dict[str, str]:
         raise
     except Exception as error:
         raise ConfigError(f"{source} is refused by Accelerate: {error}") from error
-    here = os.environ
-    variables = {
-        name: value for name, value in environment.items() if here.get(name) != value and name not in _NOT_ACCELERATES
-    }
+    new = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+    variables = {name: value for name, value in new.items() if name not in _NOT_ACCELERATES}
     if ACCUMULATION in settings:
         variables[f"ACCELERATE_{ACCUMULATION.upper()}"] = str(settings[ACCUMULATION])
     return variables

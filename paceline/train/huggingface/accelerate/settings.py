@@ -57,8 +57,8 @@ def read_settings(given: object) -> tuple[dict[str, Any], str]:
         path = Path(os.fspath(given)).expanduser()
     else:
         raise ConfigError(
-            f"accelerate_config is a {type(given).__name__}: give a path to a file of `accelerate config`, a dict with "
-            "such content, or None for the default file."
+            "accelerate_config must be a path to a file of `accelerate config`, a dict with such content, or None for "
+            f"the default file, not {type(given).__name__}."
         )
     source = f"accelerate_config {path}"
     return _checked(_read_file(path, source), source, path.parent), source
@@ -166,9 +166,9 @@ def _check_names(settings: dict[str, Any], source: str) -> None:
     from accelerate.commands.config.config_args import ClusterConfig
 
     known = sorted(_KNOWN | ClusterConfig.__dataclass_fields__.keys())
-    for name in unknown:
-        if name not in known:
-            raise ConfigError(f"{source} has no setting {name!r}{near_miss(name, known)}")
+    refused = [f"has no setting {name!r}{near_miss(name, known)}" for name in unknown if name not in known]
+    if refused:
+        raise ConfigError(f"{source} {' It '.join(refused)}")
 
 
 def _inline_deepspeed_file(section: dict[str, Any], source: str, folder: Path | None) -> None:
