@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.errors import DataError
 from paceline.air.session import get_checkpoint
 from paceline.train.lightning.checkpoint import LightningCheckpoint, check_is_plain
 from paceline.train.lightning.data import ShardLoader
@@ -82,6 +83,7 @@ class LightningLoop:
         for name, argument in _ARGUMENT_OF_DATASET.items():
             if name in self._datasets:
                 arguments[argument] = ShardLoader(session.get_dataset_shard(name), self._iter_options)
+                _check_equal_lengths(name, len(arguments[argument]))
         checkpoint = get_checkpoint()
         if checkpoint is not None:
             path = stack.enter_context(LightningCheckpoint.from_checkpoint(checkpoint).as_lightning_file())
@@ -92,6 +94,19 @@ class LightningLoop:
             if "weights_only" in inspect.signature(trainer.fit).parameters:  # Lightning 2.6 and later ask
                 arguments["weights_only"] = False
         return arguments
+
+
+def _check_equal_lengths(dataset: str, batches: int) -> None:
+    """A rank with one batch more would wait for the others for ever."""
+    import torch.distributed as dist
+
+    counts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(counts, batches)
+    if len(set(counts)) > 1:
+        raise DataError(
+            f"The ranks have {', '.join(map(str, counts))} batches of {dataset!r}, and Lightning needs equal numbers: "
+            f'LightningTrainer(dataset_config={{{dataset!r}: DatasetConfig(uneven="equal")}}, ...).'
+        )
 
 
 def _say_rank(rank: int) -> None:

@@ -1,0 +1,124 @@
+"""What LightningConfigBuilder and LightningTrainer refuse before any worker starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.plugins.environments import LightningEnvironment
+
+from paceline.air import CheckpointConfig, RunConfig, ScalingConfig
+from paceline.air.errors import ConfigError
+from paceline.train.lightning import LightningConfigBuilder, LightningTrainer
+from paceline.train.lightning.backend import LightningBackend, PytorchLightningBackend
+from paceline.train.torch import TorchConfig
+from tests.train.lightning.line import Line, dataset, loader
+
+NO_PROCESSES = RunConfig(engine="inline")
+"""Otherwise the imports of workers begin when a trainer is made."""
+
+MISTAKES: dict[str, tuple[Any, str]] = {
+    "an object": (lambda new: new.module(Line(), lr=0.1), r"not an object of Line.*\.module\(Line, lr=\.\.\.\)"),
+    "no LightningModule": (lambda new: new.module(torch.nn.Linear), "Linear.* not derived from LightningModule"),
+    "module": (lambda new: new.module(Line, learning_rate=1), "'learning_rate', which is no argument there"),
+    "trainer": (lambda new: new.module(Line).trainer(max_epoch=1), r"\.trainer\(\).*did you mean max_epochs\?"),
+    "fit": (lambda new: new.module(Line).fit_params(datamodul=1), "did you mean datamodule"),
+    "model": (lambda new: new.fit_params(model=Line()), "every worker makes its own module"),
+    "saving": (lambda new: new.module(Line).checkpointing(moniter="x"), "did you mean monitor"),
+    "strategy in the trainer": (lambda new: new.trainer(strategy="ddp"), r"chosen by \.strategy\('ddp', \.\.\.\)"),
+    "two strategies": (lambda new: new.ddp_strategy().strategy("fsdp"), "'ddp' already, and shall be 'fsdp' too"),
+    "no strategy": (lambda new: new.strategy("horovod"), "there are 'ddp', 'fsdp', 'deepspeed'"),
+    "devices": (lambda new: new.trainer(devices=2), r"ScalingConfig\(num_workers=\.\.\.\)"),
+    "environment": (
+        lambda new: new.module(Line).trainer(plugins=[LightningEnvironment()]),
+        "connected by LightningTrainer",
+    ),
+    "to save or not": (
+        lambda new: new.trainer(enable_checkpointing=False).checkpointing(monitor="x"),
+        "checkpoints or not",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_when_the_config_is_built(mistake: str) -> None:
+    step, message = MISTAKES[mistake]
+    with pytest.raises(ConfigError, match=message):
+        step(LightningConfigBuilder()).build()
+
+
+def test_what_says_nothing_may_be_said() -> None:
+    built = LightningConfigBuilder().module(Line).trainer(devices="auto", strategy="auto", num_nodes=1).build()
+    assert built["trainer_args"]["devices"] == "auto"
+
+
+def test_later_values_win_and_the_built_config_is_a_copy() -> None:
+    builder = LightningConfigBuilder().module(Line, lr=1.0).trainer(max_epochs=1).ddp_strategy(static_graph=True)
+    built = builder.module(lr=2.0).build()
+    builder.trainer(max_epochs=9)
+    assert built["module_args"] == {"lr": 2.0}
+    assert built["trainer_args"] == {"max_epochs": 1}
+    assert (built["strategy"], built["strategy_args"]) == ("ddp", {"static_graph": True})
+
+
+def trainer(built: Any = None, **arguments: Any) -> LightningTrainer:
+    return LightningTrainer(
+        LightningConfigBuilder().module(Line).build() if built is None else built.build(),
+        **{"scaling_config": ScalingConfig(num_workers=2), "run_config": NO_PROCESSES, **arguments},
+    )
+
+
+def test_data_that_is_given_twice_is_refused() -> None:
+    own = LightningConfigBuilder().module(Line).fit_params(train_dataloaders=loader())
+    with pytest.raises(ConfigError, match=r"datasets=\{'train'.*train_dataloaders.*give one of them"):
+        trainer(own, datasets={"train": dataset()})
+    with pytest.raises(ConfigError, match="no 'train' or 'val'"):
+        trainer(own, datasets_iter_config={"batch_size": 2})
+    with pytest.raises(ConfigError, match="did you mean batch_size"):
+        trainer(datasets={"train": dataset()}, datasets_iter_config={"batchsize": 2})
+
+
+def test_devices_are_chosen_by_the_scaling_config() -> None:
+    with pytest.raises(ConfigError, match=r"ScalingConfig\(use_gpu=True\)"):
+        trainer(LightningConfigBuilder().module(Line).trainer(accelerator="gpu"))
+
+
+def test_a_trainer_without_a_module_can_be_searched_but_not_fitted() -> None:
+    empty = LightningTrainer(scaling_config=ScalingConfig(num_workers=1), run_config=NO_PROCESSES)
+    with pytest.raises(ConfigError, match="Which module"):
+        empty.fit()
+    searched = empty.with_overrides({"lightning_config": LightningConfigBuilder().module(Line, lr=0.5).build()})
+    assert searched.to_run_spec().config["lightning_config"]["module_args"] == {"lr": 0.5}
+
+
+def test_another_dict_is_refused() -> None:
+    with pytest.raises(ConfigError, match="LightningConfigBuilder did not make"):
+        LightningTrainer({"max_epochs": 3})
+    with pytest.raises(ConfigError, match="takes a TorchConfig, not str"):
+        trainer(torch_config="gloo")
+
+
+def test_the_run_keeps_what_lightning_keeps_unless_it_is_told_itself() -> None:
+    best = LightningConfigBuilder().module(Line).checkpointing(monitor="acc", mode="max", save_top_k=3)
+    kept = trainer(best).run_config.checkpoint_config
+    assert (kept.num_to_keep, kept.checkpoint_score_attribute, kept.checkpoint_score_order) == (3, "acc", "max")
+    told = RunConfig(engine="inline", checkpoint_config=CheckpointConfig(num_to_keep=1))
+    kept = trainer(best, run_config=told).run_config.checkpoint_config
+    assert (kept.num_to_keep, kept.checkpoint_score_attribute) == (1, None)
+    assert trainer().run_config.checkpoint_config.num_to_keep is None
+    assert told.checkpoint_config == CheckpointConfig(num_to_keep=1)
+
+
+def test_workers_are_forked_with_the_package_that_the_module_is_of() -> None:
+    import pytorch_lightning
+
+    class Older(pytorch_lightning.LightningModule):  # type: ignore[misc]
+        pass
+
+    made = trainer(torch_config=TorchConfig(timeout_s=7))
+    assert made.backend_config.backend_cls is LightningBackend
+    assert isinstance(made.backend_config, TorchConfig)
+    assert made.backend_config.timeout_s == 7
+    older = trainer(LightningConfigBuilder().module(Older))
+    assert older.backend_config.backend_cls is PytorchLightningBackend
