@@ -69,9 +69,10 @@ class Experiment:
         epochs: int,
         workers: int = 2,
         resume: Checkpoint | None = None,
+        others_train: bool = False,
         **failure_config: Any,
     ) -> BaseTrainer:
-        lesson = Lesson(str(self.marks.directory), epochs, self._contract.sum_over_ranks, mishaps)
+        lesson = Lesson(str(self.marks.directory), epochs, self._contract.sum_over_ranks, mishaps, others_train)
         return self._contract.make_trainer(
             lesson,
             scaling_config=ScalingConfig(num_workers=workers),

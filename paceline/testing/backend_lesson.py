@@ -25,6 +25,8 @@ class Lesson:
     """A collective of the framework."""
     mishaps: tuple[Action | None, ...] = ()
     """What goes wrong in each attempt: on its rank, at the start of its epoch, with all others in a collective."""
+    others_train: bool = False
+    """True: the others meet the mishap in the epoch's own collectives; False: in `sum_over_ranks`."""
 
     def begin(self, done: int) -> None:
         """The workers are connected; `done` is the number of epochs that the checkpoint has behind it."""
@@ -45,7 +47,8 @@ class Lesson:
             ACTIONS[mishap.do](mishap.argument)
         else:
             marks.say("in a collective", rank=rank, attempt=attempt)
-            self.sum_over_ranks(1.0)
+            if not self.others_train:
+                self.sum_over_ranks(1.0)
 
     def end(self, weights: Iterable[float]) -> None:
         """The last epoch is over; `weights` are all of the model's."""

@@ -181,6 +181,20 @@ def test_failures_are_noted_and_the_others_get_time_to_speak(tmp_path: Path) -> 
     assert [failure.rank for failure in started.failures] == [1, 2]
 
 
+def test_while_there_are_only_echoes_the_cause_gets_more_time(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    started = attempt(tmp_path, engine, num_workers=3)
+    started.start(b"", session_setup(tmp_path))
+    settled = []
+    for rank, message in enumerate(("Connection reset by peer", "Socket closed", "ValueError: no data")):
+        engine.groups[0].events = [TaskFailed(rank, WorkerFailure(rank, "exception", message))]
+        list(started.poll(0.0))
+        settled.append(started.settled_at)
+    first_echo, second_echo, cause = settled
+    assert second_echo == first_echo
+    assert cause < first_echo
+
+
 def test_a_full_disk_in_a_worker_is_a_failure_of_storage(tmp_path: Path) -> None:
     engine = FakeEngine()
     started = attempt(tmp_path, engine)
