@@ -14,7 +14,7 @@ from paceline.air.checkpoint_sources import PACKED_FILES_KEY, Kind, LocalDirecto
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
 from paceline.train.tensorflow import keras_files
-from paceline.train.tensorflow.keras_files import H5_FILE, KERAS_FILE, SAVED_MODEL
+from paceline.train.tensorflow.keras_files import H5_FILE, H5_WEIGHTS_FILE, KERAS_FILE, SAVED_MODEL
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -95,7 +95,9 @@ class TensorflowCheckpoint(Checkpoint):
     @classmethod
     def from_h5(cls: type[C], file_path: str | os.PathLike[str], *, preprocessor: Any = None) -> C:
         """A checkpoint of an HDF5 file, as it is now: a whole model, or weights alone."""
-        return cls._of(ModelFile(_content(file_path, ".h5", "from_h5"), H5_FILE), preprocessor)
+        content = _content(file_path, ".h5", "from_h5")
+        name = H5_WEIGHTS_FILE if os.fspath(file_path).endswith(".weights.h5") else H5_FILE
+        return cls._of(ModelFile(content, name), preprocessor)
 
     @classmethod
     def from_saved_model(cls: type[C], dir_path: str | os.PathLike[str], *, preprocessor: Any = None) -> C:

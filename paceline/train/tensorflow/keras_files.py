@@ -18,10 +18,17 @@ from paceline.air.errors import CheckpointError, ConfigError
 
 KERAS_FILE = "model.keras"
 H5_FILE = "model.h5"
+H5_WEIGHTS_FILE = "model.weights.h5"
+"""Keras goes by this ending: such a file has weights alone, arranged in another way than in a whole model."""
 SAVED_MODEL = "saved_model"
+_OWN_FILES = (KERAS_FILE, H5_FILE, H5_WEIGHTS_FILE)
 _SAVED_MODEL_MARK = "saved_model.pb"
 _KERAS_METADATA = "keras_metadata.pb"
 """In a SavedModel that `model.save` of tf_keras wrote, beside the graph: what the model is made of."""
+_WHOLE_MODEL_ADVICE = (
+    "Classes and functions of your own are passed as get_model(custom_objects={'Name': Name}); without optimizer and "
+    "loss it is get_model(compile=False); weights alone are loaded into a model that you build: get_model(build_model)."
+)
 
 
 def keras_of(model: Any) -> Any:
@@ -37,7 +44,7 @@ def find_model(folder: Path) -> Path | None:
     """The model in a directory: a .keras file, an HDF5 file or a SavedModel; None if there is none."""
     for pattern in ("*.keras", "*.h5"):
         found = sorted(folder.glob(pattern))
-        preferred = [path for path in found if path.name in (KERAS_FILE, H5_FILE)] or found
+        preferred = [path for path in found if path.name in _OWN_FILES] or found
         if len(preferred) > 1:
             raise CheckpointError(
                 f"{folder} holds several models: {', '.join(path.name for path in found)}. Keep one, or call it "
@@ -67,7 +74,7 @@ def load_model(path: Path, custom_objects: Mapping[str, Any] | None, compiled: b
 
         return tf.saved_model.load(str(path))
     keras = _writer(path)
-    with _failures_told(path), _safe_mode(keras, safe_mode):
+    with _failures_told(path, _WHOLE_MODEL_ADVICE), _safe_mode(keras, safe_mode):
         return keras.models.load_model(
             str(path), custom_objects=custom_objects, compile=compiled, **_safe_mode_argument(keras, path, safe_mode)
         )
@@ -78,7 +85,7 @@ def load_weights(path: Path, model: Any) -> None:
     if path.is_dir():
         model.set_weights(load_model(path, None, compiled=False, safe_mode=True).get_weights())
         return
-    with _failures_told(path):
+    with _failures_told(path, "The model must be built as the one that was saved, and by the same Keras."):
         model.load_weights(str(path))
 
 
@@ -142,20 +149,14 @@ def _safe_mode_argument(keras: Any, path: Path, safe_mode: bool) -> dict[str, bo
 
 
 @contextmanager
-def _failures_told(path: Path) -> Iterator[None]:
+def _failures_told(path: Path, advice: str) -> Iterator[None]:
     """What Keras says, with what can be done about it."""
     try:
         yield
     except (ValueError, TypeError, KeyError, AttributeError, NotImplementedError, OSError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()).rstrip(".")
         if "Lambda" in reason and "safe_mode" in reason:
             advice = "If you know where the checkpoint comes from, get_model(safe_mode=False) loads the code as well."
-        else:
-            advice = (
-                "Classes and functions of your own are passed as get_model(custom_objects={'Name': Name}); without "
-                "optimizer and loss it is get_model(compile=False); weights alone are loaded into a model that you "
-                "build: get_model(build_model)."
-            )
         raise CheckpointError(f"Keras cannot load {path.name}: {reason}. {advice}") from error
 
 

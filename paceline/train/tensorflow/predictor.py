@@ -147,18 +147,19 @@ def _made(model: Any, device: str) -> Callable[..., Any]:
 def _endpoint(saved: Any) -> Callable[..., Any]:
     """A SavedModel that holds no Keras model is called by the function it was exported for."""
     if hasattr(saved, "serve"):
-        served: Callable[..., Any] = saved.serve
-        return served
+        return lambda inputs: saved.serve(inputs)  # saved itself must stay: its functions hold no variables
     if "serving_default" not in saved.signatures:
         raise ConfigError(
             "The SavedModel has no function to predict with: neither 'serve' nor the signature 'serving_default'. "
             "Export it with model.export()."
         )
-    signature = saved.signatures["serving_default"]
-    names = list(signature.structured_input_signature[1])
 
     def call(inputs: Any) -> Any:
-        return signature(**(inputs if isinstance(inputs, Mapping) else dict(zip(names, [inputs], strict=False))))
+        signature = saved.signatures["serving_default"]
+        if not isinstance(inputs, Mapping):
+            (name,) = signature.structured_input_signature[1]
+            inputs = {name: inputs}
+        return signature(**inputs)
 
     return call
 

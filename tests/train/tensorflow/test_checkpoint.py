@@ -1,0 +1,172 @@
+"""TensorflowCheckpoint: models of both Keras libraries in every format, loaded by the one that wrote them."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
+from paceline.data.preprocessors import StandardScaler
+from paceline.train.predictors import predictor_for
+from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor
+
+ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
+BOTH = pytest.mark.parametrize("name", ["keras", "tf_keras"])
+
+
+def build(name: str) -> Any:
+    """A small model of Keras 3 ("keras") or of tf_keras."""
+    keras = importlib.import_module(name)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss="mse")
+    return model
+
+
+def with_lambda(name: str) -> Any:
+    keras = importlib.import_module(name)
+    return keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x * 2)])
+
+
+def assert_same(model: Any, other: Any) -> None:
+    assert type(model) is type(other)
+    np.testing.assert_allclose(model(ROWS), other(ROWS))
+
+
+@BOTH
+def test_a_model_comes_back_from_every_form_with_its_optimizer(name: str, tmp_path: Path) -> None:
+    model = build(name)
+    model.fit(ROWS, np.ones(2), verbose=0)
+    checkpoint = TensorflowCheckpoint.from_model(model, preprocessor=StandardScaler(["a"]))
+    model_then, kernel = checkpoint.get_model(), model.get_weights()[0]
+    assert_same(model_then, model)
+    model.fit(ROWS, np.ones(2), verbose=0)  # what was saved does not change with it
+    assert np.array_equal(checkpoint.get_model().get_weights()[0], kernel)
+    directory = Checkpoint.from_directory(checkpoint.to_directory(tmp_path / "there"))
+    assert isinstance(directory, TensorflowCheckpoint)
+    for other in (directory, TensorflowCheckpoint.from_bytes(checkpoint.to_bytes())):
+        assert_same(other.get_model(), model_then)
+        assert int(other.get_model().optimizer.iterations.numpy()) == 1
+        assert getattr(other.get_model(compile=False), "optimizer", None) is None
+        assert_same(other.to_dict()["model"], model_then)
+        assert isinstance(other.get_preprocessor(), StandardScaler)
+    assert predictor_for(directory) is TensorflowPredictor
+
+
+@BOTH
+def test_the_weights_are_loaded_into_a_model_that_is_given(name: str) -> None:
+    saved = build(name)
+    checkpoint = TensorflowCheckpoint.from_model(saved)
+    given = build(name)
+    assert checkpoint.get_model(given) is given
+    assert_same(given, saved)
+    assert_same(checkpoint.get_model(lambda: build(name)), saved)
+    with pytest.raises(ConfigError, match="a function that builds one, not int"):
+        checkpoint.get_model(lambda: 3)
+
+
+@BOTH
+def test_files_of_keras(name: str, tmp_path: Path) -> None:
+    model = build(name)
+    for ending, make in (("keras", TensorflowCheckpoint.from_keras), ("h5", TensorflowCheckpoint.from_h5)):
+        path = tmp_path / f"mine.{ending}"
+        model.save(path)
+        checkpoint = make(path)
+        path.unlink()
+        assert_same(checkpoint.get_model(compile=False), model)
+        assert_same(checkpoint.get_model(build(name)), model)
+    model.save_weights(tmp_path / "mine.weights.h5")
+    weights = TensorflowCheckpoint.from_h5(tmp_path / "mine.weights.h5")
+    assert_same(weights.get_model(lambda: build(name)), model)
+    with pytest.raises(ConfigError, match="holds weights but no model"):
+        weights.get_model()
+
+
+def test_saved_models(tmp_path: Path) -> None:
+    model = build("tf_keras")
+    model.save(tmp_path / "whole")
+    checkpoint = TensorflowCheckpoint.from_saved_model(tmp_path / "whole")
+    assert_same(checkpoint.get_model(), model)
+    assert_same(checkpoint.get_model(build("tf_keras")), model)
+    model = build("keras")
+    model.export(tmp_path / "exported", verbose=False)
+    exported = TensorflowCheckpoint.from_saved_model(tmp_path / "exported").get_model()
+    np.testing.assert_allclose(exported.serve(ROWS), model(ROWS))
+
+
+@BOTH
+def test_code_in_a_file_is_loaded_only_if_asked_for(name: str, tmp_path: Path) -> None:
+    model = with_lambda(name)
+    model.save(tmp_path / "mine.h5")
+    for checkpoint in (TensorflowCheckpoint.from_model(model), TensorflowCheckpoint.from_h5(tmp_path / "mine.h5")):
+        with pytest.raises(CheckpointError, match=r"get_model\(safe_mode=False\)"):
+            checkpoint.get_model()
+        assert checkpoint.get_model(safe_mode=False)(ROWS).numpy().tolist() == (ROWS * 2).tolist()
+
+
+def test_code_in_a_saved_model_is_not_run(tmp_path: Path) -> None:
+    """The graph is there beside the code, so the layer works without it."""
+    model = with_lambda("tf_keras")
+    model.save(tmp_path / "mine")
+    loaded = TensorflowCheckpoint.from_saved_model(tmp_path / "mine").get_model()
+    assert not hasattr(loaded.layers[-1], "function")
+    assert loaded(ROWS).numpy().tolist() == (ROWS * 2).tolist()
+
+
+def test_weights_in_a_dict(tmp_path: Path) -> None:
+    model = build("keras")
+    checkpoint = TensorflowCheckpoint.from_dict({"epoch": 3, "model_weights": model.get_weights()})
+    assert_same(checkpoint.get_model(lambda: build("keras")), model)
+    stored = TensorflowCheckpoint.from_directory(checkpoint.to_directory(tmp_path / "there"))
+    assert_same(stored.get_model(build("keras")), model)
+    assert stored.to_dict()["epoch"] == 3
+    with pytest.raises(ConfigError, match="holds weights but no model"):
+        stored.get_model()
+    with pytest.raises(CheckpointError, match="do not fit the model"):
+        TensorflowCheckpoint.from_dict({"model": [np.ones(3)]}).get_model(build("keras"))
+
+
+def test_a_directory_that_the_user_wrote_a_model_to(tmp_path: Path) -> None:
+    model = build("keras")
+    model.save(tmp_path / "my_model.keras")
+    assert_same(TensorflowCheckpoint.from_directory(tmp_path).get_model(compile=False), model)
+    model.save(tmp_path / "another.keras")
+    with pytest.raises(CheckpointError, match=r"several models: another\.keras, my_model\.keras"):
+        TensorflowCheckpoint.from_directory(tmp_path).get_model()
+
+
+def test_classes_of_the_users_own() -> None:
+    import keras
+
+    class Twice(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return inputs * 2
+
+    model = keras.Sequential([keras.Input((4,)), Twice()])
+    checkpoint = TensorflowCheckpoint.from_model(model)
+    with pytest.raises(CheckpointError, match=r"get_model\(custom_objects="):
+        checkpoint.get_model()
+    assert_same(checkpoint.get_model(custom_objects={"Twice": Twice}), model)
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"from_model\(\) takes a Keras model, not list"):
+        TensorflowCheckpoint.from_model([])
+    with pytest.raises(CheckpointNotFoundError, match="there is no such file"):
+        TensorflowCheckpoint.from_h5(tmp_path / "none.h5")
+    (tmp_path / "text.txt").write_text("text")
+    with pytest.raises(ConfigError, match=r"ends in \.h5"):
+        TensorflowCheckpoint.from_h5(tmp_path / "text.txt")
+    with pytest.raises(CheckpointNotFoundError, match="there is no SavedModel"):
+        TensorflowCheckpoint.from_saved_model(tmp_path)
+    with pytest.raises(CheckpointError, match="holds no model"):
+        TensorflowCheckpoint.from_directory(tmp_path).get_model()
+    for name in ("broken.h5", "broken.keras"):
+        (tmp_path / name).write_bytes(b"broken")
+        make = TensorflowCheckpoint.from_h5 if name.endswith("h5") else TensorflowCheckpoint.from_keras
+        with pytest.raises(CheckpointError, match="is damaged"):
+            make(tmp_path / name).get_model()
