@@ -27,7 +27,7 @@ _HOMES = {
     "ScalingConfig": "paceline.air.config",
     "SyncConfig": "paceline.air.config",
 }
-_MODULES = ("base_trainer", "checkpoint", "config", "constants", "errors", "result", "session")
+_MODULES = ("base_trainer", "checkpoint", "config", "constants", "errors", "integrations", "result", "session")
 
 __all__ = [
     "Checkpoint",
