@@ -515,6 +515,9 @@ class NotingBackend(Backend):
         self.calls.append("shutdown")
         assert worker_group.execute_single(1, recall, "NOTE") == "of the backend"
 
+    def on_end(self) -> None:
+        self.calls.append("end")
+
 
 class NotingConfig(BackendConfig):
     @property
@@ -522,7 +525,7 @@ class NotingConfig(BackendConfig):
         return NotingBackend
 
 
-class BrokenBackend(Backend):
+class BrokenBackend(NotingBackend):
     def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
         raise EngineError("no free port")
 
@@ -536,15 +539,26 @@ class BrokenConfig(BackendConfig):
 def test_a_backend_of_the_users_own() -> None:
     NotingBackend.calls.clear()
     result = quick_trainer(lambda: session.report({"note": recall("NOTE")}), backend=NotingConfig()).fit()
-    assert NotingBackend.calls == ["start", "training start", "shutdown"]
+    assert NotingBackend.calls == ["start", "training start", "shutdown", "end"]
     assert [metrics["note"] for metrics in result.rank_metrics.values()] == ["of the backend"] * 2
 
 
+def test_a_backend_is_told_of_the_end_of_every_attempt() -> None:
+    NotingBackend.calls.clear()
+    twice = train.FailureConfig(max_failures=1)
+    trainer = quick_trainer(lambda: {}["nothing"], backend=NotingConfig(), failure_config=twice)
+    with pytest.raises(TrainingFailedError, match="KeyError"):
+        trainer.fit()
+    assert NotingBackend.calls == ["start", "training start", "end"] * 2
+
+
 def test_a_backend_that_cannot_start_fails_the_run_once() -> None:
+    NotingBackend.calls.clear()
     trainer = quick_trainer(lambda: None, backend=BrokenConfig(), failure_config=train.FailureConfig(max_failures=3))
     with pytest.raises(TrainingFailedError, match="no free port") as caught:
         trainer.fit()
     assert len(caught.value.failures) == 1
+    assert NotingBackend.calls == ["end"]
 
 
 # -- engines ------------------------------------------------------------------------------
