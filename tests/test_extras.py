@@ -52,7 +52,7 @@ NEEDED_BY = {
     "tensorflow": ("tensorflow",),
     "horovod": ("horovod",),
     "transformers": ("huggingface.TransformersTrainer", "huggingface.transformers"),
-    "accelerate": ("huggingface.AccelerateTrainer", "huggingface.accelerate"),
+    "accelerate": ("huggingface",),
     "lightning": ("lightning",),
     "xgboost": ("xgboost",),
     "lightgbm": ("lightgbm",),

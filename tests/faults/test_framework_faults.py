@@ -38,7 +38,7 @@ CAUSES = [(1, "exit"), (1, "premature_exit"), (1, "signal"), (1, "signal"), (0, 
         frameworks.TestTorch,
         frameworks.TestHorovodTorch,
         *(
-            pytest.param(framework, marks=pytest.mark.faults)
+            pytest.param(framework, marks=[pytest.mark.faults, pytest.mark.timeout(600)])
             for framework in (
                 frameworks.TestAccelerate,
                 frameworks.TestTransformers,
