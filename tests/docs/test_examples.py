@@ -5,8 +5,10 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
+import lightning.fabric  # noqa: F401  # sets variables of the environment, which no single test shall be blamed for
 import pytest
-import sklearn  # noqa: F401  # sets variables of the environment on import, which no single test shall be blamed for
+import sklearn  # noqa: F401  # the same
+import torch._dynamo  # noqa: F401  # the same
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -15,11 +17,17 @@ EXPECTED = {
     "batch_prediction": [" of 797 images right, 8"],
     "horovod_trainer": ["epoch 1: loss 0.", "went on with epochs [2, 3]: loss 0.", " of 1797 digits right"],
     "lightgbm_trainer": [" rounds, mean error 5.", "city: ", "Leipzig"],
+    "lightning_trainer": [
+        "the second run trained epochs [3, 4, 5]",
+        "best accuracy on validation rows: 0.9",
+        " digits right",
+    ],
     "serve_model": [
         "200: 0.0",
         "422: The columns do not fit the model in row 0; missing: 'sepal_length'",
         "checkpoint 5",
     ],
+    "tensorflow_trainer": ["went on at epoch 3, loss 0.", "% of 360 test images right"],
     "tune_digits": ["16 trials took ", " of 256 epochs", "which parameters mattered: "],
     "tune_population": ["learning rates [0.001, ", "after epoch 3, ", " took over from "],
     "tune_xgboost": ["rounds of the trials: [", " of 100 test rows right"],

@@ -180,7 +180,10 @@ def _failure(error: Exception, inputs: Any) -> str:
     """What the model was called with is what explains most of its errors."""
     if isinstance(inputs, Mapping):
         shown = "{" + ", ".join(f"{name!r}: {_shape(tensor)}" for name, tensor in inputs.items()) + "}"
-        hint = " To give it one tensor of all columns, use Concatenator (paceline.data.preprocessors) as preprocessor."
+        hint = (
+            " Leave out columns that are no inputs of the model. To give it one tensor of all columns, use Concatenator "
+            "(paceline.data.preprocessors) as preprocessor."
+        )
     else:
         shown, hint = _shape(inputs), " predict(data, dtype=...) gives it another type."
     reason = " ".join(str(error).split()).rstrip(".")
