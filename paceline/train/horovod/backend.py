@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from paceline.run.backend import Backend, BackendConfig
 from paceline.train.horovod import worker
-from paceline.train.horovod.config import HorovodConfig
+from paceline.train.horovod.config import HOST, LOOPBACK, HorovodConfig
 
 if TYPE_CHECKING:
     from paceline.engine.base import WorkerGroup
@@ -92,13 +92,13 @@ def _variables(rank: int, world_size: int, port: int | None) -> dict[str, str | 
     return {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_HOSTNAME": "localhost",
+        "HOROVOD_HOSTNAME": HOST,
         "HOROVOD_RANK": str(rank),
         "HOROVOD_SIZE": str(world_size),
         "HOROVOD_LOCAL_RANK": str(rank),
         "HOROVOD_LOCAL_SIZE": str(world_size),
         "HOROVOD_CROSS_RANK": "0",
         "HOROVOD_CROSS_SIZE": "1",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": None if port is None else "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": None if port is None else LOOPBACK,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": None if port is None else str(port),
     }

@@ -14,6 +14,10 @@ from paceline.run.backend import BackendConfig
 if TYPE_CHECKING:
     from paceline.train.horovod.backend import HorovodBackend
 
+LOOPBACK = "127.0.0.1"
+HOST = "localhost"
+"""The name by which Horovod's workers know that they are on one machine."""
+
 
 @dataclass
 class HorovodConfig(BackendConfig):

@@ -14,9 +14,7 @@ from typing import Any
 from horovod.runner.common.util.hosts import SlotInfo
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-LOOPBACK = "127.0.0.1"
-HOST = "localhost"
-"""The name by which Horovod's workers know that they are on one machine."""
+from paceline.train.horovod.config import HOST, LOOPBACK
 
 
 class _Handler(RendezvousHandler):  # type: ignore[misc]

@@ -19,7 +19,7 @@ from paceline.air.config import FailureConfig, RunConfig, ScalingConfig
 from paceline.air.errors import TrainingFailedError
 from paceline.air.result import Result
 from paceline.testing.invariants import check_run, listening_sockets
-from paceline.train.horovod import HorovodConfig, HorovodTrainer, backend
+from paceline.train.horovod import HorovodConfig, HorovodTrainer, backend, worker
 from paceline.train.torch import TorchCheckpoint
 from paceline.tune import Callback
 
@@ -180,7 +180,7 @@ def test_a_start_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     def refuses(variables: dict[str, str]) -> None:
         raise OSError(f"rank {variables['HOROVOD_RANK']} has no room")
 
-    monkeypatch.setattr(backend.worker, "enter", refuses)
+    monkeypatch.setattr(worker, "enter", refuses)
     with pytest.raises(TrainingFailedError, match="rank 0 has no room"):
         fit(train_linear, config={"lr": 0.1, "epochs": 1})
     assert nothing_is_left()
@@ -221,6 +221,7 @@ def test_a_rank_that_does_not_call_init_is_waited_for_as_long_as_was_said() -> N
 
     with pytest.raises(TrainingFailedError, match=r"(?s)rank 0: the process was killed by SIGABRT.*in init") as caught:
         fit(rank_1_stays_away, horovod_config=HorovodConfig(timeout_s=1))
+    assert caught.value.result is not None
     log = Path(caught.value.result.path, "logs", "rank_0.log").read_text()
     assert "Wait timeout after 1 seconds for key(s): 1" in log
 
@@ -235,7 +236,7 @@ def test_a_search_over_the_trainer_and_a_restore(tmp_path: Path) -> None:
     ).fit()
     assert [result.error for result in grid] == [None, None]
     best = grid.get_best_result()
-    assert best.config["train_loop_config"]["lr"] == 0.05
+    assert best.metrics["config"]["train_loop_config"]["lr"] == 0.05
     restored = HorovodTrainer.restore(best.path, train_loop_per_worker=train_linear)
     assert restored.backend_config.backend_cls is backend.HorovodTorchBackend
     assert restored.fit().metrics["epoch"] == 0  # it had ended; nothing is trained again
