@@ -16,6 +16,7 @@ class SaveReporter:
     A save within an epoch is a row of its own. As a checkpoint callback it is called last, after the module.
     """
 
+    dirpath: str | None
     _saved: str | None = None
     """What was saved since the last report. Every rank knows the name; the file is rank 0's."""
 
@@ -36,6 +37,11 @@ class SaveReporter:
         session = session_slot.current()
         if self._saved is not None and isinstance(session, Session):
             session.add_checkpoint(LightningCheckpoint._at(self._saved))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Which were the best so far is known after a failure; another run's best are not this one's."""
+        if state_dict.get("dirpath") == self.dirpath:
+            super().load_state_dict(state_dict)  # type: ignore[misc]
 
     def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
         super()._save_checkpoint(trainer, filepath)  # type: ignore[misc]
