@@ -20,6 +20,7 @@ from paceline.train.tensorflow import (
     prepare_dataset_shard,
 )
 
+PIXELS = [f"pixel_{row}_{column}" for row in range(8) for column in range(8)]
 BATCH_SIZE = 64
 """Of all workers together: TensorFlow gives each of them its part."""
 
@@ -61,7 +62,7 @@ def fit(rows: data.Dataset, epochs: int, start: Result | None = None) -> Result:
         train_func,
         train_loop_config={"epochs": epochs},
         datasets={"train": rows},
-        preprocessor=Concatenator("pixels", exclude=["target"], dtype=np.float32),
+        preprocessor=Concatenator("pixels", include=PIXELS, dtype=np.float32),
         scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(name="digits"),
         resume_from_checkpoint=start.checkpoint if start else None,

@@ -27,13 +27,12 @@ EXPECTED = {
         "422: The columns do not fit the model in row 0; missing: 'sepal_length'",
         "checkpoint 5",
     ],
-    "tensorflow_trainer": ["went on at epoch 3, loss 0.", "% of 360 test images right"],
     "tune_digits": ["16 trials took ", " of 256 epochs", "which parameters mattered: "],
     "tune_population": ["learning rates [0.001, ", "after epoch 3, ", " took over from "],
     "tune_xgboost": ["rounds of the trials: [", " of 100 test rows right"],
     "xgboost_trainer": ["stored checkpoint_000010, checkpoint_000015", "went on at round 16, stopped after "],
 }
-TESTED_ELSEWHERE = ("torch_", "data_", "sklearn_", "digits_")
+TESTED_ELSEWHERE = ("torch_", "data_", "sklearn_", "digits_", "tensorflow_")
 """What their names begin with."""
 
 

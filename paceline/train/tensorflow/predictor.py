@@ -181,8 +181,8 @@ def _failure(error: Exception, inputs: Any) -> str:
     if isinstance(inputs, Mapping):
         shown = "{" + ", ".join(f"{name!r}: {_shape(tensor)}" for name, tensor in inputs.items()) + "}"
         hint = (
-            " Leave out columns that are no inputs of the model. To give it one tensor of all columns, use Concatenator "
-            "(paceline.data.preprocessors) as preprocessor."
+            " Leave out columns that are no inputs of the model. To give it one tensor of all columns, use "
+            "Concatenator (paceline.data.preprocessors) as preprocessor."
         )
     else:
         shown, hint = _shape(inputs), " predict(data, dtype=...) gives it another type."
