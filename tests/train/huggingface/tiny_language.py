@@ -64,3 +64,26 @@ def language_model(seed: int = 0, dropout: float = 0.0) -> Any:
         eos_token_id=2,
     )
     return GPT2LMHeadModel(config)
+
+
+def token_accuracy(predicted: Any) -> dict[str, float]:
+    """A metric that needs the predictions of every row, in their order."""
+    guessed, wanted = predicted.predictions[:, :-1].argmax(-1), predicted.label_ids[:, 1:]
+    return {"accuracy": float((guessed == wanted)[wanted != -100].mean())}
+
+
+def small_trainer(train_dataset: Any, eval_dataset: Any, **config: Any) -> Any:
+    """What trainer_init_per_worker makes in most tests; `config` are arguments of the training, and `callbacks`."""
+    import transformers
+
+    callbacks, dropout = config.pop("callbacks", ()), config.pop("dropout", 0.0)
+    arguments = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "learning_rate": 1e-2, **config}
+    return transformers.Trainer(
+        language_model(dropout=dropout),
+        transformers.TrainingArguments("out", use_cpu=True, **arguments),
+        train_dataset=train_dataset,
+        eval_dataset=eval_dataset,
+        processing_class=tokenizer(),
+        compute_metrics=token_accuracy,
+        callbacks=[make() for make in callbacks],
+    )

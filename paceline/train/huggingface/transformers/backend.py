@@ -12,9 +12,5 @@ class TransformersBackend(TorchBackend):
 
     preload: ClassVar[tuple[str, ...]] = (
         *TorchBackend.preload,
-        "accelerate",
-        "transformers.trainer",
-        "paceline.train.huggingface.transformers.loop",
-        "paceline.train.huggingface.transformers.loaders",
-        "paceline.train.huggingface.transformers.reporting",
+        "paceline.train.huggingface.transformers.preloaded",
     )

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.checkpoint_sources import Kind, Source, temporary_directory
+from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     import torch
     import transformers
+
+    from paceline.air.packing import FileSink
 
 FILES_FOLDER = "checkpoint"
 """Where ReportCallback puts the files of the trainer."""
@@ -20,6 +25,39 @@ _ANY_WEIGHTS = (_WEIGHTS, "model.safetensors.index.json", "pytorch_model.bin", "
 _TRAINING_ARGUMENTS = "training_args.bin"
 
 C = TypeVar("C", bound="TransformersCheckpoint")
+
+
+@dataclass(frozen=True)
+class ModelObject(Source):
+    """A model in this process; written in the format of Transformers, or of safetensors alone if it is another's."""
+
+    model: torch.nn.Module
+    tokenizer: Any
+
+    kind: ClassVar[Kind] = "data_dict"
+
+    def describe(self) -> str:
+        return f"model {type(self.model).__name__}"
+
+    def read_file(self, name: str) -> bytes | None:
+        return None
+
+    def write_files(self, sink: FileSink, move: bool = False) -> None:
+        from transformers import PreTrainedModel
+
+        with temporary_directory() as folder:
+            if isinstance(self.model, PreTrainedModel):
+                self.model.save_pretrained(folder)
+            else:
+                from safetensors.torch import save_model
+
+                save_model(self.model, str(folder / _WEIGHTS))
+            if self.tokenizer is not None:
+                self.tokenizer.save_pretrained(folder)
+            sink.add_directory(str(folder), move=True)
+
+    def load_dict(self) -> dict[str, Any]:
+        return {MODEL_KEY: self.model}
 
 
 class TransformersCheckpoint(Checkpoint):
@@ -35,32 +73,21 @@ class TransformersCheckpoint(Checkpoint):
         model: transformers.PreTrainedModel | torch.nn.Module,
         tokenizer: transformers.PreTrainedTokenizerBase | None = None,
         *,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
         preprocessor: Any = None,
     ) -> C:
-        """Write a model, and its tokenizer, to the directory `path`, which is then the checkpoint."""
+        """A checkpoint of a model, and its tokenizer; with `path`, written to that directory at once."""
         import torch
-        from transformers import PreTrainedModel
 
         from paceline.train.torch.accelerator import unwrap
 
         if not isinstance(model, torch.nn.Module):
             raise ConfigError(f"from_model() takes a model of Transformers or torch, not {type(model).__name__}.")
-        model = unwrap(model)
-        folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        if isinstance(model, PreTrainedModel):
-            model.save_pretrained(folder)
-        else:
-            from safetensors.torch import save_model
-
-            save_model(model, str(folder / _WEIGHTS))
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
-        checkpoint = cls.from_directory(folder)
+        checkpoint = cls.__new__(cls)
+        checkpoint._adopt(ModelObject(unwrap(model), tokenizer))
         if preprocessor is not None:
             checkpoint.set_preprocessor(preprocessor)
-        return checkpoint
+        return checkpoint if path is None else cls.from_directory(checkpoint.to_directory(path))
 
     def get_model(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +78,19 @@ class WorkerRows(Resumable):
             yield from rows_of(table)
 
 
-class EvaluationRows(IterableDataset[Any]):
-    """All rows of an evaluation set, one dict each."""
+class Evaluation(IterableDataset[Any], ABC):
+    """An evaluation set, of which every worker has all rows; its len() is their number."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def batches(self, batch_size: int, collate: Callable[[list[Any]], Any]) -> Iterator[Callable[[], Any]]:
+        """For each batch a function that makes it: most are another worker's, and need not be made."""
+
+
+class EvaluationRows(Evaluation):
+    """The rows of an evaluation set, one dict each."""
 
     def __init__(self, shard: DataIterator) -> None:
         self.shard = shard
@@ -90,12 +103,34 @@ class EvaluationRows(IterableDataset[Any]):
         for table in self.shard.iter_batches(batch_size=_ROWS_READ_AT_ONCE, batch_format="pyarrow"):
             yield from rows_of(table)
 
+    def batches(self, batch_size: int, collate: Callable[[list[Any]], Any]) -> Iterator[Callable[[], Any]]:
+        for table in self.shard.iter_batches(batch_size=batch_size, batch_format="pyarrow"):
+            yield partial(_collated, table, collate)
+
+
+class ReadyEvaluation(Evaluation):
+    """An evaluation set in complete batches: what `iter_torch_batches()` of a shard gives."""
+
+    def __init__(self, batches: BatchIterable[Any], batch_size: int) -> None:
+        self._batches = batches
+        self._rows = len(batches) * batch_size if batches._options.drop_last else batches._rows()
+
+    def __len__(self) -> int:
+        return self._rows or 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._batches)
+
+    def batches(self, batch_size: int, collate: Callable[[list[Any]], Any]) -> Iterator[Callable[[], Any]]:
+        for batch in self._batches:
+            yield partial(_itself, batch)
+
 
 class ReadyBatches(Resumable):
     """Batches that are complete: what `iter_torch_batches()` gives, or the like."""
 
     def __init__(self, batches: BatchIterable[Any]) -> None:
-        super().__init__(_shard_behind(batches))
+        super().__init__(shard_behind(batches))
         self.batches = batches
 
     def __len__(self) -> int:
@@ -107,7 +142,15 @@ class ReadyBatches(Resumable):
         return chain(repeat({}, skip), islice(self.batches, drop, None))
 
 
-def _shard_behind(batches: BatchIterable[Any]) -> DataIterator | None:
+def _collated(table: pa.Table, collate: Callable[[list[Any]], Any]) -> Any:
+    return collate(list(rows_of(table)))
+
+
+def _itself(batch: Any) -> Any:
+    return batch
+
+
+def shard_behind(batches: BatchIterable[Any]) -> DataIterator | None:
     """Whose batches these are; None: a dataset's, which has no position."""
     from paceline.data.iterator import DataIterator
 

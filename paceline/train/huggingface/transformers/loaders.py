@@ -14,7 +14,7 @@ from accelerate.data_loader import DataLoaderStateMixin
 from accelerate.state import GradientState
 from torch.utils.data import DataLoader
 
-from paceline.train.huggingface.transformers.datasets import SKIPPED, EvaluationRows, ReadyBatches, WorkerRows, rows_of
+from paceline.train.huggingface.transformers.datasets import SKIPPED, Evaluation, ReadyBatches, WorkerRows
 
 if TYPE_CHECKING:
     import transformers
@@ -33,7 +33,7 @@ def let_accelerate_keep(trainer: transformers.Trainer) -> None:
             return DataLoader(rows, batch_size=None)
         # Metrics that are computed batch by batch are told of one end: that takes Accelerate's own way to fill it up.
         one_end = trainer.args.batch_eval_metrics and accelerator.num_processes > 1
-        if isinstance(rows, EvaluationRows) and not one_end:
+        if isinstance(rows, Evaluation) and not one_end:
             return EvaluationLoader(rows, loader.batch_size, loader.collate_fn, trainer.args)
         return usual(loader, *args, **kwargs)
 
@@ -74,7 +74,7 @@ class EvaluationLoader(DataLoaderStateMixin):  # type: ignore[misc]  # Accelerat
 
     def __init__(
         self,
-        dataset: EvaluationRows,
+        dataset: Evaluation,
         batch_size: int,
         collate: Callable[[list[Any]], Any],
         args: transformers.TrainingArguments,
@@ -98,25 +98,24 @@ class EvaluationLoader(DataLoaderStateMixin):  # type: ignore[misc]  # Accelerat
         over_all = self._args.average_tokens_across_devices
         self._args.average_tokens_across_devices = False
         try:
-            for rows, kept in self._own_batches():
+            for make_batch, kept in self._own_batches():
                 self.end_of_dataloader = kept is not None
                 self.remainder = -1 if kept is None else kept
-                yield self._collate(rows)
+                yield make_batch()
         finally:
             self._args.average_tokens_across_devices = over_all
             self.gradient_state._remove_dataloader(self)
 
-    def _own_batches(self) -> Iterator[tuple[list[Any], int | None]]:
+    def _own_batches(self) -> Iterator[tuple[Callable[[], Any], int | None]]:
         """The batches of this worker, and how many rows of all workers' batches of that round count; None: all."""
         whole = self._rounds * self._workers
         in_last_round = range(whole - self._workers, whole) if not (self._left_over or self._shorter) else ()
-        tables = self.dataset.shard.iter_batches(batch_size=self.batch_size, batch_format="pyarrow")
-        for number, table in enumerate(tables):
+        for number, make_batch in enumerate(self.dataset.batches(self.batch_size, self._collate)):
             if number < whole:
                 if number % self._workers == self._rank:
-                    yield list(rows_of(table)), 0 if number in in_last_round else None
+                    yield make_batch, 0 if number in in_last_round else None
             elif number < whole + self._left_over:
                 if number - whole == min(self._rank, self._left_over - 1):
-                    yield list(rows_of(table)), self._left_over * self.batch_size
+                    yield make_batch, self._left_over * self.batch_size
             else:
-                yield list(rows_of(table)), self._shorter
+                yield make_batch, self._shorter

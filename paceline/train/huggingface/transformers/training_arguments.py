@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import importlib
 import pickle
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ def read_training_arguments(path: Path) -> transformers.TrainingArguments:
             )
         with safe_globals([found for found in settings if found is not None]):
             arguments = torch.load(path, weights_only=True)
-    except pickle.UnpicklingError as error:
+    except (pickle.UnpicklingError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged, or holds no TrainingArguments: {error}") from error
     if not isinstance(arguments, TrainingArguments):
         raise CheckpointError(f"{path} holds a {type(arguments).__name__}, not TrainingArguments.")
@@ -46,7 +46,7 @@ def _settings_class(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     if module.partition(".")[0] not in _PACKAGES:
         return None
-    found = getattr(importlib.import_module(module), attribute, None)
+    found = getattr(sys.modules.get(module), attribute, None)  # nothing is imported because a file says so
     if not isinstance(found, type):
         return None
     holds_settings = issubclass(found, enum.Enum) or dataclasses.is_dataclass(found)

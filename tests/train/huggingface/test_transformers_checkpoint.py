@@ -1,0 +1,127 @@
+"""TransformersCheckpoint and TransformersPredictor without a training."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+import torch._dynamo  # sets variables when it is imported, which no test shall be blamed for
+from transformers import AutoModelForCausalLM, GPT2LMHeadModel, TextGenerationPipeline, TrainingArguments
+
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.errors import CheckpointError, ConfigError
+from paceline.data.preprocessors import BatchMapper
+from paceline.train.huggingface import TransformersCheckpoint, TransformersPredictor
+from paceline.train.predictors import predictor_for
+from tests.train.huggingface.tiny_language import language_model, tokenizer
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> TransformersCheckpoint:
+    return TransformersCheckpoint.from_model(language_model(), tokenizer(), path=tmp_path / "saved")
+
+
+@pytest.fixture(autouse=True)
+def as_pipelines_leave_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+
+
+def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    theirs = other.state_dict()
+    return all(torch.equal(value, theirs[name]) for name, value in one.state_dict().items())
+
+
+def test_a_model_comes_back_by_class_or_into_an_instance(saved: TransformersCheckpoint) -> None:
+    model = language_model()
+    assert same_weights(saved.get_model(GPT2LMHeadModel), model)
+    packed = TransformersCheckpoint.from_bytes(saved.to_bytes())
+    assert same_weights(packed.get_model(AutoModelForCausalLM), model)
+    other = language_model(seed=1)
+    assert not same_weights(other, model)
+    assert saved.get_model(other) is other
+    assert same_weights(other, model)
+    assert saved.get_tokenizer()("the cat")["input_ids"] == tokenizer()("the cat")["input_ids"]
+
+
+def test_files_may_be_in_the_folder_of_the_report_callback(saved: TransformersCheckpoint, tmp_path: Path) -> None:
+    os.renames(tmp_path / "saved", tmp_path / "reported" / "checkpoint")
+    reported = TransformersCheckpoint.from_directory(tmp_path / "reported")
+    assert same_weights(reported.get_model(GPT2LMHeadModel), language_model())
+    assert reported.get_tokenizer().pad_token == "<pad>"
+
+
+def test_models_of_other_classes_are_loaded_into_an_instance(tmp_path: Path) -> None:
+    model, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    checkpoint = TransformersCheckpoint.from_model(model, path=tmp_path)
+    assert (tmp_path / "model.safetensors").exists()
+    checkpoint.get_model(other)
+    assert same_weights(model, other)
+
+
+def test_what_is_not_there_is_told(saved: TransformersCheckpoint, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    empty = TransformersCheckpoint.from_directory(tmp_path / "empty")
+    with pytest.raises(CheckpointError, match=r"no file model.safetensors; it has none"):
+        empty.get_model(GPT2LMHeadModel)
+    with pytest.raises(CheckpointError, match="holds no tokenizer"):
+        empty.get_tokenizer()
+    with pytest.raises(CheckpointError, match="only checkpoints of a trainer do"):
+        saved.get_training_arguments()
+    with pytest.raises(ConfigError, match="such as AutoModelForCausalLM"):
+        saved.get_model("gpt2")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="not str"):
+        TransformersCheckpoint.from_model("gpt2", path=tmp_path)  # type: ignore[arg-type]
+
+
+class Dangerous:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("harmed",)
+
+
+def test_arguments_are_read_without_running_code(saved: TransformersCheckpoint, tmp_path: Path) -> None:
+    path = tmp_path / "saved" / "training_args.bin"
+    torch.save(TrainingArguments("out", use_cpu=True, learning_rate=0.25, weight_decay=0.5), path)
+    arguments = saved.get_training_arguments()
+    assert (arguments.learning_rate, arguments.weight_decay, arguments.output_dir) == (0.25, 0.5, "out")
+    torch.save(Dangerous(), path)
+    with pytest.raises(CheckpointError, match="mkdir, which is none of the settings of Transformers"):
+        saved.get_training_arguments()
+    assert not Path("harmed").exists()
+    path.write_bytes(b"no such file")
+    with pytest.raises(CheckpointError, match="damaged"):
+        saved.get_training_arguments()
+
+
+def add_verb(texts: pd.DataFrame) -> pd.DataFrame:
+    return texts.assign(text=texts["text"] + " sees")
+
+
+def test_a_pipeline_answers_each_row(saved: TransformersCheckpoint) -> None:
+    rows = pd.DataFrame({"text": ["the cat", "a dog"], "other": [1, 2]}, index=[5, 6])
+    saved.set_preprocessor(BatchMapper(add_verb, batch_format="pandas"))
+    predictor = TransformersPredictor.from_checkpoint(saved, task="text-generation")
+    answers = predictor.predict(rows, feature_columns=["text"], max_new_tokens=2, do_sample=False)
+    assert list(answers.index) == [5, 6]
+    assert [text.startswith(("the cat sees", "a dog sees")) for text in answers["generated_text"]] == [True, True]
+    several = predictor.predict(
+        rows, feature_columns=["text"], max_new_tokens=2, num_return_sequences=2, do_sample=True
+    )
+    assert [len(answer) for answer in several["predictions"]] == [2, 2]
+    by_class = TransformersPredictor.from_checkpoint(
+        saved, pipeline_cls=TextGenerationPipeline, model_cls=AutoModelForCausalLM
+    )
+    assert by_class.predict(rows, feature_columns=["text"], max_new_tokens=2, do_sample=False).equals(answers)
+
+
+def test_the_predictor_of_a_checkpoint_is_known(saved: TransformersCheckpoint) -> None:
+    assert predictor_for(Checkpoint.from_directory(str(saved.path))) is TransformersPredictor
+    with pytest.raises(ConfigError, match="task='text-generation'"):
+        TransformersPredictor.from_checkpoint(saved)
+    with pytest.raises(ConfigError, match="needs the class of the model"):
+        TransformersPredictor.from_checkpoint(saved, pipeline_cls=TextGenerationPipeline)
+    with pytest.raises(ConfigError, match="takes a pipeline of Transformers, not None"):
+        TransformersPredictor()

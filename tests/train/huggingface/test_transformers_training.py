@@ -1,0 +1,252 @@
+"""A causal language model trains through TransformersTrainer on two workers, and goes on after all kinds of ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # sets variables when it is imported, which no test shall be blamed for
+import transformers
+from transformers import AutoModelForCausalLM, TrainerCallback, TrainingArguments
+
+import paceline.data
+from paceline import tune
+from paceline.air import RunConfig, ScalingConfig, session
+from paceline.air.config import DataConfig, FailureConfig
+from paceline.air.errors import RestoreError, TrainingFailedError
+from paceline.air.result import Result
+from paceline.train.batch_predictor import BatchPredictor
+from paceline.train.huggingface import (
+    HuggingFaceTrainer,
+    TransformersCheckpoint,
+    TransformersPredictor,
+    TransformersTrainer,
+)
+from tests.train.huggingface.tiny_language import small_trainer, token_accuracy, tokenized
+
+TRAIN_ROWS, EVALUATION_ROWS, BATCH = 60, 27, 4
+EPOCHS = {"logging_strategy": "epoch", "eval_strategy": "epoch", "save_strategy": "epoch"}
+STEPS = {"logging_strategy": "steps", "save_strategy": "steps", "logging_steps": 1, "save_steps": 3}
+
+
+def fit(folder: Path, config: dict[str, Any], **arguments: Any) -> Result:
+    run_config = RunConfig(storage_path=str(folder), verbose=0, **arguments.pop("run", {}))
+    return TransformersTrainer(
+        arguments.pop("function", small_trainer),
+        trainer_init_config=config,
+        datasets={
+            "train": paceline.data.from_items(tokenized(TRAIN_ROWS)),
+            "evaluation": paceline.data.from_items(tokenized(EVALUATION_ROWS, seed=1)),
+        },
+        dataset_config=DataConfig(shuffle="rows", seed=5),
+        scaling_config=ScalingConfig(num_workers=arguments.pop("workers", 2)),
+        run_config=run_config,
+        **arguments,
+    ).fit()
+
+
+def losses(result: Result) -> list[float]:
+    frame = result.metrics_dataframe
+    assert frame is not None
+    return [float(loss) for loss in frame["loss"]]
+
+
+def sums(model: torch.nn.Module) -> list[float]:
+    """A number for each parameter, equal for equal ones only."""
+    return [float((each.detach().double() ** 2).sum()) for each in model.parameters()]
+
+
+class WritesDown(TrainerCallback):
+    """What each rank has at the end: weights and counts."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        rows = kwargs["train_dataloader"].dataset
+        self.facts: dict[str, Any] = {"rows": len(rows), "steps": state.max_steps}
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        facts = {**self.facts, "weights": sums(kwargs["model"])}
+        Path("facts.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("transformers")
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path) -> Result:
+    """Two epochs on two workers."""
+    return fit(folder, {**EPOCHS, "num_train_epochs": 2, "callbacks": [WritesDown]})
+
+
+def test_the_loss_falls_and_ranks_agree(trained: Result) -> None:
+    first, last = losses(trained)
+    assert last < first - 0.1
+    ranks = [json.loads(Path(trained.path, f"rank_{rank}", "facts.json").read_text("utf-8")) for rank in (0, 1)]
+    assert ranks[0]["weights"] == ranks[1]["weights"]
+    assert [rank["rows"] for rank in ranks] == [30, 30]
+    assert ranks[0]["steps"] == 16  # 2 epochs of 8 steps: 30 rows in batches of 4
+
+
+def test_one_row_per_epoch_has_everything_of_it(trained: Result) -> None:
+    frame = trained.metrics_dataframe
+    assert frame is not None
+    assert list(frame["epoch"]) == [1.0, 2.0]
+    assert list(frame["step"]) == [8, 16]
+    assert frame["learning_rate"].iloc[1] < frame["learning_rate"].iloc[0]
+    assert {"eval_loss", "eval_accuracy", "grad_norm"} <= set(frame.columns)
+    assert trained.metrics["train_runtime"] > 0
+    assert trained.metrics["config"]["trainer_init_config"]["num_train_epochs"] == 2
+
+
+def test_evaluation_is_that_of_a_single_process(trained: Result, tmp_path: Path) -> None:
+    alone = transformers.Trainer(
+        trained.checkpoint.get_model(AutoModelForCausalLM),
+        TrainingArguments(str(tmp_path), use_cpu=True, per_device_eval_batch_size=BATCH, disable_tqdm=True),
+        eval_dataset=tokenized(EVALUATION_ROWS, seed=1),
+        compute_metrics=token_accuracy,
+    ).evaluate()
+    assert trained.metrics["eval_loss"] == pytest.approx(alone["eval_loss"], rel=1e-6)
+    assert trained.metrics["eval_accuracy"] == alone["eval_accuracy"]
+
+
+def test_checkpoints_are_complete_and_leave_no_copies(trained: Result) -> None:
+    assert isinstance(trained.checkpoint, TransformersCheckpoint)
+    assert [checkpoint.number for checkpoint, _ in trained.best_checkpoints] == [0, 1]
+    state = json.loads(Path(str(trained.checkpoint.path), "trainer_state.json").read_text("utf-8"))
+    assert state["global_step"] == 16
+    files = {path.name for path in Path(str(trained.checkpoint.path)).iterdir()}
+    assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state_0.pth", "rng_state_1.pth"} <= files
+    assert not list(Path(trained.path).glob("rank_*/transformers"))
+    assert trained.checkpoint.get_training_arguments().learning_rate == 1e-2
+
+
+def test_predictions_come_from_the_checkpoint(trained: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # a pipeline sets it, and leaves it so
+    words = paceline.data.from_items([{"text": "the cat"}, {"text": "my horse"}, {"text": "a dog"}])
+    predictor = BatchPredictor(trained.checkpoint, TransformersPredictor, task="text-generation")
+    answers = predictor.predict(words, max_new_tokens=3, do_sample=False).take_all()
+    assert [answer["generated_text"].startswith(("the cat", "my horse", "a dog")) for answer in answers] == [True] * 3
+    assert all(len(answer["generated_text"].split()) > 2 for answer in answers)
+
+
+def test_a_new_run_goes_on_at_the_next_epoch(trained: Result, folder: Path) -> None:
+    config = {**EPOCHS, "num_train_epochs": 3}
+    result = fit(folder, config, resume_from_checkpoint=trained.checkpoint)
+    assert [(row["epoch"], row["step"]) for row in result.metrics_dataframe.to_dict("records")] == [(3.0, 24)]
+    assert losses(result)[0] < losses(trained)[-1]
+
+
+def test_nothing_left_to_train_is_told(trained: Result, folder: Path) -> None:
+    result = fit(folder, {**EPOCHS, "num_train_epochs": 2}, resume_from_checkpoint=trained.checkpoint)
+    assert result.metrics["step"] == 16
+    assert any("nothing left to train" in warning for warning in result.warnings)
+
+
+class IsKilledOnce(TrainerCallback):
+    """Rank 1 dies in the middle of an epoch, between two checkpoints."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        mark = Path("was_killed")
+        if session.get_world_rank() == 1 and state.global_step == 5 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder: Path) -> Result:
+    return fit(folder, {**STEPS, "max_steps": 10, "dropout": 0.1})
+
+
+def test_a_killed_rank_costs_nothing_but_time(undisturbed: Result, folder: Path) -> None:
+    """Same rows, same dropout, same rates after the retry in the middle of an epoch: the same losses."""
+    config = {**STEPS, "max_steps": 10, "dropout": 0.1, "callbacks": [IsKilledOnce]}
+    result = fit(folder, config, run={"failure_config": FailureConfig(max_failures=1)})
+    assert Path(result.path, "rank_1", "was_killed").exists()
+    assert losses(result) == losses(undisturbed)
+    assert result.metrics["training_iteration"] == 10
+    assert result.metrics["epoch"] == pytest.approx(1.25)
+
+
+def test_a_stopped_run_has_its_last_state(undisturbed: Result, folder: Path) -> None:
+    config = {**STEPS, "max_steps": 10, "dropout": 0.1}
+    stopped = fit(folder, config, run={"stop": {"training_iteration": 5}})
+    assert losses(stopped) == losses(undisturbed)[:5]
+    assert json.loads(Path(str(stopped.checkpoint.path), "trainer_state.json").read_text("utf-8"))["global_step"] == 5
+    rest = fit(folder, config, resume_from_checkpoint=stopped.checkpoint)
+    assert losses(rest) == losses(undisturbed)[5:]
+
+
+def test_restore_asks_for_the_function(trained: Result) -> None:
+    with pytest.raises(RestoreError, match="trainer_init_per_worker"):
+        TransformersTrainer.restore(trained.path, datasets={"train": _no_rows, "evaluation": _no_rows})
+
+
+def _no_rows() -> Any:
+    raise AssertionError("a finished run reads no data")
+
+
+def test_a_search_sets_items_of_the_config(folder: Path) -> None:
+    trainer = HuggingFaceTrainer(
+        small_trainer,
+        trainer_init_config={**STEPS, "max_steps": 2},
+        datasets={"train": paceline.data.from_items(tokenized(16))},
+        scaling_config=ScalingConfig(num_workers=1),
+    )
+    results = tune.Tuner(
+        trainer,
+        param_space={"trainer_init_config": {"learning_rate": tune.grid_search([1e-4, 1e-1])}},
+        tune_config=tune.TuneConfig(metric="loss", mode="min"),
+        run_config=RunConfig(storage_path=str(folder), verbose=0),
+    ).fit()
+    assert not results.errors
+    assert results.get_best_result().config["trainer_init_config"] == {
+        **STEPS,
+        "max_steps": 2,
+        "learning_rate": 1e-1,
+    }
+
+
+def own_datasets(train_dataset: Any, eval_dataset: Any, **config: Any) -> Any:
+    assert train_dataset is None
+    assert eval_dataset is None
+    return small_trainer(tokenized(TRAIN_ROWS), tokenized(EVALUATION_ROWS, seed=1), **config)
+
+
+def test_the_function_may_make_its_own_datasets(folder: Path) -> None:
+    result = TransformersTrainer(
+        own_datasets,
+        trainer_init_config={**EPOCHS, "num_train_epochs": 1, "save_strategy": "no", "callbacks": [WritesDown]},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(storage_path=str(folder), verbose=0),
+    ).fit()
+    ranks = [json.loads(Path(result.path, f"rank_{rank}", "facts.json").read_text("utf-8")) for rank in (0, 1)]
+    assert ranks[0]["weights"] == ranks[1]["weights"]
+    assert ranks[0]["steps"] == 8
+    saved = result.checkpoint.get_model(AutoModelForCausalLM)  # the last state is saved whatever the strategy
+    assert sums(saved) == ranks[0]["weights"]
+
+
+def no_trainer(train_dataset: Any, eval_dataset: Any, **config: Any) -> Any:
+    return torch.nn.Linear(1, 1)
+
+
+def disagreeing(train_dataset: Any, eval_dataset: Any, **config: Any) -> Any:
+    return small_trainer(train_dataset, eval_dataset, logging_strategy="epoch", save_strategy="steps")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (no_trainer, r"no_trainer\(\) returned Linear: it must return the transformers.Trainer"),
+        (disagreeing, "Use logging_strategy='steps' or save_strategy='epoch'"),
+    ],
+)
+def test_mistakes_in_the_worker_are_told_before_training(folder: Path, function: Any, message: str) -> None:
+    with pytest.raises(TrainingFailedError, match=message):
+        fit(folder, {}, function=function, workers=1)
