@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import ConfigError
@@ -22,7 +23,7 @@ class WorkerStrategy:
     cluster_environment: Any
     _launcher: Any
 
-    @property
+    @functools.cached_property  # Lightning asks several times per step
     def root_device(self) -> torch.device:
         return main_device()
 
