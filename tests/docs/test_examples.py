@@ -27,6 +27,7 @@ EXPECTED = {
         "422: The columns do not fit the model in row 0; missing: 'sepal_length'",
         "checkpoint 5",
     ],
+    "transformers_trainer": ["2 epochs: step 24, ", "went on with steps [36, 48, 60, 72, 84, 96]", "my dog eats meat"],
     "tune_digits": ["16 trials took ", " of 256 epochs", "which parameters mattered: "],
     "tune_population": ["learning rates [0.001, ", "after epoch 3, ", " took over from "],
     "tune_xgboost": ["rounds of the trials: [", " of 100 test rows right"],

@@ -77,6 +77,9 @@ class Reporter(TrainerCallback):
         if self._rows is not None and self._position is not None:
             self._rows.shard.load_state_dict(self._position)
         self._row = {**self._reported, **self._row}
+        speed = "train_samples_per_second"
+        if self._rows is not None and speed in self._row:
+            self._row[speed] *= args.world_size  # the trainer knows of the rows of one worker
         self._report(control)
 
     def _report_when_complete(self, control: TrainerControl) -> None:
