@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from paceline.air.errors import ConfigError
 from paceline.train.lightning.checkpoint import LightningCheckpoint
 from paceline.train.predictor import checked_checkpoint
 from paceline.train.torch.predictor import TorchPredictor
@@ -20,7 +21,7 @@ class LightningPredictor(TorchPredictor):
     def from_checkpoint(  # type: ignore[override]  # the weights need the module's class
         cls,
         checkpoint: CheckpointOrPlace,
-        model_class: type[Any],
+        model_class: type[Any] | None = None,
         *,
         preprocessor: Preprocessor | None = None,
         use_gpu: bool = False,
@@ -30,6 +31,11 @@ class LightningPredictor(TorchPredictor):
 
         Other arguments are those of `LightningCheckpoint.get_model`.
         """
+        if model_class is None:
+            raise ConfigError(
+                f"{cls.__name__} needs the class of the LightningModule, which a checkpoint does not hold: pass "
+                "model_class=MyModule."
+            )
         checkpoint = checked_checkpoint(checkpoint, f"{cls.__name__}.from_checkpoint")
         saved = LightningCheckpoint.from_checkpoint(checkpoint)
         model = saved.get_model(model_class, **load_from_checkpoint_kwargs)
