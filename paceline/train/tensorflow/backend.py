@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from paceline.engine.base import WorkerGroup
 
 HIDE_INFORMATION_AND_WARNINGS = "2"
+_LEAVE_TIMEOUT_S = 5.0
 
 
 class TensorflowBackend(Backend):
@@ -34,3 +35,6 @@ class TensorflowBackend(Backend):
         ports = worker_group.execute(cluster.hold_port)
         for place in worker_group.placement.workers:
             worker_group.execute_single(place.rank, cluster.enter, ports, place.rank)
+
+    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        worker_group.execute(cluster.leave, timeout=_LEAVE_TIMEOUT_S)

@@ -78,8 +78,7 @@ class TensorflowCheckpoint(Checkpoint):
         with temporary_directory() as folder:
             path = folder / KERAS_FILE
             try:
-                with keras_files.metrics_left_out(model):
-                    model.save(str(path))
+                keras_files.save_model(model, path)
             except (NotImplementedError, ValueError) as error:
                 raise CheckpointError(
                     f"Keras cannot save the model {type(model).__name__}: {' '.join(str(error).split())}. Save its "

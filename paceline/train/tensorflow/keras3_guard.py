@@ -76,7 +76,7 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _advice(method: str) -> str:
     if find_spec("tf_keras") is not None:
-        use_tf_keras = "set TF_USE_LEGACY_KERAS=1, and `tf.keras` is tf_keras, which can"
+        use_tf_keras = "build it with `tf.keras` under TF_USE_LEGACY_KERAS=1, which is tf_keras and can"
     else:
         use_tf_keras = "pip install --no-deps tf_keras, which can and is then used as `tf.keras`"
     return (

@@ -55,8 +55,16 @@ def find_model(folder: Path) -> Path | None:
     return next((each for each in (folder / SAVED_MODEL, folder) if (each / _SAVED_MODEL_MARK).is_file()), None)
 
 
+def save_model(model: Any, path: Path) -> None:
+    """A .keras file of the whole model."""
+    # Outside of the thread that imported it, tf_keras would write HDF5 into a file of that name.
+    options = {"save_format": "keras_v3"} if keras_of(model).__name__ == "tf_keras" else {}
+    with _metrics_left_out(model):
+        model.save(str(path), **options)
+
+
 @contextmanager
-def metrics_left_out(model: Any) -> Iterator[None]:
+def _metrics_left_out(model: Any) -> Iterator[None]:
     """Save a model without the running values of its metrics: to read them, workers would have to exchange values."""
     own = vars(model)
     metrics = {name: own[name] for name in ("compiled_loss", "compiled_metrics") if name in own}
@@ -75,9 +83,7 @@ def load_model(path: Path, custom_objects: Mapping[str, Any] | None, compiled: b
         return tf.saved_model.load(str(path))
     keras = _writer(path)
     with _failures_told(path, _WHOLE_MODEL_ADVICE), _safe_mode(keras, safe_mode):
-        return keras.models.load_model(
-            str(path), custom_objects=custom_objects, compile=compiled, **_safe_mode_argument(keras, path, safe_mode)
-        )
+        return keras.models.load_model(str(path), custom_objects=custom_objects, compile=compiled, safe_mode=safe_mode)
 
 
 def load_weights(path: Path, model: Any) -> None:
@@ -142,10 +148,6 @@ def _safe_mode(keras: Any, safe_mode: bool) -> Any:
     from tf_keras.src.saving.serialization_lib import SafeModeScope
 
     return SafeModeScope(safe_mode)
-
-
-def _safe_mode_argument(keras: Any, path: Path, safe_mode: bool) -> dict[str, bool]:
-    return {"safe_mode": safe_mode} if keras.__name__ == "keras" or path.suffix == ".keras" else {}
 
 
 @contextmanager

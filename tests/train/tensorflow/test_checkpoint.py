@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,15 @@ def test_a_model_comes_back_from_every_form_with_its_optimizer(name: str, tmp_pa
         assert_same(other.to_dict()["model"], model_then)
         assert isinstance(other.get_preprocessor(), StandardScaler)
     assert predictor_for(directory) is TensorflowPredictor
+
+
+@BOTH
+def test_a_model_is_saved_in_any_thread(name: str) -> None:
+    model = build(name)
+    model.fit(ROWS, np.ones(2), verbose=0)
+    with ThreadPoolExecutor() as pool:
+        checkpoint = pool.submit(TensorflowCheckpoint.from_model, model).result()
+        assert_same(pool.submit(checkpoint.get_model).result(), model)
 
 
 @BOTH
