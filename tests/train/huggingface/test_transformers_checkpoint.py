@@ -25,11 +25,6 @@ def saved(tmp_path: Path) -> TransformersCheckpoint:
     return TransformersCheckpoint.from_model(language_model(), tokenizer(), path=tmp_path / "saved")
 
 
-@pytest.fixture(autouse=True)
-def as_pipelines_leave_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-
-
 def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     theirs = other.state_dict()
     return all(torch.equal(value, theirs[name]) for name, value in one.state_dict().items())

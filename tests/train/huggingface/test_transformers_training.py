@@ -126,8 +126,7 @@ def test_checkpoints_are_complete_and_leave_no_copies(trained: Result) -> None:
     assert trained.checkpoint.get_training_arguments().learning_rate == 1e-2
 
 
-def test_predictions_come_from_the_checkpoint(trained: Result, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # a pipeline sets it, and leaves it so
+def test_predictions_come_from_the_checkpoint(trained: Result) -> None:
     words = paceline.data.from_items([{"text": "the cat"}, {"text": "my horse"}, {"text": "a dog"}])
     predictor = BatchPredictor(trained.checkpoint, TransformersPredictor, task="text-generation")
     answers = predictor.predict(words, max_new_tokens=3, do_sample=False).take_all()

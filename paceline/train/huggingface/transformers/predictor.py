@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from paceline.air.errors import ConfigError, DataError
@@ -115,12 +117,24 @@ class TransformersPredictor(Predictor):
             inputs = chosen.iloc[:, 0].tolist()
         else:
             inputs = chosen.to_dict("records")
-        answers = [_single(answer) for answer in self.pipeline(inputs, **kwargs)]
+        with _variable_as_before("TOKENIZERS_PARALLELISM"):
+            answers = [_single(answer) for answer in self.pipeline(inputs, **kwargs)]
         if len(answers) != len(data):
             raise DataError(f"The pipeline gave {len(answers)} answers to {len(data)} rows.")
         if answers and all(isinstance(answer, Mapping) for answer in answers):
             return pd.DataFrame(answers, index=data.index).rename(columns=str)
         return pd.DataFrame({PREDICTIONS: pd.Series(answers, index=data.index, dtype=object)})
+
+
+@contextmanager
+def _variable_as_before(name: str) -> Iterator[None]:
+    """A pipeline turns the threads of tokenizers off in this variable, and would leave it so for the whole process."""
+    before = os.environ.get(name)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
 
 
 def _chosen(data: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
