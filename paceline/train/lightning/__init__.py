@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 if find_spec("lightning") is None and find_spec("pytorch_lightning") is None:
     raise ImportError("paceline.train.lightning needs Lightning: pip install 'paceline[lightning]'", name="lightning")
+if find_spec("torch") is None:
+    raise ImportError("paceline.train.lightning needs PyTorch: pip install 'paceline[lightning]'", name="torch")
 
 from paceline.train.lightning.builder import LightningConfigBuilder
 from paceline.train.lightning.checkpoint import LightningCheckpoint

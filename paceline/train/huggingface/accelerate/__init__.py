@@ -8,7 +8,6 @@ if find_spec("accelerate") is None or find_spec("torch") is None:
         f"paceline.train.huggingface.accelerate needs {_missing}: pip install 'paceline[huggingface]'", name=_missing
     )
 
-from paceline.train.huggingface.accelerate.config import AccelerateConfig
 from paceline.train.huggingface.accelerate.trainer import AccelerateTrainer
 
-__all__ = ["AccelerateConfig", "AccelerateTrainer"]
+__all__ = ["AccelerateTrainer"]
