@@ -95,7 +95,7 @@ def __getattr__(name: str) -> Any:
     elif name in _NOT_YET:
         raise AttributeError(
             f"{__name__}.{name} is not in this version; what there is: paceline.train.torch, .tensorflow, .horovod, "
-            ".huggingface, .lightning, .xgboost, .lightgbm and .sklearn, and DataParallelTrainer for any other framework."
+            ".huggingface, .lightning, .xgboost, .lightgbm and .sklearn; DataParallelTrainer for any other framework."
         )
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

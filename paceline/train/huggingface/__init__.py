@@ -25,7 +25,7 @@ _PLACES = {
     "TransformersPredictor": ("transformers", "TransformersPredictor"),
     "TransformersTrainer": ("transformers", "TransformersTrainer"),
 }
-"""Public name: the package of this folder that has it, and what it is called there (HuggingFace... is the older name)."""
+"""Public name: the package of this folder that has it, and its name there (HuggingFace... is the older name)."""
 _PACKAGES = ("accelerate", "transformers")
 
 __all__ = [*_PLACES]
