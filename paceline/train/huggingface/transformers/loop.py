@@ -37,7 +37,8 @@ class TransformersLoop:
         train, evaluation = self._datasets()
         trainer = _checked_trainer(self.make_trainer(train, evaluation, **self.config), self.make_trainer)
         fit_into_run(trainer)
-        reporter = Reporter(train)
+        evaluated = trainer.eval_dataset
+        reporter = Reporter(train, len(evaluated) if isinstance(evaluated, dict) else 1)
         trainer.add_callback(reporter)
         with _quiet(trainer), _own_directory(trainer.args), _state_to_resume(trainer) as resumed:
             trainer.train(resume_from_checkpoint=resumed)

@@ -29,7 +29,9 @@ class Reporter(TrainerCallback):
     so that there is a checkpoint of it; `stopped` is then what is to be raised.
     """
 
-    def __init__(self, rows: WorkerRows | None) -> None:
+    def __init__(self, rows: WorkerRows | None, evaluation_sets: int = 1) -> None:
+        self._evaluation_sets = evaluation_sets
+        self._evaluated = 0
         self.stopped: StopTraining | None = None
         self._rows = rows
         self._row: dict[str, Any] = {}
@@ -57,6 +59,7 @@ class Reporter(TrainerCallback):
         self._report_when_complete(control)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._evaluated += 1
         self._report_when_complete(control)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -84,7 +87,9 @@ class Reporter(TrainerCallback):
 
     def _report_when_complete(self, control: TrainerControl) -> None:
         """Not before the rest of this step is there, too."""
-        if control.should_evaluate or control.should_save or not self._row or self.stopped is not None:
+        if control.should_evaluate or self._evaluated % self._evaluation_sets or control.should_save:
+            return
+        if not self._row or self.stopped is not None:
             return
         if control.should_training_stop:
             self._position = None if self._rows is None else self._rows.shard.state_dict()

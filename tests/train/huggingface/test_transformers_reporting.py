@@ -1,0 +1,99 @@
+"""What becomes one report of what a transformers.Trainer logs, evaluates and saves at a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch._dynamo  # noqa: F401  # sets variables when it is imported, which no test shall be blamed for
+from transformers import TrainerControl, TrainerState
+
+from paceline.air import session
+from paceline.air.errors import StopTraining
+from paceline.train.huggingface.transformers.reporting import Reporter
+
+
+class Rows:
+    """Stands in for the session of a worker: keeps what is reported."""
+
+    def __init__(self) -> None:
+        self.reported: list[tuple[dict[str, Any], bool]] = []
+        self.stops = False
+
+    def report(self, metrics: dict[str, Any], checkpoint: Any = None, reduce: Any = None) -> None:
+        self.reported.append((dict(metrics), checkpoint is not None))
+        if self.stops:
+            raise StopTraining("stop")
+
+
+@pytest.fixture
+def rows() -> Iterator[Rows]:
+    kept: Any = Rows()
+    session.install(kept)
+    yield kept
+    session.install(None)
+
+
+def arguments(folder: Path) -> Any:
+    return SimpleNamespace(
+        output_dir=str(folder), world_size=1, process_index=0, save_only_model=False, logging_strategy="steps"
+    )
+
+
+def state(step: int) -> TrainerState:
+    return TrainerState(global_step=step, epoch=step / 10, max_steps=10)
+
+
+def test_several_evaluation_sets_are_one_row(rows: Rows, tmp_path: Path) -> None:
+    reporter, control, args = (
+        Reporter(None, evaluation_sets=2),
+        TrainerControl(should_evaluate=True),
+        arguments(tmp_path),
+    )
+    reporter.on_log(args, state(1), control, logs={"loss": 2.0})
+    for name in ("first", "second"):
+        reporter.on_log(args, state(1), control, logs={f"eval_{name}_loss": 1.0})
+        control.should_evaluate = False  # as the trainer does before it tells its callbacks
+        reporter.on_evaluate(args, state(1), control)
+    assert rows.reported == [({"loss": 2.0, "eval_first_loss": 1.0, "eval_second_loss": 1.0, "step": 1}, False)]
+
+
+def test_a_checkpoint_goes_with_its_step_and_leaves_no_copy(rows: Rows, tmp_path: Path) -> None:
+    reporter, control, args = Reporter(None), TrainerControl(should_save=True), arguments(tmp_path)
+    reporter.on_log(args, state(1), control, logs={"loss": 2.0})
+    assert rows.reported == []
+    control.should_save = False
+    reporter.on_save(args, state(1), control)
+    assert rows.reported == [({"loss": 2.0, "step": 1}, True)]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_that_is_ended_early_has_one_last_row_with_a_checkpoint(rows: Rows, tmp_path: Path) -> None:
+    """As by EarlyStoppingCallback, at a step that would not have been saved."""
+    reporter, control, args = Reporter(None), TrainerControl(should_evaluate=True), arguments(tmp_path)
+    reporter.on_train_begin(args, state(0), control)
+    reporter.on_log(args, state(4), control, logs={"loss": 2.0})
+    control.should_evaluate, control.should_training_stop = False, True
+    reporter.on_evaluate(args, state(4), control)
+    reporter.on_epoch_end(args, state(4), control)
+    assert control.should_save
+    control.should_save = False
+    reporter.on_save(args, state(4), control)
+    reporter.on_log(args, state(4), control, logs={"train_runtime": 1.0})
+    reporter.on_train_end(args, state(4), control)
+    assert rows.reported == [({"loss": 2.0, "step": 4, "train_runtime": 1.0}, True)]
+
+
+def test_a_stop_ends_the_training_by_its_own_way(rows: Rows, tmp_path: Path) -> None:
+    reporter, control, args = Reporter(None), TrainerControl(), arguments(tmp_path)
+    rows.stops = True
+    reporter.on_train_begin(args, state(0), control)
+    reporter.on_log(args, state(3), control, logs={"loss": 2.0})
+    assert control.should_training_stop
+    assert isinstance(reporter.stopped, StopTraining)
+    reporter.on_log(args, state(3), control, logs={"train_runtime": 1.0})
+    reporter.on_train_end(args, state(3), control)
+    assert len(rows.reported) == 1
