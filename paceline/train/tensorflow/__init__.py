@@ -7,7 +7,6 @@ if find_spec("tensorflow") is None:
         "paceline.train.tensorflow needs TensorFlow: pip install 'paceline[tensorflow]'", name="tensorflow"
     )
 
-from paceline.train.tensorflow.backend import TensorflowBackend
 from paceline.train.tensorflow.callback import ReportCheckpointCallback as ReportCallback
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
 from paceline.train.tensorflow.config import TensorflowConfig
@@ -20,7 +19,6 @@ RayTrainReportCallback = ReportCallback
 __all__ = [
     "RayTrainReportCallback",
     "ReportCallback",
-    "TensorflowBackend",
     "TensorflowCheckpoint",
     "TensorflowConfig",
     "TensorflowPredictor",

@@ -17,12 +17,12 @@ from paceline.air.integrations.keras import ReportCheckpointCallback
 from paceline.data.preprocessors import StandardScaler
 from paceline.train.batch_predictor import BatchPredictor
 from paceline.train.tensorflow import (
-    TensorflowBackend,
     TensorflowCheckpoint,
     TensorflowConfig,
     TensorflowTrainer,
     prepare_dataset_shard,
 )
+from paceline.train.tensorflow.backend import TensorflowBackend
 from paceline.tune import Tuner, grid_search
 
 TWO_WORKERS = ScalingConfig(num_workers=2)
