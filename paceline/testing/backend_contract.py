@@ -37,7 +37,7 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -51,6 +51,7 @@ from paceline.train.base_trainer import BaseTrainer
 
 ENDLESS = 100_000
 """Epochs of a training that somebody stops."""
+_KINDS = {"raise": "exception", "signal": "signal"}
 START_S = 90.0
 """A guard against hanging; a framework may take its time to start."""
 
@@ -117,6 +118,12 @@ class Experiment:
 class ShortBackendContract:
     """Subclasses supply `sum_over_ranks` and `make_trainer`."""
 
+    mishaps: ClassVar[tuple[Action, ...]] = (
+        Action("raise", 2, 1, "the culprit"),
+        Action("signal", 3, 1, signal.SIGKILL),
+    )
+    """What happens to rank 1, once in each attempt; every one of them costs a start."""
+
     @staticmethod
     def sum_over_ranks(number: float) -> float:
         """Called in the workers, on all of them: the sum of every rank's number, through the framework."""
@@ -131,12 +138,11 @@ class ShortBackendContract:
         return Experiment(self, tmp_path)
 
     def test_what_fails_is_named_and_training_goes_on_from_the_checkpoint(self, experiment: Experiment) -> None:
-        """Rank 1 raises, then it is killed, each time with rank 0 inside a collective; the third attempt is through."""
-        result = experiment.succeed(
-            Action("raise", 2, 1, "the culprit"), Action("signal", 3, 1, signal.SIGKILL), epochs=5
-        )
-        assert experiment.causes(result) == [(1, "exception"), (1, "signal")]
-        assert [experiment.done_at_start(rank) for rank in (0, 1)] == [[0, 1, 2]] * 2
+        """Each time with rank 0 inside a collective; the last attempt is through."""
+        result = experiment.succeed(*self.mishaps, epochs=5)
+        assert experiment.causes(result) == [(mishap.rank, _KINDS[mishap.do]) for mishap in self.mishaps]
+        done = [0, *(mishap.iteration - 1 for mishap in self.mishaps)]
+        assert [experiment.done_at_start(rank) for rank in (0, 1)] == [done, done]
         experiment.check_ranks_agree(2)
         assert _falls(result)
 

@@ -82,6 +82,7 @@ class TestTensorflow(TestTensorflowInShort, BackendContract):
 
 class TestHorovodTensorflowInShort(ShortBackendContract):
     sum_over_ranks = staticmethod(trainings.horovod_tensorflow_sum)
+    mishaps = ShortBackendContract.mishaps[1:]
 
     def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
         from paceline.train.horovod import HorovodTrainer
@@ -92,3 +93,5 @@ class TestHorovodTensorflowInShort(ShortBackendContract):
 @pytest.mark.faults
 class TestHorovodTensorflow(TestHorovodTensorflowInShort, BackendContract):
     """The rest of it, as with TensorFlow."""
+
+    mishaps = ShortBackendContract.mishaps
