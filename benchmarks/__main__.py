@@ -41,6 +41,7 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "reports": reports.rate,
     "ddp": throughput.ddp,
     "frameworks": frameworks.launchers,
+    "framework-causes": frameworks.causes,
     "checkpoint": checkpoints.blocked,
     "restart": deaths.restart,
     "driver-kill": deaths.driver_kill,

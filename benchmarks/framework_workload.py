@@ -7,12 +7,13 @@ first of which warms up. A moment in which the machine does something else does 
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.workload import BATCH, LAYERS, mlp
+from benchmarks.workload import BATCH, LAYERS, mlp, place
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +23,12 @@ WINDOW = 20
 """Steps in a window."""
 WORDS, SENTENCE, SENTENCES = 128, 32, 8
 """Of the language model: vocabulary, tokens in a row, rows in a batch."""
+
+
+FAILING = "BENCH_FAILING"
+"""Set, it lets rank 1 fail in the middle of its peer's step."""
+LAST_STEP = WINDOW + 5
+RAISED_AT = "raised-at"
 
 
 class Windows:
@@ -35,11 +42,20 @@ class Windows:
         if self._steps % WINDOW == 0:
             self._marks.append(time.perf_counter())
         self._steps += 1
+        if self._steps == LAST_STEP and FAILING in os.environ:
+            _fail_on_rank_1()
 
     def rate(self) -> float:
-        self._marks.append(time.perf_counter())
-        seconds = [after - before for before, after in itertools.pairwise(self._marks)]
+        seconds = [after - before for before, after in itertools.pairwise([*self._marks, time.perf_counter()])]
         return WINDOW / statistics.median(seconds[1:])
+
+
+def _fail_on_rank_1() -> None:
+    from paceline.air import session
+
+    if session.get_world_rank() == 1:
+        (place() / RAISED_AT).write_text(str(time.monotonic()))  # one clock for all processes
+        raise ArithmeticError("rank 1 has had enough")
 
 
 def images(rows: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -74,6 +90,15 @@ def tensorflow(windows: int) -> float:
     told = tf.keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: clock.step())
     model.fit(batches, epochs=1, verbose=0, callbacks=[told])
     return clock.rate()
+
+
+def torch(windows: int) -> float:
+    """Plain DistributedDataParallel; the other rows of it are in throughput.py."""
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.optim import SGD
+
+    model = DistributedDataParallel(mlp())
+    return _torch_steps(model, SGD(model.parameters(), lr=0.01), lambda loss: loss.backward(), windows)
 
 
 def horovod(windows: int) -> float:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from benchmarks.framework_workload import FAILING
 from benchmarks.harness import OURS, PEERS, TORCHRUN, Bench, Outcome, alternate
 from benchmarks.table import Row, Target
 
@@ -45,6 +46,17 @@ def launchers(bench: Bench) -> Iterator[Row]:
     """All of them, one after the other."""
     for framework in ALL:
         yield from _rows(bench, framework)
+
+
+def causes(bench: Bench) -> Iterator[Row]:
+    """Rank 1 raises while rank 0 is inside a collective operation: until fit() raises with rank 1 as the cause."""
+    for name in ("torch", *(framework.name for framework in ALL)):
+        runs = [
+            bench.run(OURS / "framework_fit.py", name, str(WINDOWS), env={FAILING: "1"})
+            for _ in range(bench.repeats(5, 2))
+        ]
+        seconds = [float(run.data["seconds"]) for run in runs]
+        yield Row("-", f"{name}: rank 1 raises to fit() raises", "s", seconds, target=Target("worst", "most", 2.0))
 
 
 def _rows(bench: Bench, framework: Framework) -> Iterator[Row]:

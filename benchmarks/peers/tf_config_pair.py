@@ -24,7 +24,10 @@ def main(command: list[str]) -> int:
         own = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
         variables = {**os.environ, "TF_CONFIG": own, "TF_USE_LEGACY_KERAS": "1"}
         workers.append(subprocess.Popen([sys.executable, *command], env=variables))
-    return max(abs(worker.wait()) for worker in workers)
+    code = workers[0].wait()
+    if code != 0:
+        workers[1].kill()
+    return max(abs(code), abs(workers[1].wait()))
 
 
 if __name__ == "__main__":
