@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.errors import ConfigError
+from paceline.train.chosen_config import chosen_config
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.horovod.config import HorovodConfig, HorovodTorchConfig
 from paceline.train.horovod.flavour import uses_only_torch
@@ -52,8 +52,12 @@ class HorovodTrainer(DataParallelTrainer):
         resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
-        chosen = _chosen_config(
-            horovod_config=horovod_config, horovod_backend=horovod_backend, tensorflow_backend=tensorflow_backend
+        chosen = chosen_config(
+            "HorovodTrainer",
+            HorovodConfig,
+            horovod_config=horovod_config,
+            horovod_backend=horovod_backend,
+            tensorflow_backend=tensorflow_backend,
         )
         if type(chosen) is HorovodConfig and uses_only_torch(train_loop_per_worker, train_loop_config):
             chosen = HorovodTorchConfig(**vars(chosen))
@@ -74,15 +78,3 @@ class HorovodTrainer(DataParallelTrainer):
         spec = super().to_run_spec()
         function = HorovodFunction(self.train_loop_per_worker, self.train_loop_config, self._takes_config)
         return replace(spec, train=function)
-
-
-def _chosen_config(**spellings: object) -> HorovodConfig:
-    """All of them mean `horovod_config`; giving two leaves open which one is meant."""
-    given = {name: value for name, value in spellings.items() if value is not None}
-    if len(given) > 1:
-        raise ConfigError(f"HorovodTrainer got {' and '.join(given)}, which mean the same: give one of them.")
-    for name, value in given.items():
-        if not isinstance(value, HorovodConfig):
-            raise ConfigError(f"HorovodTrainer({name}=...) takes a HorovodConfig, not {type(value).__name__}.")
-        return value
-    return HorovodConfig()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paceline.run.spec import TrainFunction
-from paceline.train.horovod import keras_support
+from paceline.train.horovod.keras_support import CORRECTIONS
 
 _FLAVOURS = ("horovod.torch", "horovod.tensorflow")
 _replaced: dict[str, str | None] = {}
@@ -22,7 +22,7 @@ _replaced: dict[str, str | None] = {}
 def enter(environment: Mapping[str, str | None]) -> None:
     """Set this rank's variables; None removes one that would lead elsewhere."""
     leave_horovod()
-    keras_support.install()
+    CORRECTIONS.install()
     for name, value in environment.items():
         _replaced.setdefault(name, os.environ.get(name))
         _set(name, value)
@@ -34,7 +34,7 @@ def leave() -> None:
     for name, value in _replaced.items():
         _set(name, value)
     _replaced.clear()
-    keras_support.remove()
+    CORRECTIONS.remove()
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,13 @@ custom loops work. So it is the methods that are guarded, at the moment Keras 3 
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 from paceline.air.errors import ConfigError
+from paceline.train.after_import import AfterImport
 
 DEFINING_MODULE = "keras.src.backend.tensorflow.trainer"
 GUARDED_METHODS = ("fit", "evaluate", "train_on_batch", "test_on_batch")
@@ -24,42 +22,14 @@ GUARDED_METHODS = ("fit", "evaluate", "train_on_batch", "test_on_batch")
 
 def install() -> None:
     """Guard the methods once Keras 3 is imported in this process."""
-    if DEFINING_MODULE in sys.modules:
-        guard(sys.modules[DEFINING_MODULE])
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    _GUARD.install()
 
 
-def guard(module: ModuleType) -> None:
+def _guard(module: ModuleType) -> None:
     """Put the check in front of the methods that do not work."""
     trainer: Any = module.TensorFlowTrainer
     for name in GUARDED_METHODS:
         setattr(trainer, name, _checked(getattr(trainer, name)))
-
-
-class _Finder(MetaPathFinder):
-    """Sees the one import that matters, and leaves finding the module to the others."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != DEFINING_MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _GuardingLoader(spec.loader)
-        return spec
-
-
-class _GuardingLoader(Loader):
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        guard(module)
 
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,3 +54,6 @@ def _advice(method: str) -> str:
         f"{use_tf_keras}; or train in a loop of your own with strategy.run(); or use HorovodTrainer "
         "(paceline.train.horovod)."
     )
+
+
+_GUARD = AfterImport({DEFINING_MODULE: _guard})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.errors import ConfigError
+from paceline.train.chosen_config import chosen_config
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.tensorflow.config import TensorflowConfig
 
@@ -48,10 +48,16 @@ class TensorflowTrainer(DataParallelTrainer):
         resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
+        chosen = chosen_config(
+            "TensorflowTrainer",
+            TensorflowConfig,
+            tensorflow_config=tensorflow_config,
+            tensorflow_backend=tensorflow_backend,
+        )
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,
-            backend_config=_chosen_config(tensorflow_config, tensorflow_backend),
+            backend_config=chosen,
             scaling_config=scaling_config,
             dataset_config=dataset_config,
             run_config=run_config,
@@ -60,18 +66,3 @@ class TensorflowTrainer(DataParallelTrainer):
             resume_from_checkpoint=resume_from_checkpoint,
             metadata=metadata,
         )
-
-
-def _chosen_config(tensorflow_config: object, tensorflow_backend: object) -> TensorflowConfig:
-    """`tensorflow_backend` is another spelling of `tensorflow_config`; giving both leaves open which one is meant."""
-    if tensorflow_config is not None and tensorflow_backend is not None:
-        raise ConfigError(
-            "TensorflowTrainer got tensorflow_config and tensorflow_backend, which mean the same: give one of them."
-        )
-    chosen = tensorflow_config if tensorflow_config is not None else tensorflow_backend
-    if chosen is None:
-        return TensorflowConfig()
-    if not isinstance(chosen, TensorflowConfig):
-        name = "tensorflow_config" if tensorflow_config is not None else "tensorflow_backend"
-        raise ConfigError(f"TensorflowTrainer({name}=...) takes a TensorflowConfig, not {type(chosen).__name__}.")
-    return chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.errors import ConfigError
+from paceline.train.chosen_config import chosen_config
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.torch.config import TorchConfig
 
@@ -44,10 +44,11 @@ class TorchTrainer(DataParallelTrainer):
         resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
+        chosen = chosen_config("TorchTrainer", TorchConfig, torch_config=torch_config, torch_backend=torch_backend)
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,
-            backend_config=_chosen_config(torch_config, torch_backend),
+            backend_config=chosen,
             scaling_config=scaling_config,
             dataset_config=dataset_config,
             run_config=run_config,
@@ -56,16 +57,3 @@ class TorchTrainer(DataParallelTrainer):
             resume_from_checkpoint=resume_from_checkpoint,
             metadata=metadata,
         )
-
-
-def _chosen_config(torch_config: object, torch_backend: object) -> TorchConfig:
-    """`torch_backend` is another spelling of `torch_config`; giving both leaves open which one is meant."""
-    if torch_config is not None and torch_backend is not None:
-        raise ConfigError("TorchTrainer got torch_config and torch_backend, which mean the same: give one of them.")
-    chosen = torch_config if torch_config is not None else torch_backend
-    if chosen is None:
-        return TorchConfig()
-    if not isinstance(chosen, TorchConfig):
-        name = "torch_config" if torch_config is not None else "torch_backend"
-        raise ConfigError(f"TorchTrainer({name}=...) takes a TorchConfig, not {type(chosen).__name__}.")
-    return chosen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -82,15 +81,6 @@ def test_losses_fall_and_ranks_agree(trained: Result, way: str) -> None:
 def test_an_optimizer_of_keras_3_is_refused(trained: Result) -> None:
     assert trained.metrics["refused"].startswith("Horovod would not average the gradients of this SGD")
     assert "pip install --no-deps tf_keras" in trained.metrics["refused"]
-
-
-def test_corrections_are_installed_once_and_taken_away() -> None:
-    before = list(sys.meta_path)
-    keras_support.install()
-    keras_support.install()
-    assert len(sys.meta_path) == len(before) + 1
-    keras_support.remove()
-    assert sys.meta_path == before
 
 
 def test_an_optimizer_of_keras_2_is_passed_on() -> None:
