@@ -13,7 +13,8 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from paceline.air import session
 from paceline.air.errors import ConfigError, EngineError
@@ -73,6 +74,18 @@ class InlineGroup(ChannelGroup):
     def stacks(self, timeout: float = 1.0) -> dict[int, str]:
         frame = sys._current_frames().get(self._thread.ident or -1)
         return {} if frame is None else {self._members[0].rank: "".join(traceback.format_stack(frame))}
+
+    def execute(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        ranks: Sequence[int] | None = None,
+        timeout: float = 60.0,
+    ) -> list[Any]:
+        if self._members[0].failure is not None:
+            # Its thread is not listened to any more, but what it has left in this process can be put back from here.
+            return [fn(*args)]
+        return super().execute(fn, *args, ranks=ranks, timeout=timeout)
 
     def processes(self) -> dict[int, int]:
         """None: whoever ends the processes of a group must not end the driver."""

@@ -64,6 +64,9 @@ class Attempt:
         self._data_files = data_files
         self._backend: Backend = spec.backend_config.backend_cls()
         self._group: WorkerGroup | None = None
+        self._is_set_up = False
+        """The backend has begun to change the workers, and has not put it back."""
+        self._is_at_work = False
         self.settled_at = float("inf")
         """When the ranks have had time to say what they saw of a failure."""
 
@@ -81,8 +84,10 @@ class Attempt:
             self.pids = group.processes()
             process_registry.record(self._run_dir.processes, self.number, self.pids)
             config = self._spec.backend_config
+            self._is_set_up = True
             self._backend.on_start(group, config)
             self._backend.on_training_start(group, config)
+            self._is_at_work = True
             group.start(task, [encode(self._for_rank(setup, place)) for place in group.placement.workers])
             self._hand_over_files(group)
         except BaseException:
@@ -196,19 +201,27 @@ class Attempt:
     def finish(self) -> list[str]:
         """End workers whose tasks have all returned; gives warnings."""
         assert self._group is not None
-        warnings = []
+        return [*self._shut_down_backend(self._group), *self.stop(grace=5.0)]
+
+    def _shut_down_backend(self, group: WorkerGroup) -> list[str]:
+        self._is_set_up = False
         try:
-            self._backend.on_shutdown(self._group, self._spec.backend_config)
-        except Exception as error:  # best effort: the training itself is over and well
-            warnings.append(f"the backend did not shut down cleanly: {error}")
-        return [*warnings, *self.stop(grace=5.0)]
+            self._backend.on_shutdown(group, self._spec.backend_config)
+        except Exception as error:  # best effort: the training itself is over
+            return [f"the backend did not shut down cleanly: {error}"]
+        return []
 
     def stop(self, grace: float = 0.0) -> list[str]:
         """End every worker and everything it started."""
         if self._group is None:
             return []
         try:
-            return self._group.shutdown(grace)
+            warnings = []
+            is_idle = not (self._is_at_work and self.running)
+            if self._is_set_up and is_idle and not self._group.processes():
+                # A worker in this very process: what was changed for it does not go away with it.
+                warnings = self._shut_down_backend(self._group)
+            return [*warnings, *self._group.shutdown(grace)]
         except BaseException:  # interrupted while workers were given time to end
             self._group.shutdown(0.0)
             raise

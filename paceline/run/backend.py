@@ -35,7 +35,10 @@ class Backend:
         """The workers are connected; their sessions and the train function start next."""
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """The train function ended on every rank; the workers go away next."""
+        """The train function ended on every rank; the workers go away next.
+
+        Failed ones go away without, unless the worker shares the driver's process.
+        """
 
     def on_end(self) -> None:
         """The workers are gone, however the attempt ended: give back what the driver itself holds for them."""
