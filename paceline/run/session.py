@@ -170,6 +170,11 @@ class Session:
         return self._index - self._setup.start_index
 
     @property
+    def keeps_all_ranks(self) -> bool:
+        """The files of all ranks' checkpoints are kept; otherwise those of rank 0."""
+        return self._setup.keep_all_ranks
+
+    @property
     def rows_before(self) -> int:
         """How many rows this run has kept from attempts before this one."""
         return self._setup.start_index

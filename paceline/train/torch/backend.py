@@ -103,6 +103,8 @@ def _environments(placement: Placement, gpus: list[WorkerGpus | None], port: int
             "LOCAL_WORLD_SIZE": str(local_sizes[place.node_rank]),
             "NODE_RANK": str(place.node_rank),
             "ACCELERATE_TORCH_DEVICE": f"cuda:{own.own[0]}" if own else "cpu",
+            # Without it Accelerate takes a worker without a GPU for a process on its own, which trains alone.
+            "ACCELERATE_USE_CPU": str(own is None).lower(),
         }
         if own:
             environment[VISIBLE] = own.visible

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.air.errors import ConfigError
-from paceline.train.huggingface.accelerate import worker
+from paceline.train.huggingface import worker
 from paceline.train.huggingface.accelerate.launch import launch_variables, variables_or_problem
 from paceline.train.huggingface.accelerate.topology import for_run
 

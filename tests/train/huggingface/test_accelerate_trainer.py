@@ -236,6 +236,9 @@ def test_one_worker_in_this_process_leaves_no_trace(no_default_file: Path) -> No
     before, threads = dict(os.environ), torch.get_num_threads()
     with pytest.raises(TrainingFailedError, match="RuntimeError: bf16"):
         fit(fail, num_workers=1, engine="inline")
+    assert dict(os.environ) == before
+    assert not torch.distributed.is_initialized()
+    assert (AcceleratorState._shared_state, PartialState._shared_state) == ({}, {})
     for _ in range(2):
         result = fit(train_func, num_workers=1, engine="inline")
         assert result.metrics is not None

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 import paceline.data
 from paceline.air.errors import ConfigError, DataError
+from paceline.data.ingest.prepare import prepared
 from paceline.data.iterator import DataIterator
 from paceline.train.huggingface.transformers import prepare_trainer
 from paceline.train.huggingface.transformers.datasets import EvaluationRows, ReadyEvaluation, WorkerRows
@@ -56,7 +57,7 @@ def test_training_reads_no_batch_ahead() -> None:
     again.load_state_dict(source.state_dict())
     rest = WorkerRows(again)
     rest.batch_size = 4
-    rest.skip(1)
+    assert rest.go_to(0, 1, per_epoch=3)
     resumed = training_loader(DataLoader(rest, batch_size=4, collate_fn=numbers), rest, drop_last=False)
     assert list(resumed) == [{}, [4, 5, 6, 7], [8, 9]]
     assert list(resumed) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -65,10 +66,53 @@ def test_training_reads_no_batch_ahead() -> None:
 
 
 def test_rows_before_an_unknown_position_are_passed_over() -> None:
+    """As with the files of a training that was not one of the run."""
     rows = WorkerRows(shard(10))
-    rows.skip(1)
+    assert rows.go_to(2, 1, per_epoch=3)
     loader = training_loader(DataLoader(rows, batch_size=4, collate_fn=numbers), rows, drop_last=False)
     assert list(loader) == [{}, [4, 5, 6, 7], [8, 9]]
+    assert rows.shard.epoch == 3
+
+
+def rows_at(epoch: int, handed_out: list[int] | None, batch_size: int, of: DataIterator | None = None) -> WorkerRows:
+    """A worker's rows with a position in them, as a checkpoint has it."""
+    worker = of or shard(10)
+    legs = [] if handed_out is None else [[len(handed_out), handed_out, 0, 0, True]]
+    worker.load_state_dict({**worker.state_dict(), "epoch": epoch, "legs": legs, "workers": worker.workers})
+    rows = WorkerRows(worker)
+    rows.batch_size = batch_size
+    return rows
+
+
+def test_a_whole_epoch_without_its_last_short_batch_is_followed_by_the_next() -> None:
+    """With drop_last the rest of the rows is never handed out, and must not be taken for an epoch of its own."""
+    rows = rows_at(1, [8], batch_size=4)
+    assert rows.go_to(2, 0, per_epoch=2)
+    loader = training_loader(DataLoader(rows, batch_size=4, collate_fn=numbers), rows, drop_last=True)
+    assert rows.shard.epoch == 2
+    assert list(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_steps_of_another_size_are_not_taken_for_the_position() -> None:
+    assert rows_at(1, None, batch_size=4).go_to(1, 0, per_epoch=3)
+    assert not rows_at(1, None, batch_size=2).go_to(0, 3, per_epoch=5)  # step 3, with 3 or with 5 steps per epoch
+    assert not rows_at(1, [4], batch_size=2).go_to(0, 4, per_epoch=5)
+    assert not rows_at(0, [4], batch_size=8).go_to(0, 1, per_epoch=2)  # half of a batch
+    assert rows_at(0, [8], batch_size=4).go_to(0, 2, per_epoch=3)
+    dataset = prepared("dataset", paceline.data.from_items([{"number": 0}] * 12), split=True, uneven="equal")
+    of_two = DataIterator(dataset, 0, 2)
+    assert rows_at(0, [4, 4], 4, of_two).go_to(0, 1, per_epoch=2)
+    of_one = DataIterator(dataset, 0, 1)
+    of_one.load_state_dict([{**of_two.state_dict(), "rank": rank} for rank in range(2)])
+    rest = WorkerRows(of_one)
+    rest.batch_size = 4
+    assert not rest.go_to(0, 1, per_epoch=3)
+
+
+def test_a_training_from_the_start_reads_a_whole_pass() -> None:
+    rows = rows_at(1, [4], batch_size=4)
+    rows.begin_pass()
+    assert numbers(list(rows)) == list(range(10))
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,6 @@ def train_func(config: dict[str, Any]) -> None:
         logging_steps=1,
         save_steps=3,
         eval_strategy="steps",
-        use_cpu=True,
         disable_tqdm=True,
     )
     trainer = transformers.Trainer(

@@ -39,12 +39,17 @@ def rows() -> Iterator[Rows]:
 
 def arguments(folder: Path) -> Any:
     return SimpleNamespace(
-        output_dir=str(folder), world_size=1, process_index=0, save_only_model=False, logging_strategy="steps"
+        output_dir=str(folder),
+        world_size=1,
+        process_index=0,
+        save_only_model=False,
+        logging_strategy="steps",
+        save_strategy="steps",
     )
 
 
 def state(step: int) -> TrainerState:
-    return TrainerState(global_step=step, epoch=step / 10, max_steps=10)
+    return TrainerState(global_step=step, epoch=step / 10, max_steps=10, num_train_epochs=1)
 
 
 def test_several_evaluation_sets_are_one_row(rows: Rows, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def small_trainer(train_dataset: Any, eval_dataset: Any, **config: Any) -> Any:
     arguments = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "learning_rate": 1e-2, **config}
     return transformers.Trainer(
         language_model(dropout=dropout),
-        transformers.TrainingArguments("out", use_cpu=True, **arguments),
+        transformers.TrainingArguments("out", **arguments),
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
         processing_class=tokenizer(),

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from paceline.air.errors import ConfigError
 from paceline.run.backend import BackendConfig
-from paceline.train.huggingface.accelerate import launch, worker
+from paceline.train.huggingface import worker
+from paceline.train.huggingface.accelerate import launch
 from paceline.train.huggingface.accelerate.config import AccelerateConfig
 from paceline.train.huggingface.accelerate.topology import for_run
 from paceline.train.torch.backend import TorchBackend
@@ -27,7 +28,7 @@ class AccelerateBackend(TorchBackend):
         "accelerate",
         "accelerate.commands.launch",
         "paceline.train.huggingface.accelerate.launch",
-        "paceline.train.huggingface.accelerate.worker",
+        "paceline.train.huggingface.worker",
         # Where it is installed, the first DataLoader that is prepared imports it: hundreds of modules.
         *(["datasets"] if find_spec("datasets") else []),
         # Accelerator.save_state()
@@ -36,12 +37,10 @@ class AccelerateBackend(TorchBackend):
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         assert isinstance(backend_config, AccelerateConfig)
-        placement = worker_group.placement
-        use_gpu = all(plan_gpus(placement))
-        # Without it Accelerator takes a worker without a GPU for a process on its own.
-        variables = {"ACCELERATE_USE_CPU": str(not use_gpu).lower()}
+        variables = {}
         if backend_config.settings:  # else variables that the user has set hold
-            variables |= _launch_variables(worker_group, backend_config, use_gpu)
+            use_gpu = all(plan_gpus(worker_group.placement))
+            variables = _launch_variables(worker_group, backend_config, use_gpu)
         worker_group.execute(worker.enter, variables)
         super().on_start(worker_group, backend_config)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError
-from paceline.train.huggingface.accelerate import worker
+from paceline.train.huggingface import worker
 from paceline.train.huggingface.accelerate.settings import ACCUMULATION, SECTIONS
 
 _NOT_ACCELERATES = frozenset(

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from paceline.train.huggingface import worker
 from paceline.train.torch.backend import TorchBackend
+
+if TYPE_CHECKING:
+    from paceline.engine.base import WorkerGroup
+    from paceline.run.backend import BackendConfig
+
+_LEAVE_TIMEOUT_S = 5.0
 
 
 class TransformersBackend(TorchBackend):
@@ -12,5 +19,14 @@ class TransformersBackend(TorchBackend):
 
     preload: ClassVar[tuple[str, ...]] = (
         *TorchBackend.preload,
+        "paceline.train.huggingface.worker",
         "paceline.train.huggingface.transformers.preloaded",
     )
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        worker_group.execute(worker.enter, {})
+        super().on_start(worker_group, backend_config)
+
+    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        super().on_shutdown(worker_group, backend_config)
+        worker_group.execute(worker.leave, timeout=_LEAVE_TIMEOUT_S)

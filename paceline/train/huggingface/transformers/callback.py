@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from paceline.air import session
+from paceline.run.session import Session
 from paceline.train.huggingface.transformers.checkpoint import FILES_FOLDER, TransformersCheckpoint
-from paceline.train.huggingface.transformers.saved_files import saved_checkpoint
+from paceline.train.huggingface.transformers.saved_files import check_that_all_is_kept, saved_checkpoint
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
@@ -29,11 +30,20 @@ class ReportCallback(TrainerCallback):
 
     CHECKPOINT_NAME = FILES_FOLDER
 
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        check_that_all_is_kept()
+
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         metrics: dict[str, Any] = {}
         for logged in state.log_history:
             metrics.update(logged)
         saved = saved_checkpoint(args, state)
+        active = session.current()
+        if isinstance(active, Session) and active.world_rank > 0 and not active.keeps_all_ranks:
+            session.report(
+                metrics, TransformersCheckpoint.from_directory(saved)
+            )  # counted only: rank 0's files are kept
+            return
         with TemporaryDirectory(prefix="report-", dir=saved.parent) as folder:
             shutil.copytree(saved, Path(folder, self.CHECKPOINT_NAME), copy_function=_link_or_copy)
             session.report(metrics, TransformersCheckpoint.from_directory(folder))

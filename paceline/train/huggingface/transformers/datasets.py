@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any
@@ -22,28 +22,65 @@ if TYPE_CHECKING:
     from paceline.data.iterator import DataIterator
 
 SKIPPED = object()
-"""Stands for a row of an epoch that is gone on with: handed out before the checkpoint was made."""
+"""Stands for a row of a resumed epoch that was handed out before the checkpoint was made."""
 
 _ROWS_READ_AT_ONCE = 64
 
 
-class Resumable(IterableDataset[Any]):
-    """Can be gone on with in the middle of a pass.
+class Resumable(IterableDataset[Any], ABC):
+    """A pass over it can be resumed in the middle.
 
     The trainer passes over the batches that it has trained on already; the shard of the run begins after
     them. So that both agree, the trainer is given something else to pass over.
     """
 
-    def __init__(self, shard: DataIterator | None) -> None:
+    def __init__(self, shard: DataIterator | None, batch_size: int) -> None:
         self.shard = shard
+        self.batch_size = batch_size
         self._to_skip = 0
         self._to_drop = 0
 
-    def skip(self, batches: int) -> None:
-        """The trainer will pass over so many batches of the next pass."""
-        self._to_skip = batches
-        stands_behind_them = self.shard is not None and bool(self.shard.state_dict()["legs"])
-        self._to_drop = 0 if stands_behind_them else batches
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Of a pass of this worker."""
+
+    def begin_pass(self, epoch: int | None = None) -> None:
+        """The trainer begins a whole pass; without a number, the one that the shard is at."""
+        if self.shard is None:
+            return
+        state = self.shard.state_dict()
+        if state["legs"] or epoch not in (None, state["epoch"]):
+            state.pop("later", None)
+            self.shard.load_state_dict({**state, "epoch": state["epoch"] if epoch is None else epoch, "legs": []})
+
+    def go_to(self, epoch: int, batches: int, per_epoch: int) -> bool:
+        """The trainer goes on in that epoch, after so many of its batches; False: the shard is at another place.
+
+        A shard that has not been read does not know of an earlier run: its batches are then read and dropped.
+        """
+        state = None if self.shard is None else self.shard.state_dict()
+        is_new = state is None or (state["epoch"] == 0 and not state["legs"])
+        if state is not None and not is_new and self._batches_before(state, per_epoch) != epoch * per_epoch + batches:
+            return False
+        if is_new or batches == 0:
+            self.begin_pass(epoch)
+        self._to_skip, self._to_drop = batches, batches if is_new else 0
+        return True
+
+    def _batches_before(self, state: Mapping[str, Any], per_epoch: int) -> int | None:
+        """How many batches of this size were handed out up to that position; None: it is not between two of them."""
+        assert self.shard is not None
+        before = int(state["epoch"]) * per_epoch
+        if not state["legs"]:
+            return before
+        workers, handed_out, *_ = state["legs"][0]
+        if len(state["legs"]) > 1 or workers != self.shard.workers:
+            return None
+        batches, rest = divmod(handed_out[self.shard.rank], self.batch_size)
+        if rest and handed_out[self.shard.rank] < self.rows:
+            return None
+        return int(before + batches + (rest > 0))
 
     def _take_skipped(self) -> tuple[int, int]:
         """How many batches to replace, and how many to read and drop because the shard does not know of them."""
@@ -61,11 +98,14 @@ class WorkerRows(Resumable):
     shard: DataIterator
 
     def __init__(self, shard: DataIterator) -> None:
-        super().__init__(shard)
-        self.batch_size = _ROWS_READ_AT_ONCE
-        """That of the loader, which sets it: what was read is then what was trained on. Checkpoints rely on that."""
+        # The loader sets its own: what was read is then what was trained on. Checkpoints rely on that.
+        super().__init__(shard, batch_size=_ROWS_READ_AT_ONCE)
 
     def __len__(self) -> int:
+        return self.rows
+
+    @property
+    def rows(self) -> int:
         return self.shard.count()
 
     def __iter__(self) -> Iterator[Any]:
@@ -127,14 +167,18 @@ class ReadyEvaluation(Evaluation):
 
 
 class ReadyBatches(Resumable):
-    """Batches that are complete: what `iter_torch_batches()` gives, or the like."""
+    """Batches that are complete: what `iter_torch_batches()` gives."""
 
-    def __init__(self, batches: BatchIterable[Any]) -> None:
-        super().__init__(shard_behind(batches))
+    def __init__(self, batches: BatchIterable[Any], batch_size: int) -> None:
+        super().__init__(shard_behind(batches), batch_size)
         self.batches = batches
 
     def __len__(self) -> int:
         return len(self.batches)
+
+    @property
+    def rows(self) -> int:
+        return self.batches._rows() or 0
 
     def __iter__(self) -> Iterator[Any]:
         refuse_loading_processes()

@@ -14,14 +14,20 @@ from accelerate.data_loader import DataLoaderStateMixin
 from accelerate.state import GradientState
 from torch.utils.data import DataLoader
 
-from paceline.train.huggingface.transformers.datasets import SKIPPED, Evaluation, ReadyBatches, WorkerRows
+from paceline.train.huggingface.transformers.datasets import SKIPPED, Evaluation, ReadyBatches, Resumable, WorkerRows
 
 if TYPE_CHECKING:
     import transformers
 
 
-def let_accelerate_keep(trainer: transformers.Trainer) -> None:
-    """Let the trainer's Accelerator take loaders over datasets of the run as they are meant; others as always."""
+def take_as_meant(trainer: transformers.Trainer) -> None:
+    """Let the trainer and its Accelerator take datasets of the run as they are meant; others as always."""
+    _keep_loaders(trainer)
+    _gather_as_said(trainer)
+    _count_rows_of_all(trainer)
+
+
+def _keep_loaders(trainer: transformers.Trainer) -> None:
     accelerator = trainer.accelerator
     usual: Callable[..., Any] = accelerator.prepare_data_loader
 
@@ -38,6 +44,29 @@ def let_accelerate_keep(trainer: transformers.Trainer) -> None:
         return usual(loader, *args, **kwargs)
 
     accelerator.prepare_data_loader = prepare_data_loader
+
+
+def _gather_as_said(trainer: transformers.Trainer) -> None:
+    """Seq2SeqTrainer gathers all that there is, and would count the rows that fill up the last round several times."""
+    usual: Callable[..., Any] = trainer.evaluation_loop
+
+    def evaluation_loop(loader: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(loader, EvaluationLoader) and trainer.gather_function == trainer.accelerator.gather:
+            trainer.gather_function = trainer.accelerator.gather_for_metrics
+        return usual(loader, *args, **kwargs)
+
+    trainer.evaluation_loop = evaluation_loop  # type: ignore[assignment,method-assign]
+
+
+def _count_rows_of_all(trainer: transformers.Trainer) -> None:
+    """len() of such a dataset is that of one worker, or counts batches: speeds would be too low."""
+    usual: Callable[..., int] = trainer.num_examples
+
+    def num_examples(loader: Any) -> int:
+        rows = getattr(loader, "dataset", None)
+        return rows.rows * trainer.args.world_size if isinstance(rows, Resumable) else usual(loader)
+
+    trainer.num_examples = num_examples  # type: ignore[assignment,method-assign]
 
 
 def training_loader(loader: DataLoader[Any], rows: WorkerRows, drop_last: bool) -> DataLoader[Any]:

@@ -33,9 +33,18 @@ class TransformersLoop:
     def __call__(self) -> None:
         from paceline.train.huggingface.transformers.prepare import fit_into_run
         from paceline.train.huggingface.transformers.reporting import Reporter
+        from paceline.train.huggingface.transformers.strategies import check_strategies
 
         train, evaluation = self._datasets()
         trainer = _checked_trainer(self.make_trainer(train, evaluation, **self.config), self.make_trainer)
+        if train is not None and trainer.train_dataset is not train:
+            raise ConfigError(
+                f"The trainer's train_dataset is a {type(trainer.train_dataset).__name__}, not the train_dataset that "
+                "the function was given. It would be dealt out from rank 0, and the rows of the other workers never be "
+                "read. Pass train_dataset as it is; change rows with map_batches() or filter() of the dataset, or in "
+                "data_collator. To train on data of your own, leave out datasets=."
+            )
+        check_strategies(trainer.args)
         fit_into_run(trainer)
         evaluated = trainer.eval_dataset
         reporter = Reporter(train, len(evaluated) if isinstance(evaluated, dict) else 1)
@@ -67,12 +76,14 @@ def _checked_trainer(made: Any, function: Callable[..., Any]) -> transformers.Tr
 
 @contextmanager
 def _quiet(trainer: transformers.Trainer) -> Iterator[None]:
-    """The run shows what is reported: bars and logs of the trainer would show it once more."""
+    """The run shows what is reported, and has loggers: bars and loggers of the trainer would tell it once more."""
     from transformers import PrinterCallback, ProgressCallback
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+    from transformers.trainer import DEFAULT_PROGRESS_CALLBACK  # another one in notebooks
     from transformers.utils import logging
 
-    trainer.remove_callback(PrinterCallback)
-    trainer.remove_callback(ProgressCallback)
+    for kind in (PrinterCallback, ProgressCallback, DEFAULT_PROGRESS_CALLBACK, *INTEGRATION_TO_CALLBACK.values()):
+        trainer.remove_callback(kind)
     had_bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:

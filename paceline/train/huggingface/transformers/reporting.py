@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,8 @@ from paceline.air import session as session_slot
 from paceline.air.errors import StopTraining
 from paceline.run.session import Session
 from paceline.train.huggingface.transformers.checkpoint import TransformersCheckpoint
-from paceline.train.huggingface.transformers.saved_files import saved_checkpoint
+from paceline.train.huggingface.transformers.saved_files import check_that_all_is_kept, saved_checkpoint
+from paceline.train.huggingface.transformers.strategies import check_rounded_steps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +33,8 @@ class Reporter(TrainerCallback):
 
     def __init__(self, rows: WorkerRows | None, evaluation_sets: int = 1) -> None:
         self._evaluation_sets = evaluation_sets
-        self._evaluated = 0
+        self._awaited = 0
+        """Evaluations of this step that have not ended."""
         self.stopped: StopTraining | None = None
         self._rows = rows
         self._row: dict[str, Any] = {}
@@ -39,10 +42,12 @@ class Reporter(TrainerCallback):
         self._saved_step: int | None = None
         self._reported: dict[str, Any] = {}
         self._position: dict[str, Any] | None = None
-        """In the dataset, when the last report was ready: the end of an unfinished pass would count as its end."""
+        """In the dataset, at the end of the last epoch. A pass that the trainer has left counts as finished later."""
         self._first_step = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        check_that_all_is_kept()
+        check_rounded_steps(args, state)
         self._first_step = self._saved_step = state.global_step
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -50,16 +55,21 @@ class Reporter(TrainerCallback):
             control.should_log = control.should_save = True
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        over = control.should_training_stop or state.global_step >= state.max_steps
-        if over and self._saved_step != state.global_step:
+        self._position = None if self._rows is None else self._rows.shard.state_dict()
+        is_last_epoch = math.ceil(state.epoch or 0) >= state.num_train_epochs  # with fewer rows than their number said
+        if is_last_epoch or state.global_step >= state.max_steps:
+            control.should_training_stop = True
+        if control.should_training_stop and self._saved_step != state.global_step:
             control.should_log = control.should_save = True
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if control.should_evaluate:
+            self._awaited = self._evaluation_sets
         self._row.update(kwargs["logs"], step=state.global_step)
         self._report_when_complete(control)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._evaluated += 1
+        self._awaited = max(0, self._awaited - 1)
         self._report_when_complete(control)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -80,19 +90,13 @@ class Reporter(TrainerCallback):
         if self._rows is not None and self._position is not None:
             self._rows.shard.load_state_dict(self._position)
         self._row = {**self._reported, **self._row}
-        speed = "train_samples_per_second"
-        if self._rows is not None and speed in self._row:
-            self._row[speed] *= args.world_size  # the trainer knows of the rows of one worker
         self._report(control)
 
     def _report_when_complete(self, control: TrainerControl) -> None:
         """Not before the rest of this step is there, too."""
-        if control.should_evaluate or self._evaluated % self._evaluation_sets or control.should_save:
+        if control.should_evaluate or self._awaited or control.should_save or control.should_training_stop:
             return
         if not self._row or self.stopped is not None:
-            return
-        if control.should_training_stop:
-            self._position = None if self._rows is None else self._rows.shard.state_dict()
             return
         self._report(control)
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.air import session
+from paceline.air.errors import ConfigError
+from paceline.run.session import Session
+
 if TYPE_CHECKING:
     import transformers
 
@@ -19,7 +23,29 @@ def saved_checkpoint(args: transformers.TrainingArguments, state: transformers.T
     folder.mkdir(parents=True, exist_ok=True)
     if args.world_size > 1 and not args.save_only_model:
         _collect_random_states(folder, args.process_index, args.world_size)
+    if args.world_size > 1:
+        import torch.distributed as dist
+
+        dist.barrier()  # an output_dir may be that of all ranks: nobody reads it while another one writes
     return folder
+
+
+def check_that_all_is_kept() -> None:
+    """Where each rank saves its own part of a model, the files of rank 0 alone are no checkpoint."""
+    from accelerate.state import AcceleratorState
+
+    active = session.current()
+    if not isinstance(active, Session) or active.world_size == 1 or active.keeps_all_ranks:
+        return
+    state = AcceleratorState()  # that of the trainer's Accelerator
+    fsdp = getattr(state, "fsdp_plugin", None)
+    by_fsdp = fsdp is not None and "FULL_STATE_DICT" not in str(fsdp.state_dict_type)
+    if by_fsdp or getattr(state, "deepspeed_plugin", None) is not None:
+        kind = "FSDP with a sharded state" if by_fsdp else "DeepSpeed"
+        raise ConfigError(
+            f"{kind}: every worker saves a part of the model and of the optimizer, and only the files of rank 0 would "
+            "be kept. Use RunConfig(checkpoint_config=CheckpointConfig(keep_all_ranks=True))."
+        )
 
 
 def _collect_random_states(folder: Path, rank: int, workers: int) -> None:

@@ -38,14 +38,26 @@ def check_strategies(args: transformers.TrainingArguments) -> None:
             )
     if _name(args.eval_strategy) == "steps" and args.eval_steps != args.logging_steps:
         raise ConfigError(
-            f"TrainingArguments(eval_steps={args.eval_steps:g}, logging_steps={args.logging_steps:g}): these must be "
-            f"equal, because both are reported together. Use logging_steps={args.eval_steps:g}."
+            f"TrainingArguments(eval_steps={args.eval_steps}, logging_steps={args.logging_steps}): these must be "
+            f"equal, because both are reported together. Use logging_steps={args.eval_steps}."
         )
     if _name(args.save_strategy) == "steps" and not _is_multiple(args.save_steps, args.logging_steps):
         raise ConfigError(
-            f"TrainingArguments(save_steps={args.save_steps:g}, logging_steps={args.logging_steps:g}): save_steps must "
+            f"TrainingArguments(save_steps={args.save_steps}, logging_steps={args.logging_steps}): save_steps must "
             "be a multiple of logging_steps, because a checkpoint goes with what is logged. Use "
-            f"save_steps={_next_multiple(args.save_steps, args.logging_steps):g}."
+            f"save_steps={_next_multiple(args.save_steps, args.logging_steps):.12g}."
+        )
+
+
+def check_rounded_steps(args: transformers.TrainingArguments, state: transformers.TrainerState) -> None:
+    """Shares of the training become numbers of steps once its length is known, each rounded up by itself."""
+    if _name(args.save_strategy) == "steps" and not _is_multiple(state.save_steps, state.logging_steps):
+        raise ConfigError(
+            f"TrainingArguments(save_steps={args.save_steps}, logging_steps={args.logging_steps}) are every "
+            f"{state.save_steps} and every {state.logging_steps} of {state.max_steps} steps: save_steps must be a "
+            "multiple of logging_steps, because a checkpoint goes with what is logged. Use "
+            f"save_steps={_next_multiple(state.save_steps, state.logging_steps)} and "
+            f"logging_steps={state.logging_steps}."
         )
 
 

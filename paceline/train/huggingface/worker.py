@@ -1,4 +1,7 @@
-"""What a worker does so that an Accelerator made in it finds the configuration, and to leave no trace of it."""
+"""What a worker does so that Accelerate begins anew in it, with the run's settings, and to leave no trace of that.
+
+A worker may share its process with the driver, and with runs before and after it.
+"""
 
 from __future__ import annotations
 
