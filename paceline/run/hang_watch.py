@@ -56,9 +56,7 @@ class HangWatch:
             limit = f"no progress within hang_timeout_s={self._timeout:g} s"
             return Stall(hung, f"{limit}: rank(s) {ranks} did not report {reports}", is_error=True)
         if warn:
-            ranks = ", ".join(map(str, warn))
-            text = f"Rank(s) {ranks} have not reported for 60 s while others wait for them {reports}"
-            return Stall(warn, text, is_error=False)
+            return Stall(warn, f"{_remark(warn, ended)} {reports}", is_error=False)
         return None
 
     def look(self, behind: list[int], running: list[int], excused: Collection[int] = ()) -> tuple[list[int], list[int]]:
@@ -88,6 +86,18 @@ class HangWatch:
             if warn:
                 self._next_warning = now + WARN_AFTER_S
         return warn, hung
+
+
+def _remark(late: Collection[int], ended: Collection[int]) -> str:
+    ranks = ", ".join(map(str, late))
+    if not ended:
+        return f"Rank(s) {ranks} have not reported for 60 s while others wait for them"
+    gone = ", ".join(map(str, sorted(ended)))
+    return (
+        f"Rank(s) {ranks} have not reported for 60 s, and rank(s) {gone} have returned from the train function. A rank "
+        "that waits for one of those in a collective operation waits for ever: let every rank take the same number of "
+        "steps. FailureConfig(hang_timeout_s=...) ends such a run"
+    )
 
 
 def stacks_text(stacks: Mapping[int, str], first: Sequence[int]) -> str:

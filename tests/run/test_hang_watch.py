@@ -76,3 +76,16 @@ def test_the_ranks_that_are_looked_for_come_first() -> None:
 
 def test_a_rank_whose_stack_could_not_be_had_is_left_out() -> None:
     assert stacks_text({0: "zero"}, first=[1]) == "-- rank 0 --\nzero"
+
+
+def test_a_rank_that_runs_on_after_another_has_returned_is_told_about_with_the_reason(clock: Clock) -> None:
+    watch = HangWatch(2, None)
+    told = []
+    for _ in range(int((WARN_AFTER_S + 2) / 0.5)):
+        clock.now += 0.5
+        told.append(watch.find([1], {0}, [3, 3]))
+    stall = next(each for each in told if each is not None)
+    assert stall.ranks == [1]
+    assert not stall.is_error
+    assert "rank(s) 0 have returned from the train function" in stall.text
+    assert "FailureConfig(hang_timeout_s=...)" in stall.text
