@@ -61,9 +61,9 @@ class TensorflowCheckpoint(Checkpoint):
     """A checkpoint that holds a Keras model.
 
     `from_model` writes Keras' own format (a .keras file): weights, optimizer, and what the model is made of. Such a
-    file, an HDF5 file or a SavedModel is loaded by the Keras that wrote it, tf_keras or Keras 3. Code inside of it
-    (Lambda layers) is refused unless you ask for it. A SavedModel is a program of TensorFlow: load one only if you
-    know where it comes from. The weights in a dict checkpoint are a pickle, and `get_model(model)` unpickles it.
+    file, an HDF5 file or a SavedModel is loaded by the Keras that wrote it, tf_keras or Keras 3. Code inside of a
+    file (Lambda layers, functions and classes of other modules) is refused unless you ask for it. A SavedModel is a
+    program of TensorFlow: load one only if you know where it comes from. The weights in a dict checkpoint are a pickle, and `get_model(model)` unpickles it.
     """
 
     @classmethod
@@ -77,13 +77,7 @@ class TensorflowCheckpoint(Checkpoint):
             raise ConfigError(f"from_model() takes a Keras model, not {type(model).__name__}.")
         with temporary_directory() as folder:
             path = folder / KERAS_FILE
-            try:
-                keras_files.save_model(model, path)
-            except (NotImplementedError, ValueError) as error:
-                raise CheckpointError(
-                    f"Keras cannot save the model {type(model).__name__}: {' '.join(str(error).split())}. Save its "
-                    "weights instead: TensorflowCheckpoint.from_dict({'model_weights': model.get_weights()})."
-                ) from error
+            keras_files.save_model(model, path)
             return cls._of(ModelFile(path.read_bytes(), KERAS_FILE), preprocessor)
 
     @classmethod
@@ -166,6 +160,12 @@ class TensorflowCheckpoint(Checkpoint):
 
     def _with_weights_of_dict(self, model: Any) -> Any:
         """For a checkpoint of the user's own making, with the list of weights in its dict."""
+        if model is None and self._weights_in_memory() is None:  # nothing is unpickled only to say what is missing
+            raise CheckpointError(
+                f"{self!r} holds no model: it has no .keras file, HDF5 file or SavedModel. If its dict has weights, "
+                "pass a function that builds the model, or the model: checkpoint.get_model(build_model). Save whole "
+                "models with TensorflowCheckpoint.from_model()."
+            )
         data = super().to_dict()
         weights: Any = next((data[key] for key in WEIGHTS_KEYS if key in data), None)
         if keras_files.keras_of(weights) is not None:  # a whole model, in this process

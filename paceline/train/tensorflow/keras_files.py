@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air.errors import CheckpointError, ConfigError
+from paceline.train.tensorflow.safe_config import refuse_code
 
 KERAS_FILE = "model.keras"
 H5_FILE = "model.h5"
@@ -25,6 +26,9 @@ _OWN_FILES = (KERAS_FILE, H5_FILE, H5_WEIGHTS_FILE)
 _SAVED_MODEL_MARK = "saved_model.pb"
 _KERAS_METADATA = "keras_metadata.pb"
 """In a SavedModel that `model.save` of tf_keras wrote, beside the graph: what the model is made of."""
+_WEIGHTS_IN_KERAS_FILE = "model.weights.h5"
+_FAILURES = (ValueError, TypeError, KeyError, AttributeError, NotImplementedError, OSError)
+"""What Keras raises for files and models that it cannot cope with."""
 _WHOLE_MODEL_ADVICE = (
     "Classes and functions of your own are passed as get_model(custom_objects={'Name': Name}); without optimizer and "
     "loss it is get_model(compile=False); weights alone are loaded into a model that you build: get_model(build_model)."
@@ -59,8 +63,30 @@ def save_model(model: Any, path: Path) -> None:
     """A .keras file of the whole model."""
     # Outside of the thread that imported it, tf_keras would write HDF5 into a file of that name.
     options = {"save_format": "keras_v3"} if keras_of(model).__name__ == "tf_keras" else {}
-    with _metrics_left_out(model):
-        model.save(str(path), **options)
+    with _metrics_left_out(model), _plain_optimizer(model):
+        try:
+            model.save(str(path), **options)
+        except _FAILURES as error:
+            raise CheckpointError(
+                f"Keras cannot save the model {type(model).__name__}: {_one_line(error)}. Save its weights instead: "
+                "TensorflowCheckpoint.from_dict({'model_weights': model.get_weights()})."
+            ) from error
+
+
+@contextmanager
+def _plain_optimizer(model: Any) -> Iterator[None]:
+    """Save the optimizer that Horovod has wrapped as what it was before: Horovod's class is made in the process, and
+    nobody else could load it."""
+    optimizer = getattr(model, "optimizer", None)
+    wrapper = type(optimizer)
+    if wrapper.__module__ != "horovod._keras":
+        yield
+        return
+    optimizer.__class__ = wrapper.__bases__[0]
+    try:
+        yield
+    finally:
+        optimizer.__class__ = wrapper
 
 
 @contextmanager
@@ -77,22 +103,62 @@ def _metrics_left_out(model: Any) -> Iterator[None]:
 
 def load_model(path: Path, custom_objects: Mapping[str, Any] | None, compiled: bool, safe_mode: bool) -> Any:
     """The whole model, by the Keras that wrote it; a SavedModel without a Keras model in it as TensorFlow loads it."""
-    if path.is_dir() and not (path / _KERAS_METADATA).is_file():
+    if _is_program(path):
         import tensorflow as tf
 
         return tf.saved_model.load(str(path))
     keras = _writer(path)
+    if safe_mode and keras.__name__ == "tf_keras":
+        for config in _configs(path):
+            refuse_code(config, custom_objects, path.name)
     with _failures_told(path, _WHOLE_MODEL_ADVICE), _safe_mode(keras, safe_mode):
         return keras.models.load_model(str(path), custom_objects=custom_objects, compile=compiled, safe_mode=safe_mode)
 
 
 def load_weights(path: Path, model: Any) -> None:
     """The weights of a saved model, or those that were saved by themselves, into `model`."""
-    if path.is_dir():
-        model.set_weights(load_model(path, None, compiled=False, safe_mode=True).get_weights())
-        return
+    if _is_program(path):
+        raise ConfigError(
+            f"{path.name} is a program of TensorFlow: it has no weights that a model could take. Leave the model "
+            "definition out."
+        )
     with _failures_told(path, "The model must be built as the one that was saved, and by the same Keras."):
-        model.load_weights(str(path))
+        if path.is_dir():
+            model.set_weights(load_model(path, None, compiled=False, safe_mode=True).get_weights())
+        else:
+            model.load_weights(str(path))
+            _check_all_were_taken(path, model)
+
+
+def _check_all_were_taken(path: Path, model: Any) -> None:
+    """In its newer formats Keras passes over saved layers that the model does not have, without a word."""
+    saved = _layers_saved_with_weights(path)
+    taken = [layer.name for layer in model.layers if layer.weights]
+    if saved > len(taken):
+        raise ValueError(f"{saved} layers with weights were saved, and the model has {len(taken)}: {', '.join(taken)}")
+
+
+def _layers_saved_with_weights(path: Path) -> int:
+    if path.suffix == ".h5":
+        with _h5(path) as content:
+            return len(_with_arrays(content.get("layers", {})))
+    with zipfile.ZipFile(path) as archive, archive.open(_WEIGHTS_IN_KERAS_FILE) as file, _h5(file) as content:
+        return len(_with_arrays(content.get("layers", {})))
+
+
+def _with_arrays(groups: Mapping[str, Any]) -> list[str]:
+    """Those in which there is more than the state of random numbers."""
+    found = []
+    for name, group in groups.items():
+        arrays: list[str] = []
+        group.visititems(lambda path, each, arrays=arrays: arrays.append(path) if hasattr(each, "shape") else None)
+        if any("seed_generator" not in path and "random_generator" not in path for path in arrays):
+            found.append(name)
+    return found
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_dir() and not (path / _KERAS_METADATA).is_file()
 
 
 def is_weights_only(path: Path) -> bool:
@@ -119,18 +185,43 @@ def _writer(path: Path) -> Any:
 def _keras_version(path: Path) -> str:
     if path.is_dir():
         return "2"
+    if path.suffix == ".h5":
+        with _h5(path) as content:
+            version = content.attrs.get("keras_version", "2")
+    else:
+        metadata = _json_in(path, "metadata.json")
+        version = metadata.get("keras_version") if isinstance(metadata, Mapping) else None
+    if not isinstance(version, str) or not version.partition(".")[0].isdecimal():
+        raise CheckpointError(f"{path} is damaged: it says that Keras {version} has written it, and there is none.")
+    return version
+
+
+def _configs(path: Path) -> list[Any]:
+    """All that a file says about what the model is made of, and how it is compiled."""
+    if path.is_dir():
+        return []
+    if path.suffix != ".h5":
+        return [_json_in(path, "config.json")]
+    with _h5(path) as content, _damage_told(path):
+        attributes = (content.attrs.get(name) for name in ("model_config", "training_config"))
+        return [json.loads(each) for each in attributes if each is not None]
+
+
+def _json_in(path: Path, name: str) -> Any:
+    with _damage_told(path), zipfile.ZipFile(path) as archive:
+        return json.loads(archive.read(name))
+
+
+@contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
     try:
-        if path.suffix == ".h5":
-            with _h5(path) as content:
-                return str(content.attrs.get("keras_version", "2"))
-        with zipfile.ZipFile(path) as archive:
-            return str(json.loads(archive.read("metadata.json"))["keras_version"])
-    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        yield
+    except (zipfile.BadZipFile, KeyError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged, or no model that Keras has written: {error}") from error
 
 
 @contextmanager
-def _h5(path: Path) -> Iterator[Any]:
+def _h5(path: Any) -> Iterator[Any]:
     import h5py  # type: ignore[import-untyped]
 
     try:
@@ -155,11 +246,15 @@ def _failures_told(path: Path, advice: str) -> Iterator[None]:
     """What Keras says, with what can be done about it."""
     try:
         yield
-    except (ValueError, TypeError, KeyError, AttributeError, NotImplementedError, OSError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
+    except _FAILURES as error:
+        reason = _one_line(error)
         if "Lambda" in reason and "safe_mode" in reason:
             advice = "If you know where the checkpoint comes from, get_model(safe_mode=False) loads the code as well."
         raise CheckpointError(f"Keras cannot load {path.name}: {reason}. {advice}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def built(model: Any, taker: str) -> Any:

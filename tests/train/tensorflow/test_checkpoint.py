@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -118,6 +121,107 @@ def test_code_in_a_file_is_loaded_only_if_asked_for(name: str, tmp_path: Path) -
         assert checkpoint.get_model(safe_mode=False)(ROWS).numpy().tolist() == (ROWS * 2).tolist()
 
 
+def function(name: str, module: str) -> dict[str, Any]:
+    return {"class_name": "function", "config": name, "module": module, "registered_name": "function"}
+
+
+def layer(class_name: str, config: dict[str, Any], module: str = "keras.layers", **more: Any) -> dict[str, Any]:
+    config = {"name": "evil", "trainable": True, "dtype": "float32", **config}
+    return {
+        "class_name": class_name,
+        "config": config,
+        "module": module,
+        "registered_name": None,
+        "name": "evil",
+    } | more
+
+
+def with_layer(path: Path, added: dict[str, Any], argument: str, **keywords: str) -> Path:
+    """A file of tf_keras in which a layer stands that is called with a string when it is loaded."""
+    import tf_keras
+
+    inputs = tf_keras.Input((4,))
+    tf_keras.Model(inputs, tf_keras.layers.Dense(1)(inputs)).save(path.with_name("good.keras"))
+    calls = {"build_config": None, "inbound_nodes": [[["_CONSTANT_VALUE", -1, argument, keywords]]]}
+    with zipfile.ZipFile(path.with_name("good.keras")) as good, zipfile.ZipFile(path, "w") as bad:
+        config = json.loads(good.read("config.json"))
+        config["config"]["layers"].insert(1, {**added, **calls})
+        for name in good.namelist():
+            bad.writestr(name, json.dumps(config) if name == "config.json" else good.read(name))
+    return path
+
+
+LAMBDA = {
+    **{"function_type": "function", "module": "builtins", "arguments": {}},
+    **{"output_shape": None, "output_shape_type": "raw", "output_shape_module": None},
+}
+
+
+@pytest.mark.parametrize(
+    ("added", "what"),
+    [
+        (layer("Lambda", {**LAMBDA, "function": function("system", "os")}), "code"),
+        (layer("Activation", {"activation": function("system", "os")}), "the function 'system' of 'os'"),
+        (layer("Activation", {"activation": function("eval", "builtins")}), "the function 'eval'"),
+        (layer("Activation", {"activation": function("get_file", "keras.utils")}), "the function 'get_file'"),
+        (layer("get_file", {}, "keras.utils"), "'get_file' of 'keras.utils', which is no class"),
+        (layer("Odd", {}, "keras.utils", registered_name="get_file"), "which is no class"),
+        (layer("Popen", {}, "subprocess"), "the class 'Popen' of the module 'subprocess'"),
+        (layer("TFOpLambda", {"function": "io.write_file"}), "a call of TensorFlow"),
+        (layer("TFOpLambda", {"function": "compat.v1.write_file"}), "a call of TensorFlow"),
+    ],
+)
+def test_what_a_file_of_tf_keras_names_is_neither_imported_nor_called(
+    added: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    path = with_layer(tmp_path / "model.keras", added, f"touch {tmp_path}/ran", contents="x")
+    with pytest.raises(CheckpointError, match=rf"holds .*{re.escape(what)}.*get_model\(safe_mode=False\)"):
+        TensorflowPredictor.from_checkpoint(TensorflowCheckpoint.from_keras(path))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_layer_of_that_test_does_run_code_when_asked_for(tmp_path: Path) -> None:
+    """So that the refusal is what keeps it from running."""
+    added = layer("Lambda", {**LAMBDA, "function": function("system", "os")})
+    path = with_layer(tmp_path / "model.keras", added, f"touch {tmp_path}/ran")
+    with pytest.raises(CheckpointError):
+        TensorflowCheckpoint.from_keras(path).get_model(safe_mode=False)
+    assert (tmp_path / "ran").exists()
+
+
+def halved(values: Any) -> Any:
+    return values / 2
+
+
+def test_models_of_many_kinds_are_not_taken_for_code() -> None:
+    import tensorflow as tf
+    import tf_keras
+    from tf_keras import layers
+
+    @tf_keras.saving.register_keras_serializable("mine")
+    class Registered(layers.Layer):  # type: ignore[misc]
+        def call(self, inputs: Any) -> Any:
+            return inputs + 1.0
+
+    class Given(layers.Layer):  # type: ignore[misc]
+        def call(self, inputs: Any) -> Any:
+            return inputs * 3.0
+
+    inputs = tf_keras.Input((4,))
+    values = layers.Dense(4, "gelu", kernel_initializer="he_normal", kernel_regularizer="l2")(inputs)
+    values = layers.BatchNormalization()(tf.reshape(values * 2.0, (-1, 2, 2)))
+    values = layers.Bidirectional(layers.LSTM(3, return_sequences=True, kernel_constraint="max_norm"))(values)
+    values = layers.MultiHeadAttention(2, 2)(values, values)[:, 0]
+    values = Given()(Registered()(layers.Activation(halved)(tf.nn.softmax(tf.concat([values, inputs], -1)))))
+    model = tf_keras.Model(inputs, layers.Dense(1, activation=tf_keras.activations.swish)(layers.Dropout(0.5)(values)))
+    schedule = tf_keras.optimizers.schedules.CosineDecay(0.1, 10)
+    model.compile(tf_keras.optimizers.AdamW(schedule), tf_keras.losses.Huber(), metrics=["mae", tf_keras.metrics.AUC()])
+    checkpoint = TensorflowCheckpoint.from_model(model)
+    with pytest.raises(CheckpointError, match=r"get_model\(custom_objects="):
+        checkpoint.get_model()
+    assert_same(checkpoint.get_model(custom_objects={"Given": Given, "halved": halved}), model)
+
+
 def test_code_in_a_saved_model_is_not_run(tmp_path: Path) -> None:
     """The graph is there beside the code, so the layer works without it."""
     model = with_lambda("tf_keras")
@@ -135,9 +239,79 @@ def test_weights_in_a_dict(tmp_path: Path) -> None:
     assert_same(stored.get_model(build("keras")), model)
     assert stored.to_dict()["epoch"] == 3
     with pytest.raises(ConfigError, match="holds weights but no model"):
+        checkpoint.get_model()
+    with pytest.raises(CheckpointError, match=r"holds no model.*get_model\(build_model\)"):
         stored.get_model()
     with pytest.raises(CheckpointError, match="do not fit the model"):
         TensorflowCheckpoint.from_dict({"model": [np.ones(3)]}).get_model(build("keras"))
+
+
+class Witness:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_a_dict_is_unpickled_for_a_model_that_is_given_only(tmp_path: Path) -> None:
+    checkpoint = TensorflowCheckpoint.from_dict({"mine": Witness(tmp_path / "unpickled")})
+    stored = TensorflowCheckpoint.from_directory(checkpoint.to_directory(tmp_path / "there"))
+    with pytest.raises(CheckpointError, match="holds no model"):
+        stored.get_model()
+    with pytest.raises(CheckpointError, match="holds no model"):
+        TensorflowPredictor.from_checkpoint(stored)
+    assert not (tmp_path / "unpickled").exists()
+
+
+@BOTH
+def test_a_model_with_fewer_layers_than_were_saved_is_refused(name: str, tmp_path: Path) -> None:
+    keras = importlib.import_module(name)
+
+    def deep(layers: int) -> Any:
+        return keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(4) for _ in range(layers))])
+
+    saved = deep(3)
+    saved.save_weights(tmp_path / "mine.weights.h5")
+    for checkpoint in (
+        TensorflowCheckpoint.from_model(saved),
+        TensorflowCheckpoint.from_h5(tmp_path / "mine.weights.h5"),
+    ):
+        with pytest.raises(CheckpointError, match="3 layers with weights were saved, and the model has 2"):
+            checkpoint.get_model(lambda: deep(2))
+        assert_same(checkpoint.get_model(lambda: deep(3)), saved)
+
+
+def test_a_program_of_tensorflow_takes_no_model_definition(tmp_path: Path) -> None:
+    build("keras").export(tmp_path / "exported", verbose=False)
+    exported = TensorflowCheckpoint.from_saved_model(tmp_path / "exported")
+    with pytest.raises(ConfigError, match="Leave the model definition out"):
+        exported.get_model(build("keras"))
+    build("tf_keras").save(tmp_path / "whole")
+    with pytest.raises(CheckpointError, match="Keras cannot load"):
+        TensorflowCheckpoint.from_saved_model(tmp_path / "whole").get_model(lambda: with_lambda("tf_keras"))
+
+
+@BOTH
+def test_a_model_that_keras_cannot_describe_is_refused(name: str) -> None:
+    keras = importlib.import_module(name)
+
+    class Odd(keras.layers.Layer):  # type: ignore[misc,name-defined]
+        def get_config(self) -> Any:
+            return {**super().get_config(), "odd": object()}
+
+    with pytest.raises(CheckpointError, match=r"from_dict\(\{'model_weights'"):
+        TensorflowCheckpoint.from_model(keras.Sequential([keras.Input((4,)), Odd()]))
+
+
+@pytest.mark.parametrize("metadata", ['{"keras_version": "dev"}', "[]", "{}", "nonsense"])
+def test_a_file_of_no_known_keras_is_refused(metadata: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "odd.keras", "w") as archive:
+        archive.writestr("metadata.json", metadata)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        TensorflowCheckpoint.from_keras(tmp_path / "odd.keras").get_model()
 
 
 def test_a_directory_that_the_user_wrote_a_model_to(tmp_path: Path) -> None:
