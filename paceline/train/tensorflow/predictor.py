@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from paceline.air.errors import ConfigError, DataError
-from paceline.train.predictor import PREDICTIONS, Predictor, checked_checkpoint
+from paceline.air.errors import ConfigError
+from paceline.train.predictor import checked_checkpoint
+from paceline.train.tensor_predictor import TensorPredictor, one_or_all
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
 from paceline.train.tensorflow.keras_files import keras_of
 
@@ -21,11 +22,8 @@ if TYPE_CHECKING:
 
     Inputs: TypeAlias = tf.Tensor | dict[str, tf.Tensor]
 
-_THE_ARRAY = "array"
-"""What a bare array is called as a column."""
 
-
-class TensorflowPredictor(Predictor):
+class TensorflowPredictor(TensorPredictor):
     """Gives batches to a model as tensors.
 
     An array or a single column is one tensor, with a row of the data per row; several columns are a dict of tensors
@@ -65,57 +63,27 @@ class TensorflowPredictor(Predictor):
             model = held.get_model(model_definition, compile=False)
         return cls(model=model, preprocessor=held.get_preprocessor(), use_gpu=use_gpu)
 
-    def predict(self, data: Any, dtype: Any = None, **kwargs: Any) -> Any:
-        """What the model says about each row of `data`; kinds of data as for every predictor.
+    def _inputs(self, chunk: pa.RecordBatch, dtype: Any) -> Inputs:
+        from paceline.data.tf_batches import tf_columns
 
-        `dtype`: the type of the tensors that the model gets, or a dict of types by column; None: as they are.
-        """
-        return super().predict(data, dtype=dtype, **kwargs)
-
-    def call_model(self, inputs: Inputs) -> tf.Tensor | dict[str, tf.Tensor]:
-        """What the model returns for a batch. For a model that is called in another way, or returns something else."""
-        return self.model(inputs)
-
-    def _predict_numpy(self, data: Any, dtype: Any = None) -> Any:
-        from paceline.data.formats import from_batch
-
-        if isinstance(data, Mapping):
-            return self._outputs(from_batch(data, f"What {type(self).__name__} was given"), dtype)
-        if isinstance(dtype, Mapping):
-            raise ConfigError("dtype is a dict of types by column, but a bare array has no columns: give one type.")
-        return self._outputs(from_batch({_THE_ARRAY: data}, f"What {type(self).__name__} was given"), dtype)
-
-    def _predict_arrow(self, data: pa.Table, dtype: Any = None) -> Any:
-        from paceline.data.formats import from_batch
-
-        return self._outputs(from_batch(data, f"What {type(self).__name__} was given"), dtype)
+        return one_or_all(tf_columns(chunk, dtype))
 
     def _outputs(self, chunk: pa.RecordBatch, dtype: Any) -> dict[str, NDArray[np.generic]]:
         import tensorflow as tf
 
-        from paceline.data.tf_batches import tf_columns
-
         with tf.device(self._device):
-            tensors = tf_columns(chunk, dtype)
-            inputs = next(iter(tensors.values())) if len(tensors) == 1 else tensors
-            try:
-                outputs = self.call_model(inputs)
-            except Exception as error:
-                raise DataError(_failure(error, inputs)) from error
-        return self._columns(outputs)
+            return super()._outputs(chunk, dtype)
 
-    def _columns(self, outputs: Any) -> dict[str, NDArray[np.generic]]:
-        """What the model returned, by column."""
+    def _is_tensor(self, value: Any) -> bool:
         import tensorflow as tf
 
-        if tf.is_tensor(outputs):
-            outputs = {PREDICTIONS: outputs}
-        if not isinstance(outputs, Mapping):
-            raise DataError(
-                f"The model returned a {type(outputs).__name__}, not a tensor or a dict of tensors. Derive a class "
-                f"from {type(self).__name__} and override call_model(inputs) to take what is wanted out of it."
-            )
-        return {name: _to_numpy(values, name) for name, values in outputs.items()}
+        return tf.is_tensor(value) and hasattr(value, "numpy")
+
+    def _to_numpy(self, tensor: tf.Tensor) -> NDArray[Any]:
+        import tensorflow as tf
+
+        array: NDArray[Any] = (tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor).numpy()
+        return array
 
 
 def _device(use_gpu: bool) -> str:
@@ -162,33 +130,3 @@ def _endpoint(saved: Any) -> Callable[..., Any]:
         return signature(**inputs)
 
     return call
-
-
-def _to_numpy(values: Any, name: str) -> NDArray[Any]:
-    """A tensor that the model returned, as an array."""
-    import tensorflow as tf
-
-    if not tf.is_tensor(values) or not hasattr(values, "numpy"):
-        raise DataError(
-            f"The model returned a {type(values).__name__} as {name!r}: it must be a tensor with a row per row."
-        )
-    array: NDArray[Any] = (tf.cast(values, tf.float32) if values.dtype == tf.bfloat16 else values).numpy()
-    return array
-
-
-def _failure(error: Exception, inputs: Any) -> str:
-    """What the model was called with is what explains most of its errors."""
-    if isinstance(inputs, Mapping):
-        shown = "{" + ", ".join(f"{name!r}: {_shape(tensor)}" for name, tensor in inputs.items()) + "}"
-        hint = (
-            " Leave out columns that are no inputs of the model. To give it one tensor of all columns, use "
-            "Concatenator (paceline.data.preprocessors) as preprocessor."
-        )
-    else:
-        shown, hint = _shape(inputs), " predict(data, dtype=...) gives it another type."
-    reason = " ".join(str(error).split()).rstrip(".")
-    return f"The model failed on {shown}: {type(error).__name__}: {reason}.{hint}"
-
-
-def _shape(tensor: Any) -> str:
-    return f"{tensor.dtype.name} tensor of shape {tuple(tensor.shape)}"

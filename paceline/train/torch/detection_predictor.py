@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import ConfigError, DataError
-from paceline.train.torch.predictor import TorchPredictor, to_numpy
+from paceline.train.torch.predictor import TorchPredictor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,7 @@ class TorchDetectionPredictor(TorchPredictor):
     def _inputs(self, chunk: pa.RecordBatch, dtype: Any) -> Any:
         import torch
 
-        from paceline.data.formats import to_numpy as column_to_numpy
+        from paceline.data.formats import to_numpy
         from paceline.data.torch_batches import checked_dtypes
 
         if chunk.num_columns != 1:
@@ -35,7 +35,7 @@ class TorchDetectionPredictor(TorchPredictor):
         (name,) = chunk.schema.names
         wanted = checked_dtypes(dtype)
         wanted = wanted.get(name) if isinstance(wanted, Mapping) else wanted
-        images = column_to_numpy(chunk.column(0), copy=True)
+        images = to_numpy(chunk.column(0), copy=True)
         return [torch.as_tensor(image).to(self.device, wanted) for image in images]
 
     def _columns(self, outputs: Any) -> dict[str, NDArray[np.generic]]:
@@ -50,5 +50,5 @@ class TorchDetectionPredictor(TorchPredictor):
         for name in outputs[0] if outputs else ():
             columns[f"pred_{name}"] = cells = np.empty(len(outputs), dtype=object)
             for row, found in enumerate(outputs):
-                cells[row] = to_numpy(found[name], name)
+                cells[row] = self._array(found[name], name)
         return columns
