@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from paceline.run.backend import Backend, BackendConfig
 from paceline.train.horovod import worker
 from paceline.train.horovod.config import HOST, LOOPBACK, HorovodConfig
+from paceline.train.preloads import FOR_TORCH_TRAINING
 
 if TYPE_CHECKING:
     from paceline.engine.base import WorkerGroup
@@ -69,22 +70,7 @@ class HorovodTorchBackend(HorovodBackend):
     """For a train function with PyTorch and without TensorFlow: workers are forked from a process that loaded it."""
 
     fresh: ClassVar[bool] = False
-    preload: ClassVar[tuple[str, ...]] = (
-        "torch",
-        "horovod.torch",
-        # Pulled in by the first optimizer step: hundreds of modules, seconds.
-        "torch._dynamo",
-        "torch.profiler._cupti_monitor",
-        # torch.save and torch.load, a DataLoader with worker processes.
-        "torch.utils.serialization.config",
-        "multiprocessing.popen_fork",
-        "multiprocessing.queues",
-        "multiprocessing.synchronize",
-        # What every worker of ours goes through.
-        "xxhash",
-        "paceline.train.legacy_session",
-        "paceline.train.horovod.worker",
-    )
+    preload: ClassVar[tuple[str, ...]] = (*FOR_TORCH_TRAINING, "horovod.torch", "paceline.train.horovod.worker")
 
 
 def _variables(rank: int, world_size: int, port: int | None) -> dict[str, str | None]:

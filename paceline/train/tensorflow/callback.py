@@ -14,6 +14,7 @@ from typing import Any, Self
 from paceline.air import session
 from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError, MetricError
+from paceline.train.names_to_keys import names_to_keys
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
 
 Metrics = str | Sequence[str] | Mapping[str, str] | None
@@ -70,7 +71,7 @@ class ReportCheckpointCallback(_KerasCallback):
         super().__init__()
         with_checkpoint = _events(checkpoint_on, "checkpoint_on")
         with_metrics = _events(report_metrics_on, "report_metrics_on")
-        self._chosen = _names_to_keys(metrics)
+        self._chosen = names_to_keys(metrics, example="val_loss")
         for event in dict.fromkeys([*with_metrics, *with_checkpoint]):
             action = functools.partial(self._report, event in with_metrics, event in with_checkpoint)
             self._listen(event, action)
@@ -93,7 +94,7 @@ class Callback(_KerasCallback):
         frequency: int | Sequence[int] = 1,
     ) -> None:
         super().__init__()
-        self._chosen = _names_to_keys(metrics)
+        self._chosen = names_to_keys(metrics, example="val_loss")
         events = _events(on, "on")
         for event, every in zip(events, _frequencies(frequency, events), strict=True):
             self._listen(event, _Every(every, self._report))
@@ -135,18 +136,6 @@ def _row(logs: Mapping[str, Any], chosen: Mapping[str, str] | None, *, all_of_th
             "with val_ in front."
         )
     return {name: logs[key] for name, key in chosen.items() if key in logs}
-
-
-def _names_to_keys(metrics: Any) -> dict[str, str] | None:
-    if metrics is None or isinstance(metrics, Mapping):
-        return None if metrics is None else dict(metrics)
-    keys = [metrics] if isinstance(metrics, str) else metrics
-    if not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
-        raise ConfigError(
-            f"metrics is {metrics!r}: give a name such as 'val_loss', a list of names, or a dict of new names to "
-            "those of Keras."
-        )
-    return {key: key for key in keys}
 
 
 def _events(given: Any, name: str) -> list[str]:

@@ -7,6 +7,7 @@ import socket
 from typing import TYPE_CHECKING, ClassVar
 
 from paceline.run.backend import Backend, BackendConfig
+from paceline.train.preloads import FOR_TORCH_TRAINING
 from paceline.train.torch import process_group
 from paceline.train.torch.config import TorchConfig
 from paceline.train.torch.devices import VISIBLE, WorkerGpus, plan_gpus
@@ -26,21 +27,8 @@ class TorchBackend(Backend):
     """
 
     preload: ClassVar[tuple[str, ...]] = (
-        "torch",
+        *FOR_TORCH_TRAINING,
         "torch.distributed",
-        # Pulled in by the first optimizer step or DDP model: hundreds of modules, seconds.
-        "torch._dynamo",
-        "torch.profiler._cupti_monitor",
-        # torch.save and torch.load, a DataLoader with worker processes.
-        "torch.utils.serialization.config",
-        "multiprocessing.popen_fork",
-        "multiprocessing.queues",
-        "multiprocessing.synchronize",
-        # What every worker of ours goes through.
-        "cloudpickle",
-        "xxhash",
-        "paceline.run.worker",
-        "paceline.train.legacy_session",
         "paceline.train.torch.data_loader",
         "paceline.train.torch.accelerator",
         "paceline.train.torch.process_group",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.air.errors import ConfigError, MetricError
+from paceline.air.errors import MetricError
+from paceline.train.names_to_keys import names_to_keys
 
 
 class ChosenMetrics:
@@ -13,7 +13,7 @@ class ChosenMetrics:
 
     def __init__(self, metrics: Any, *, none_computed: str) -> None:
         """`none_computed`: what to do where the library computes no metric at all."""
-        self._names_to_keys = _names_to_keys(metrics)
+        self._names_to_keys = names_to_keys(metrics, example="valid-rmse")
         self._none_computed = none_computed
 
     def of(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -25,15 +25,3 @@ class ChosenMetrics:
             computed = ", ".join(row) or f"nothing: {self._none_computed}"
             raise MetricError(f"ReportCallback(metrics=...): no {', '.join(missing)}. Computed was {computed}.")
         return {name: row[key] for name, key in self._names_to_keys.items()}
-
-
-def _names_to_keys(metrics: Any) -> dict[str, str] | None:
-    if metrics is None or isinstance(metrics, Mapping):
-        return None if metrics is None else dict(metrics)
-    keys = [metrics] if isinstance(metrics, str) else metrics
-    if not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
-        raise ConfigError(
-            f"ReportCallback(metrics={metrics!r}): give a key such as 'valid-rmse', a list of keys, or a dict of names "
-            "to keys."
-        )
-    return {key: key for key in keys}
