@@ -132,6 +132,8 @@ def test_a_process_is_as_before_when_it_has_left(monkeypatch: pytest.MonkeyPatch
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
     states = (AcceleratorState._shared_state, PartialState._shared_state, GradientState._shared_state)
+    for state in states:
+        state.clear()  # of other tests
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     before = dict(os.environ)
     PartialState._shared_state["num_processes"] = 5  # the driver has an Accelerator of its own

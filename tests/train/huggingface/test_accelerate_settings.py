@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -66,8 +67,11 @@ def test_a_file_of_accelerate_config_is_taken(tmp_path: Path) -> None:
 
 def test_an_unquoted_no_means_no(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
-    path.write_text("distributed_type: NO\nmixed_precision: no\n")
-    assert read_settings(path)[0] == {"distributed_type": "NO", "mixed_precision": "no"}
+    path.write_text("distributed_type: NO\nmixed_precision: no\ndynamo_config: {dynamo_backend: no}\n")
+    expected = {"distributed_type": "NO", "mixed_precision": "no", "dynamo_config": {"dynamo_backend": "no"}}
+    assert read_settings(path)[0] == expected
+    frozen = MappingProxyType(expected | {"dynamo_config": MappingProxyType({"dynamo_backend": False})})
+    assert read_settings(frozen)[0] == expected
 
 
 def test_every_setting_of_the_installed_accelerate_is_known() -> None:
@@ -182,6 +186,15 @@ def test_what_agrees_with_the_run_is_not_mentioned() -> None:
     assert overridden(same, 2, use_gpu=True) == []
     assert overridden({"num_processes": -1, "distributed_type": "MULTI_CPU"}, 2, use_gpu=False) == []
     assert "DistributedDataParallel" in overridden(same, 2, use_gpu=False)[0]
+    assert overridden(same | {"fsdp_config": {"fsdp_version": 2}, "deepspeed_config": {}}, 2, use_gpu=True) == []
+
+
+def test_a_section_without_its_type_is_told() -> None:
+    """Such a run would train with DistributedDataParallel, and nobody would notice."""
+    (told,) = overridden({"deepspeed_config": {"zero_stage": 2}}, 2, use_gpu=True)
+    assert told == "deepspeed_config (it needs distributed_type: DEEPSPEED)"
+    (told,) = overridden({"distributed_type": "NO", "fsdp_config": {"fsdp_version": 2}}, 2, use_gpu=False)
+    assert told == "fsdp_config (it needs distributed_type: FSDP)"
 
 
 def test_importing_the_trainer_loads_no_framework_and_a_missing_one_is_named() -> None:

@@ -233,6 +233,7 @@ def test_one_worker_in_this_process_leaves_no_trace(no_default_file: Path) -> No
 
     no_default_file.parent.mkdir(parents=True)
     no_default_file.write_text("mixed_precision: bf16\nnum_processes: 1\n")
+    AcceleratorState._reset_state(reset_partial_state=True)  # of other tests
     before, threads = dict(os.environ), torch.get_num_threads()
     with pytest.raises(TrainingFailedError, match="RuntimeError: bf16"):
         fit(fail, num_workers=1, engine="inline")
@@ -333,15 +334,23 @@ def test_settings_that_were_not_stored_are_asked_for(tmp_path: Path) -> None:
         AccelerateTrainer.restore(tmp_path / "one", train_loop_per_worker=train_func, **again)
 
 
+class OwnConfig(TorchConfig):
+    @property
+    def backend_cls(self) -> Any:
+        raise AssertionError("not reached")
+
+
 def test_mistakes_are_told_at_the_users_line(tmp_path: Path) -> None:
     def train_func() -> None:
         raise AssertionError("not reached")
 
-    with pytest.raises(ConfigError, match="fsdp_config has no setting 'fsdp_versoin': did you mean fsdp_version"):
-        fit(train_func, accelerate_config={"fsdp_config": {"fsdp_versoin": 2}})
+    with pytest.raises(ConfigError, match="dynamo_config has no setting 'dynamo_mod': did you mean dynamo_mode"):
+        fit(train_func, accelerate_config={"dynamo_config": {"dynamo_mod": "default"}})
     with pytest.raises(ConfigError, match="mixed_precision fp16 needs GPUs"):
         fit(train_func, accelerate_config={"mixed_precision": "fp16"})
     with pytest.raises(ConfigError, match=r"none\.yaml: there is no such file"):
         AccelerateTrainer(train_func, accelerate_config=tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="OwnConfig has a backend_cls of its own"):
+        AccelerateTrainer(train_func, torch_config=OwnConfig())
     with pytest.raises(ConfigError, match="takes a TorchConfig, not dict"):
         AccelerateTrainer(train_func, torch_config={"backend": "gloo"})  # type: ignore[arg-type]

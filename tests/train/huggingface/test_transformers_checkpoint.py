@@ -11,6 +11,8 @@ import pytest
 import torch
 import torch._dynamo  # sets variables when it is imported, which no test shall be blamed for
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, TextGenerationPipeline, TrainingArguments
+from transformers.trainer_pt_utils import AcceleratorConfig
+from transformers.trainer_utils import SaveStrategy
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import CheckpointError, ConfigError
@@ -66,6 +68,10 @@ def test_what_is_not_there_is_told(saved: TransformersCheckpoint, tmp_path: Path
         empty.get_tokenizer()
     with pytest.raises(CheckpointError, match="only checkpoints of a trainer do"):
         saved.get_training_arguments()
+    (tmp_path / "several").mkdir()
+    (tmp_path / "several" / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="cannot be loaded into a Linear"):
+        TransformersCheckpoint.from_directory(tmp_path / "several").get_model(torch.nn.Linear(1, 1))
     with pytest.raises(ConfigError, match="such as AutoModelForCausalLM"):
         saved.get_model("gpt2")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="not str"):
@@ -77,15 +83,33 @@ class Dangerous:
         return os.mkdir, ("harmed",)
 
 
-def test_arguments_are_read_without_running_code(saved: TransformersCheckpoint, tmp_path: Path) -> None:
+class CallsConstructor:
+    """A constructor of Transformers does a lot: it looks for devices, reads files, resets Accelerate."""
+
+    def __reduce__(self) -> Any:
+        return TrainingArguments, ("out",)
+
+
+def test_arguments_are_read_without_running_code(
+    saved: TransformersCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "saved" / "training_args.bin"
     torch.save(TrainingArguments("out", use_cpu=True, learning_rate=0.25, weight_decay=0.5), path)
+    calls: list[TrainingArguments] = []
+    monkeypatch.setattr(TrainingArguments, "__post_init__", calls.append)
     arguments = saved.get_training_arguments()
+    assert isinstance(arguments, TrainingArguments)
+    assert arguments.save_strategy is SaveStrategy.STEPS
+    assert isinstance(arguments.accelerator_config, AcceleratorConfig)
     assert (arguments.learning_rate, arguments.weight_decay, arguments.output_dir) == (0.25, 0.5, "out")
     torch.save(Dangerous(), path)
     with pytest.raises(CheckpointError, match="mkdir, which is none of the settings of Transformers"):
         saved.get_training_arguments()
     assert not Path("harmed").exists()
+    torch.save(CallsConstructor(), path)
+    with pytest.raises(CheckpointError, match="takes no arguments"):
+        saved.get_training_arguments()
+    assert calls == []
     path.write_bytes(b"no such file")
     with pytest.raises(CheckpointError, match="damaged"):
         saved.get_training_arguments()

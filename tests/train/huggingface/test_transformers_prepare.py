@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,16 @@ import torch
 import torch._dynamo  # sets variables when it is imported, which no test shall be blamed for
 import transformers
 from transformers import GPT2LMHeadModel, TrainerCallback, TrainingArguments
+from transformers.integrations import TensorBoardCallback
 
 import paceline.data
 from paceline import train
 from paceline.air import RunConfig, ScalingConfig, session
 from paceline.air.config import DataConfig, FailureConfig
+from paceline.air.errors import ConfigError
 from paceline.air.result import Result
+from paceline.data.ingest.prepare import prepared
+from paceline.data.iterator import DataIterator
 from paceline.train.huggingface.transformers import ReportCallback, TransformersCheckpoint, prepare_trainer
 from paceline.train.huggingface.transformers.config import TransformersConfig
 from paceline.train.torch import TorchTrainer
@@ -36,19 +41,13 @@ class IsKilledOnce(TrainerCallback):
 
 
 def train_func(config: dict[str, Any]) -> None:
-    arguments = TrainingArguments(
-        "out",
-        max_steps=10,
-        learning_rate=1e-2,
-        logging_steps=1,
-        save_steps=3,
-        eval_strategy="steps",
-        disable_tqdm=True,
-    )
+    arguments = TrainingArguments("out", learning_rate=1e-2, disable_tqdm=True, **config["arguments"])
     trainer = transformers.Trainer(
         language_model(dropout=0.1),
         arguments,
-        train_dataset=train.get_dataset_shard("train").iter_torch_batches(batch_size=BATCH),
+        train_dataset=train.get_dataset_shard("train").iter_torch_batches(
+            batch_size=BATCH, drop_last=config["drop_last"]
+        ),
         eval_dataset=train.get_dataset_shard("evaluation").iter_torch_batches(batch_size=BATCH),
         compute_metrics=token_accuracy,
         callbacks=[ReportCallback(), *([IsKilledOnce()] if config["kill"] else [])],
@@ -62,10 +61,13 @@ def train_func(config: dict[str, Any]) -> None:
         trainer.train(resume_from_checkpoint=os.path.join(folder, ReportCallback.CHECKPOINT_NAME))
 
 
-def fit(folder: Path, kill: bool) -> Result:
+STEPS = {"max_steps": 10, "logging_steps": 1, "save_steps": 3, "eval_strategy": "steps"}
+
+
+def fit(folder: Path, kill: bool, arguments: dict[str, Any] = STEPS, drop_last: bool = False) -> Result:
     return TorchTrainer(
         train_func,
-        train_loop_config={"kill": kill},
+        train_loop_config={"kill": kill, "arguments": arguments, "drop_last": drop_last},
         torch_config=TransformersConfig(),  # workers that have Transformers loaded: that saves the test seconds
         datasets={
             "train": paceline.data.from_items(tokenized(60)),
@@ -115,3 +117,52 @@ def test_a_killed_rank_costs_nothing_but_time(undisturbed: Result, tmp_path: Pat
     assert found[columns].to_dict("list") == expected[columns].to_dict("list")
     model, other = (each.checkpoint.get_model(GPT2LMHeadModel) for each in (undisturbed, result))
     assert all(torch.equal(one, two) for one, two in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_a_dropped_batch_is_no_epoch_of_its_own(tmp_path: Path) -> None:
+    """Evaluation and checkpoints at the ends of epochs, logs at steps: in a function of one's own they may differ."""
+    arguments = {"num_train_epochs": 3, "gradient_accumulation_steps": 2, "logging_steps": 3}
+    arguments |= {"eval_strategy": "epoch", "save_strategy": "epoch"}
+    expected, found = (
+        fit(tmp_path / str(kill), kill, arguments, drop_last=True).metrics_dataframe for kill in (False, True)
+    )
+    assert list(tmp_path.glob("True/**/was_killed"))
+    assert list(found["step"]) == [4, 8, 12]  # 7 whole batches of each worker per epoch
+    assert list(found["eval_loss"]) == list(expected["eval_loss"])
+
+
+def own_trainer(dataset: Any, folder: Path, **arguments: Any) -> transformers.Trainer:
+    return transformers.Trainer(
+        language_model(), TrainingArguments(str(folder), max_steps=3, use_cpu=True, **arguments), **dataset
+    )
+
+
+def test_loggers_and_strategies_are_the_users_own(tmp_path: Path) -> None:
+    logger = object.__new__(TensorBoardCallback)  # without the import of TensorBoard
+    trainer = own_trainer({}, tmp_path, save_strategy="epoch", logging_steps=7, report_to="none")
+    trainer.add_callback(logger)
+    assert logger in prepare_trainer(trainer).callback_handler.callbacks
+
+
+def test_datasets_that_would_be_counted_wrong_are_refused(tmp_path: Path) -> None:
+    dataset = paceline.data.from_items([{"x": 1}] * 8)
+    shard = DataIterator.over(dataset)
+    with pytest.raises(ConfigError, match="batches of the training set have no size"):
+        prepare_trainer(own_trainer({"train_dataset": shard.iter_torch_batches(batch_size=None)}, tmp_path))
+    with pytest.raises(ConfigError, match="batches of the evaluation set have no size"):
+        prepare_trainer(own_trainer({"eval_dataset": shard.iter_torch_batches(batch_size=None)}, tmp_path))
+    with pytest.raises(ConfigError, match="every worker would evaluate all rows"):
+        prepare_trainer(own_trainer({"eval_dataset": dataset.iter_torch_batches(batch_size=2)}, tmp_path))
+
+
+def test_a_shard_inside_of_another_dataset_is_refused(tmp_path: Path) -> None:
+    """Accelerate would read that of rank 0 only."""
+    dataset = paceline.data.from_items([{"x": 1, "y": 2}] * 8)
+    shard = DataIterator(prepared("train", dataset, split=True, uneven="equal"), 0, 2)
+    worker: Any = SimpleNamespace(world_size=1, shards={"train": shard})
+    session.install(worker)
+    try:
+        with pytest.raises(ConfigError, match="the rows of the other workers would never be read"):
+            prepare_trainer(own_trainer({"train_dataset": shard.to_torch(label_column="y")}, tmp_path))
+    finally:
+        session.install(None)

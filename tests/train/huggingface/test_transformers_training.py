@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 import torch
 import torch._dynamo  # sets variables when it is imported, which no test shall be blamed for
 import transformers
+from accelerate.state import AcceleratorState, PartialState
+from torch.utils.data import IterableDataset
 from transformers import AutoModelForCausalLM, TrainerCallback, TrainingArguments
 
 import paceline.data
@@ -27,11 +31,17 @@ from paceline.train.huggingface import (
     TransformersPredictor,
     TransformersTrainer,
 )
-from tests.train.huggingface.tiny_language import small_trainer, token_accuracy, tokenized
+from tests.train.huggingface.tiny_language import language_model, small_trainer, token_accuracy, tokenized
 
 TRAIN_ROWS, EVALUATION_ROWS, BATCH = 60, 27, 4
 EPOCHS = {"logging_strategy": "epoch", "eval_strategy": "epoch", "save_strategy": "epoch"}
-STEPS = {"logging_strategy": "steps", "save_strategy": "steps", "logging_steps": 1, "save_steps": 3}
+STEPS = {
+    "logging_strategy": "steps",
+    "save_strategy": "steps",
+    "logging_steps": 1,
+    "save_steps": 3,
+    "lr_scheduler_type": "constant",
+}
 
 
 def fit(folder: Path, config: dict[str, Any], **arguments: Any) -> Result:
@@ -61,12 +71,17 @@ def sums(model: torch.nn.Module) -> list[float]:
     return [float((each.detach().double() ** 2).sum()) for each in model.parameters()]
 
 
+def trained_rows(result: Result) -> float:
+    """By the trainer's own figures."""
+    return float(result.metrics["train_samples_per_second"] * result.metrics["train_runtime"])
+
+
 class WritesDown(TrainerCallback):
     """What each rank has at the end: weights and counts."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         rows = kwargs["train_dataloader"].dataset
-        self.facts: dict[str, Any] = {"rows": len(rows), "steps": state.max_steps}
+        self.facts: dict[str, Any] = {"rows": len(rows), "steps": state.max_steps, "workers": args.world_size}
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         facts = {**self.facts, "weights": sums(kwargs["model"])}
@@ -89,7 +104,7 @@ def test_the_loss_falls_and_ranks_agree(trained: Result) -> None:
     assert last < first - 0.1
     ranks = [json.loads(Path(trained.path, f"rank_{rank}", "facts.json").read_text("utf-8")) for rank in (0, 1)]
     assert ranks[0]["weights"] == ranks[1]["weights"]
-    assert [rank["rows"] for rank in ranks] == [30, 30]
+    assert [(rank["rows"], rank["workers"]) for rank in ranks] == [(30, 2), (30, 2)]
     assert ranks[0]["steps"] == 16  # 2 epochs of 8 steps: 30 rows in batches of 4
 
 
@@ -100,7 +115,7 @@ def test_one_row_per_epoch_has_everything_of_it(trained: Result) -> None:
     assert list(frame["step"]) == [8, 16]
     assert frame["learning_rate"].iloc[1] < frame["learning_rate"].iloc[0]
     assert {"eval_loss", "eval_accuracy", "grad_norm"} <= set(frame.columns)
-    assert trained.metrics["train_runtime"] > 0
+    assert trained_rows(trained) == pytest.approx(2 * TRAIN_ROWS, rel=0.01)
     assert trained.metrics["config"]["trainer_init_config"]["num_train_epochs"] == 2
 
 
@@ -141,6 +156,22 @@ def test_a_new_run_goes_on_at_the_next_epoch(trained: Result, folder: Path) -> N
     assert losses(result)[0] < losses(trained)[-1]
 
 
+def test_steps_of_another_size_are_refused(trained: Result, folder: Path) -> None:
+    """Two workers had 8 steps per epoch, of 8 rows. Step 16 is then in no second epoch of 15 steps, or of 4."""
+    config = {**EPOCHS, "num_train_epochs": 3}
+    for changed, workers in (({}, 1), ({"per_device_train_batch_size": 8}, 2)):
+        with pytest.raises(TrainingFailedError, match=rf"CheckpointError.* cannot be resumed with {workers} worker"):
+            fit(folder, {**config, **changed}, resume_from_checkpoint=trained.checkpoint, workers=workers)
+    as_many_rows = {**config, "gradient_accumulation_steps": 2}
+    result = fit(folder, as_many_rows, resume_from_checkpoint=trained.checkpoint, workers=1)
+    assert list(result.metrics_dataframe["step"]) == [24]
+    assert list(result.metrics_dataframe["epoch"]) == [3.0]
+    weights = TransformersCheckpoint.from_model(trained.checkpoint.get_model(AutoModelForCausalLM))
+    anew = fit(folder, {**EPOCHS, "num_train_epochs": 1}, resume_from_checkpoint=weights, workers=1)
+    assert list(anew.metrics_dataframe["step"]) == [15]
+    assert losses(anew)[0] < losses(trained)[0] - 0.1
+
+
 def test_nothing_left_to_train_is_told(trained: Result, folder: Path) -> None:
     result = fit(folder, {**EPOCHS, "num_train_epochs": 2}, resume_from_checkpoint=trained.checkpoint)
     assert result.metrics["step"] == 16
@@ -170,6 +201,25 @@ def test_a_killed_rank_costs_nothing_but_time(undisturbed: Result, folder: Path)
     assert losses(result) == losses(undisturbed)
     assert result.metrics["training_iteration"] == 10
     assert result.metrics["epoch"] == pytest.approx(1.25)
+    assert trained_rows(undisturbed) == pytest.approx(10 * 2 * BATCH, rel=0.01)
+
+
+def test_steps_of_several_batches_and_a_last_one_that_is_dropped(folder: Path) -> None:
+    """7 batches of each worker are 4 steps, and two rows are left over in each epoch: no epoch consists of those."""
+    config = {**EPOCHS, "num_train_epochs": 3, "gradient_accumulation_steps": 2, "dataloader_drop_last": True}
+    expected = fit(folder, config)
+    killed = {**config, "callbacks": [IsKilledOnce]}
+    result = fit(folder, killed, run={"failure_config": FailureConfig(max_failures=1)})
+    assert Path(result.path, "rank_1", "was_killed").exists()
+    assert list(result.metrics_dataframe["step"]) == [4, 8, 12]
+    assert losses(result) == losses(expected)
+
+
+def test_a_training_that_has_ended_within_an_epoch_goes_on_there(undisturbed: Result, folder: Path) -> None:
+    config = {**STEPS, "dropout": 0.1}
+    first = fit(folder, {**config, "max_steps": 5})
+    rest = fit(folder, {**config, "max_steps": 10}, resume_from_checkpoint=first.checkpoint)
+    assert losses(first) + losses(rest) == losses(undisturbed)
 
 
 def test_a_stopped_run_has_its_last_state(undisturbed: Result, folder: Path) -> None:
@@ -231,6 +281,64 @@ def test_the_function_may_make_its_own_datasets(folder: Path) -> None:
     assert sums(saved) == ranks[0]["weights"]
 
 
+def sequence_trainer(train_dataset: Any, eval_dataset: Any, **config: Any) -> Any:
+    return transformers.Seq2SeqTrainer(
+        language_model(),
+        transformers.Seq2SeqTrainingArguments("out", per_device_eval_batch_size=BATCH, **config),
+        train_dataset=train_dataset,
+        eval_dataset=eval_dataset,
+        compute_metrics=lambda predicted: {"rows": len(predicted.label_ids), **token_accuracy(predicted)},
+    )
+
+
+def test_a_trainer_for_sequences_evaluates_each_row_once(folder: Path) -> None:
+    """It gathers in its own way what the workers have evaluated."""
+    config = {**EPOCHS, "save_strategy": "no", "num_train_epochs": 1, "learning_rate": 0.0}
+    alone, together = (fit(folder, config, function=sequence_trainer, workers=workers).metrics for workers in (1, 2))
+    assert (alone["eval_rows"], together["eval_rows"]) == (EVALUATION_ROWS, EVALUATION_ROWS)
+    assert together["eval_loss"] == pytest.approx(alone["eval_loss"], rel=1e-6)
+    assert together["eval_accuracy"] == alone["eval_accuracy"]
+
+
+def failing(train_dataset: Any, eval_dataset: Any, **config: Any) -> Any:
+    small_trainer(train_dataset, eval_dataset, **config)
+    raise RuntimeError("after the arguments")
+
+
+def test_one_worker_in_this_process_leaves_no_trace(folder: Path) -> None:
+    AcceleratorState._reset_state(reset_partial_state=True)  # of other tests
+    before, threads = dict(os.environ), torch.get_num_threads()
+    for function in (small_trainer, failing):
+        with pytest.raises(TrainingFailedError, match="after the") if function is failing else nullcontext():
+            fit(folder, {**STEPS, "max_steps": 2}, function=function, workers=1, run={"engine": "inline"})
+        assert dict(os.environ) == before
+        assert torch.get_num_threads() == threads
+        assert not torch.distributed.is_initialized()
+        assert (AcceleratorState._shared_state, PartialState._shared_state) == ({}, {})
+
+
+class Packed(IterableDataset[Any]):
+    """Rows in another form, as users wrap datasets."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.rows
+
+
+def wrapping(train_dataset: Any, eval_dataset: Any, **config: Any) -> Any:
+    return small_trainer(Packed(train_dataset), eval_dataset, **config)
+
+
+def alone(train_dataset: Any, eval_dataset: Any, **config: Any) -> Any:
+    os.environ["ACCELERATE_USE_CPU"] = "false"
+    return small_trainer(train_dataset, eval_dataset, **STEPS)
+
+
 def no_trainer(train_dataset: Any, eval_dataset: Any, **config: Any) -> Any:
     return torch.nn.Linear(1, 1)
 
@@ -244,8 +352,10 @@ def disagreeing(train_dataset: Any, eval_dataset: Any, **config: Any) -> Any:
     [
         (no_trainer, r"no_trainer\(\) returned Linear: it must return the transformers.Trainer"),
         (disagreeing, "Use logging_strategy='steps' or save_strategy='epoch'"),
+        (wrapping, "train_dataset is a Packed, not the train_dataset that the function was given"),
+        (alone, r"The run has 2 worker\(s\), but TrainingArguments found 1 process"),
     ],
 )
 def test_mistakes_in_the_worker_are_told_before_training(folder: Path, function: Any, message: str) -> None:
     with pytest.raises(TrainingFailedError, match=message):
-        fit(folder, {}, function=function, workers=1)
+        fit(folder, {}, function=function)

@@ -42,6 +42,8 @@ _KNOWN = frozenset(
         *("fp16", "dynamo_backend"),  # of older files; Accelerate still takes them
     ]
 )
+_DYNAMO_BACKEND = ("dynamo_backend", "backend")
+"""Both are taken in dynamo_config."""
 _DS_FILE = "deepspeed_config_file"
 
 
@@ -101,6 +103,10 @@ def _checked(content: Any, source: str, folder: Path | None = None) -> dict[str,
     if settings.get("mixed_precision") is not None:
         settings["mixed_precision"] = _word(settings["mixed_precision"]).lower()
         check_choice(settings["mixed_precision"], f"{source}: mixed_precision", _PRECISIONS)
+    for holder in (settings, settings.get("dynamo_config") or {}):
+        for name in _DYNAMO_BACKEND:
+            if holder.get(name) is False:
+                holder[name] = _word(False)
     if ACCUMULATION in settings:
         settings[ACCUMULATION] = whole_number(settings[ACCUMULATION], f"{source}: {ACCUMULATION}", least=1)
     if settings.get("distributed_type") == "DEEPSPEED":
@@ -119,6 +125,8 @@ def _plain(content: Mapping[Any, Any], source: str) -> dict[str, Any]:
     def value_of(item: Any) -> Any:
         if isinstance(item, enum.Enum):
             return item.value
+        if isinstance(item, Mapping):
+            return dict(item)
         raise TypeError(f"a {type(item).__name__}")
 
     try:

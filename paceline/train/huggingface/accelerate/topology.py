@@ -14,6 +14,7 @@ _DECIDED_BY_THE_RUN = frozenset(
         "main_training_function",
     ]
 )
+_SECTION_OF = {"FSDP": "fsdp_config", "DEEPSPEED": "deepspeed_config", "MEGATRON_LM": "megatron_lm_config"}
 _WRAPPERS = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM"}
 """Values of distributed_type that say how a model is trained, not on which devices."""
 
@@ -67,6 +68,9 @@ def overridden(settings: dict[str, Any], world_size: int, use_gpu: bool) -> list
         if given not in (None, {}, value) and not (name == "num_processes" and given == -1):
             told.append(f"{name} {given!r}" + ("" if value in (None, {}) else f" (the run has {value!r})"))
     kind = settings.get("distributed_type")
+    for wrapper, section in _SECTION_OF.items():
+        if kind != wrapper and settings.get(section):
+            told.append(f"{section} (it needs distributed_type: {wrapper})")
     if kind in _WRAPPERS and not use_gpu:
         told.append(
             f"distributed_type {kind} (Accelerate uses {_WRAPPERS[kind]} on GPUs only; on CPUs the model is trained "

@@ -63,6 +63,11 @@ class AccelerateTrainer(TorchTrainer):
                 f"AccelerateTrainer(torch_config=...) takes a TorchConfig, not {type(torch_config).__name__}."
             )
         group = torch_config or TorchConfig()
+        if type(group).backend_cls not in (TorchConfig.backend_cls, AccelerateConfig.backend_cls):
+            raise ConfigError(
+                f"AccelerateTrainer(torch_config=...): {type(group).__name__} has a backend_cls of its own, and this "
+                "trainer needs its own as well. Use a TorchConfig here, or your class with a TorchTrainer."
+            )
         settings, source = read_settings(accelerate_config)
         self._accelerate = AccelerateConfig(
             **{each.name: getattr(group, each.name) for each in fields(TorchConfig)}, settings=settings, source=source

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 FILES_FOLDER = "checkpoint"
 """Where ReportCallback puts the files of the trainer."""
 _WEIGHTS = "model.safetensors"
-_ANY_WEIGHTS = (_WEIGHTS, "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+_ANY_WEIGHTS = (
+    *(_WEIGHTS, "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
+    "adapter_model.safetensors",  # of PEFT
+)
 _TRAINING_ARGUMENTS = "training_args.bin"
 
 C = TypeVar("C", bound="TransformersCheckpoint")
@@ -124,7 +127,7 @@ class TransformersCheckpoint(Checkpoint):
             tokenizer = AutoTokenizer
         with self.as_directory() as folder:
             files = files_in(folder)
-            if not any(files.glob("tokenizer*")) and not any(files.glob("vocab*")):
+            if not has_tokenizer(files):
                 raise CheckpointError(
                     f"{self!r} holds no tokenizer. Give it to the trainer (processing_class=tokenizer), or to "
                     "TransformersCheckpoint.from_model()."
@@ -134,8 +137,8 @@ class TransformersCheckpoint(Checkpoint):
     def get_training_arguments(self) -> transformers.TrainingArguments:
         """The TrainingArguments of the training that it comes from.
 
-        They are stored by pickle. Only settings of Transformers and Accelerate are taken from it: anything else is
-        refused, and no code of the file is run.
+        They are stored by pickle. Only settings of Transformers and Accelerate are taken from it, as they are stored:
+        anything else is refused, and nothing that the file names is called.
         """
         from paceline.train.huggingface.transformers.training_arguments import read_training_arguments
 
@@ -152,6 +155,11 @@ def files_in(folder: str | os.PathLike[str]) -> Path:
     return below if below.is_dir() else Path(folder)
 
 
+def has_tokenizer(files: Path) -> bool:
+    """There are files of a tokenizer; those of older kinds have a vocabulary only."""
+    return any(files.glob("tokenizer*")) or any(files.glob("vocab*"))
+
+
 def _with_weights(model: torch.nn.Module, files: Path) -> torch.nn.Module:
     """The model with the weights of a checkpoint; those that the two do not share are told."""
     from transformers import PreTrainedModel
@@ -165,5 +173,10 @@ def _with_weights(model: torch.nn.Module, files: Path) -> torch.nn.Module:
     else:
         from safetensors.torch import load_model
 
+        if not (files / _WEIGHTS).exists():
+            raise CheckpointError(
+                f"The weights in {files} are not in one file {_WEIGHTS}, so they cannot be loaded into a "
+                f"{type(bare).__name__}: pass the class of the model, which knows how to read them."
+            )
         load_model(bare, str(files / _WEIGHTS))
     return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,9 @@ class TransformersLoop:
         evaluated = trainer.eval_dataset
         reporter = Reporter(train, len(evaluated) if isinstance(evaluated, dict) else 1)
         trainer.add_callback(reporter)
-        with _quiet(trainer), _own_directory(trainer.args), _state_to_resume(trainer) as resumed:
+        with _quiet(trainer), _own_directory(trainer.args), ExitStack() as held:
+            resumed = held.enter_context(_state_to_resume(trainer))
+            reporter.after_first_step = held.close  # it has read all of that: a copy from elsewhere need not stay
             trainer.train(resume_from_checkpoint=resumed)
         if reporter.stopped is not None:
             raise reporter.stopped

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from paceline.air.errors import ConfigError, DataError
-from paceline.train.huggingface.transformers.checkpoint import TransformersCheckpoint, files_in
+from paceline.train.huggingface.transformers.checkpoint import TransformersCheckpoint, files_in, has_tokenizer
 from paceline.train.predictor import PREDICTIONS, Predictor, checked_checkpoint
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ class TransformersPredictor(Predictor):
             files = files_in(folder)
             options = dict(pretrained_model_kwargs or {})
             model = str(files) if model_cls is None else local.get_model(model_cls, **options)
-            has_tokenizer = any(files.glob("tokenizer*"))
-            if model_cls is not None and has_tokenizer:
+            if model_cls is not None and has_tokenizer(files):
                 pipeline_kwargs.setdefault("tokenizer", local.get_tokenizer())
             if model_cls is None and options:
                 pipeline_kwargs.setdefault("model_kwargs", options)

@@ -16,6 +16,7 @@ from paceline.train.huggingface.transformers.saved_files import check_that_all_i
 from paceline.train.huggingface.transformers.strategies import check_rounded_steps
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from transformers import TrainerControl, TrainerState, TrainingArguments
@@ -36,6 +37,7 @@ class Reporter(TrainerCallback):
         self._awaited = 0
         """Evaluations of this step that have not ended."""
         self.stopped: StopTraining | None = None
+        self.after_first_step: Callable[[], None] | None = None
         self._rows = rows
         self._row: dict[str, Any] = {}
         self._saved: Path | None = None
@@ -51,6 +53,9 @@ class Reporter(TrainerCallback):
         self._first_step = self._saved_step = state.global_step
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self.after_first_step is not None:
+            self.after_first_step()
+            self.after_first_step = None
         if state.global_step >= state.max_steps and args.logging_strategy != "epoch":
             control.should_log = control.should_save = True
 
