@@ -6,6 +6,7 @@ import functools
 import sys
 import types
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 _LIBRARIES = (
@@ -25,6 +26,7 @@ _LIBRARIES = (
 _NOT_THE_USERS = frozenset([*_LIBRARIES, *sys.stdlib_module_names])
 """Packages whose inside is not looked into."""
 _MOST_VISITED = 1000
+_PLAIN = (bool, int, float, str, bytes)
 
 
 def referred_modules(*values: Any) -> set[str]:
@@ -36,7 +38,7 @@ def referred_modules(*values: Any) -> set[str]:
 
 def _names_in(value: Any, seen: set[int]) -> Iterator[str]:
     """Modules that the value comes from, or that its code names."""
-    if value is None or id(value) in seen or len(seen) > _MOST_VISITED:
+    if value is None or isinstance(value, _PLAIN) or id(value) in seen or len(seen) > _MOST_VISITED:
         return
     seen.add(id(value))
     if isinstance(value, types.ModuleType):
@@ -48,18 +50,9 @@ def _names_in(value: Any, seen: set[int]) -> Iterator[str]:
         if value.__module__.partition(".")[0] not in _NOT_THE_USERS:
             for part in _parts_of_class(value) if isinstance(value, type) else _parts_of_function(value):
                 yield from [part] if isinstance(part, str) else _names_in(part, seen)
-    elif isinstance(value, types.MethodType):
-        yield from _names_in(value.__func__, seen)
-        yield from _names_in(value.__self__, seen)
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _names_in(each, seen)
-    elif isinstance(value, functools.partial):
-        for each in (value.func, *value.args, *value.keywords.values()):
-            yield from _names_in(each, seen)
     else:
-        yield type(value).__module__
-        yield from _imported_with(type(value).__module__, seen)
+        for part in _parts_of_object(value):
+            yield from _names_in(part, seen)
 
 
 def _imported_with(module_name: str, seen: set[int]) -> Iterator[str]:
@@ -74,6 +67,26 @@ def _imported_with(module_name: str, seen: set[int]) -> Iterator[str]:
         name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
         if isinstance(name, str):
             yield name
+
+
+def _parts_of_object(value: Any) -> Iterator[Any]:
+    """What an object holds: of a collection its first items, of one of the user's own class its attributes."""
+    if isinstance(value, dict):
+        yield from islice(value.values(), _MOST_VISITED)
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from islice(value, _MOST_VISITED)
+    elif isinstance(value, functools.partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, types.MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, staticmethod | classmethod):
+        yield value.__func__
+    elif isinstance(value, property):
+        yield value.fget
+    else:
+        yield type(value)
+        if type(value).__module__.partition(".")[0] not in _NOT_THE_USERS:
+            yield getattr(value, "__dict__", None)
 
 
 def _parts_of_class(value: type) -> Iterator[Any]:

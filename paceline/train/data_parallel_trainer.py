@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.config import RunConfig, ScalingConfig
@@ -27,6 +27,10 @@ class DataParallelTrainer(BaseTrainer):
 
     The function takes no argument, or one: `train_loop_config`. What it returns is dropped.
     """
+
+    _function_argument: ClassVar[str] = "train_loop_per_worker"
+    _config_argument: ClassVar[str] = "train_loop_config"
+    """What a class calls its function and the function's configuration, for restore()."""
 
     def __init__(
         self,
@@ -104,21 +108,22 @@ class DataParallelTrainer(BaseTrainer):
     @classmethod
     def _restored_function(cls, settings: Mapping[str, Any], given: dict[str, Any]) -> None:
         """What to run must be among the given arguments; its config is taken over."""
-        if "train_loop_per_worker" not in given:
+        function, config = cls._function_argument, cls._config_argument
+        if function not in given:
             raise RestoreError(
-                f"{cls.__name__}.restore() needs the train function again, because code is never read from disk: "
-                "restore(path, train_loop_per_worker=train_func)."
+                f"{cls.__name__}.restore() needs the function again, because code is never read from disk: "
+                f"restore(path, {function}=...)."
             )
-        if "train_loop_config" in given:
+        if config in given:
             return
         stored = settings["config"]
         if stored is None:
             raise RestoreError(
-                "The run's train_loop_config holds values that cannot be stored as plain data: pass "
-                "train_loop_config= to restore() again."
+                f"The run's {config} holds values that cannot be stored as plain data: pass {config}= to restore() "
+                "again."
             )
-        if "train_loop_config" in stored:
-            given["train_loop_config"] = stored["train_loop_config"]
+        if config in stored:
+            given[config] = stored[config]
 
     def _continue(self, path: str, settings: Mapping[str, Any]) -> None:
         super()._continue(path, settings)

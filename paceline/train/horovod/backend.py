@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _LEAVE_TIMEOUT_S = 5.0
 _LOG_LEVELS = ("error", "warning", "info", "debug")
+_ERRORS_OF_TENSORFLOW = "2"
 
 
 class HorovodBackend(Backend):
@@ -39,9 +40,11 @@ class HorovodBackend(Backend):
             "HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(backend_config.timeout_s)),
             "HOROVOD_GLOO_IFACE": backend_config.interface(),
             "HOROVOD_LOG_LEVEL": _LOG_LEVELS[min(backend_config.verbose, len(_LOG_LEVELS) - 1)],
+            "TF_CPP_MIN_LOG_LEVEL": _ERRORS_OF_TENSORFLOW,
         }
-        if self.fresh and find_spec("tf_keras") is not None:
-            # Horovod's optimizers and callbacks know Keras 2 only, which tf_keras is.
+        # For TensorFlow, which a function may use in ways that are not seen beforehand. Horovod's optimizers and
+        # callbacks know Keras 2 only, which tf_keras is.
+        if find_spec("tf_keras") is not None:
             variables["TF_USE_LEGACY_KERAS"] = "1"
         return variables
 

@@ -15,8 +15,6 @@ from paceline.run.spec import TrainFunction
 from paceline.train.horovod.keras_support import CORRECTIONS
 
 _FLAVOURS = ("horovod.torch", "horovod.tensorflow")
-_replaced: dict[str, str | None] = {}
-"""The variables that `enter` set, with their values before."""
 
 
 def enter(environment: Mapping[str, str | None]) -> None:
@@ -24,16 +22,15 @@ def enter(environment: Mapping[str, str | None]) -> None:
     leave_horovod()
     CORRECTIONS.install()
     for name, value in environment.items():
-        _replaced.setdefault(name, os.environ.get(name))
-        _set(name, value)
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def leave() -> None:
-    """End Horovod's threads, unless the train function already did; put the variables back."""
+    """End Horovod's threads, unless the train function already did."""
     leave_horovod()
-    for name, value in _replaced.items():
-        _set(name, value)
-    _replaced.clear()
     CORRECTIONS.remove()
 
 
@@ -53,10 +50,3 @@ def leave_horovod() -> None:
         flavour = sys.modules.get(name)
         if flavour is not None and flavour.is_initialized():
             flavour.shutdown()
-
-
-def _set(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value

@@ -15,9 +15,6 @@ from paceline.train.horovod import HorovodTrainer, keras_support
 
 
 def train_both_ways() -> None:
-    import os
-
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import horovod.tensorflow as hvd
     import horovod.tensorflow.keras as hvd_keras
     import keras
