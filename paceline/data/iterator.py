@@ -10,7 +10,7 @@ from paceline.air.errors import DataError
 from paceline.data.execution import usable_cores
 from paceline.data.ingest import ranges as rs
 from paceline.data.ingest.local_shuffle import LocalShuffle
-from paceline.data.ingest.position import Progress, Shares, merged, remaining_in, share_epoch
+from paceline.data.ingest.position import READ_AHEAD, Progress, Shares, merged, remaining_in, share_epoch
 from paceline.data.ingest.prepared import PreparedDataset
 from paceline.data.iteration.batches import Batches, Epoch
 from paceline.data.iteration.options import BatchOptions
@@ -42,6 +42,9 @@ class DataIterator(Batches):
         self._yielded: int | None = None
         """Rows that the current pass has handed out of this rank's share of the current leg; None: there is none."""
         self._current: Epoch | None = None
+        self._read_ahead = False
+        """The newest pass is read ahead of its use: until it ends, the position is where it began, so that no row is
+        left out after a failure."""
         self._times: int | None = None
         """How many epochs iter_epochs() has where that is not said."""
         self._stats = IterationStats(source=self._label())
@@ -68,7 +71,8 @@ class DataIterator(Batches):
             yielded = list(leg.yielded)
             yielded[self._rank] = self._yielded
             progress = replace(progress, legs=(*progress.legs[:-1], replace(leg, yielded=tuple(yielded))))
-        return {**progress.as_json(), "rank": self._rank, "workers": self._workers}
+        whose = {"rank": self._rank, "workers": self._workers}
+        return {**progress.as_json(), **whose, **({READ_AHEAD: True} if self._read_ahead else {})}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on from a position: this rank's own, or the list of all ranks' (needed if their number has changed)."""
@@ -94,7 +98,7 @@ class DataIterator(Batches):
             )
         if progress.legs and not remaining_in(progress):  # its last row was handed out: the epoch is over
             progress = progress.next_epoch()
-        self._progress, self._yielded, self._current = progress, None, None
+        self._progress, self._yielded, self._current, self._read_ahead = progress, None, None, False
 
     def rows_left_out(self, epoch: int | None = None) -> list[int]:
         """Numbers of the rows (counted from 0 through the dataset) that no rank reads in that epoch, or in this one."""
@@ -215,6 +219,7 @@ class DataIterator(Batches):
         self._progress = shares.progress
         self._yielded = shares.progress.legs[-1].yielded[self._rank]
         self._stats = IterationStats(source=self._label(), notes=self._dataset.plan.notes())
+        self._read_ahead = options.read_ahead
         self._current = _ShardEpoch(self, *self._what_to_read(shares, options), options)
         return self._current
 
@@ -261,7 +266,7 @@ class DataIterator(Batches):
         return self.count()
 
     def _gave(self, epoch: Epoch, rows: int) -> None:
-        if epoch is self._current and self._yielded is not None:
+        if epoch is self._current and self._yielded is not None and not self._read_ahead:
             self._yielded += rows
 
     def _ended(self, epoch: Epoch) -> None:

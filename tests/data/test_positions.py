@@ -114,6 +114,14 @@ def test_a_rank_that_is_an_epoch_ahead_has_finished_the_earlier_one() -> None:
     assert members(shares.remaining()) == [4]
 
 
+def test_ranks_that_read_ahead_begin_the_earlier_epoch_anew() -> None:
+    behind = share_epoch(Progress(3, 0, 10, 1), 2, "all", LocalShuffle()).progress.as_json()
+    ahead = {**Progress(4, 0, 10, 1).as_json(), "read_ahead": True}
+    shares = share_epoch(Progress.from_json(merged([ahead, behind]) or {}), 2, "all", LocalShuffle())
+    assert shares.progress.epoch == 3
+    assert members(shares.remaining()) == list(range(10))
+
+
 def test_a_rank_that_said_nothing_is_where_rank_0_is() -> None:
     mine = share_epoch(Progress(0, 0, 10, 1), 2, "all", LocalShuffle()).progress.as_json()
     mine["legs"][-1][1] = [3, 0]

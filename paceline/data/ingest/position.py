@@ -18,6 +18,9 @@ from paceline.data.ingest import ranges as rs
 from paceline.data.ingest.local_shuffle import LocalShuffle
 from paceline.data.ingest.ranges import Ranges
 
+READ_AHEAD = "read_ahead"
+"""In a rank's state: it does not know which of the rows that it has handed out were used."""
+
 Uneven = Literal["equal", "all", "error"]
 
 
@@ -189,12 +192,15 @@ def merged(ranks: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     """One state out of those that all ranks had at one report; None if no rank is known.
 
     A rank that did not tell its position is taken to be where rank 0 is. A rank that has
-    begun a later epoch has yielded all of its share of the earlier one.
+    begun a later epoch has yielded all of its share of the earlier one; where ranks read ahead, it has not used all
+    of it, and all ranks begin that epoch anew.
     """
     told = [None if state is None else Progress.from_json(state) for state in ranks]
     known = [progress for progress in told if progress is not None]
     if not known:
         return None
+    if any(state is not None and state.get(READ_AHEAD) for state in ranks):
+        return min(known, key=lambda progress: progress.epoch).as_json()
     places = [(rank, progress) if progress is not None else (0, known[0]) for rank, progress in enumerate(told)]
     first = min(progress.epoch for progress in known)
     last = max(progress.epoch + len(progress.later) for progress in known)

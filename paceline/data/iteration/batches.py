@@ -238,11 +238,13 @@ class Batches(ABC):
         local_shuffle_seed: int | None = None,
     ) -> BatchIterable[Any]:
         """Batches as dicts of TensorFlow tensors."""
-        from paceline.data import tf_batches
-
         options = BatchOptions.checked(
             batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
         )
+        return self._tf_batches(options, dtypes)
+
+    def _tf_batches(self, options: BatchOptions, dtypes: Any = None) -> BatchIterable[Any]:
+        from paceline.data import tf_batches
 
         def cut(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
             for start in range(0, run.num_rows, max(1, rows)):
@@ -261,16 +263,16 @@ class Batches(ABC):
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
     ) -> Any:
-        """A tf.data.Dataset of (features, labels); every iteration over it is a new pass."""
+        """A tf.data.Dataset of (features, labels); every iteration over it is a new pass.
+
+        TensorFlow reads ahead, so a run that is resumed in the middle of a pass begins that pass anew.
+        """
         from paceline.data import tf_batches
 
-        batches = self.iter_tf_batches(
-            prefetch_batches=prefetch_batches,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            local_shuffle_buffer_size=local_shuffle_buffer_size,
-            local_shuffle_seed=local_shuffle_seed,
+        options = BatchOptions.checked(
+            batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
         )
+        batches = self._tf_batches(replace(options, read_ahead=True))
         return tf_batches.to_tf_dataset(batches, self.schema(), feature_columns, label_columns)
 
     def to_torch(

@@ -25,6 +25,8 @@ class BatchOptions:
     window_seed: int | None = None
     most_rows: int | None = None
     """No more than these will be asked for: reading more at a time would be wasted."""
+    read_ahead: bool = False
+    """Whoever takes the batches takes them before they are used, nobody knows how many."""
 
     @classmethod
     def checked(
