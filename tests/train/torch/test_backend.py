@@ -78,9 +78,12 @@ def test_gpus_decide_the_backend_and_the_variables() -> None:
     for rank, (environment, own, _) in enumerate(group.called(process_group.enter)):
         assert environment["CUDA_VISIBLE_DEVICES"] == "3,1"
         assert environment["ACCELERATE_TORCH_DEVICE"] == f"cuda:{rank}"
+        assert environment["ACCELERATE_USE_CPU"] == "false"
         assert own == (rank,)
     assert start(RecordingGroup(["3", "1"]), backend="gloo").called(process_group.join) == [("gloo", 1800)]
     assert start(RecordingGroup(["3", ""])).called(process_group.join) == [("gloo", 1800)]
+    (environment, _, _) = start(RecordingGroup([""])).called(process_group.enter)[0]
+    assert (environment["ACCELERATE_TORCH_DEVICE"], environment["ACCELERATE_USE_CPU"]) == ("cpu", "true")
 
 
 def test_gloo_is_bound_to_the_loopback_interface_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,11 +93,3 @@ def test_gloo_is_bound_to_the_loopback_interface_unless_the_user_chose(monkeypat
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
     (environment, _, _) = start(RecordingGroup([""])).called(process_group.enter)[0]
     assert "GLOO_SOCKET_IFNAME" not in environment
-
-
-def test_variables_are_put_back() -> None:
-    before = dict(os.environ)
-    process_group.enter({"RANK": "3", "MASTER_PORT": "1"}, (), None)
-    assert os.environ["RANK"] == "3"
-    process_group.leave()
-    assert dict(os.environ) == before
