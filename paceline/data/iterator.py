@@ -120,6 +120,13 @@ class DataIterator(Batches):
         """Rows of a whole pass of this rank."""
         return rs.length(self._fresh_shares(self.epoch).parts[self._rank])
 
+    def rows_left(self) -> int:
+        """Rows that this rank has not been given yet of the current pass, or of the next one if none is under way."""
+        legs = self._progress.legs
+        shares = self._shares(legs[-1].shuffle if legs else LocalShuffle())
+        share = rs.length(shares.parts[self._rank])
+        return share - min(share, shares.progress.legs[-1].yielded[self._rank])
+
     def to_pandas(self, limit: int | None = 100_000) -> pd.DataFrame:
         """The rows of this rank's next pass as one pandas frame; not counted as a pass."""
         import pyarrow as pa

@@ -70,6 +70,36 @@ def test_leaving_an_epoch_early_ends_it() -> None:
     assert ids(shard.iter_batches(batch_size=4)) == list(range(10))
 
 
+def test_a_pass_that_somebody_keeps_hold_of_can_be_ended_for_them() -> None:
+    shard = paceline.data.range(10).iterator()
+    batches = shard.iter_batches(batch_size=4)
+    batches.end_pass()  # there is none
+    kept = iter(batches)
+    next(kept)
+    batches.end_pass()
+    assert shard.epoch == 1
+    assert shard.state_dict()["legs"] == []
+    assert list(kept) == []
+    next(batches)
+    batches.end_pass()
+    assert ids(batches) == list(range(10))
+    assert shard.epoch == 3
+
+
+def test_rows_left_are_those_of_the_pass_that_is_under_way_also_with_other_workers() -> None:
+    dataset = prepared("train", paceline.data.range(20), split=True)
+    alone = DataIterator(dataset)
+    assert alone.rows_left() == 20
+    batches = iter(alone.iter_batches(batch_size=4))
+    next(batches)
+    assert alone.rows_left() == 16
+    one_of_two = DataIterator(dataset, rank=1, workers=2)
+    one_of_two.load_state_dict([alone.state_dict()])
+    assert one_of_two.rows_left() == 8
+    assert len(ids(one_of_two.iter_batches(batch_size=4))) == 8
+    assert one_of_two.rows_left() == 10
+
+
 def test_a_pass_that_nobody_ended_is_ended_by_the_next_one() -> None:
     shard = paceline.data.range(10).iterator()
     kept = iter(shard.iter_batches(batch_size=4))

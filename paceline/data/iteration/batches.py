@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -65,17 +66,26 @@ class BatchIterable(Generic[B]):
         self._rows = rows
         self._in_background = in_background and options.prefetch_batches > 0
         self._own: Iterator[B] | None = None
+        self._newest: weakref.ref[Generator[B, None, None]] | None = None
+        """The pass that was begun last; it is the caller's, and ends when they let go of it."""
 
     def __iter__(self) -> Iterator[B]:
         if self._own is not None:  # what next() has begun is gone on with
             own, self._own = self._own, None
             return own
-        return self._pass()
+        return self._new_pass()
 
     def __next__(self) -> B:
         if self._own is None:
-            self._own = self._pass()
+            self._own = self._new_pass()
         return next(self._own)
+
+    def end_pass(self) -> None:
+        """End the pass that was begun last, as leaving its loop does; for loops that keep hold of it."""
+        newest = self._newest() if self._newest is not None else None
+        if newest is not None:
+            newest.close()
+        self._own = None
 
     def __len__(self) -> int:
         """Batches of a whole pass, where the number of rows is known without reading."""
@@ -84,7 +94,12 @@ class BatchIterable(Generic[B]):
             raise TypeError("the number of batches is not known before they have been read")
         return rows // size if self._options.drop_last else -(-rows // size)
 
-    def _pass(self) -> Iterator[B]:
+    def _new_pass(self) -> Iterator[B]:
+        begun = self._pass()
+        self._newest = weakref.ref(begun)
+        return begun
+
+    def _pass(self) -> Generator[B, None, None]:
         epoch = self._begin(self._options)
         stats = epoch.stats
         began = time.perf_counter()
