@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 import signal
 import sys
 import time
@@ -33,6 +34,11 @@ _TRACEBACK_BEGINS = "Traceback (most recent call last):"
 _FIRST_LINES = 7
 """Of a long traceback: its heading and two or three frames, which are the user's own."""
 
+_CHAIN = re.compile(
+    "\n(?:The above exception was the direct cause of the following exception"
+    "|During handling of the above exception, another exception occurred):\n"
+)
+_IN_HOROVODS_INIT = re.compile(r'horovod/common/basics\.py", line \d+ in init$', re.MULTILINE)
 _DEATHS = ("signal", "oom", "exit", "premature_exit")
 _COLLATERAL_PHRASES = (
     "connection reset",
@@ -56,7 +62,7 @@ def attempt_failure(attempt: int, failures: Sequence[WorkerFailure]) -> AttemptF
     """Choose the root cause: the earliest failure that is not the echo of another."""
     marked = [replace(failure, attempt=attempt, collateral=is_echo(failure, failures)) for failure in failures]
     ordered = sorted(marked, key=_likely_cause_first)
-    cause = replace(ordered[0], collateral=False)
+    cause = replace(ordered[0], collateral=False, hint=ordered[0].hint or _hint_for(ordered[0]))
     return AttemptFailure(
         attempt=attempt,
         root_cause=cause,
@@ -83,8 +89,32 @@ def is_echo(failure: WorkerFailure, failures: Sequence[WorkerFailure] = ()) -> b
 
 
 def _words_of(traceback: str) -> str:
-    """What the exception says, in all its lines, and what those say that it came from; frames and code are indented."""
-    return "\n".join(line for line in traceback.splitlines() if not line.startswith(" "))
+    """What the exception says, in all its lines, and what those say that it came from; frames and code are indented.
+
+    An OSError that it came from does not count: frameworks have errors of their own for their connections, and it is
+    more likely one of the user's.
+    """
+    *earlier, last = _CHAIN.split(traceback)
+    said = [_unindented(part) for part in earlier]
+    return "\n".join([*(words for words in said if not _is_os_error(words)), _unindented(last)])
+
+
+def _unindented(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith((" ", _TRACEBACK_BEGINS)))
+
+
+def _is_os_error(words: str) -> bool:
+    kind = getattr(builtins, words.lstrip().partition(":")[0], None)
+    return isinstance(kind, type) and issubclass(kind, OSError)
+
+
+def _hint_for(failure: WorkerFailure) -> str:
+    if failure.signal == signal.SIGABRT and _IN_HOROVODS_INIT.search(failure.traceback):
+        return (
+            "hvd.init() ends the process if other workers have not called it within HorovodConfig(timeout_s=...): this "
+            "rank's log names them, as 'key(s)'. See where they are."
+        )
+    return ""
 
 
 def startup_failure(error: EngineError | WorkerError) -> WorkerFailure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,6 +109,50 @@ AssertionError
 """
     own = WorkerFailure(rank=1, kind="exception", message="AssertionError", time_ns=5, traceback=code)
     assert attempt_failure(0, [failure(0, time_ns=10), own]).root_cause.rank == 1
+
+
+def wrapped(rank: int, time_ns: int, came_from: str) -> WorkerFailure:
+    """A RuntimeError that was raised because of another exception."""
+    traceback = f"""Traceback (most recent call last):
+  File "train.py", line 3, in train_func
+    query()
+{came_from}
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "train.py", line 5, in train_func
+    raise RuntimeError("no rows") from error
+RuntimeError: no rows
+"""
+    return WorkerFailure(rank, "exception", "RuntimeError: no rows", time_ns=time_ns, traceback=traceback)
+
+
+@pytest.mark.parametrize(
+    ("came_from", "cause"),
+    [
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", 0),  # the user's database, as far as one knows
+        ("BrokenPipeError: [Errno 32] Broken pipe", 0),
+        ("RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242", 1),
+        ("tensorflow.python.framework.errors_impl.UnavailableError: Graph execution error:\n\nSocket closed", 1),
+    ],
+)
+def test_what_an_exception_came_from_makes_it_an_echo_if_it_is_of_a_framework(came_from: str, cause: int) -> None:
+    failures = [wrapped(0, 5, came_from), failure(1, "the ring is broken", 10)]
+    assert attempt_failure(0, failures).root_cause.rank == cause
+
+
+def test_an_abort_in_horovods_init_is_explained() -> None:
+    stack = """Fatal Python error: Aborted
+
+Current thread 0x00007f1c2b7ff6c0 (most recent call first):
+  File "/env/horovod/common/basics.py", line 71 in init
+  File "/home/me/train.py", line 7 in train_func
+"""
+    aborted = replace(died(0, signal.SIGABRT, 5), traceback=stack)
+    assert "have not called it within HorovodConfig(timeout_s=...)" in attempt_failure(0, [aborted]).root_cause.hint
+    for other in (died(0, signal.SIGABRT, 5), replace(died(0, signal.SIGSEGV, 5), traceback=stack)):
+        assert attempt_failure(0, [other]).root_cause.hint == ""
 
 
 def raised(exception_type: str, *arguments: object) -> WorkerFailure:

@@ -224,6 +224,7 @@ def test_a_rank_that_does_not_call_init_is_waited_for_as_long_as_was_said() -> N
     assert caught.value.result is not None
     log = Path(caught.value.result.path, "logs", "rank_0.log").read_text()
     assert "Wait timeout after 1 seconds for key(s): 1" in log
+    assert "Hint: hvd.init() ends the process if other workers have not called it" in str(caught.value)
 
 
 def test_a_search_over_the_trainer_and_a_restore(tmp_path: Path) -> None:
