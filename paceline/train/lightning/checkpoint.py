@@ -135,6 +135,8 @@ def check_is_plain(path: str, advice: str) -> None:
             f"{path} holds objects other than tensors and plain values, such as hyperparameters of the module, and "
             f"could run code when it is loaded. If you know where it comes from: {advice}."
         ) from error
+    except (RuntimeError, EOFError, OSError) as error:
+        raise CheckpointError(f"{path} is not a file that Lightning saved, or is damaged: {error}") from error
 
 
 def _shown(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from paceline.air.errors import ConfigError
 from paceline.train.lightning.packages import LIGHTNING, PYTORCH_LIGHTNING
@@ -31,4 +31,5 @@ def backend_config(torch_config: object, package: str) -> TorchConfig:
         raise ConfigError(f"LightningTrainer(torch_config=...) takes a TorchConfig, not {type(torch_config).__name__}.")
     if type(torch_config) is not TorchConfig:
         return torch_config
-    return LightningTorchConfig(torch_config.backend, torch_config.init_method, torch_config.timeout_s, package)
+    chosen = {each.name: getattr(torch_config, each.name) for each in fields(TorchConfig)}
+    return LightningTorchConfig(**chosen, package=package)

@@ -73,6 +73,14 @@ def test_objects_in_a_file_are_loaded_only_when_the_user_says_so(tmp_path: Path)
     assert checkpoint.get_model(Line, weights_only=False).hparams["lr"] == Path("not a number")
 
 
+def test_a_file_that_is_none_of_lightnings_is_told(tmp_path: Path) -> None:
+    torch.save({"state_dict": {}}, tmp_path / "old.ckpt", _use_new_zipfile_serialization=False)
+    (tmp_path / "torn.ckpt").write_bytes(b"PK\x03\x04" + b"x" * 100)
+    for name in ("old.ckpt", "torn.ckpt"):
+        with pytest.raises(CheckpointError, match=f"{name} is not a file that Lightning saved, or is damaged"):
+            LightningCheckpoint.from_path(tmp_path / name).get_model(Line)
+
+
 def test_what_is_missing_is_told(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFoundError, match="there is no file"):
         LightningCheckpoint.from_path(tmp_path / "nothing.ckpt")
