@@ -8,6 +8,7 @@ from paceline.air.errors import ConfigError
 from paceline.train.lightning.environment import worker_session
 from paceline.train.lightning.packages import package_of
 from paceline.train.lightning.strategies import WorkerStrategy, check_environment
+from paceline.train.lightning.unsupported import check_callbacks
 
 
 def prepare_trainer(trainer: Any) -> Any:
@@ -29,6 +30,7 @@ def prepare_trainer(trainer: Any) -> Any:
         )
     check_environment(strategy)
     check_accelerator(trainer)
+    check_callbacks(trainer.callbacks, package)
     return trainer
 
 

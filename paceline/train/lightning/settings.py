@@ -10,6 +10,7 @@ from typing import Any
 from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError
 from paceline.train.lightning.packages import LIGHTNING, lightning, package_of
+from paceline.train.lightning.unsupported import check_callbacks, check_checkpoint_io, refuse_saving_on_exception
 
 STRATEGIES = {"ddp": "DDPStrategy", "fsdp": "FSDPStrategy", "deepspeed": "DeepSpeedStrategy"}
 """By name, the class that it stands for."""
@@ -53,6 +54,9 @@ def checked_settings(config: Any) -> LightningSettings:
             f"lightning_config is {type(config).__name__} that LightningConfigBuilder did not make: pass "
             "LightningConfigBuilder().module(MyModule).trainer(max_epochs=3).build()."
         )
+    for part, value in config.items():
+        if part.endswith("_args") and not isinstance(value, Mapping):
+            raise ConfigError(f"lightning_config[{part!r}] is {value!r}: it is a dict of arguments.")
     settings = LightningSettings(**config)
     if settings.strategy not in STRATEGIES:
         raise ConfigError(
@@ -81,15 +85,15 @@ def _check_arguments(settings: LightningSettings) -> None:
     """Misspelt arguments are told here, before workers start and models are made."""
     assert settings.module is not None
     library = lightning(settings.package)
-    strategy = getattr(library.strategies, STRATEGIES[settings.strategy])
     _check_names(f".module({settings.module.__name__}, ...)", settings.module, settings.module_args)
     _check_names(".trainer()", library.Trainer, settings.trainer_args)
     _check_names(".fit_params()", library.Trainer.fit, settings.fit_args)
-    _check_names(f".strategy({settings.strategy!r}, ...)", strategy, settings.strategy_args)
+    _check_names(f".strategy({settings.strategy!r}, ...)", _strategy_parts(settings), settings.strategy_args)
     _check_names(".checkpointing()", library.callbacks.ModelCheckpoint, settings.checkpoint_args)
+    check_callbacks(as_list(settings.trainer_args.get("callbacks")), settings.package)
     environment = lightning(f"{settings.package}.plugins.environments").ClusterEnvironment
-    plugins = settings.trainer_args.get("plugins") or ()
-    for plugin in plugins if isinstance(plugins, list | tuple) else [plugins]:
+    for plugin in as_list(settings.trainer_args.get("plugins")):
+        check_checkpoint_io(plugin, settings.package)
         if isinstance(plugin, environment):
             raise ConfigError(
                 f".trainer(plugins=[{type(plugin).__name__}()]): the workers are connected by LightningTrainer. Leave "
@@ -97,11 +101,30 @@ def _check_arguments(settings: LightningSettings) -> None:
             )
 
 
-def _check_names(where: str, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    parameters = inspect.signature(function).parameters.values()
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+def _strategy_parts(settings: LightningSettings) -> tuple[Callable[..., Any], ...]:
+    """What takes the arguments of a strategy: Lightning's, and what it hands the others on to."""
+    strategy = getattr(lightning(settings.package).strategies, STRATEGIES[settings.strategy])
+    if settings.strategy == "ddp":
+        from torch.nn.parallel import DistributedDataParallel
+
+        return strategy, DistributedDataParallel
+    if settings.strategy == "fsdp":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        return strategy, FullyShardedDataParallel
+    return (strategy,)
+
+
+def _check_names(
+    where: str, takers: Callable[..., Any] | tuple[Callable[..., Any], ...], given: Mapping[str, Any]
+) -> None:
+    """`takers` are a function, or one and those that its further arguments go on to."""
+    functions = takers if isinstance(takers, tuple) else (takers,)
+    parameters = [each for function in functions for each in inspect.signature(function).parameters.values()]
+    last = inspect.signature(functions[-1]).parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in last):
         return
-    known = [each.name for each in parameters if each.name != "self"]
+    known = [each.name for each in parameters if each.name != "self" and each.kind is not each.VAR_KEYWORD]
     for name in given:
         if name not in known:
             raise ConfigError(f"{where} got {name!r}, which is no argument there{near_miss(name, known)}")
@@ -116,3 +139,12 @@ def _check_misplaced(settings: LightningSettings) -> None:
             raise ConfigError(f".fit_params({name}=...): {advice}")
     if settings.checkpoint_args and not settings.saves:
         raise ConfigError(".checkpointing() and .trainer(enable_checkpointing=False): do you want checkpoints or not?")
+    if settings.checkpoint_args.get("save_on_exception"):
+        refuse_saving_on_exception(".checkpointing(save_on_exception=True)")
+
+
+def as_list(given: Any) -> list[Any]:
+    """Lightning takes one callback or plugin, or several."""
+    if given is None:
+        return []
+    return list(given) if isinstance(given, list | tuple) else [given]

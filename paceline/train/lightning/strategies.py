@@ -1,4 +1,8 @@
-"""DDPStrategy, FSDPStrategy and DeepSpeedStrategy: Lightning's, for workers that are connected already."""
+"""DDPStrategy, FSDPStrategy and DeepSpeedStrategy: Lightning's, for workers that are connected already.
+
+How processes are launched and how a model is wrapped for FSDP cannot be chosen in a public way: the names with an
+underscore that are overridden here are those of Lightning 2.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import ConfigError
+from paceline.run.session import Session
 from paceline.train.lightning.environment import WorkerEnvironment, worker_session
 from paceline.train.torch.devices import main_device
 
@@ -49,6 +54,7 @@ class ShardedStrategy(WorkerStrategy):
     kwargs: dict[str, Any]
     model: Any
     _state_dict_type: str
+    _activation_checkpointing_kwargs: dict[str, Any] | None
 
     def _setup_model(self, model: Any) -> Any:
         from torch.distributed.fsdp import FullyShardedDataParallel
@@ -56,6 +62,9 @@ class ShardedStrategy(WorkerStrategy):
         wrapped = any(isinstance(each, FullyShardedDataParallel) for each in model.modules())
         if wrapped or self.root_device.type != "cpu":
             return super()._setup_model(model)  # type: ignore[misc]
+        session = worker_session(type(self).__name__)
+        if self._activation_checkpointing_kwargs and isinstance(session, Session):
+            session.warn("FSDP on the CPU recomputes no activations: results are the same, memory is not saved.")
         # Lightning names the device by its number, and PyTorch takes every number for that of a GPU.
         options = {"cpu_offload": self.cpu_offload, "mixed_precision": self.mixed_precision_config, **self.kwargs}
         return FullyShardedDataParallel(

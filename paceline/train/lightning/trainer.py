@@ -72,8 +72,17 @@ class LightningTrainer(DataParallelTrainer):
             metadata=metadata,
         )
         self.torch_config = torch_config
-        _check_data(self._settings, self.datasets, datasets_iter_config)
+
+    def _warm_up(self) -> None:
+        """What is wrong is told before a process is started for the workers' imports."""
+        _check_data(self._settings, self.datasets, self.datasets_iter_config)
         _check_accelerator(self._settings, self.scaling_config)
+        if self.resume_from_checkpoint is not None and self._settings.fit_args.get("ckpt_path") is not None:
+            raise ConfigError(
+                "resume_from_checkpoint= and .fit_params(ckpt_path=...) are both where training goes on from: give one "
+                "of them."
+            )
+        super()._warm_up()
 
     def to_run_spec(self) -> RunSpec:
         if self._settings.module is None:
@@ -83,7 +92,14 @@ class LightningTrainer(DataParallelTrainer):
             )
         iter_options = self.datasets_iter_config or {}
         loop = LightningLoop(self._settings, tuple(self.datasets), iter_options, self._restore_path is None)
-        return dataclasses.replace(super().to_run_spec(), train=loop, config=_shown(self._settings))
+        return dataclasses.replace(super().to_run_spec(), train=loop, config=self._shown_config())
+
+    def _shown_config(self) -> dict[str, Any]:
+        """What of the settings is plain data, for the files of the run and for people."""
+        shown = {"lightning_config": _shown(self._settings)}
+        if self.datasets_iter_config is None:
+            return shown
+        return {**shown, "datasets_iter_config": as_json(dict(self.datasets_iter_config))}
 
     @classmethod
     def _restored_function(cls, settings: Mapping[str, Any], given: dict[str, Any]) -> None:
@@ -92,6 +108,15 @@ class LightningTrainer(DataParallelTrainer):
                 f"{cls.__name__}.restore() needs the module and its settings again, because code is never read from "
                 "disk: restore(path, lightning_config=LightningConfigBuilder().module(MyModule)....build())."
             )
+        stored = settings["config"] or {}
+        if "datasets_iter_config" in given or "datasets_iter_config" not in stored:
+            return
+        if stored["datasets_iter_config"] is None:
+            raise RestoreError(
+                "The run's datasets_iter_config holds values that cannot be stored as plain data: pass "
+                "datasets_iter_config= to restore() again."
+            )
+        given["datasets_iter_config"] = stored["datasets_iter_config"]
 
 
 def _no_function() -> None:
@@ -156,7 +181,6 @@ def _check_accelerator(settings: LightningSettings, scaling: ScalingConfig) -> N
 
 
 def _shown(settings: LightningSettings) -> dict[str, Any]:
-    """What of the settings is plain data, for the files of the run and for people."""
     shown: dict[str, Any] = {"module": settings.module.__name__ if settings.module is not None else None}
     for part in _PLAIN_PARTS:
         value = getattr(settings, part)
@@ -165,4 +189,4 @@ def _shown(settings: LightningSettings) -> dict[str, Any]:
         )
         if plain:
             shown[part] = plain
-    return {"lightning_config": shown}
+    return shown

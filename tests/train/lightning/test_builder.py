@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
-from paceline.air import CheckpointConfig, RunConfig, ScalingConfig
-from paceline.air.errors import ConfigError
+from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig
+from paceline.air.errors import ConfigError, RestoreError
 from paceline.train.lightning import LightningConfigBuilder, LightningTrainer
 from paceline.train.lightning.backend import LightningBackend, PytorchLightningBackend
 from paceline.train.torch import TorchConfig
@@ -33,6 +35,26 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "environment": (
         lambda new: new.module(Line).trainer(plugins=[LightningEnvironment()]),
         "connected by LightningTrainer",
+    ),
+    "ddp": (
+        lambda new: new.module(Line).ddp_strategy(find_unused_paramters=True),
+        "did you mean find_unused_parameters",
+    ),
+    "fsdp": (
+        lambda new: new.module(Line).strategy("fsdp", forward_prefetc=True),
+        "did you mean forward_prefetch",
+    ),
+    "saving on exception": (
+        lambda new: new.checkpointing(save_on_exception=True),
+        r"waits for the other workers for ever.*max_failures.*every_n_train_steps",
+    ),
+    "a callback that saves on exception": (
+        lambda new: new.module(Line).trainer(callbacks=ModelCheckpoint(save_on_exception=True)),
+        r"callbacks=\[ModelCheckpoint.*waits for the other workers for ever",
+    ),
+    "saving in the background": (
+        lambda new: new.module(Line).trainer(plugins=[AsyncCheckpointIO()]),
+        r"CheckpointConfig\(async_save=True\)",
     ),
     "to save or not": (
         lambda new: new.trainer(enable_checkpointing=False).checkpointing(monitor="x"),
@@ -79,6 +101,28 @@ def test_data_that_is_given_twice_is_refused() -> None:
         trainer(datasets={"train": dataset()}, datasets_iter_config={"batchsize": 2})
 
 
+def test_arguments_that_the_strategy_hands_on_are_taken() -> None:
+    for strategy, argument in (("ddp", "find_unused_parameters"), ("fsdp", "forward_prefetch")):
+        built = LightningConfigBuilder().module(Line).strategy(strategy, **{argument: True}).build()
+        assert built["strategy_args"] == {argument: True}
+
+
+def test_two_places_to_go_on_from_are_refused() -> None:
+    own = LightningConfigBuilder().module(Line).fit_params(ckpt_path="a.ckpt")
+    with pytest.raises(ConfigError, match=r"resume_from_checkpoint= and .fit_params\(ckpt_path=...\) are both"):
+        trainer(own, resume_from_checkpoint=Checkpoint.from_dict({"a": 1}))
+
+
+def test_how_batches_are_made_is_known_to_a_restored_run_or_asked_for() -> None:
+    stored = trainer(datasets={"train": dataset()}, datasets_iter_config={"batch_size": 4}).to_run_spec().config
+    given: dict[str, Any] = {"lightning_config": {}}
+    LightningTrainer._restored_function({"config": stored}, given)
+    assert given["datasets_iter_config"] == {"batch_size": 4}
+    stored = trainer(datasets={"train": dataset()}, datasets_iter_config={"collate_fn": len}).to_run_spec().config
+    with pytest.raises(RestoreError, match="pass datasets_iter_config="):
+        LightningTrainer._restored_function({"config": stored}, {"lightning_config": {}})
+
+
 def test_devices_are_chosen_by_the_scaling_config() -> None:
     with pytest.raises(ConfigError, match=r"ScalingConfig\(use_gpu=True\)"):
         trainer(LightningConfigBuilder().module(Line).trainer(accelerator="gpu"))
@@ -95,6 +139,8 @@ def test_a_trainer_without_a_module_can_be_searched_but_not_fitted() -> None:
 def test_another_dict_is_refused() -> None:
     with pytest.raises(ConfigError, match="LightningConfigBuilder did not make"):
         LightningTrainer({"max_epochs": 3})
+    with pytest.raises(ConfigError, match=r"lightning_config\['trainer_args'\] is None: it is a dict"):
+        LightningTrainer({"trainer_args": None})
     with pytest.raises(ConfigError, match="takes a TorchConfig, not str"):
         trainer(torch_config="gloo")
 
