@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 from paceline.air.session import report
 from paceline.train.lightning.checkpoint import CHECKPOINT_FILE, LightningCheckpoint
+from paceline.train.lightning.datasets import end_train_pass, end_validation_pass
 from paceline.train.lightning.packages import derived_classes, package_of
+from paceline.train.lightning.unsupported import check_checkpoint_io
 
 
 class EpochReporter:
@@ -39,6 +41,7 @@ class EpochReporter:
         # What the module logs in its own on_train_epoch_end() is there only for callbacks that are checkpoints.
         package = package_of(type(trainer))
         assert package is not None
+        check_checkpoint_io(trainer.strategy.checkpoint_io, package)
         last = derived_classes(package).ReportAtEpochEnd
         if not any(isinstance(each, last) for each in trainer.callbacks):
             trainer.callbacks.append(last(self))
@@ -48,6 +51,7 @@ class EpochReporter:
     def report_epoch(self, trainer: Any) -> None:
         """One row and one checkpoint; every rank calls it."""
         assert self._scratch is not None
+        end_train_pass(trainer)
         path = os.path.join(self._scratch, self.CHECKPOINT_NAME)
         trainer.save_checkpoint(path, weights_only=False)
         try:
@@ -63,9 +67,18 @@ class EpochEndReporter:
     def __init__(self, reporter: EpochReporter) -> None:
         super().__init__()
         self._reporter = reporter
+        self._trained = False
+
+    def on_train_batch_start(self, trainer: Any, *arguments: Any) -> None:
+        self._trained = True
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        end_validation_pass(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        self._reporter.report_epoch(trainer)
+        if self._trained:  # otherwise its row came with the checkpoint that this run began from
+            self._trained = False
+            self._reporter.report_epoch(trainer)
 
 
 def row_of(trainer: Any) -> dict[str, Any]:

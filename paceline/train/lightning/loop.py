@@ -7,17 +7,18 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import DataError
 from paceline.air.session import get_checkpoint
+from paceline.run.session import Session
 from paceline.train.lightning.checkpoint import LightningCheckpoint, check_is_plain
-from paceline.train.lightning.data import ShardLoader
+from paceline.train.lightning.datasets import ShardLoader
 from paceline.train.lightning.environment import worker_session
 from paceline.train.lightning.packages import derived_classes, lightning
 from paceline.train.lightning.prepare import prepare_trainer
-from paceline.train.lightning.settings import STRATEGIES
+from paceline.train.lightning.quiet import quiet_lightning
+from paceline.train.lightning.settings import STRATEGIES, as_list
 from paceline.train.torch.devices import main_device
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _ARGUMENT_OF_DATASET = {"train": "train_dataloaders", "val": "val_dataloaders"}
 
 
 class LightningLoop:
-    """Makes the module and the Lightning Trainer, and fits; a checkpoint of the run is gone on from."""
+    """Makes the module and the Lightning Trainer, and fits; goes on from the run's checkpoint if there is one."""
 
     def __init__(
         self,
@@ -38,6 +39,10 @@ class LightningLoop:
         trusts_own_checkpoints: bool,
     ) -> None:
         self._settings = settings
+        self._fit_args = {**settings.fit_args}
+        path = settings.fit_args.get("ckpt_path")
+        if path is not None and os.path.exists(path):  # workers have directories of their own
+            self._fit_args["ckpt_path"] = os.path.abspath(path)
         self._datasets = datasets
         self._iter_options = iter_options
         self._trusts_own_checkpoints = trusts_own_checkpoints
@@ -49,19 +54,22 @@ class LightningLoop:
         assert settings.module is not None
         module = settings.module(**settings.module_args)
         saver = self._saver()
-        trainer = self._trainer(saver)
-        try:
-            with ExitStack() as stack:
-                trainer.fit(module, **self._fit_arguments(trainer, session, stack))
-        finally:
-            if saver.dirpath is not None and "dirpath" not in settings.checkpoint_args and trainer.is_global_zero:
-                shutil.rmtree(saver.dirpath, ignore_errors=True)  # the run has what was in it
+        with ExitStack() as stack:
+            stack.enter_context(quiet_lightning())
+            trainer = self._trainer(saver)
+            if saver.empties_files and trainer.is_global_zero:
+                stack.callback(shutil.rmtree, saver.dirpath, ignore_errors=True)  # the run has what was in it
+            trainer.fit(module, **self._fit_arguments(trainer, session, stack))
+        if saver.stopped is not None:
+            raise saver.stopped
 
     def _saver(self) -> Any:
         """Saves where the next attempt will save too: Lightning then remembers which were the best."""
         arguments = self._settings.checkpoint_args if self._settings.saves else {"save_top_k": 0}
-        arguments = {"dirpath": os.path.join(os.getcwd(), "checkpoints"), **arguments}
-        return derived_classes(self._settings.package).ReportingModelCheckpoint(**arguments)
+        own = {"dirpath": os.path.join(os.getcwd(), "checkpoints")}
+        saver = derived_classes(self._settings.package).ReportingModelCheckpoint(**{**own, **arguments})
+        saver.empties_files = arguments.get("dirpath") is None
+        return saver
 
     def _trainer(self, saver: Any) -> Any:
         classes, settings = derived_classes(self._settings.package), self._settings
@@ -70,8 +78,8 @@ class LightningLoop:
             "default_root_dir": os.getcwd(),
             "accelerator": "cpu" if main_device().type == "cpu" else "gpu",
             **settings.trainer_args,
-            "callbacks": [*_as_list(settings.trainer_args.get("callbacks")), saver],
-            "plugins": [*_as_list(settings.trainer_args.get("plugins")), classes.LightningEnvironment()],
+            "callbacks": [*as_list(settings.trainer_args.get("callbacks")), saver],
+            "plugins": [*as_list(settings.trainer_args.get("plugins")), classes.LightningEnvironment()],
             "strategy": strategy(**settings.strategy_args),
             "devices": "auto",
             "enable_checkpointing": True,
@@ -79,7 +87,7 @@ class LightningLoop:
         return prepare_trainer(lightning(settings.package).Trainer(**arguments))
 
     def _fit_arguments(self, trainer: Any, session: SessionProtocol, stack: ExitStack) -> dict[str, Any]:
-        arguments = dict(self._settings.fit_args)
+        arguments = dict(self._fit_args)
         for name, argument in _ARGUMENT_OF_DATASET.items():
             if name in self._datasets:
                 arguments[argument] = ShardLoader(session.get_dataset_shard(name), self._iter_options)
@@ -87,13 +95,17 @@ class LightningLoop:
         checkpoint = get_checkpoint()
         if checkpoint is not None:
             path = stack.enter_context(LightningCheckpoint.from_checkpoint(checkpoint).as_lightning_file())
-            own = self._trusts_own_checkpoints and Path(path).is_relative_to(session.trial_dir)
-            if not own and arguments.get("weights_only") is not False:
+            plain = arguments.get("weights_only") is not False and not self._is_own_checkpoint(session)
+            if plain:
                 check_is_plain(path, "LightningConfigBuilder().fit_params(weights_only=False)")
             arguments["ckpt_path"] = path
             if "weights_only" in inspect.signature(trainer.fit).parameters:  # Lightning 2.6 and later ask
-                arguments["weights_only"] = False
+                arguments["weights_only"] = plain
         return arguments
+
+    def _is_own_checkpoint(self, session: SessionProtocol) -> bool:
+        """This run has made it. Otherwise it was given, or is of a run that was restored from files."""
+        return self._trusts_own_checkpoints and isinstance(session, Session) and session.rows_before > 0
 
 
 def _check_equal_lengths(dataset: str, batches: int) -> None:
@@ -114,9 +126,3 @@ def _say_rank(rank: int) -> None:
     from lightning_utilities.core.rank_zero import rank_zero_only
 
     rank_zero_only.rank = rank  # type: ignore[attr-defined]  # where Lightning keeps it
-
-
-def _as_list(given: Any) -> list[Any]:
-    if given is None:
-        return []
-    return list(given) if isinstance(given, list | tuple) else [given]

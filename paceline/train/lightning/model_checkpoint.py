@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 from paceline.air import session as session_slot
+from paceline.air.errors import StopTraining
 from paceline.run.session import Session
 from paceline.train.lightning.callback import row_of
 from paceline.train.lightning.checkpoint import LightningCheckpoint
+from paceline.train.lightning.datasets import count_anew, end_train_pass, end_validation_pass
 
 
 class SaveReporter:
@@ -17,20 +21,51 @@ class SaveReporter:
     """
 
     dirpath: str | None
+    empties_files = False
+    """Lightning's files are not wanted by anybody else: their content goes once the run has it."""
+    stopped: StopTraining | None = None
+    """Why the run ends after the epoch that was reported last. For Lightning that is an ending like any other."""
     _saved: str | None = None
     """What was saved since the last report. Every rank knows the name; the file is rank 0's."""
+    _trained = False
+    """Since the last row of an epoch."""
+
+    def setup(self, trainer: Any, *arguments: Any, **keywords: Any) -> None:
+        if self.empties_files and self.dirpath is not None and trainer.is_global_zero:
+            for left_behind in Path(self.dirpath).glob("*"):  # by an attempt that was killed
+                empty(left_behind)
+        super().setup(trainer, *arguments, **keywords)  # type: ignore[misc]
+
+    def on_train_start(self, trainer: Any, *arguments: Any) -> None:
+        super().on_train_start(trainer, *arguments)  # type: ignore[misc]
+        count_anew(trainer)
+
+    def on_train_batch_start(self, trainer: Any, *arguments: Any) -> None:
+        super().on_train_batch_start(trainer, *arguments)  # type: ignore[misc]
+        self._trained = True
 
     def on_train_batch_end(self, trainer: Any, *arguments: Any, **keywords: Any) -> None:
         super().on_train_batch_end(trainer, *arguments, **keywords)  # type: ignore[misc]
         self._report_within_epoch(trainer)
 
     def on_validation_end(self, trainer: Any, *arguments: Any) -> None:
+        end_validation_pass(trainer)
         super().on_validation_end(trainer, *arguments)  # type: ignore[misc]
         self._report_within_epoch(trainer)
 
     def on_train_epoch_end(self, trainer: Any, *arguments: Any) -> None:
+        if not self._trained:  # the end of an epoch whose row came with the checkpoint that this run began from
+            return
+        self._trained = False
+        end_train_pass(trainer)
         super().on_train_epoch_end(trainer, *arguments)  # type: ignore[misc]
-        self._report(trainer)
+        try:
+            self._report(trainer)
+        except StopTraining as stop:
+            # Raised here it would be an error to Lightning, and loggers would call the run a failed one.
+            self.stopped = stop
+            trainer.should_stop = True
+            trainer.fit_loop.min_epochs, trainer.fit_loop.epoch_loop.min_steps = 0, None
 
     def on_train_end(self, trainer: Any, *arguments: Any) -> None:
         super().on_train_end(trainer, *arguments)  # type: ignore[misc]
@@ -44,14 +79,25 @@ class SaveReporter:
             super().load_state_dict(state_dict)  # type: ignore[misc]
 
     def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
+        """Called for every save, whatever the reason. That there was one is not told in a public way."""
         super()._save_checkpoint(trainer, filepath)  # type: ignore[misc]
         self._saved = filepath
 
     def _report_within_epoch(self, trainer: Any) -> None:
-        ends = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-        if self._saved is not None and not ends:  # otherwise the row of the epoch follows, and takes it along
+        if self._saved is not None and not trainer.is_last_batch:  # otherwise the row of the epoch takes it along
             self._report(trainer)
 
     def _report(self, trainer: Any) -> None:
         saved, self._saved = self._saved, None
-        session_slot.report(row_of(trainer), None if saved is None else LightningCheckpoint._at(saved))
+        try:
+            session_slot.report(row_of(trainer), None if saved is None else LightningCheckpoint._at(saved))
+        finally:
+            if saved is not None and self.empties_files and trainer.is_global_zero:
+                empty(Path(saved))
+
+
+def empty(saved: Path) -> None:
+    """Lightning goes by the names of files that it has saved; what was in them the run has."""
+    if saved.is_dir():
+        shutil.rmtree(saved)
+    saved.write_bytes(b"")

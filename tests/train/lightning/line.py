@@ -42,6 +42,8 @@ def loader(batch_size: int = 16) -> DataLoader[Any]:
 class Line(pl.LightningModule):
     """Logs the loss; at the end of each epoch the numbers of the rows it was given, and whether ranks agree.
 
+    Also how many rows a validation had, and how many bytes there are in files that Lightning saved itself.
+
     `fails_at` is (epoch, batch): there rank 1 is killed, or raises, in the first attempt.
     """
 
@@ -50,6 +52,7 @@ class Line(pl.LightningModule):
         self.save_hyperparameters()
         self.line = torch.nn.Linear(len(SLOPES), 1)
         self.given: list[int] = []
+        self.validated = 0
 
     def forward(self, x: Any) -> Any:
         return self.line(x)[:, 0]
@@ -64,9 +67,16 @@ class Line(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: Any, index: int) -> None:
+        self.validated += len(batch["y"])
         self.log("val_loss", torch.nn.functional.mse_loss(self(batch["x"]), batch["y"]), sync_dist=True)
 
+    def on_validation_epoch_end(self) -> None:
+        if not self.trainer.sanity_checking:
+            self.log("val_rows", float(self.validated))
+        self.validated = 0
+
     def on_train_epoch_end(self) -> None:
+        self.log("lightnings_bytes", float(sum(path.stat().st_size for path in Path().rglob("*.ckpt"))))
         self.log("rows", float(len(self.given)))
         self.log("sum_of_rows", float(sum(self.given)))
         self.log("disagreement", disagreement(self))

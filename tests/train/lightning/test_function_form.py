@@ -3,40 +3,48 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import lightning.pytorch as pl
 import pytest
 import torch
 import torch.distributed as dist
+from lightning.pytorch.callbacks import OnExceptionCheckpoint
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from paceline import train
-from paceline.air import RunConfig, ScalingConfig, session
+from paceline.air import FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError, SessionMisuseError
 from paceline.air.result import Result
 from paceline.train import lightning as paceline_lightning
 from paceline.train.lightning import (
     DDPStrategy,
+    DeepSpeedStrategy,
     FSDPStrategy,
     LightningCheckpoint,
+    LightningConfigBuilder,
     LightningEnvironment,
+    LightningTrainer,
     ReportCallback,
     prepare_trainer,
 )
 from paceline.train.lightning.config import LightningTorchConfig
+from paceline.train.lightning.packages import LIGHTNING, PYTORCH_LIGHTNING
 from paceline.train.torch import TorchTrainer
-from tests.train.lightning.line import QUIET, ROWS, Line, dataset, loader, points
+from tests.train.lightning import older
+from tests.train.lightning.line import QUIET, Line, dataset, loader, points
 
 
-def fit(train_func: Any) -> Result:
+def fit(train_func: Any, package: str = LIGHTNING) -> Result:
     return TorchTrainer(
         train_func,
         datasets={"train": dataset()},
-        torch_config=LightningTorchConfig(),  # workers that have Lightning loaded: importing it takes longer than this
+        torch_config=LightningTorchConfig(package=package),  # importing it in each worker takes longer than the test
         scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(verbose=0),
+        run_config=RunConfig(verbose=0, failure_config=FailureConfig(max_failures=1)),
     ).fit()
 
 
@@ -47,7 +55,7 @@ def test_ddp_then_fsdp_report_each_epoch_with_a_checkpoint_and_leave_the_group_t
         def on_train_epoch_end(self) -> None:
             self.log("at_end", float(self.current_epoch))
 
-    def trainer_with(strategy: Any, epochs: int) -> Any:
+    def trainer_with(strategy: Any, epochs: int, **arguments: Any) -> Any:
         made = pl.Trainer(
             max_epochs=epochs,
             strategy=strategy,
@@ -55,17 +63,26 @@ def test_ddp_then_fsdp_report_each_epoch_with_a_checkpoint_and_leave_the_group_t
             callbacks=[ReportCallback()],
             accelerator="cpu",
             enable_checkpointing=False,
+            **arguments,
             **QUIET,
         )
         return prepare_trainer(made)
 
+    def last_file(stack: ExitStack) -> str | None:
+        last = train.get_checkpoint()
+        if last is None:
+            return None
+        return stack.enter_context(LightningCheckpoint.from_checkpoint(last).as_lightning_file())
+
     def train_func() -> None:
-        batches = train.get_dataset_shard("train").iter_torch_batches(batch_size=16)
-        trainer_with(DDPStrategy(), 2).fit(Line(), batches)
-        assert dist.is_initialized()
-        with LightningCheckpoint.from_checkpoint(train.get_checkpoint()).as_lightning_file() as path:
-            sharded = trainer_with(FSDPStrategy(), 4)
-            sharded.fit(Flat(lr=0.1), loader(), ckpt_path=path)
+        with ExitStack() as stack:
+            batches = train.get_dataset_shard("train").iter_torch_batches(batch_size=16)
+            by_ddp = trainer_with(DDPStrategy(), 2, limit_train_batches=3)
+            by_ddp.fit(Line(fails_at=(1, 1)), batches, ckpt_path=last_file(stack))
+            assert dist.is_initialized()
+            saving_memory = FSDPStrategy(activation_checkpointing_policy={torch.nn.Linear})
+            sharded = trainer_with(saving_memory, 4)
+            sharded.fit(Flat(lr=0.1), loader(), ckpt_path=last_file(stack))
         assert isinstance(sharded.train_dataloader.sampler, torch.utils.data.DistributedSampler)
         assert dist.is_initialized()
         assert os.listdir() == []
@@ -74,13 +91,14 @@ def test_ddp_then_fsdp_report_each_epoch_with_a_checkpoint_and_leave_the_group_t
     table = result.metrics_dataframe
     assert table is not None
     assert list(table["epoch"]) == [0, 1, 2, 3]
-    assert list(table["step"]) == [4, 8, 12, 16]
+    assert list(table["step"]) == [3, 6, 10, 14]
     losses = list(table["loss"])
     assert losses == sorted(losses, reverse=True)
     assert list(table["at_end"])[2:] == [2.0, 3.0]  # of this epoch, not of the one before
     by_ddp = result.rank_dataframe[result.rank_dataframe["training_iteration"] <= 2]
     assert set(by_ddp["disagreement"]) == {0.0}
-    assert list(by_ddp["rows"]) == [ROWS / 2] * 4
+    assert list(by_ddp["rows"]) == [3 * 16] * 4  # in the second epoch, which a rank was killed in, too
+    assert any("recomputes no activations" in each for each in result.warnings)
     assert [each.iteration for each, _ in result.best_checkpoints] == [1, 2, 3, 4]
     assert isinstance(result.checkpoint, LightningCheckpoint)
     trained = result.checkpoint.get_model(Line)
@@ -88,38 +106,22 @@ def test_ddp_then_fsdp_report_each_epoch_with_a_checkpoint_and_leave_the_group_t
     assert torch.nn.functional.mse_loss(trained(x).detach(), y).item() < losses[2]
 
 
-def test_the_older_name_of_the_package() -> None:
-    def train_func() -> None:
-        import pytorch_lightning
-
-        class Older(pytorch_lightning.LightningModule):  # type: ignore[misc]
-            def __init__(self) -> None:
-                super().__init__()
-                self.line = torch.nn.Linear(3, 1)
-
-            def training_step(self, batch: Any, index: int) -> Any:
-                loss = torch.nn.functional.mse_loss(self.line(batch["x"])[:, 0], batch["y"])
-                self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
-                return loss
-
-            def configure_optimizers(self) -> Any:
-                return torch.optim.SGD(self.parameters(), lr=0.2)
-
-        from paceline.train.lightning import for_pytorch_lightning as classes
-
-        trainer = pytorch_lightning.Trainer(
-            max_epochs=2,
-            strategy=classes.DDPStrategy(),
-            plugins=[classes.LightningEnvironment()],
-            callbacks=[classes.ReportCallback()],
-            **QUIET,
-        )
-        batches = train.get_dataset_shard("train").iter_torch_batches(batch_size=16)
-        prepare_trainer(trainer).fit(Older(), batches)
-
-    losses = list(fit(train_func).metrics_dataframe["loss"])
-    assert len(losses) == 2
-    assert losses[1] < losses[0]
+def test_both_forms_with_nothing_loaded_but_the_older_name_of_the_package() -> None:
+    by_trainer = LightningTrainer(
+        LightningConfigBuilder().module(older.Older).trainer(max_epochs=2, **QUIET).build(),
+        datasets={"train": dataset()},
+        datasets_iter_config={"batch_size": 16},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(verbose=0),
+    ).fit()
+    assert isinstance(by_trainer.checkpoint, LightningCheckpoint)
+    assert isinstance(by_trainer.checkpoint.get_model(older.Older), older.Older)
+    for result in (by_trainer, fit(older.train_func, PYTORCH_LIGHTNING)):
+        assert result.metrics_dataframe is not None
+        losses = list(result.metrics_dataframe["loss"])
+        assert len(losses) == 2
+        assert losses[1] < losses[0]
+        assert set(result.metrics_dataframe["newer_name_is_loaded"]) == {0.0}
 
 
 @pytest.fixture
@@ -138,6 +140,16 @@ def test_a_trainer_that_does_not_know_the_workers_is_refused(a_worker: Any) -> N
         prepare_trainer(pl.Trainer(accelerator="cpu", strategy=DDPStrategy(), **QUIET))
     with pytest.raises(ConfigError, match=r"takes a lightning.pytorch.Trainer, not Line"):
         prepare_trainer(Line())
+    known = {"accelerator": "cpu", "strategy": DDPStrategy(), "plugins": [LightningEnvironment()], **QUIET}
+    with pytest.raises(ConfigError, match=r"OnExceptionCheckpoint.*waits for the other workers.*max_failures"):
+        prepare_trainer(pl.Trainer(callbacks=[OnExceptionCheckpoint(".")], **known))
+
+
+def test_a_file_that_is_written_in_the_background_is_not_reported(a_worker: Any) -> None:
+    plugins = [LightningEnvironment(), AsyncCheckpointIO()]
+    made = pl.Trainer(accelerator="cpu", strategy=DDPStrategy(), plugins=plugins, **QUIET)
+    with pytest.raises(ConfigError, match=r"CheckpointConfig\(async_save=True\)"):
+        ReportCallback().setup(prepare_trainer(made), Line(), "fit")
 
 
 def test_a_prepared_trainer_has_the_ranks_of_the_session(a_worker: Any) -> None:
@@ -168,7 +180,21 @@ def test_the_older_names_are_the_same_classes_and_can_be_derived_from() -> None:
 
     assert isinstance(Mine(), pl.Callback)
     assert isinstance(Mine(), ReportCallback)
-    assert isinstance(paceline_lightning.RayDeepSpeedStrategy, type(DDPStrategy))
+    assert paceline_lightning.RayDeepSpeedStrategy is DeepSpeedStrategy
+    assert issubclass(Mine, ReportCallback)
+    assert not issubclass(Line, ReportCallback)
+
+
+def test_the_names_can_stand_in_type_hints() -> None:
+    def made(strategy: DDPStrategy | None, other: Line | FSDPStrategy) -> DDPStrategy | FSDPStrategy:
+        return strategy or other
+
+    hints = {name: get_args(hint) for name, hint in get_type_hints(made, include_extras=True).items()}
+    assert hints == {
+        "strategy": (DDPStrategy, type(None)),
+        "other": (Line, FSDPStrategy),
+        "return": (DDPStrategy, FSDPStrategy),
+    }
 
 
 def test_importing_the_names_loads_no_framework(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 
 from paceline import tune
-from paceline.air import DatasetConfig, FailureConfig, RunConfig, ScalingConfig
+from paceline.air import CheckpointConfig, DatasetConfig, FailureConfig, RunConfig, ScalingConfig
 from paceline.air.errors import CheckpointError, RestoreError, TrainingFailedError
 from paceline.air.result import Result
 from paceline.data.preprocessors import BatchMapper
@@ -84,6 +85,7 @@ def test_lightning_files_are_not_kept_twice(three_epochs: Result) -> None:
         "checkpoint_000002",
     ]
     assert os.listdir(Path(three_epochs.path, "rank_0")) == []
+    assert column(three_epochs, "lightnings_bytes") == [0.0] * 3  # nor while the run lasts
 
 
 def test_a_dataset_is_predicted_with_the_checkpoint(three_epochs: Result) -> None:
@@ -100,43 +102,72 @@ def test_a_dataset_is_predicted_with_the_checkpoint(three_epochs: Result) -> Non
 
 
 def test_training_goes_on_at_the_next_epoch_and_again_after_a_killed_rank(three_epochs: Result) -> None:
+    short = config(6, fails_at=(4, 1)).trainer(limit_train_batches=3, limit_val_batches=2)
     result = trainer(
-        config(6, fails_at=(4, 1)).checkpointing(monitor="val_loss", save_top_k=2),
+        short.checkpointing(monitor="val_loss", save_top_k=2),
         resume_from_checkpoint=three_epochs.checkpoint,
         run_config=RunConfig(verbose=0, failure_config=FailureConfig(max_failures=1)),
     ).fit()
     assert column(result, "epoch") == [3, 4, 5]
-    assert column(result, "step") == [16, 20, 24]
+    assert column(result, "step") == [15, 18, 21]
+    assert column(result, "rows") == [3 * 16] * 3  # the rows that an epoch leaves are not the next one's
+    assert column(result, "val_rows") == [2 * 16] * 3
     assert column(result, "loss")[0] < column(three_epochs, "loss")[2]
     assert len(result.best_checkpoints) == 2  # of three: as many as Lightning was told to keep
     assert set(column(result, "disagreement")) == {0.0}
 
 
-def test_a_save_within_an_epoch_is_gone_on_from_within_the_epoch() -> None:
+def test_a_save_within_an_epoch_goes_on_within_it_also_with_other_workers_and_after_a_killed_rank() -> None:
+    often = {"every_n_train_steps": 3, "save_top_k": -1}
+    alone = trainer(config(1).checkpointing(**often), workers=1).fit()
+    assert column(alone, "step") == [3, 6, 8]
     result = trainer(
-        config(2, fails_at=(1, 3)).checkpointing(every_n_train_steps=3, save_top_k=-1),
+        config(2, fails_at=(1, 3)).checkpointing(**often),
+        resume_from_checkpoint=alone.best_checkpoints[0][0],
         run_config=RunConfig(verbose=0, failure_config=FailureConfig(max_failures=1)),
     ).fit()
-    assert column(result, "step") == [3, 4, 6, 8]
-    assert [each.iteration for each, _ in result.best_checkpoints] == [1, 3]
-    # Two of the four batches of the last epoch had been trained on when the checkpoint was made.
-    last = result.rank_dataframe[result.rank_dataframe["training_iteration"] == 4]
-    assert list(last["rows"]) == [ROWS / 4] * 2
+    assert column(result, "step") == [6, 9, 10]
+    assert column(result, "val_rows") == [ROWS] * 3
+    assert [each.iteration for each, _ in result.best_checkpoints] == [1, 2]
+    ranks = result.rank_dataframe.groupby("training_iteration")
+    # Of the first epoch the worker alone had trained on three batches.
+    assert list(ranks.get_group(1)["rows"]) == [(ROWS - 3 * 16) / 2] * 2
+    assert ranks.get_group(1)["sum_of_rows"].sum() == sum(range(3 * 16, ROWS))
+    # Three of the four batches of the last epoch had been trained on when the checkpoint was made.
+    assert list(ranks.get_group(3)["rows"]) == [16] * 2
 
 
-def test_a_stopped_run_ends_well_and_a_loader_of_the_users_is_dealt_over_the_workers() -> None:
-    built = config(50).trainer(limit_val_batches=0).fit_params(train_dataloaders=loader())
-    run_config = RunConfig(verbose=0, stop={"training_iteration": 2})
-    result = trainer(built, datasets={"other": dataset()}, datasets_iter_config=None, run_config=run_config).fit()
+class Ending(CSVLogger):
+    """Writes down how Lightning says that the training ended."""
+
+    def finalize(self, status: str) -> None:
+        Path("..", "ending").write_text(status)
+
+
+def test_a_stopped_run_ends_well_and_goes_on_from_memory_with_objects_of_its_own() -> None:
+    built = config(50, lr=np.float64(0.2), fails_at=(1, 0)).fit_params(train_dataloaders=loader())
+    result = trainer(
+        built.trainer(limit_val_batches=0, min_epochs=50, logger=Ending(".")),
+        datasets={"other": dataset()},
+        datasets_iter_config=None,
+        run_config=RunConfig(
+            verbose=0,
+            stop={"training_iteration": 2},
+            failure_config=FailureConfig(max_failures=1),
+            checkpoint_config=CheckpointConfig(num_to_keep=0),
+        ),
+    ).fit()
     assert result.error is None
     assert column(result, "epoch") == [0, 1]
+    # Lightning deals the user's loader over the workers.
     of_epoch = result.rank_dataframe.groupby("training_iteration")["sum_of_rows"].sum()
     assert list(of_epoch) == [sum(range(ROWS))] * 2
     assert list(result.rank_dataframe["rows"]) == [ROWS / 2] * 4
+    assert Path(str(result.path), "ending").read_text() == "success"
 
 
 def test_a_run_that_failed_is_restored_with_the_module_given_again(results_dir: Path) -> None:
-    built = config(2, fails_at=(1, 0), raises=True)
+    built = config(2, fails_at=(1, 0), raises=True).trainer(val_check_interval=0.5)
     run_config = RunConfig(verbose=0, name="restored")
     with pytest.raises(TrainingFailedError, match="rank 1: ValueError: rank 1 made a mistake"):
         trainer(built, run_config=run_config).fit()
@@ -144,12 +175,11 @@ def test_a_run_that_failed_is_restored_with_the_module_given_again(results_dir: 
     datasets = {"train": dataset(), "val": dataset()}
     with pytest.raises(RestoreError, match="lightning_config="):
         LightningTrainer.restore(path, datasets=datasets)
-    restored = LightningTrainer.restore(
-        path, lightning_config=built.build(), datasets=datasets, datasets_iter_config={"batch_size": 16}
-    )
-    result = restored.fit()
-    assert column(result, "epoch") == [0, 1]
-    assert column(result, "rows") == [ROWS / 2] * 2
+    result = LightningTrainer.restore(path, lightning_config=built.build(), datasets=datasets).fit()
+    assert column(result, "epoch") == [0, 0, 1, 1]  # a row when Lightning has saved in the middle, one at the end
+    assert column(result, "step") == [2, 4, 6, 8]
+    assert column(result, "rows")[1::2] == [ROWS / 2] * 2
+    assert column(result, "val_rows") == [ROWS] * 4
 
 
 def test_ranks_with_unequal_numbers_of_batches_are_refused_before_they_wait_for_each_other() -> None:

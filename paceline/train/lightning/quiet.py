@@ -1,0 +1,26 @@
+"""Keeps out of the workers' output what Lightning says in every run and the user can do nothing about."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Without the tip for a logging service, and PyTorch's word that Lightning uses an old function."""
+    from lightning_utilities.core import rank_zero
+
+    rank_zero.log.addFilter(_is_no_tip)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
+            yield
+    finally:
+        rank_zero.log.removeFilter(_is_no_tip)
+
+
+def _is_no_tip(record: logging.LogRecord) -> bool:
+    return "litlogger" not in str(record.msg)
