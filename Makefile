@@ -24,12 +24,13 @@ test: check horovod ## all checks, then the tests; the last line is pytest's sum
 test-faults: setup horovod ## the long fault injection runs
 	@$(PYTEST) -q -m faults
 
-test-torch-only: ## the PyTorch tests in a new environment (.venv-torch) that has no other framework
+test-torch-only: ## the PyTorch tests in an environment with no other framework (1 GB in .venv-torch; removed on success)
 	@rm -rf $(TORCH_VENV)
 	@$(PYTHON) -m venv $(TORCH_VENV)
 	@$(TORCH_VENV)/bin/$(INSTALL) torch==2.13.0
 	@$(TORCH_VENV)/bin/$(INSTALL) --editable '.[torch]' psutil pytest pytest-timeout torchmetrics
 	@$(TORCH_VENV)/bin/python -m pytest -q tests/train/torch
+	@rm -rf $(TORCH_VENV)
 
 check: setup ## ruff, format, mypy --strict, layers
 	$(PY) -m ruff check --quiet .
@@ -61,7 +62,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.horovod-ready: tools/horovod/install tools/horovod/cxx $(VENV)/.ready
-	@tools/horovod/install $(PY)
+	@PIP_CONSTRAINT=constraints.txt tools/horovod/install $(PY)
 	@touch $@
 
 $(VENV)/.bench-ready: $(VENV)/.ready
