@@ -204,23 +204,23 @@ class _Surroundings:
         self._cwd = place.cwd
         self._variables = {**place.env, protocol.RUN_ID_VARIABLE: placement.run_id}
         self._cwd_before = ""
-        self._variables_before: dict[str, str | None] = {}
+        self._variables_before: dict[str, str] = {}
 
     def enter(self) -> None:
         self._cwd_before = os.getcwd()
-        self._variables_before = {name: os.environ.get(name) for name in self._variables}
+        self._variables_before = dict(os.environ)
         os.makedirs(self._cwd, exist_ok=True)
         os.chdir(self._cwd)
         os.environ.update(self._variables)
 
     def leave(self) -> None:
-        if self._cwd_before:
-            os.chdir(self._cwd_before)
-        for name, value in self._variables_before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        """Also undoes what backends and the train function have set: other workers' settings end with their process."""
+        if not self._cwd_before:
+            return
+        os.chdir(self._cwd_before)
+        for name in os.environ.keys() - self._variables_before.keys():
+            del os.environ[name]
+        os.environ.update(self._variables_before)
 
 
 def _raise_in(thread: threading.Thread) -> None:

@@ -21,7 +21,7 @@ from paceline.engine.base import (
     WorkerGroup,
     WorkerPlace,
 )
-from paceline.engine.devices import assign_gpus, usable_gpus
+from paceline.engine.devices import VISIBLE_VARIABLE, assign_gpus, usable_gpus
 from paceline.engine.frames import MAX_FDS
 from paceline.engine.serialization import dumps
 from paceline.run import process_registry
@@ -131,14 +131,15 @@ class Attempt:
         """Which GPUs each rank sees, as variables."""
         gpus_each = scaling.num_gpus_per_worker
         if not gpus_each:
-            return [{} for _ in range(self.world_size)]
+            none = {VISIBLE_VARIABLE: ""} if self._backend.hide_other_gpus else {}
+            return [none for _ in range(self.world_size)]
         devices = self._spec.devices
         usable = usable_gpus(self._engine.resources().get("GPU", 0.0)) if devices is None else devices
         assigned = assign_gpus(self.world_size, gpus_each, usable)
         if self._backend.share_cuda_visible_devices:
             everything = list(dict.fromkeys(device for devices in assigned for device in devices))
             assigned = [everything] * self.world_size
-        return [{"CUDA_VISIBLE_DEVICES": ",".join(devices)} for devices in assigned]
+        return [{VISIBLE_VARIABLE: ",".join(devices)} for devices in assigned]
 
     def _for_rank(self, setup: SessionSetup, place: WorkerPlace) -> SessionSetup:
         return msgspec.structs.replace(

@@ -23,6 +23,8 @@ class Backend:
     """True for a framework that does not work in a forked process."""
     share_cuda_visible_devices: ClassVar[bool] = False
     """True if every worker of a machine shall see the GPUs of all its workers."""
+    hide_other_gpus: ClassVar[bool] = False
+    """True if workers that were given no GPUs shall see none; otherwise they see what the driver sees."""
 
     def environment(self, backend_config: BackendConfig) -> dict[str, str]:
         """Variables that every worker must have before it imports anything; those that the user has set stay as set."""

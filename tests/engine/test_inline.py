@@ -34,6 +34,27 @@ def test_the_worker_is_a_thread_and_surroundings_come_back(tmp_path: Path, monke
     assert "PACELINE_RUN_ID" not in os.environ
 
 
+def change_environment() -> None:
+    os.environ.update({"PACELINE_TEST_OWN": "changed", "PACELINE_TEST_NEW": "new"})
+    del os.environ["PACELINE_TEST_GONE"]
+
+
+def test_what_backends_and_tasks_set_in_the_environment_ends_with_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not they got to put it back: a failed worker does not."""
+    monkeypatch.setenv("PACELINE_TEST_OWN", "before")
+    monkeypatch.setenv("PACELINE_TEST_GONE", "before")
+    before = dict(os.environ)
+    group = InlineEngine().start_group(placement_in(tmp_path, 1))
+    try:
+        group.execute(change_environment)
+        assert os.environ["PACELINE_TEST_NEW"] == "new"
+    finally:
+        group.shutdown()
+    assert dict(os.environ) == before
+
+
 def test_a_thread_that_cannot_be_stopped_is_a_warning(tmp_path: Path) -> None:
     gate = threading.Event()
     GATES["gate"] = gate

@@ -87,6 +87,16 @@ class SharingConfig(BackendConfig):
         return SharingBackend
 
 
+class HidingBackend(Backend):
+    hide_other_gpus = True
+
+
+class HidingConfig(BackendConfig):
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return HidingBackend
+
+
 class RefusingBackend(Backend):
     preload = ("colorsys",)
 
@@ -147,6 +157,16 @@ def test_gpus_are_dealt_out(
     attempt(tmp_path, engine, SharingConfig() if sharing else None, **scaling).start(b"", session_setup(tmp_path))
     places = engine.groups[0].placement.workers
     assert [place.env.get("CUDA_VISIBLE_DEVICES") for place in places] == visible
+
+
+@pytest.mark.parametrize(("use_gpu", "visible"), [(False, ["", ""]), (True, ["4", "5"])])
+def test_gpus_of_others_are_hidden_where_the_backend_wants_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use_gpu: bool, visible: list[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    engine = FakeEngine(gpus=4)
+    attempt(tmp_path, engine, HidingConfig(), use_gpu=use_gpu).start(b"", session_setup(tmp_path))
+    assert [place.env["CUDA_VISIBLE_DEVICES"] for place in engine.groups[0].placement.workers] == visible
 
 
 def test_gpus_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from paceline.engine.base import WorkerGroup
 
 HIDE_INFORMATION_AND_WARNINGS = "2"
-_LEAVE_TIMEOUT_S = 5.0
 
 
 class TensorflowBackend(Backend):
@@ -23,6 +22,8 @@ class TensorflowBackend(Backend):
     """
 
     fresh: ClassVar[bool] = True
+    hide_other_gpus: ClassVar[bool] = True
+    """TensorFlow takes every GPU that it sees, and all of its memory, in each worker."""
 
     def environment(self, backend_config: BackendConfig) -> dict[str, str]:
         variables = {"TF_CPP_MIN_LOG_LEVEL": HIDE_INFORMATION_AND_WARNINGS}
@@ -32,9 +33,9 @@ class TensorflowBackend(Backend):
         return variables
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        ports = worker_group.execute(cluster.hold_port)
+        ports = worker_group.execute(cluster.hold_ports)
         for place in worker_group.placement.workers:
             worker_group.execute_single(place.rank, cluster.enter, ports, place.rank)
 
-    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        worker_group.execute(cluster.leave, timeout=_LEAVE_TIMEOUT_S)
+    def on_end(self) -> None:
+        cluster.give_ports_up()

@@ -61,9 +61,10 @@ class TensorflowCheckpoint(Checkpoint):
     """A checkpoint that holds a Keras model.
 
     `from_model` writes Keras' own format (a .keras file): weights, optimizer, and what the model is made of. Such a
-    file, an HDF5 file or a SavedModel is loaded by the Keras that wrote it, tf_keras or Keras 3. Code inside of a
-    file (Lambda layers, functions and classes of other modules) is refused unless you ask for it. A SavedModel is a
-    program of TensorFlow: load one only if you know where it comes from. The weights in a dict checkpoint are a pickle, and `get_model(model)` unpickles it.
+    file, an HDF5 file or a SavedModel is loaded by the Keras that wrote it, tf_keras or Keras 3. Code in a file (Lambda
+    layers, functions and classes of other modules) is refused unless you ask for it. A SavedModel is a program of
+    TensorFlow: load one only if you know where it comes from. The weights in a dict checkpoint are a pickle, and
+    `get_model(model)` unpickles it.
     """
 
     @classmethod

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 
-_replaced: dict[str, str | None] = {}
-"""The variables that `enter` set, with their values before."""
 _store_file: int | None = None
 """This worker's own descriptor of the memory file in which the ranks meet. It stays open for the life of the
 process: the store uses the number even when it is destroyed, and would then write into another file."""
@@ -42,9 +40,7 @@ def listen() -> int:
 def enter(environment: Mapping[str, str], own_gpus: tuple[int, ...], store_path: str | None) -> bool:
     """Set this rank's variables and open the memory file; False if the file cannot be opened."""
     global _store_file
-    for name, value in environment.items():
-        _replaced.setdefault(name, os.environ.get(name))
-        os.environ[name] = value
+    os.environ.update(environment)
     assign_gpus(tuple(own_gpus))
     if store_path is None:
         _store_file = None
@@ -103,15 +99,9 @@ def _store(world_size: int, timeout: timedelta) -> Store:
 
 
 def leave() -> None:
-    """Leave the group, unless the train function already did; put the variables back."""
+    """Leave the group, unless the train function already did."""
     import torch.distributed as dist
 
     if dist.is_initialized():
         dist.destroy_process_group()
-    for name, value in _replaced.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    _replaced.clear()
     assign_gpus(())

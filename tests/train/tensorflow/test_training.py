@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from paceline import data
-from paceline.air import Checkpoint, Result, RunConfig, ScalingConfig, session
+from paceline.air import Checkpoint, FailureConfig, Result, RunConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError, TrainingFailedError
 from paceline.air.integrations.keras import ReportCheckpointCallback
 from paceline.data.preprocessors import StandardScaler
@@ -20,6 +22,8 @@ from paceline.train.tensorflow import (
     TensorflowCheckpoint,
     TensorflowConfig,
     TensorflowTrainer,
+    cluster,
+    meeting,
     prepare_dataset_shard,
 )
 from paceline.train.tensorflow.backend import TensorflowBackend
@@ -145,6 +149,8 @@ def from_datasets(config: dict[str, Any]) -> None:
     before = {"errno": bind_error(port), "listens": can_connect(port)}
     import tensorflow as tf
 
+    if rank == 1:
+        time.sleep(config["late_s"])
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
         tf.keras.utils.set_random_seed(0)
@@ -173,13 +179,24 @@ def numbers(rows: int) -> data.Dataset:
 
 @pytest.fixture(scope="module")
 def trained_on_datasets(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    return TensorflowTrainer(
+    """Where the network has a proxy, and rank 0 must wait longer for rank 1 than a worker may be without a sign of
+    life."""
+    trainer = TensorflowTrainer(
         from_datasets,
+        train_loop_config={"late_s": 6.0},
         scaling_config=TWO_WORKERS,
-        run_config=RunConfig(storage_path=str(tmp_path_factory.mktemp("results")), verbose=0),
+        run_config=RunConfig(
+            storage_path=str(tmp_path_factory.mktemp("results")),
+            failure_config=FailureConfig(heartbeat_timeout_s=4.0),
+            verbose=0,
+        ),
         datasets={"train": numbers(101), "valid": numbers(20)},
         preprocessor=StandardScaler(["z"]),
-    ).fit()
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("http_proxy", "http://127.0.0.1:9")
+        patched.setenv("no_proxy", "example.org")
+        return trainer.fit()
 
 
 def test_fit_reads_the_shards_of_a_dataset(trained_on_datasets: Result) -> None:
@@ -260,6 +277,7 @@ def custom_loop_then_fit() -> None:
     checkpoint = TensorflowCheckpoint.from_model(model) if session.get_world_rank() == 0 else None
     assert checkpoint is None or checkpoint.get_model().count_params() == 5  # no other rank is needed for that
     session.report(row, checkpoint=TensorflowCheckpoint.from_model(model))
+    strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))  # both have reported
     model.fit(X, Y, **QUIET)
 
 
@@ -329,6 +347,76 @@ def test_a_search_over_the_trainer_whose_fits_are_stopped() -> None:
     assert best.config["train_loop_config"] == {"lr": 0.1}
     assert best.checkpoint.get_model().count_params() == 3
     assert "fit has ended" in (best.log_dir / "logs" / "rank_0.log").read_text()
+
+
+# -- the inline engine, devices, proxies, meetings ---------------------------------------------
+
+
+def raises_in_driver() -> None:
+    assert "TF_CONFIG" in os.environ
+    raise ValueError("on purpose")
+
+
+def test_a_failed_run_leaves_nothing_in_the_driver() -> None:
+    before = dict(os.environ)
+    trainer = TensorflowTrainer(
+        raises_in_driver,
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(engine="inline", verbose=0),
+    )
+    with pytest.raises(TrainingFailedError, match="on purpose"):
+        trainer.fit()
+    assert dict(os.environ) == before
+    assert (cluster._held, meeting._own) == (None, None)
+
+
+def test_workers_without_gpus_see_none() -> None:
+    """Each of them would take them all."""
+    assert TensorflowBackend.hide_other_gpus
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, "127.0.0.1"),
+        ({"no_proxy": "example.org,.local"}, "example.org,.local,127.0.0.1"),
+        ({"NO_PROXY": "example.org"}, "example.org,127.0.0.1"),
+        ({"no_grpc_proxy": "mine", "no_proxy": "other"}, "mine,127.0.0.1"),
+    ],
+)
+def test_grpc_keeps_the_hosts_that_the_user_has_excepted_from_the_proxy(
+    variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY", "TF_CONFIG", "TF_GRPC_REUSE_PORT"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    cluster.enter([(1, 2)], 0)
+    assert dict(os.environ)["no_grpc_proxy"] == expected
+
+
+def test_workers_meet_when_the_last_one_has_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(meeting, "TELL_AFTER_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as missing:
+        missing.bind(("127.0.0.1", 0))
+        own = meeting.hold_port()
+        assert not can_connect(own)
+        waiting = threading.Thread(
+            target=meeting.meet, args=({1: there.getsockname()[1], 2: missing.getsockname()[1]},)
+        )
+        waiting.start()
+        told = ""
+        while "has waited" not in told:
+            told += capsys.readouterr().err
+        assert "for rank(s) 2, which" in told
+        assert can_connect(own)
+        missing.listen()
+        waiting.join()
+    meeting.give_port_up()
+    assert not can_connect(own)
 
 
 # -- arguments --------------------------------------------------------------------------------
