@@ -38,6 +38,7 @@ def train_func(config: dict[str, Any]) -> None:
     train_rows, test_rows = session.get_dataset_shard("train"), session.get_dataset_shard("test")
     for epoch in range(start_epoch, config["num_epochs"]):
         model.train()
+        # 256 rows of each worker are 16 batches: a multiple of gradient_accumulation_steps, so that none is left over.
         for batch in train_rows.iter_torch_batches(batch_size=16, device=accelerator.device):
             with accelerator.accumulate(model):
                 loss = nn.functional.cross_entropy(model(batch["point"]), batch["label"])

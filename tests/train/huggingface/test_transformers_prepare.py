@@ -55,7 +55,8 @@ def train_func(config: dict[str, Any]) -> None:
     trainer = prepare_trainer(trainer)
     checkpoint = train.get_checkpoint()
     if checkpoint is None:
-        trainer.train()
+        figures = trainer.train().metrics
+        Path("trained_rows").write_text(str(figures["train_samples_per_second"] * figures["train_runtime"]), "utf-8")
         return
     with checkpoint.as_directory() as folder:
         trainer.train(resume_from_checkpoint=os.path.join(folder, ReportCallback.CHECKPOINT_NAME))
@@ -94,6 +95,8 @@ def test_each_saved_checkpoint_is_reported_with_what_was_logged(undisturbed: Res
     files = Path(str(undisturbed.checkpoint.path), "checkpoint")
     assert json.loads((files / "trainer_state.json").read_text("utf-8"))["global_step"] == 10
     assert {"rng_state_0.pth", "rng_state_1.pth"} <= {path.name for path in files.iterdir()}
+    rows = float(Path(undisturbed.path, "rank_0", "trained_rows").read_text("utf-8"))
+    assert rows == pytest.approx(10 * 2 * BATCH, rel=0.01)
 
 
 def test_evaluation_is_that_of_a_single_process(undisturbed: Result, tmp_path: Path) -> None:
@@ -121,12 +124,14 @@ def test_a_killed_rank_costs_nothing_but_time(undisturbed: Result, tmp_path: Pat
 
 def test_a_dropped_batch_is_no_epoch_of_its_own(tmp_path: Path) -> None:
     """Evaluation and checkpoints at the ends of epochs, logs at steps: in a function of one's own they may differ."""
-    arguments = {"num_train_epochs": 3, "gradient_accumulation_steps": 2, "logging_steps": 3}
+    arguments: dict[str, Any] = {"num_train_epochs": 3, "gradient_accumulation_steps": 2, "logging_steps": 3}
     arguments |= {"eval_strategy": "epoch", "save_strategy": "epoch"}
     expected, found = (
         fit(tmp_path / str(kill), kill, arguments, drop_last=True).metrics_dataframe for kill in (False, True)
     )
     assert list(tmp_path.glob("True/**/was_killed"))
+    (rows,) = tmp_path.glob("False/**/rank_0/trained_rows")
+    assert float(rows.read_text("utf-8")) == pytest.approx(3 * 60, rel=0.01)
     assert list(found["step"]) == [4, 8, 12]  # 7 whole batches of each worker per epoch
     assert list(found["eval_loss"]) == list(expected["eval_loss"])
 

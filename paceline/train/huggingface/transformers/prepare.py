@@ -38,7 +38,8 @@ def prepare_trainer(trainer: transformers.Trainer) -> transformers.Trainer:
     if isinstance(trainer.train_dataset, BatchIterable):
         batch_size = _batch_size(trainer.train_dataset, "training")
         trainer.train_dataset = ReadyBatches(trainer.train_dataset, batch_size)
-        trainer.args.per_device_train_batch_size = batch_size  # the trainer counts rows by it
+        # The trainer counts rows by these two.
+        trainer.args.per_device_train_batch_size = trainer._train_batch_size = batch_size
     if isinstance(trainer.eval_dataset, BatchIterable):
         trainer.eval_dataset = _evaluation_of(trainer.eval_dataset, trainer.args)
     fit_into_run(trainer)
