@@ -88,6 +88,7 @@ def run_without(hidden: list[str], program: str, folder: Path, *arguments: str) 
         env=environment,
         capture_output=True,
         text=True,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr

