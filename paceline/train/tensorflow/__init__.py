@@ -4,7 +4,9 @@ from importlib.util import find_spec
 
 if find_spec("tensorflow") is None:
     raise ImportError(
-        "paceline.train.tensorflow needs TensorFlow: pip install 'paceline[tensorflow]'", name="tensorflow"
+        "paceline.train.tensorflow needs TensorFlow: pip install 'paceline[tensorflow]', or 'tensorflow[and-cuda]' for "
+        "GPUs",
+        name="tensorflow",
     )
 
 from paceline.train.tensorflow.callback import ReportCheckpointCallback as ReportCallback
