@@ -57,7 +57,7 @@ class LightningLoop:
         with ExitStack() as stack:
             stack.enter_context(quiet_lightning())
             trainer = self._trainer(saver)
-            if saver.empties_files and trainer.is_global_zero:
+            if saver.clears_files and trainer.is_global_zero:
                 stack.callback(shutil.rmtree, saver.dirpath, ignore_errors=True)  # the run has what was in it
             trainer.fit(module, **self._fit_arguments(trainer, session, stack))
         if saver.stopped is not None:
@@ -68,7 +68,7 @@ class LightningLoop:
         arguments = self._settings.checkpoint_args if self._settings.saves else {"save_top_k": 0}
         own = {"dirpath": os.path.join(os.getcwd(), "checkpoints")}
         saver = derived_classes(self._settings.package).ReportingModelCheckpoint(**{**own, **arguments})
-        saver.empties_files = arguments.get("dirpath") is None
+        saver.clears_files = arguments.get("dirpath") is None
         return saver
 
     def _trainer(self, saver: Any) -> Any:

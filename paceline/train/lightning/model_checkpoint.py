@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,13 @@ class SaveReporter:
     """
 
     dirpath: str | None
-    empties_files = False
-    """Lightning's files are not wanted by anybody else: their content goes once the run has it."""
+    best_model_path: str
+    last_model_path: str
+    best_k_models: dict[str, Any]
+    save_top_k: int
+    _last_checkpoint_saved: str
+    clears_files = False
+    """The directory is the run's: no more files are kept there than Lightning itself has a use for."""
     stopped: StopTraining | None = None
     """Why the run ends after the epoch that was reported last. For Lightning that is an ending like any other."""
     _saved: str | None = None
@@ -30,15 +34,10 @@ class SaveReporter:
     _trained = False
     """Since the last row of an epoch."""
 
-    def setup(self, trainer: Any, *arguments: Any, **keywords: Any) -> None:
-        if self.empties_files and self.dirpath is not None and trainer.is_global_zero:
-            for left_behind in Path(self.dirpath).glob("*"):  # by an attempt that was killed
-                empty(left_behind)
-        super().setup(trainer, *arguments, **keywords)  # type: ignore[misc]
-
     def on_train_start(self, trainer: Any, *arguments: Any) -> None:
         super().on_train_start(trainer, *arguments)  # type: ignore[misc]
         count_anew(trainer)
+        self._clear(trainer)  # what an attempt that was killed has left
 
     def on_train_batch_start(self, trainer: Any, *arguments: Any) -> None:
         super().on_train_batch_start(trainer, *arguments)  # type: ignore[misc]
@@ -89,15 +88,20 @@ class SaveReporter:
 
     def _report(self, trainer: Any) -> None:
         saved, self._saved = self._saved, None
-        try:
-            session_slot.report(row_of(trainer), None if saved is None else LightningCheckpoint._at(saved))
-        finally:
-            if saved is not None and self.empties_files and trainer.is_global_zero:
-                empty(Path(saved))
+        session_slot.report(row_of(trainer), None if saved is None else LightningCheckpoint._at(saved))
+        self._clear(trainer)
 
+    def _clear(self, trainer: Any) -> None:
+        """The run has its own copies, and its own limit to them: `save_top_k=-1` shall not fill the disk beside them.
 
-def empty(saved: Path) -> None:
-    """Lightning goes by the names of files that it has saved; what was in them the run has."""
-    if saved.is_dir():
-        shutil.rmtree(saved)
-    saved.write_bytes(b"")
+        The best and the last stay for loggers and callbacks that read them, and with a limit as many as that is:
+        Lightning counts them by their names.
+        """
+        if not self.clears_files or not trainer.is_global_zero or self.dirpath is None:
+            return
+        wanted = {self.best_model_path, self.last_model_path, self._last_checkpoint_saved}
+        if self.save_top_k != -1:
+            wanted.update(self.best_k_models)
+        for path in Path(self.dirpath).glob("*"):
+            if str(path) not in wanted:
+                trainer.strategy.checkpoint_io.remove_checkpoint(path)
