@@ -30,6 +30,8 @@ class HorovodBackend(Backend):
     fresh: ClassVar[bool] = True
     share_cuda_visible_devices: ClassVar[bool] = True
     """So that the device of a worker is `hvd.local_rank()`, as Horovod's users write it."""
+    hide_other_gpus: ClassVar[bool] = True
+    """TensorFlow takes every GPU that it sees, and all of its memory, in each worker."""
 
     def __init__(self) -> None:
         self._rendezvous: Rendezvous | None = None
@@ -73,6 +75,7 @@ class HorovodTorchBackend(HorovodBackend):
     """For a train function with PyTorch and without TensorFlow: workers are forked from a process that loaded it."""
 
     fresh: ClassVar[bool] = False
+    hide_other_gpus: ClassVar[bool] = False
     preload: ClassVar[tuple[str, ...]] = (*FOR_TORCH_TRAINING, "horovod.torch", "paceline.train.horovod.worker")
 
 

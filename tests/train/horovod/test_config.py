@@ -67,6 +67,10 @@ def test_variables_follow_the_settings() -> None:
     assert HorovodTorchBackend().environment(HorovodTorchConfig())["TF_USE_LEGACY_KERAS"] == "1"
 
 
+def test_gpus_that_were_not_asked_for_are_out_of_the_reach_of_tensorflow_only() -> None:
+    assert (HorovodBackend.hide_other_gpus, HorovodTorchBackend.hide_other_gpus) == (True, False)
+
+
 def with_torch() -> None:
     import torch
 
