@@ -1,6 +1,7 @@
 """What a worker does so that Accelerate begins anew in it, with the run's settings, and to leave no trace of that.
 
-A worker may share its process with the driver, and with runs before and after it.
+A worker may share its process with the driver, and with runs before and after it. The engine then puts the variables
+back; what Accelerate remembers is put back here.
 """
 
 from __future__ import annotations
@@ -9,10 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-_PREFIXES = ("ACCELERATE_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_")
-"""Variables that an Accelerator reads; it sets some of them itself."""
-_before: tuple[dict[str, str | None], list[dict[str, Any]]] | None = None
-"""Variables and Accelerate's states as they were, while a run is on."""
+_before: list[dict[str, Any]] | None = None
+"""Accelerate's states as they were, while a run is on."""
 
 
 def enter(variables: Mapping[str, str]) -> None:
@@ -20,33 +19,24 @@ def enter(variables: Mapping[str, str]) -> None:
     global _before
     import torch
 
-    leave()  # a failed run in this same process did not get to
-    # Without this one Accelerator chooses a number of threads itself.
-    wanted = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(torch.get_num_threads())), **variables}
-    own = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
-    _before = ({**own, **{name: os.environ.get(name) for name in wanted}}, [dict(state) for state in _states()])
-    os.environ.update(wanted)
+    leave()  # a run in this same process that could not be ended did not get to
+    # Without this one Accelerate chooses a number of threads itself.
+    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    os.environ.update(variables)
+    _before = [dict(state) for state in _states()]
     for state in _states():
         state.clear()
 
 
 def leave() -> None:
-    """Put variables and states back."""
+    """Put the states back."""
     global _before
     if _before is None:
         return
-    variables, states = _before
-    _before = None
-    for name in [name for name in os.environ if name.startswith(_PREFIXES)]:
-        del os.environ[name]
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    for state, content in zip(_states(), states, strict=True):
+    for state, content in zip(_states(), _before, strict=True):
         state.clear()
         state.update(content)
+    _before = None
 
 
 def _states() -> list[dict[str, Any]]:

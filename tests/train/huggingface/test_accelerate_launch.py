@@ -128,26 +128,25 @@ def test_a_driver_is_told_what_is_wrong(settings: dict[str, Any], said: str) -> 
         variables(settings)
 
 
-def test_a_process_is_as_before_when_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accelerate_begins_anew_and_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
     states = (AcceleratorState._shared_state, PartialState._shared_state, GradientState._shared_state)
     for state in states:
         state.clear()  # of other tests
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    before = dict(os.environ)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
     PartialState._shared_state["num_processes"] = 5  # the driver has an Accelerator of its own
     try:
-        for _ in range(2):  # the first run fails and does not get to leave
-            worker.enter({"ACCELERATE_MIXED_PRECISION": "no", "FSDP_VERSION": "2"})
+        for _ in range(2):  # the first run does not get to leave
+            worker.enter({"ACCELERATE_MIXED_PRECISION": "no"})
             assert os.environ["ACCELERATE_MIXED_PRECISION"] == "no"
+            assert os.environ["OMP_NUM_THREADS"] == "3"
             assert not any(states)
-            os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "True"  # as Accelerator does
             AcceleratorState._shared_state["device"] = "cpu"
         worker.leave()
-        assert dict(os.environ) == before
         assert states == ({}, {"num_processes": 5}, {})
         worker.leave()  # there is nothing to put back
-        assert dict(os.environ) == before
+        assert states == ({}, {"num_processes": 5}, {})
     finally:
         PartialState._reset_state()

@@ -11,7 +11,6 @@ from typing import Any
 
 from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError
-from paceline.train.huggingface import worker
 from paceline.train.huggingface.accelerate.settings import ACCUMULATION, SECTIONS
 
 _NOT_ACCELERATES = frozenset(
@@ -34,7 +33,6 @@ _UNCHECKED = "fp8_config"
 
 def variables_or_problem(settings: dict[str, Any], source: str) -> tuple[dict[str, str], str | None]:
     """The variables, or else what is wrong with the settings, for a driver that shall tell its user."""
-    worker.leave()  # a failed run in this same process did not get to: its variables would be taken for the user's
     try:
         return launch_variables(settings, source), None
     except ConfigError as error:
