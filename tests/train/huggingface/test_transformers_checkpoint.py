@@ -18,6 +18,7 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import CheckpointError, ConfigError
 from paceline.data.preprocessors import BatchMapper
 from paceline.train.huggingface import TransformersCheckpoint, TransformersPredictor
+from paceline.train.huggingface.transformers.checkpoint import has_tokenizer
 from paceline.train.predictors import predictor_for
 from tests.train.huggingface.tiny_language import language_model, tokenizer
 
@@ -76,6 +77,12 @@ def test_what_is_not_there_is_told(saved: TransformersCheckpoint, tmp_path: Path
         saved.get_model("gpt2")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="not str"):
         TransformersCheckpoint.from_model("gpt2", path=tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_tokenizer_may_consist_of_its_vocabulary(tmp_path: Path) -> None:
+    assert not has_tokenizer(tmp_path)
+    (tmp_path / "vocab.txt").touch()
+    assert has_tokenizer(tmp_path)
 
 
 class Dangerous:
