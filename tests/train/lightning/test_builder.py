@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError, RestoreError
+from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.lightning import LightningConfigBuilder, LightningTrainer
 from paceline.train.lightning.backend import LightningBackend, PytorchLightningBackend
 from paceline.train.torch import TorchConfig
@@ -111,6 +113,20 @@ def test_two_places_to_go_on_from_are_refused() -> None:
     own = LightningConfigBuilder().module(Line).fit_params(ckpt_path="a.ckpt")
     with pytest.raises(ConfigError, match=r"resume_from_checkpoint= and .fit_params\(ckpt_path=...\) are both"):
         trainer(own, resume_from_checkpoint=Checkpoint.from_dict({"a": 1}))
+
+
+def test_a_file_to_go_on_from_is_the_one_beside_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.ckpt").touch()
+    for given, meant in (("a.ckpt", str(tmp_path / "a.ckpt")), ("last", "last")):
+        loop: Any = trainer(LightningConfigBuilder().module(Line).fit_params(ckpt_path=given)).to_run_spec().train
+        assert loop._fit_args["ckpt_path"] == meant
+
+
+def test_mistakes_are_told_before_a_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DataParallelTrainer, "_warm_up", lambda self: pytest.fail("a process was started"))
+    with pytest.raises(ConfigError, match="did you mean batch_size"):
+        trainer(datasets={"train": dataset()}, datasets_iter_config={"batchsize": 2})
 
 
 def test_how_batches_are_made_is_known_to_a_restored_run_or_asked_for() -> None:

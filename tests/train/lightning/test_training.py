@@ -87,6 +87,13 @@ def test_lightning_files_are_not_kept_twice(three_epochs: Result) -> None:
     assert os.listdir(Path(three_epochs.path, "rank_0")) == []
 
 
+def test_what_nobody_can_do_anything_about_is_not_said(three_epochs: Result) -> None:
+    said = Path(str(three_epochs.path), "logs", "rank_0.log").read_text()
+    assert "max_epochs=3" in said
+    assert "litlogger" not in said
+    assert "LeafSpec" not in said
+
+
 def test_a_dataset_is_predicted_with_the_checkpoint(three_epochs: Result) -> None:
     assert isinstance(three_epochs.checkpoint, LightningCheckpoint)
     x, y = points()
