@@ -167,6 +167,7 @@ def from_datasets(config: dict[str, Any]) -> None:
             "kernel": model.get_weights()[0].ravel().tolist(),
             "steps": callback.batches,
             "keras": tf.keras.Model.__module__,
+            "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         }
     )
 
@@ -183,11 +184,11 @@ def trained_on_datasets(tmp_path_factory: pytest.TempPathFactory) -> Result:
     life."""
     trainer = TensorflowTrainer(
         from_datasets,
-        train_loop_config={"late_s": 6.0},
+        train_loop_config={"late_s": 4.0},
         scaling_config=TWO_WORKERS,
         run_config=RunConfig(
             storage_path=str(tmp_path_factory.mktemp("results")),
-            failure_config=FailureConfig(heartbeat_timeout_s=4.0),
+            failure_config=FailureConfig(heartbeat_timeout_s=3.0),
             verbose=0,
         ),
         datasets={"train": numbers(101), "valid": numbers(20)},
@@ -196,6 +197,7 @@ def trained_on_datasets(tmp_path_factory: pytest.TempPathFactory) -> Result:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("http_proxy", "http://127.0.0.1:9")
         patched.setenv("no_proxy", "example.org")
+        patched.setenv("CUDA_VISIBLE_DEVICES", "0,1")
         return trainer.fit()
 
 
@@ -213,6 +215,11 @@ def test_the_port_of_a_worker_is_held_until_its_server_listens(trained_on_datase
     for row in trained_on_datasets.rank_metrics.values():
         assert row["before"] == {"errno": 98, "listens": False}
         assert row["after"] == {"errno": 98, "listens": True}
+
+
+def test_workers_without_gpus_see_none(trained_on_datasets: Result) -> None:
+    """Each of them would take them all, whatever the driver sees."""
+    assert [row["gpus"] for row in trained_on_datasets.rank_metrics.values()] == ["", ""]
 
 
 def test_tf_keras_is_used_where_it_is_installed(trained_on_datasets: Result) -> None:
@@ -368,11 +375,6 @@ def test_a_failed_run_leaves_nothing_in_the_driver() -> None:
         trainer.fit()
     assert dict(os.environ) == before
     assert (cluster._held, meeting._own) == (None, None)
-
-
-def test_workers_without_gpus_see_none() -> None:
-    """Each of them would take them all."""
-    assert TensorflowBackend.hide_other_gpus
 
 
 @pytest.mark.parametrize(
