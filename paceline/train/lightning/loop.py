@@ -66,7 +66,7 @@ class LightningLoop:
     def _saver(self) -> Any:
         """Saves where the next attempt will save too: Lightning then remembers which were the best."""
         arguments = self._settings.checkpoint_args if self._settings.saves else {"save_top_k": 0}
-        own = {"dirpath": os.path.join(os.getcwd(), "checkpoints")}
+        own = {"dirpath": os.path.join(os.getcwd(), ".lightning-checkpoints")}  # a name that no module writes to
         saver = derived_classes(self._settings.package).ReportingModelCheckpoint(**{**own, **arguments})
         saver.clears_files = arguments.get("dirpath") is None
         return saver
