@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from paceline.air.errors import ConfigError
 from paceline.run.backend import BackendConfig
@@ -20,3 +21,9 @@ def chosen_config(trainer: str, kind: type[C], **spellings: object) -> C:
             raise ConfigError(f"{trainer}({name}=...) takes a {kind.__name__}, not {type(value).__name__}.")
         return value
     return kind()
+
+
+def config_as(kind: type[C], config: BackendConfig, **added: Any) -> C:
+    """The same settings as an object of a class that is derived from the config's own, with others added."""
+    same = {each.name: getattr(config, each.name) for each in fields(kind) if hasattr(config, each.name)}
+    return kind(**{**same, **added})

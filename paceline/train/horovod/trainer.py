@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from paceline.train.chosen_config import chosen_config
+from paceline.train.chosen_config import chosen_config, config_as
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.horovod.config import HorovodConfig, HorovodTorchConfig
 from paceline.train.horovod.flavour import uses_only_torch
@@ -60,7 +60,7 @@ class HorovodTrainer(DataParallelTrainer):
             tensorflow_backend=tensorflow_backend,
         )
         if type(chosen) is HorovodConfig and uses_only_torch(train_loop_per_worker, train_loop_config):
-            chosen = HorovodTorchConfig(**vars(chosen))
+            chosen = config_as(HorovodTorchConfig, chosen)
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from paceline.air.errors import ConfigError
+from paceline.train.chosen_config import chosen_config, config_as
 from paceline.train.lightning.packages import LIGHTNING, PYTORCH_LIGHTNING
 from paceline.train.torch.backend import TorchBackend
 from paceline.train.torch.config import TorchConfig
@@ -25,11 +25,7 @@ class LightningTorchConfig(TorchConfig):
 
 def backend_config(torch_config: object, package: str) -> TorchConfig:
     """The user's config, with the package; one of a class of their own stays as it is."""
-    if torch_config is None:
-        return LightningTorchConfig(package=package)
-    if not isinstance(torch_config, TorchConfig):
-        raise ConfigError(f"LightningTrainer(torch_config=...) takes a TorchConfig, not {type(torch_config).__name__}.")
-    if type(torch_config) is not TorchConfig:
-        return torch_config
-    chosen = {each.name: getattr(torch_config, each.name) for each in fields(TorchConfig)}
-    return LightningTorchConfig(**chosen, package=package)
+    chosen = chosen_config("LightningTrainer", TorchConfig, torch_config=torch_config)
+    if type(chosen) is not TorchConfig:
+        return chosen
+    return config_as(LightningTorchConfig, chosen, package=package)

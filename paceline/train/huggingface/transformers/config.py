@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.train.torch.config import TorchConfig
@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 @dataclass
 class TransformersConfig(TorchConfig):
     """As TorchConfig."""
-
-    @classmethod
-    def like(cls, given: TorchConfig) -> TransformersConfig:
-        """With the settings of a TorchConfig."""
-        return cls(**{field.name: getattr(given, field.name) for field in fields(TorchConfig)})
 
     @property
     def backend_cls(self) -> type[TransformersBackend]:

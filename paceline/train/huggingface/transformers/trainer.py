@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.constants import TRAIN_DATASET_KEY
-from paceline.air.errors import ConfigError, MissingDatasetError, RestoreError
+from paceline.air.errors import ConfigError, MissingDatasetError
+from paceline.train.chosen_config import chosen_config, config_as
 from paceline.train.huggingface.transformers.config import TransformersConfig
 from paceline.train.huggingface.transformers.loop import EVALUATION_DATASET_KEY, TransformersLoop
 from paceline.train.torch.config import TorchConfig
@@ -51,6 +52,9 @@ class TransformersTrainer(TorchTrainer):
     other reporting (`report_to`) of Transformers are off: the run shows its rows, and has loggers of its own.
     """
 
+    _function_argument: ClassVar[str] = "trainer_init_per_worker"
+    _config_argument: ClassVar[str] = "trainer_init_config"
+
     def __init__(
         self,
         trainer_init_per_worker: Callable[..., Any],
@@ -65,12 +69,9 @@ class TransformersTrainer(TorchTrainer):
         resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
-        if torch_config is not None and not isinstance(torch_config, TorchConfig):
-            raise ConfigError(
-                f"TransformersTrainer(torch_config=...) takes a TorchConfig, not {type(torch_config).__name__}."
-            )
-        if torch_config is None or type(torch_config) is TorchConfig:  # one of the user's own says more
-            torch_config = TransformersConfig.like(torch_config or TorchConfig())
+        torch_config = chosen_config("TransformersTrainer", TorchConfig, torch_config=torch_config)
+        if type(torch_config) is TorchConfig:  # one of the user's own says more
+            torch_config = config_as(TransformersConfig, torch_config)
         _check_config(trainer_init_config)
         _check_function(trainer_init_per_worker, trainer_init_config or {})
         self.trainer_init_per_worker = trainer_init_per_worker
@@ -122,24 +123,6 @@ class TransformersTrainer(TorchTrainer):
     def to_run_spec(self) -> RunSpec:
         config = {} if self.trainer_init_config is None else {"trainer_init_config": dict(self.trainer_init_config)}
         return dataclasses.replace(super().to_run_spec(), config=config)
-
-    @classmethod
-    def _restored_function(cls, settings: Mapping[str, Any], given: dict[str, Any]) -> None:
-        if "trainer_init_per_worker" not in given:
-            raise RestoreError(
-                f"{cls.__name__}.restore() needs the function that makes the trainer again, because code is never "
-                "read from disk: restore(path, trainer_init_per_worker=trainer_init_per_worker)."
-            )
-        if "trainer_init_config" in given:
-            return
-        stored = settings["config"]
-        if stored is None:
-            raise RestoreError(
-                "The run's trainer_init_config holds values that cannot be stored as plain data: pass "
-                "trainer_init_config= to restore() again."
-            )
-        if "trainer_init_config" in stored:
-            given["trainer_init_config"] = stored["trainer_init_config"]
 
 
 def _check_config(config: object) -> None:
