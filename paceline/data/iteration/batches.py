@@ -8,7 +8,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError, DataError
@@ -93,6 +93,14 @@ class BatchIterable(Generic[B]):
         if rows is None or size is None:
             raise TypeError("the number of batches is not known before they have been read")
         return rows // size if self._options.drop_last else -(-rows // size)
+
+    def __getitems__(self, numbers: list[int]) -> NoReturn:
+        """What a DataLoader of torch asks for first: it takes everything that has a length for a list of rows."""
+        raise ConfigError(
+            "A DataLoader asks for rows by number, and iter_torch_batches() gives complete batches: iterate over them "
+            "without a DataLoader. If they are a dataset of a transformers.Trainer, call prepare_trainer(trainer) of "
+            "paceline.train.huggingface.transformers before trainer.train()."
+        )
 
     def _new_pass(self) -> Iterator[B]:
         begun = self._pass()

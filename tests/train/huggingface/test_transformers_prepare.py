@@ -41,7 +41,7 @@ class IsKilledOnce(TrainerCallback):
 
 
 def train_func(config: dict[str, Any]) -> None:
-    arguments = TrainingArguments("out", learning_rate=1e-2, disable_tqdm=True, **config["arguments"])
+    arguments = TrainingArguments("out", learning_rate=1e-2, **config["arguments"])
     trainer = transformers.Trainer(
         language_model(dropout=0.1),
         arguments,
@@ -97,6 +97,13 @@ def test_each_saved_checkpoint_is_reported_with_what_was_logged(undisturbed: Res
     assert {"rng_state_0.pth", "rng_state_1.pth"} <= {path.name for path in files.iterdir()}
     rows = float(Path(undisturbed.path, "rank_0", "trained_rows").read_text("utf-8"))
     assert rows == pytest.approx(10 * 2 * BATCH, rel=0.01)
+
+
+def test_only_rank_0_shows_bars_and_logs(undisturbed: Result) -> None:
+    shown, hidden = (Path(undisturbed.path, "logs", f"rank_{rank}.log").read_text("utf-8") for rank in (0, 1))
+    for part in ("/10 [", "{'loss'", "{'eval_loss'"):
+        assert part in shown
+        assert part not in hidden
 
 
 def test_evaluation_is_that_of_a_single_process(undisturbed: Result, tmp_path: Path) -> None:
@@ -158,6 +165,15 @@ def test_datasets_that_would_be_counted_wrong_are_refused(tmp_path: Path) -> Non
         prepare_trainer(own_trainer({"eval_dataset": shard.iter_torch_batches(batch_size=None)}, tmp_path))
     with pytest.raises(ConfigError, match="every worker would evaluate all rows"):
         prepare_trainer(own_trainer({"eval_dataset": dataset.iter_torch_batches(batch_size=2)}, tmp_path))
+
+
+def test_a_trainer_that_was_not_prepared_says_so(tmp_path: Path) -> None:
+    batches = DataIterator.over(paceline.data.from_items(tokenized(8))).iter_torch_batches(batch_size=4)
+    quiet = {"disable_tqdm": True, "report_to": "none", "dataloader_pin_memory": False}
+    trainer = own_trainer({"train_dataset": batches, "eval_dataset": batches}, tmp_path, **quiet)
+    for not_prepared in (trainer.train, trainer.evaluate):
+        with pytest.raises(ConfigError, match=r"call prepare_trainer\(trainer\) of paceline\.train\.huggingface"):
+            not_prepared()
 
 
 def test_a_shard_inside_of_another_dataset_is_refused(tmp_path: Path) -> None:
