@@ -73,6 +73,10 @@ def test_what_is_not_there_is_told(saved: TransformersCheckpoint, tmp_path: Path
     (tmp_path / "several" / "model.safetensors.index.json").write_text("{}")
     with pytest.raises(CheckpointError, match="cannot be loaded into a Linear"):
         TransformersCheckpoint.from_directory(tmp_path / "several").get_model(torch.nn.Linear(1, 1))
+    with pytest.raises(
+        ConfigError, match=r"get_model\(transformers\.AutoModelForSequenceClassification\), for example"
+    ):
+        saved.get_model()
     with pytest.raises(ConfigError, match="such as AutoModelForCausalLM"):
         saved.get_model("gpt2")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="not str"):

@@ -94,7 +94,7 @@ class TransformersCheckpoint(Checkpoint):
 
     def get_model(
         self,
-        model: type[Any] | torch.nn.Module,
+        model: type[Any] | torch.nn.Module | None = None,
         **pretrained_model_kwargs: Any,
     ) -> Any:
         """The model: `model` is its class (or an Auto class), or an instance into which the weights are loaded.
@@ -103,6 +103,11 @@ class TransformersCheckpoint(Checkpoint):
         """
         import torch
 
+        if model is None:
+            raise ConfigError(
+                "get_model() needs the class of the model, or a model to load the weights into: "
+                "get_model(transformers.AutoModelForSequenceClassification), for example."
+            )
         with self.as_directory() as folder:
             files = files_in(folder)
             if not any((files / name).exists() for name in _ANY_WEIGHTS):
