@@ -19,9 +19,10 @@ _FUNCTIONS_ARE_IN = ("activations", "constraints", "initializers", "losses", "me
 _NO_MATHEMATICS = ("get", "serialize", "deserialize")
 _CALLS_OF_TENSORFLOW = {"TFOpLambda": "function", "SlicingOpLambda": "function", "ClassMethod": "cls_symbol"}
 """Layers that call what their setting names: users get them by writing `tf.reshape(x, ...)` among layers."""
+_PURE_CLASSES = ("RaggedTensor", "SparseTensor", "Tensor")
 _PURE_NAMESPACES = (
     *("__operators__", "bitwise", "dtypes", "image", "linalg", "math", "nn", "quantization", "ragged", "random"),
-    *("sets", "signal", "sparse", "strings", "keras"),
+    *("sets", "signal", "sparse", "strings", "keras.activations", "keras.backend", "keras.losses", "keras.metrics"),
 )
 _NOT_PURE = (
     *("load_file_system_library", "load_library", "load_op_library", "matching_files", "numpy_function", "print"),
@@ -99,4 +100,8 @@ def _is_pure(settings: Any, key: str) -> bool:
     """Whether the operation only computes: others write files, or load libraries."""
     symbol = settings.get(key, "") if isinstance(settings, Mapping) else ""
     namespace, _, name = str(symbol).removeprefix("compat.v1.").rpartition(".")
-    return namespace.partition(".")[0] in _PURE_NAMESPACES if namespace else name not in _NOT_PURE
+    if key == "cls_symbol":
+        return name in _PURE_CLASSES
+    if not namespace:
+        return name not in _NOT_PURE
+    return name not in _NO_MATHEMATICS and f"{namespace}.".startswith(tuple(f"{pure}." for pure in _PURE_NAMESPACES))

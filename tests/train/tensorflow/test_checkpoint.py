@@ -173,6 +173,8 @@ LAMBDA = {
         (layer("Popen", {}, "subprocess"), "the class 'Popen' of the module 'subprocess'"),
         (layer("TFOpLambda", {"function": "io.write_file"}), "a call of TensorFlow"),
         (layer("TFOpLambda", {"function": "compat.v1.write_file"}), "a call of TensorFlow"),
+        (layer("TFOpLambda", {"function": "keras.utils.get_file"}), "a call of TensorFlow"),
+        (layer("ClassMethod", {"cls_symbol": "io.gfile.GFile", "method_name": "write"}), "a call of TensorFlow"),
     ],
 )
 def test_what_a_file_of_tf_keras_names_is_neither_imported_nor_called(
