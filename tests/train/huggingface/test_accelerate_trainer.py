@@ -346,8 +346,11 @@ def test_mistakes_are_told_at_the_users_line(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="dynamo_config has no setting 'dynamo_mod': did you mean dynamo_mode"):
         fit(train_func, accelerate_config={"dynamo_config": {"dynamo_mod": "default"}})
+    half: Any = {"accelerate_config": {"mixed_precision": "fp16"}}
     with pytest.raises(ConfigError, match="mixed_precision fp16 needs GPUs"):
-        fit(train_func, accelerate_config={"mixed_precision": "fp16"})
+        AccelerateTrainer(train_func, scaling_config=ScalingConfig(num_workers=2), **half)
+    AccelerateTrainer(train_func, scaling_config=ScalingConfig(num_workers=2, use_gpu=True), **half)
+    AccelerateTrainer(train_func, **half)  # a Tuner may add the scaling_config
     with pytest.raises(ConfigError, match=r"none\.yaml: there is no such file"):
         AccelerateTrainer(train_func, accelerate_config=tmp_path / "none.yaml")
     with pytest.raises(ConfigError, match="OwnConfig has a backend_cls of its own"):

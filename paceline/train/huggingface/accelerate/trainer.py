@@ -86,12 +86,19 @@ class AccelerateTrainer(TorchTrainer):
             metadata=metadata,
         )
 
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        if self.scaling_config.num_workers is not None:  # else a Tuner is to say how many, and on which devices
+            check_devices(self._accelerate.settings, self._accelerate.source, self._use_gpu)
+
+    @property
+    def _use_gpu(self) -> bool:
+        return bool(self.scaling_config.num_gpus_per_worker)
+
     def to_run_spec(self) -> RunSpec:
         spec = super().to_run_spec()
         settings, source = self._accelerate.settings, self._accelerate.source
-        use_gpu = bool(self.scaling_config.num_gpus_per_worker)
-        check_devices(settings, source, use_gpu)
-        without_effect = overridden(settings, spec.world_size, use_gpu)
+        without_effect = overridden(settings, spec.world_size, self._use_gpu)
         if without_effect:
             warn_at_users_line(f"Without effect in {source}: {'; '.join(without_effect)}.")
         if not self._chose_settings:
