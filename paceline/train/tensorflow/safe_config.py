@@ -64,7 +64,8 @@ def _objection(described: Mapping[str, Any], custom_objects: Mapping[str, Any]) 
         return None if fine else f"the function {settings!r} of {module!r}"
     if _is_known(described.get("registered_name", name), custom_objects):
         return None
-    if str(module or "keras").partition(".")[0] not in _MODULES:
+    modules = (*_MODULES, "tensorflow") if name == "__typespec__" else _MODULES
+    if str(module or "keras").partition(".")[0] not in modules:
         return f"the class {name!r} of the module {module!r}"
     # Where there is no class of such a name, tf_keras takes a function.
     if not all(_is_class_name(described.get(key) or name) for key in ("class_name", "registered_name", "spec_name")):

@@ -229,6 +229,17 @@ def test_models_of_many_kinds_are_not_taken_for_code() -> None:
     assert_same(checkpoint.get_model(custom_objects={"Given": Given, "halved": halved}), model)
 
 
+def test_types_of_tensorflow_are_not_taken_for_code() -> None:
+    import tensorflow as tf
+    import tf_keras
+
+    inputs = tf_keras.Input(type_spec=tf.RaggedTensorSpec([None, None], tf.float32))
+    model = tf_keras.Model(inputs, tf_keras.layers.Dense(1)(tf.reduce_sum(inputs, axis=1, keepdims=True)))
+    loaded = TensorflowCheckpoint.from_model(model).get_model()
+    rows = tf.ragged.constant([[1.0, 2.0], [3.0]])
+    np.testing.assert_allclose(loaded(rows), model(rows))
+
+
 def test_code_in_a_saved_model_is_not_run(tmp_path: Path) -> None:
     """The graph is there beside the code, so the layer works without it."""
     model = with_lambda("tf_keras")
