@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, RestoreError
+from paceline.train.chosen_config import chosen_config, config_as
 from paceline.train.huggingface.accelerate.config import AccelerateConfig
 from paceline.train.huggingface.accelerate.settings import read_settings
 from paceline.train.huggingface.accelerate.topology import check_devices, overridden
@@ -58,20 +59,14 @@ class AccelerateTrainer(TorchTrainer):
         resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
-        if torch_config is not None and not isinstance(torch_config, TorchConfig):
-            raise ConfigError(
-                f"AccelerateTrainer(torch_config=...) takes a TorchConfig, not {type(torch_config).__name__}."
-            )
-        group = torch_config or TorchConfig()
+        group = chosen_config("AccelerateTrainer", TorchConfig, torch_config=torch_config)
         if type(group).backend_cls not in (TorchConfig.backend_cls, AccelerateConfig.backend_cls):
             raise ConfigError(
                 f"AccelerateTrainer(torch_config=...): {type(group).__name__} has a backend_cls of its own, and this "
                 "trainer needs its own as well. Use a TorchConfig here, or your class with a TorchTrainer."
             )
         settings, source = read_settings(accelerate_config)
-        self._accelerate = AccelerateConfig(
-            **{each.name: getattr(group, each.name) for each in fields(TorchConfig)}, settings=settings, source=source
-        )
+        self._accelerate = config_as(AccelerateConfig, group, settings=settings, source=source)
         self._chose_settings = accelerate_config is not None
         super().__init__(
             train_loop_per_worker,
