@@ -28,6 +28,12 @@ TELL_AFTER_S = 30.0
 _own: socket.socket | None = None
 _peers: dict[str, tuple[int, int]] = {}
 """By the address of its server in the cluster: rank and port of every worker of the run."""
+_connected = False
+
+
+def took_place() -> bool:
+    """Whether TensorFlow has connected this worker with its peers."""
+    return _connected
 
 
 def hold_port() -> int:
@@ -71,6 +77,7 @@ _HOOK = AfterImport({"tensorflow.python.eager.context": _meet_first})
 
 def meet(ports: Mapping[int, int]) -> None:
     """Say that this worker is there, and wait until all ranks of `ports` are."""
+    global _connected
     if _own is not None:
         _own.listen(len(ports) + 1)
     began, tell_after = time.monotonic(), TELL_AFTER_S
@@ -80,6 +87,7 @@ def meet(ports: Mapping[int, int]) -> None:
             print(_waiting_text(list(missing), tell_after), file=sys.stderr, flush=True)
             tell_after *= 2
         time.sleep(LOOK_EVERY_S)
+    _connected = True
 
 
 def _is_there(port: int) -> bool:

@@ -50,17 +50,21 @@ class TensorflowPredictor(TensorPredictor):
         checkpoint: CheckpointOrPlace,
         model_definition: tf.keras.Model | Callable[[], tf.keras.Model] | None = None,
         use_gpu: bool = False,
+        *,
+        custom_objects: Mapping[str, Any] | None = None,
+        safe_mode: bool = True,
     ) -> Self:
         """From a TensorflowCheckpoint, its path or its URI.
 
         Where that holds weights only, they are loaded into what `model_definition` builds, which must be given.
+        `custom_objects` and `safe_mode` are those of `TensorflowCheckpoint.get_model`.
         """
         import tensorflow as tf
 
         checkpoint = checked_checkpoint(checkpoint, f"{cls.__name__}.from_checkpoint")
         held = TensorflowCheckpoint.from_checkpoint(checkpoint)
         with tf.device(_device(use_gpu)):
-            model = held.get_model(model_definition, compile=False)
+            model = held.get_model(model_definition, custom_objects=custom_objects, compile=False, safe_mode=safe_mode)
         return cls(model=model, preprocessor=held.get_preprocessor(), use_gpu=use_gpu)
 
     def _inputs(self, chunk: pa.RecordBatch, dtype: Any) -> Inputs:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.train.chosen_config import chosen_config
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.tensorflow.config import TensorflowConfig
+from paceline.train.tensorflow.loop import TensorflowFunction
 
 if TYPE_CHECKING:
     import os
 
     from paceline.air.checkpoint import Checkpoint
     from paceline.air.config import DataConfig, DatasetConfig, RunConfig, ScalingConfig
+    from paceline.run.spec import RunSpec
 
 
 class TensorflowTrainer(DataParallelTrainer):
@@ -66,3 +69,7 @@ class TensorflowTrainer(DataParallelTrainer):
             resume_from_checkpoint=resume_from_checkpoint,
             metadata=metadata,
         )
+
+    def to_run_spec(self) -> RunSpec:
+        function = TensorflowFunction(self.train_loop_per_worker, self.train_loop_config, self._takes_config)
+        return replace(super().to_run_spec(), train=function)

@@ -119,6 +119,8 @@ def test_code_in_a_file_is_loaded_only_if_asked_for(name: str, tmp_path: Path) -
         with pytest.raises(CheckpointError, match=r"get_model\(safe_mode=False\)"):
             checkpoint.get_model()
         assert checkpoint.get_model(safe_mode=False)(ROWS).numpy().tolist() == (ROWS * 2).tolist()
+        predictor = TensorflowPredictor.from_checkpoint(checkpoint, safe_mode=False)
+        assert np.asarray(predictor.predict(ROWS)).tolist() == (ROWS * 2).tolist()
 
 
 def function(name: str, module: str) -> dict[str, Any]:

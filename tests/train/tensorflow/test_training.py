@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 import time
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -421,7 +423,23 @@ def test_workers_meet_when_the_last_one_has_come(
     assert not can_connect(own)
 
 
+def without_a_strategy() -> None:
+    sys.modules["tensorflow"] = ModuleType("tensorflow")  # to import it takes seconds
+    session.report({"loss": 0.0})
+
+
+def test_workers_that_were_never_connected_are_told(saved_and_loaded: list[Result]) -> None:
+    result = TensorflowTrainer(without_a_strategy, scaling_config=TWO_WORKERS).fit()
+    assert any("Each of the 2 workers has trained by itself" in warning for warning in result.warnings)
+    assert not any("by itself" in warning for run in saved_and_loaded for warning in run.warnings)
+
+
 # -- arguments --------------------------------------------------------------------------------
+
+
+def test_only_a_dataset_of_tensorflow_is_prepared() -> None:
+    with pytest.raises(ConfigError, match=r"takes a tf\.data\.Dataset, not int.*to_tf"):
+        prepare_dataset_shard(3)
 
 
 def test_both_names_of_the_configuration_are_taken_but_not_at_once() -> None:
