@@ -10,6 +10,7 @@ from paceline.air.session import report
 from paceline.train.lightning.checkpoint import CHECKPOINT_FILE, LightningCheckpoint
 from paceline.train.lightning.datasets import end_train_pass, end_validation_pass
 from paceline.train.lightning.packages import derived_classes, package_of
+from paceline.train.lightning.prepare import check_ranks
 from paceline.train.lightning.unsupported import check_checkpoint_io
 
 
@@ -38,10 +39,11 @@ class EpochReporter:
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage != "fit":
             return
-        # What the module logs in its own on_train_epoch_end() is there only for callbacks that are checkpoints.
+        check_ranks(trainer)
         package = package_of(type(trainer))
         assert package is not None
         check_checkpoint_io(trainer.strategy.checkpoint_io, package)
+        # What the module logs in its own on_train_epoch_end() is there only for callbacks that are checkpoints.
         last = derived_classes(package).ReportAtEpochEnd
         if not any(isinstance(each, last) for each in trainer.callbacks):
             trainer.callbacks.append(last(self))

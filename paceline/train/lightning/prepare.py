@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.air.errors import ConfigError
+from paceline.air.session import current
 from paceline.train.lightning.environment import worker_session
 from paceline.train.lightning.packages import package_of
-from paceline.train.lightning.strategies import WorkerStrategy, check_environment
+from paceline.train.lightning.strategies import WorkerStrategy, check_environment, whose
 from paceline.train.lightning.unsupported import check_callbacks
 
 
@@ -20,18 +21,33 @@ def prepare_trainer(trainer: Any) -> Any:
     if package is None or not hasattr(trainer, "strategy"):
         raise ConfigError(f"prepare_trainer() takes a lightning.pytorch.Trainer, not {type(trainer).__name__}.")
     worker_session("prepare_trainer()")
-    strategy = trainer.strategy
+    _check_strategy(trainer.strategy)
+    check_accelerator(trainer)
+    check_callbacks(trainer.callbacks, package)
+    return trainer
+
+
+def check_ranks(trainer: Any) -> None:
+    """For a Trainer that nobody prepared: one that takes its worker for the only one trains a model of its own.
+
+    A strategy of the user's own that knows the ranks may have them from elsewhere.
+    """
+    session = current()
+    if session is None or session.world_size == 1:
+        return
+    if (trainer.world_size, trainer.global_rank) != (session.world_size, session.world_rank):
+        _check_strategy(trainer.strategy)
+
+
+def _check_strategy(strategy: Any) -> None:
     if not isinstance(strategy, WorkerStrategy):
         raise ConfigError(
-            f"The Lightning Trainer has the strategy {type(strategy).__name__}, which does not know the workers: make "
-            "it with Trainer(strategy=paceline.train.lightning.DDPStrategy(), "
+            f"The Lightning Trainer has the strategy {whose(strategy)}, which does not know the workers: make it with "
+            "Trainer(strategy=paceline.train.lightning.DDPStrategy(), "
             "plugins=[paceline.train.lightning.LightningEnvironment()], ...). There are FSDPStrategy and "
             "DeepSpeedStrategy too."
         )
     check_environment(strategy)
-    check_accelerator(trainer)
-    check_callbacks(trainer.callbacks, package)
-    return trainer
 
 
 def check_accelerator(trainer: Any) -> None:

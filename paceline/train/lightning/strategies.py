@@ -85,6 +85,11 @@ def check_environment(strategy: WorkerStrategy) -> None:
     """With another environment every worker would take itself for the only one, and train a model of its own."""
     if not isinstance(strategy.cluster_environment, WorkerEnvironment):
         raise ConfigError(
-            f"The Lightning Trainer has a {type(strategy.cluster_environment).__name__} that does not know the other "
-            "workers: make it with Trainer(plugins=[paceline.train.lightning.LightningEnvironment()], ...)."
+            f"The Lightning Trainer has the environment {whose(strategy.cluster_environment)}, which does not know the "
+            "other workers: make it with Trainer(plugins=[paceline.train.lightning.LightningEnvironment()], ...)."
         )
+
+
+def whose(part: object) -> str:
+    """Its class and the package that has it: ours have the names of Lightning's."""
+    return f"{type(part).__name__} of {type(part).__module__.partition('.')[0]}"

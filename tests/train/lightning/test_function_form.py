@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from paceline import train
 from paceline.air import FailureConfig, RunConfig, ScalingConfig, session
@@ -134,15 +135,43 @@ def a_worker() -> Any:
 
 
 def test_a_trainer_that_does_not_know_the_workers_is_refused(a_worker: Any) -> None:
-    with pytest.raises(ConfigError, match=r"strategy SingleDeviceStrategy.*lightning.DDPStrategy\(\)"):
+    with pytest.raises(ConfigError, match=r"strategy SingleDeviceStrategy of lightning, .*lightning.DDPStrategy\(\)"):
         prepare_trainer(pl.Trainer(accelerator="cpu", **QUIET))
-    with pytest.raises(ConfigError, match=r"plugins=\[paceline.train.lightning.LightningEnvironment\(\)\]"):
+    of_paceline = r"plugins=\[paceline.train.lightning.LightningEnvironment\(\)\]"
+    with pytest.raises(ConfigError, match=rf"the environment LightningEnvironment of lightning, .*{of_paceline}"):
         prepare_trainer(pl.Trainer(accelerator="cpu", strategy=DDPStrategy(), **QUIET))
     with pytest.raises(ConfigError, match=r"takes a lightning.pytorch.Trainer, not Line"):
         prepare_trainer(Line())
     known = {"accelerator": "cpu", "strategy": DDPStrategy(), "plugins": [LightningEnvironment()], **QUIET}
     with pytest.raises(ConfigError, match=r"OnExceptionCheckpoint.*waits for the other workers.*max_failures"):
         prepare_trainer(pl.Trainer(callbacks=[OnExceptionCheckpoint(".")], **known))
+
+
+@pytest.mark.parametrize("strategy", ["auto", "ddp"])
+def test_a_trainer_that_nobody_prepared_and_that_would_train_alone_is_refused_by_the_callback(
+    a_worker: Any, strategy: str
+) -> None:
+    alone = pl.Trainer(accelerator="cpu", devices=1, strategy=strategy, **QUIET)
+    with pytest.raises(ConfigError, match=r"of lightning, which does not know the workers.*lightning.DDPStrategy\(\)"):
+        ReportCallback().setup(alone, Line(), "fit")
+    a_worker.world_size = 1
+    ReportCallback().setup(alone, Line(), "fit")
+
+
+def test_fit_calls_the_callback_before_anything_is_trained(a_worker: Any) -> None:
+    class Untrained(Line):
+        def training_step(self, batch: Any, index: int) -> Any:
+            pytest.fail("a batch was trained on")
+
+    alone = pl.Trainer(accelerator="cpu", callbacks=[ReportCallback()], max_epochs=1, **QUIET)
+    with pytest.raises(ConfigError, match="strategy SingleDeviceStrategy of lightning"):
+        alone.fit(Untrained(), loader(), loader())
+
+
+def test_a_strategy_of_ones_own_that_knows_the_ranks_may_report(a_worker: Any) -> None:
+    knowing = SingleDeviceStrategy("cpu")
+    knowing.world_size = 2  # rank 0 is what it has
+    ReportCallback().setup(pl.Trainer(accelerator="cpu", strategy=knowing, **QUIET), Line(), "fit")
 
 
 def test_a_file_that_is_written_in_the_background_is_not_reported(a_worker: Any) -> None:
