@@ -82,11 +82,22 @@ class LightningCheckpoint(Checkpoint):
         checkpoint._adopt(SavedByLightning(path))
         return checkpoint
 
-    def get_model(self, model_class: type[M], *, weights_only: bool = True, **load_from_checkpoint_kwargs: Any) -> M:
+    def get_model(
+        self,
+        model_class: type[M] | None = None,
+        *,
+        weights_only: bool = True,
+        **load_from_checkpoint_kwargs: Any,
+    ) -> M:
         """The module, made by `model_class.load_from_checkpoint()` with these arguments.
 
         Arguments of the module's constructor are needed where it does not call `self.save_hyperparameters()`.
         """
+        if model_class is None:
+            raise ConfigError(
+                "get_model() needs the class of the LightningModule, which a checkpoint does not hold: "
+                "checkpoint.get_model(MyModule), for example."
+            )
         if not isinstance(model_class, type) or package_of(model_class) is None:
             raise ConfigError(
                 f"get_model() takes the class of the LightningModule, not {_shown(model_class)}: "

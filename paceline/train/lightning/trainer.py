@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import near_miss
 from paceline.air.config import RunConfig, ScalingConfig
-from paceline.air.errors import ConfigError, RestoreError
+from paceline.air.constants import TRAIN_DATASET_KEY
+from paceline.air.errors import ConfigError, MissingDatasetError, RestoreError
 from paceline.run.trial_files import as_json
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.lightning.config import backend_config
 from paceline.train.lightning.loop import LightningLoop
+from paceline.train.lightning.packages import lightning
 from paceline.train.lightning.settings import LightningSettings, checked_settings
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ class LightningTrainer(DataParallelTrainer):
         self.lightning_config = lightning_config
         self.datasets_iter_config = datasets_iter_config
         self._settings = checked_settings({} if lightning_config is None else lightning_config)
+        if lightning_config is not None:  # otherwise a search gives it
+            _check_module_is_given(self._settings)
         super().__init__(
             _no_function,
             backend_config=backend_config(torch_config, self._settings.package),
@@ -85,11 +89,7 @@ class LightningTrainer(DataParallelTrainer):
         super()._warm_up()
 
     def to_run_spec(self) -> RunSpec:
-        if self._settings.module is None:
-            raise ConfigError(
-                "Which module? Pass LightningTrainer(lightning_config=LightningConfigBuilder().module(MyModule)"
-                ".trainer(max_epochs=3).build(), ...)."
-            )
+        _check_module_is_given(self._settings)
         iter_options = self.datasets_iter_config or {}
         loop = LightningLoop(self._settings, tuple(self.datasets), iter_options, self._restore_path is None)
         return dataclasses.replace(super().to_run_spec(), train=loop, config=self._shown_config())
@@ -123,6 +123,14 @@ def _no_function() -> None:
     """Stands where a train function would; the loop of Lightning runs instead."""
 
 
+def _check_module_is_given(settings: LightningSettings) -> None:
+    if settings.module is None:
+        raise ConfigError(
+            "Which module? Pass LightningTrainer(lightning_config=LightningConfigBuilder().module(MyModule)"
+            ".trainer(max_epochs=3).build(), ...)."
+        )
+
+
 def _with_top_k(run_config: Any, settings: LightningSettings) -> Any:
     """The run keeps as many checkpoints as Lightning is told to, unless RunConfig itself says how many."""
     if run_config is not None and not isinstance(run_config, RunConfig):
@@ -152,6 +160,7 @@ def _check_data(settings: LightningSettings, datasets: Mapping[str, Any], iter_c
                     f"datasets={{{name!r}: ...}} and .fit_params({other}=...) are both data for {name!r}: give one of "
                     "them."
                 )
+    _check_train_data(settings, datasets)
     if iter_config is None:
         return
     if not isinstance(iter_config, Mapping):
@@ -170,6 +179,20 @@ def _check_data(settings: LightningSettings, datasets: Mapping[str, Any], iter_c
             raise ConfigError(
                 f"datasets_iter_config has {name!r}, which iter_torch_batches lacks{near_miss(name, known)}"
             )
+
+
+def _check_train_data(settings: LightningSettings, datasets: Mapping[str, Any]) -> None:
+    """The module may have dataloaders of its own, and they may use datasets by any name."""
+    own = settings.fit_args.get("train_dataloaders") is not None or settings.fit_args.get("datamodule") is not None
+    if settings.module is None or own or TRAIN_DATASET_KEY in datasets:
+        return
+    if settings.module.train_dataloader is lightning(settings.package).LightningModule.train_dataloader:
+        given = f"datasets= has {', '.join(map(repr, datasets))} only" if datasets else "datasets= is not given"
+        raise MissingDatasetError(
+            f"LightningTrainer has no data to train on: {given}. Pass datasets={{'train': ..., 'val': ...}} and "
+            "datasets_iter_config={'batch_size': 64}, or .fit_params(datamodule=...) or "
+            ".fit_params(train_dataloaders=...) of the builder."
+        )
 
 
 def _check_accelerator(settings: LightningSettings, scaling: ScalingConfig) -> None:

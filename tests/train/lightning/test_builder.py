@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig
-from paceline.air.errors import ConfigError, RestoreError
+from paceline.air.errors import ConfigError, MissingDatasetError, RestoreError
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.lightning import LightningConfigBuilder, LightningTrainer
 from paceline.train.lightning.backend import LightningBackend, PytorchLightningBackend
@@ -87,10 +88,35 @@ def test_later_values_win_and_the_built_config_is_a_copy() -> None:
 
 
 def trainer(built: Any = None, **arguments: Any) -> LightningTrainer:
+    """With data, unless it is given or the config has dataloaders."""
+    config = (LightningConfigBuilder().module(Line) if built is None else built).build()
+    if "train_dataloaders" not in config.get("fit_args", {}):
+        arguments = {"datasets": {"train": dataset()}, **arguments}
     return LightningTrainer(
-        LightningConfigBuilder().module(Line).build() if built is None else built.build(),
-        **{"scaling_config": ScalingConfig(num_workers=2), "run_config": NO_PROCESSES, **arguments},
+        config, **{"scaling_config": ScalingConfig(num_workers=2), "run_config": NO_PROCESSES, **arguments}
     )
+
+
+class WithData(Line):
+    def train_dataloader(self) -> Any:
+        return loader()
+
+
+def test_without_data_to_train_on_a_trainer_is_not_made() -> None:
+    advice = r".*datasets=\{'train': .*datasets_iter_config=.*fit_params\(datamodule"
+    with pytest.raises(MissingDatasetError, match=f"datasets= is not given{advice}"):
+        trainer(datasets=None)
+    for settings in ({}, {"datasets_iter_config": {"batch_size": 2}}):
+        with pytest.raises(MissingDatasetError, match=f"datasets= has 'training', 'val' only{advice}"):
+            trainer(datasets={"training": dataset(), "val": dataset()}, **settings)
+    with pytest.raises(MissingDatasetError, match="no data to train on"):
+        trainer(LightningConfigBuilder().module(Line).fit_params(train_dataloaders=None), datasets=None)
+
+
+def test_data_may_come_from_the_module_itself_or_a_datamodule() -> None:
+    trainer(LightningConfigBuilder().module(WithData), datasets={"any name": dataset()})
+    of_fit = LightningConfigBuilder().module(Line).fit_params(datamodule=LightningDataModule())
+    trainer(of_fit, datasets=None)
 
 
 def test_data_that_is_given_twice_is_refused() -> None:
@@ -145,9 +171,13 @@ def test_devices_are_chosen_by_the_scaling_config() -> None:
 
 
 def test_a_trainer_without_a_module_can_be_searched_but_not_fitted() -> None:
-    empty = LightningTrainer(scaling_config=ScalingConfig(num_workers=1), run_config=NO_PROCESSES)
+    empty = LightningTrainer(
+        datasets={"train": dataset()}, scaling_config=ScalingConfig(num_workers=1), run_config=NO_PROCESSES
+    )
     with pytest.raises(ConfigError, match="Which module"):
         empty.fit()
+    with pytest.raises(ConfigError, match="Which module"):
+        trainer(LightningConfigBuilder().trainer(max_epochs=1))
     searched = empty.with_overrides({"lightning_config": LightningConfigBuilder().module(Line, lr=0.5).build()})
     assert searched.to_run_spec().config["lightning_config"]["module_args"] == {"lr": 0.5}
 

@@ -86,6 +86,8 @@ def test_what_is_missing_is_told(saved: Path, tmp_path: Path) -> None:
         LightningCheckpoint.from_path(tmp_path / "nothing.ckpt")
     with pytest.raises(ConfigError, match="takes the class of the LightningModule, not a Line"):
         LightningCheckpoint.from_path(saved).get_model(Line())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"checkpoint.get_model\(MyModule\), for example"):
+        LightningCheckpoint.from_path(saved).get_model()
     with pytest.raises(ConfigError, match="pass model_class=MyModule"):
         LightningPredictor.from_checkpoint(LightningCheckpoint.from_path(saved))
     (tmp_path / "other").mkdir()
