@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from paceline.air.session import report
 from paceline.train.lightning.checkpoint import CHECKPOINT_FILE, LightningCheckpoint
 from paceline.train.lightning.datasets import end_train_pass, end_validation_pass
+from paceline.train.lightning.nothing_left import warn_if_nothing_was_left
 from paceline.train.lightning.packages import derived_classes, package_of
 from paceline.train.lightning.prepare import check_ranks
 from paceline.train.lightning.unsupported import check_checkpoint_io
@@ -70,9 +71,13 @@ class EpochEndReporter:
         super().__init__()
         self._reporter = reporter
         self._trained = False
+        self._has_trained = False
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        self._has_trained = False  # one Trainer may fit several times
 
     def on_train_batch_start(self, trainer: Any, *arguments: Any) -> None:
-        self._trained = True
+        self._trained = self._has_trained = True
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         end_validation_pass(trainer)
@@ -81,6 +86,10 @@ class EpochEndReporter:
         if self._trained:  # otherwise its row came with the checkpoint that this run began from
             self._trained = False
             self._reporter.report_epoch(trainer)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        if not self._has_trained:
+            warn_if_nothing_was_left(trainer)
 
 
 def row_of(trainer: Any) -> dict[str, Any]:

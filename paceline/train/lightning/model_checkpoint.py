@@ -11,6 +11,7 @@ from paceline.run.session import Session
 from paceline.train.lightning.callback import row_of
 from paceline.train.lightning.checkpoint import LightningCheckpoint
 from paceline.train.lightning.datasets import count_anew, end_train_pass, end_validation_pass
+from paceline.train.lightning.nothing_left import warn_if_nothing_was_left
 
 
 class SaveReporter:
@@ -33,6 +34,8 @@ class SaveReporter:
     """What was saved since the last report. Every rank knows the name; the file is rank 0's."""
     _trained = False
     """Since the last row of an epoch."""
+    _has_trained = False
+    """Since the fit began."""
 
     def on_train_start(self, trainer: Any, *arguments: Any) -> None:
         super().on_train_start(trainer, *arguments)  # type: ignore[misc]
@@ -41,7 +44,7 @@ class SaveReporter:
 
     def on_train_batch_start(self, trainer: Any, *arguments: Any) -> None:
         super().on_train_batch_start(trainer, *arguments)  # type: ignore[misc]
-        self._trained = True
+        self._trained = self._has_trained = True
 
     def on_train_batch_end(self, trainer: Any, *arguments: Any, **keywords: Any) -> None:
         super().on_train_batch_end(trainer, *arguments, **keywords)  # type: ignore[misc]
@@ -71,6 +74,11 @@ class SaveReporter:
         session = session_slot.current()
         if self._saved is not None and isinstance(session, Session):
             session.add_checkpoint(LightningCheckpoint._at(self._saved))
+
+    def on_fit_end(self, trainer: Any, *arguments: Any) -> None:
+        super().on_fit_end(trainer, *arguments)  # type: ignore[misc]
+        if not self._has_trained:
+            warn_if_nothing_was_left(trainer)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Which were the best so far is known after a failure; another run's best are not this one's."""

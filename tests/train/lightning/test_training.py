@@ -124,6 +124,19 @@ def test_training_goes_on_at_the_next_epoch_and_again_after_a_killed_rank(three_
     assert set(column(result, "disagreement")) == {0.0}
 
 
+def test_a_run_that_goes_on_with_nothing_left_to_do_says_so(three_epochs: Result) -> None:
+    result = trainer(
+        config(3).checkpointing(monitor="val_loss"), workers=1, resume_from_checkpoint=three_epochs.checkpoint
+    ).fit()
+    assert result.metrics_dataframe is None or result.metrics_dataframe.empty
+    assert [each for each in result.warnings if "Nothing was left" in each] == [
+        "Nothing was left to train: the checkpoint that training goes on from has 3 epochs, and Trainer(max_epochs=3) "
+        "counts them too. To train further, give a larger max_epochs."
+    ]
+    said = Path(str(result.path), "logs", "rank_0.log").read_text()
+    assert "ReportingModelCheckpoint" not in said  # other rules for saving than in the run before
+
+
 def test_a_save_within_an_epoch_goes_on_within_it_also_with_other_workers_and_after_a_killed_rank() -> None:
     often = {"every_n_train_steps": 3, "save_top_k": -1}
     alone = trainer(config(1).checkpointing(**often), workers=1).fit()
