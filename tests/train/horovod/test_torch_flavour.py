@@ -18,6 +18,7 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import FailureConfig, RunConfig, ScalingConfig
 from paceline.air.errors import TrainingFailedError
 from paceline.air.result import Result
+from paceline.testing import invariants
 from paceline.testing.invariants import check_run, listening_sockets
 from paceline.train.horovod import HorovodConfig, HorovodTrainer, backend, worker
 from paceline.train.torch import TorchCheckpoint
@@ -72,13 +73,14 @@ def train_linear(config: dict[str, Any]) -> None:
 
 
 class SeesDriver(Callback):
-    """What the driver listens on while workers train."""
+    """What the driver listens on while workers train, and did not before."""
 
     def __init__(self) -> None:
+        self._before = set(listening_sockets(os.getpid()))
         self.listening: set[str] = set()
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: Any, **info: Any) -> None:
-        self.listening.update(listening_sockets(os.getpid()))
+        self.listening.update(set(listening_sockets(os.getpid())) - self._before)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +104,7 @@ def fit(function: Any, *, config: dict[str, Any] | None = None, **arguments: Any
 
 def nothing_is_left() -> bool:
     threads = [thread for thread in threading.enumerate() if thread.name == "horovod-rendezvous"]
-    return not threads and not [name for name in listening_sockets(os.getpid()) if name.startswith("tcp")]
+    return not threads and set(listening_sockets(os.getpid())) <= invariants.sockets_before
 
 
 def test_losses_fall_and_ranks_agree(trained: Result) -> None:
