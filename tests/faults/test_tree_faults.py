@@ -180,6 +180,7 @@ def test_a_killed_driver_leaves_no_process_and_no_port(lab: Laboratory, library:
 # -- the machine and the data ---------------------------------------------------------------
 
 
+@pytest.mark.faults
 @both_libraries
 def test_four_workers_on_two_cores_and_one_of_them_dies(lab: Laboratory, library: Library) -> None:
     notes = Notes(str(lab.marks.directory), at=6, rank=3, do=killed)
