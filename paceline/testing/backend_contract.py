@@ -209,7 +209,7 @@ class BackendContract(ShortBackendContract):
         finally:
             over.set()
             watcher.join()
-        result: Result = caught.value.result  # type: ignore[attr-defined]
+        result: Result = caught.value.result  # type: ignore[attr-defined]  # fit() has added it
         assert result.metrics is not None
         reported = result.metrics["training_iteration"]
         begun = len(experiment.marks.read("epoch", rank=0))

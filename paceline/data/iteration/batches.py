@@ -54,16 +54,15 @@ class BatchIterable(Generic[B]):
 
     def __init__(
         self,
-        begin: Callable[[BatchOptions], Epoch],
+        owner: Batches,
         options: BatchOptions,
         cut: Cutter[B],
-        rows: Callable[[], int | None],
         in_background: bool = False,
     ) -> None:
-        self._begin = begin
-        self._options = options
+        self.owner = owner
+        """What these are batches of: a dataset, or a worker's part of one."""
+        self.options = options
         self._cut = cut
-        self._rows = rows
         self._in_background = in_background and options.prefetch_batches > 0
         self._own: Iterator[B] | None = None
         self._newest: weakref.ref[Generator[B, None, None]] | None = None
@@ -87,12 +86,17 @@ class BatchIterable(Generic[B]):
             newest.close()
         self._own = None
 
+    @property
+    def rows(self) -> int | None:
+        """Of a whole pass, where their number is known without reading."""
+        return self.owner._rows_per_pass()
+
     def __len__(self) -> int:
         """Batches of a whole pass, where the number of rows is known without reading."""
-        rows, size = self._rows(), self._options.batch_size
+        rows, size = self.rows, self.options.batch_size
         if rows is None or size is None:
             raise TypeError("the number of batches is not known before they have been read")
-        return rows // size if self._options.drop_last else -(-rows // size)
+        return rows // size if self.options.drop_last else -(-rows // size)
 
     def __getitems__(self, numbers: list[int]) -> NoReturn:
         """What a DataLoader of torch asks for first: it takes everything that has a length for a list of rows."""
@@ -108,11 +112,11 @@ class BatchIterable(Generic[B]):
         return begun
 
     def _pass(self) -> Generator[B, None, None]:
-        epoch = self._begin(self._options)
+        epoch = self.owner._begin(self.options)
         stats = epoch.stats
         began = time.perf_counter()
         sized = self._sized_batches(epoch)
-        batches = Background(sized, self._options.prefetch_batches) if self._in_background else sized
+        batches = Background(sized, self.options.prefetch_batches) if self._in_background else sized
         try:
             asked = began
             for batch, rows in batches:
@@ -134,13 +138,13 @@ class BatchIterable(Generic[B]):
             stats.convert_s = max(0.0, stats.convert_s - stats.read_wait_s)
 
     def _sized_batches(self, epoch: Epoch) -> Iterator[tuple[B, int]]:
-        size = self._options.batch_size
+        size = self.options.batch_size
         if size is None:
             for chunk in epoch.chunks():
                 for batch in self._cut(chunk, chunk.num_rows, not epoch.fresh):
                     yield batch, chunk.num_rows
             return
-        for run in runs(epoch.chunks(), size, self._options.drop_last):
+        for run in runs(epoch.chunks(), size, self.options.drop_last):
             left = run.num_rows
             for batch in self._cut(run, size, not epoch.fresh):
                 yield batch, min(size, left)
@@ -197,7 +201,7 @@ class Batches(ABC):
                 batch = to_batch(run.slice(start, rows), chosen, copy=copy, own=not copy)
                 yield batch if _collate_fn is None else _collated(_collate_fn, batch)
 
-        return BatchIterable(self._begin, options, cut, self._rows_per_pass, in_background=_collate_fn is not None)
+        return BatchIterable(self, options, cut, in_background=_collate_fn is not None)
 
     def iter_rows(self, *, prefetch_blocks: int = 1) -> Iterator[dict[str, Any]]:
         """One dict per row."""
@@ -242,13 +246,8 @@ class Batches(ABC):
             for batch in torch_batches.split(run, rows, dtypes, copy):
                 yield torch_batches.to_device(batch, device)
 
-        return BatchIterable(
-            self._begin,
-            options,
-            cut if collate_fn is None else collated,
-            self._rows_per_pass,
-            in_background=collate_fn is not None,
-        )
+        chosen = cut if collate_fn is None else collated
+        return BatchIterable(self, options, chosen, in_background=collate_fn is not None)
 
     def iter_tf_batches(
         self,
@@ -273,7 +272,7 @@ class Batches(ABC):
             for start in range(0, run.num_rows, max(1, rows)):
                 yield tf_batches.tf_columns(run.slice(start, rows), dtypes)
 
-        return BatchIterable(self._begin, options, cut, self._rows_per_pass)
+        return BatchIterable(self, options, cut)
 
     def to_tf(
         self,

@@ -16,7 +16,7 @@ from paceline.train.after_import import AfterImport
 
 def _take_backend_of_tf_keras(module: ModuleType) -> None:
     """Models come from `tf.keras`, which need not be the package called keras, whose backend was imported."""
-    module.K = module.keras.backend  # type: ignore[attr-defined]
+    module.K = module.keras.backend  # type: ignore[attr-defined]  # what a module has is its own affair
 
 
 def _refuse_keras_3(module: ModuleType) -> None:
@@ -33,7 +33,7 @@ def _refuse_keras_3(module: ModuleType) -> None:
             )
         return make(keras, optimizer, *arguments, **settings)
 
-    module.create_distributed_optimizer = checked  # type: ignore[attr-defined]
+    module.create_distributed_optimizer = checked  # type: ignore[attr-defined]  # as above
 
 
 CORRECTIONS = AfterImport(

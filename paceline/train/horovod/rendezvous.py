@@ -17,7 +17,7 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPSer
 from paceline.train.horovod.config import HOST, LOOPBACK
 
 
-class _Handler(RendezvousHandler):  # type: ignore[misc]
+class _Handler(RendezvousHandler):  # type: ignore[misc]  # Horovod has no types
     """Horovod's own requests only. Its class also answers with the names of files in the working directory, and
     has a traceback for paths that it does not know."""
 
@@ -30,7 +30,7 @@ class _Handler(RendezvousHandler):  # type: ignore[misc]
         return False
 
 
-class _Server(RendezvousHTTPServer):  # type: ignore[misc]
+class _Server(RendezvousHTTPServer):  # type: ignore[misc]  # the same
     daemon_threads = True
     request_queue_size = socket.SOMAXCONN
     """All workers come at once."""

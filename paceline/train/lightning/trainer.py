@@ -77,8 +77,8 @@ class LightningTrainer(DataParallelTrainer):
         )
         self.torch_config = torch_config
 
-    def _warm_up(self) -> None:
-        """What is wrong is told before a process is started for the workers' imports."""
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
         _check_data(self._settings, self.datasets, self.datasets_iter_config)
         _check_accelerator(self._settings, self.scaling_config)
         if self.resume_from_checkpoint is not None and self._settings.fit_args.get("ckpt_path") is not None:
@@ -86,7 +86,6 @@ class LightningTrainer(DataParallelTrainer):
                 "resume_from_checkpoint= and .fit_params(ckpt_path=...) are both where training goes on from: give one "
                 "of them."
             )
-        super()._warm_up()
 
     def to_run_spec(self) -> RunSpec:
         _check_module_is_given(self._settings)

@@ -40,9 +40,8 @@ class ReportCallback(TrainerCallback):
         saved = saved_checkpoint(args, state)
         active = session.current()
         if isinstance(active, Session) and active.world_rank > 0 and not active.keeps_all_ranks:
-            session.report(
-                metrics, TransformersCheckpoint.from_directory(saved)
-            )  # counted only: rank 0's files are kept
+            # It only counts: rank 0's files are kept.
+            session.report(metrics, TransformersCheckpoint.from_directory(saved))
             return
         with TemporaryDirectory(prefix="report-", dir=saved.parent) as folder:
             shutil.copytree(saved, Path(folder, self.CHECKPOINT_NAME), copy_function=_link_or_copy)

@@ -153,7 +153,7 @@ class ReadyEvaluation(Evaluation):
 
     def __init__(self, batches: BatchIterable[Any], batch_size: int) -> None:
         self._batches = batches
-        self._rows = len(batches) * batch_size if batches._options.drop_last else batches._rows()
+        self._rows = len(batches) * batch_size if batches.options.drop_last else batches.rows
 
     def __len__(self) -> int:
         return self._rows or 0
@@ -178,7 +178,7 @@ class ReadyBatches(Resumable):
 
     @property
     def rows(self) -> int:
-        return self.batches._rows() or 0
+        return self.batches.rows or 0
 
     def __iter__(self) -> Iterator[Any]:
         refuse_loading_processes()
@@ -198,8 +198,7 @@ def shard_behind(batches: BatchIterable[Any]) -> DataIterator | None:
     """Whose batches these are; None: a dataset's, which has no position."""
     from paceline.data.iterator import DataIterator
 
-    owner = getattr(batches._begin, "__self__", None)
-    return owner if isinstance(owner, DataIterator) else None
+    return batches.owner if isinstance(batches.owner, DataIterator) else None
 
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -55,7 +55,7 @@ def _gather_as_said(trainer: transformers.Trainer) -> None:
             trainer.gather_function = trainer.accelerator.gather_for_metrics
         return usual(loader, *args, **kwargs)
 
-    trainer.evaluation_loop = evaluation_loop  # type: ignore[assignment,method-assign]
+    trainer.evaluation_loop = evaluation_loop  # type: ignore[assignment,method-assign]  # of this trainer only
 
 
 def _count_rows_of_all(trainer: transformers.Trainer) -> None:
@@ -66,7 +66,7 @@ def _count_rows_of_all(trainer: transformers.Trainer) -> None:
         rows = getattr(loader, "dataset", None)
         return rows.rows * trainer.args.world_size if isinstance(rows, Resumable) else usual(loader)
 
-    trainer.num_examples = num_examples  # type: ignore[assignment,method-assign]
+    trainer.num_examples = num_examples  # type: ignore[assignment,method-assign]  # the same
 
 
 def training_loader(loader: DataLoader[Any], rows: WorkerRows, drop_last: bool) -> DataLoader[Any]:

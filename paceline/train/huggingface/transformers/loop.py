@@ -87,12 +87,12 @@ def _quiet(trainer: transformers.Trainer) -> Iterator[None]:
     for kind in (PrinterCallback, ProgressCallback, DEFAULT_PROGRESS_CALLBACK, *INTEGRATION_TO_CALLBACK.values()):
         trainer.remove_callback(kind)
     had_bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # partly without types
     try:
         yield
     finally:
         if had_bars:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # the same
 
 
 @contextmanager

@@ -47,12 +47,12 @@ def prepare_trainer(trainer: transformers.Trainer) -> transformers.Trainer:
 
 
 def _batch_size(batches: BatchIterable[Any], use: str) -> int:
-    if batches._options.batch_size is None:
+    if batches.options.batch_size is None:
         raise ConfigError(
             f"prepare_trainer(): the batches of the {use} set have no size, so the trainer cannot count them. Use "
             "iter_torch_batches(batch_size=8), or another number of rows."
         )
-    return batches._options.batch_size
+    return batches.options.batch_size
 
 
 def _evaluation_of(batches: BatchIterable[Any], args: transformers.TrainingArguments) -> Evaluation:
