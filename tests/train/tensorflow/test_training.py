@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import sys
-import threading
 import time
 from types import ModuleType
 from typing import Any
@@ -22,13 +21,9 @@ from paceline.data.preprocessors import StandardScaler
 from paceline.train.batch_predictor import BatchPredictor
 from paceline.train.tensorflow import (
     TensorflowCheckpoint,
-    TensorflowConfig,
     TensorflowTrainer,
-    cluster,
-    meeting,
     prepare_dataset_shard,
 )
-from paceline.train.tensorflow.backend import TensorflowBackend
 from paceline.tune import Tuner, grid_search
 
 TWO_WORKERS = ScalingConfig(num_workers=2)
@@ -358,69 +353,7 @@ def test_a_search_over_the_trainer_whose_fits_are_stopped() -> None:
     assert "fit has ended" in (best.log_dir / "logs" / "rank_0.log").read_text()
 
 
-# -- the inline engine, devices, proxies, meetings ---------------------------------------------
-
-
-def raises_in_driver() -> None:
-    assert "TF_CONFIG" in os.environ
-    raise ValueError("on purpose")
-
-
-def test_a_failed_run_leaves_nothing_in_the_driver() -> None:
-    before = dict(os.environ)
-    trainer = TensorflowTrainer(
-        raises_in_driver,
-        scaling_config=ScalingConfig(num_workers=1),
-        run_config=RunConfig(engine="inline", verbose=0),
-    )
-    with pytest.raises(TrainingFailedError, match="on purpose"):
-        trainer.fit()
-    assert dict(os.environ) == before
-    assert (cluster._held, meeting._own) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({}, "127.0.0.1"),
-        ({"no_proxy": "example.org,.local"}, "example.org,.local,127.0.0.1"),
-        ({"NO_PROXY": "example.org"}, "example.org,127.0.0.1"),
-        ({"no_grpc_proxy": "mine", "no_proxy": "other"}, "mine,127.0.0.1"),
-    ],
-)
-def test_grpc_keeps_the_hosts_that_the_user_has_excepted_from_the_proxy(
-    variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY", "TF_CONFIG", "TF_GRPC_REUSE_PORT"):
-        monkeypatch.setenv(name, "")  # so that it is put back
-        monkeypatch.delenv(name)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    cluster.enter([(1, 2)], 0)
-    assert dict(os.environ)["no_grpc_proxy"] == expected
-
-
-def test_workers_meet_when_the_last_one_has_come(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(meeting, "TELL_AFTER_S", 0.0)
-    with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as missing:
-        missing.bind(("127.0.0.1", 0))
-        own = meeting.hold_port()
-        assert not can_connect(own)
-        waiting = threading.Thread(
-            target=meeting.meet, args=({1: there.getsockname()[1], 2: missing.getsockname()[1]},)
-        )
-        waiting.start()
-        told = ""
-        while "has waited" not in told:
-            told += capsys.readouterr().err
-        assert "for rank(s) 2, which" in told
-        assert can_connect(own)
-        missing.listen()
-        waiting.join()
-    meeting.give_port_up()
-    assert not can_connect(own)
+# -- no strategy ------------------------------------------------------------------------------
 
 
 def without_a_strategy() -> None:
@@ -432,36 +365,3 @@ def test_workers_that_were_never_connected_are_told(saved_and_loaded: list[Resul
     result = TensorflowTrainer(without_a_strategy, scaling_config=TWO_WORKERS).fit()
     assert any("Each of the 2 workers has trained by itself" in warning for warning in result.warnings)
     assert not any("by itself" in warning for run in saved_and_loaded for warning in run.warnings)
-
-
-# -- arguments --------------------------------------------------------------------------------
-
-
-def test_only_a_dataset_of_tensorflow_is_prepared() -> None:
-    with pytest.raises(ConfigError, match=r"takes a tf\.data\.Dataset, not int.*to_tf"):
-        prepare_dataset_shard(3)
-
-
-def test_both_names_of_the_configuration_are_taken_but_not_at_once() -> None:
-    config = TensorflowConfig()
-    assert TensorflowTrainer(endless, tensorflow_config=config).backend_config is config
-    assert TensorflowTrainer(endless, tensorflow_backend=config).backend_config is config
-    with pytest.raises(ConfigError, match="give one of them"):
-        TensorflowTrainer(endless, tensorflow_config=config, tensorflow_backend=config)
-    with pytest.raises(ConfigError, match="takes a TensorflowConfig, not dict"):
-        TensorflowTrainer(endless, tensorflow_config={})  # type: ignore[arg-type]
-
-
-def test_the_backend_prefers_tf_keras_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.train.tensorflow import backend
-
-    assert TensorflowBackend().environment(TensorflowConfig())["TF_USE_LEGACY_KERAS"] == "1"
-    monkeypatch.setattr(backend, "find_spec", lambda name: None)
-    assert "TF_USE_LEGACY_KERAS" not in TensorflowBackend().environment(TensorflowConfig())
-
-
-def test_without_tf_keras_the_advice_is_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.train.tensorflow import keras3_guard
-
-    monkeypatch.setattr(keras3_guard, "find_spec", lambda name: None)
-    assert "pip install --no-deps tf_keras" in keras3_guard._advice("fit")
