@@ -34,9 +34,10 @@ class Reactor:
         self._selector = selectors.DefaultSelector()
         self._callbacks: dict[int, Callback] = {}
         self.lock = threading.RLock()
-        self._serving = threading.Lock()
-        """Held by the thread that waits for the system."""
-        self._served = threading.Condition()
+        self._server: int | None = None
+        """The thread that waits for the system."""
+        self._turn = threading.Lock()
+        self._served = threading.Condition(self._turn)
         self._followers = 0
         self.rounds = 0
         """How often events were served."""
@@ -79,16 +80,22 @@ class Reactor:
         """
         self.check_owner()
         timeout = min(max(timeout, 0.0), MAX_WAIT_S)
-        if not self._serving.acquire(blocking=False):
-            self._follow(timeout, seen)
-            return
+        me = threading.get_ident()
         try:
-            self._serve(0.0 if seen is not None and seen != self.rounds else timeout)
+            # An interrupt may come after any line here: who serves is known by name, so that it can be undone.
+            with self._turn:
+                if self._server is None:
+                    self._server = me
+            if self._server == me:
+                self._serve(0.0 if seen is not None and seen != self.rounds else timeout)
+            else:
+                self._follow(timeout, seen)
         finally:
-            self._serving.release()
-            if self._followers:
-                with self._served:
-                    self._served.notify_all()
+            if self._server == me:
+                self._server = None
+                if self._followers:
+                    with self._turn:
+                        self._served.notify_all()
 
     def _serve(self, timeout: float) -> None:
         ready = self._selector.select(timeout)
@@ -106,10 +113,10 @@ class Reactor:
 
     def _follow(self, timeout: float, seen: int | None) -> None:
         """Another thread waits for the system: wait until it has served something or leaves."""
-        with self._served:
+        with self._turn:
             self._followers += 1
             try:
-                if timeout > 0 and self._serving.locked() and seen in (None, self.rounds):
+                if timeout > 0 and self._server is not None and seen in (None, self.rounds):
                     self._served.wait(timeout)
             finally:
                 self._followers -= 1

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import os
+import sys
 import threading
 from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -81,3 +85,48 @@ def test_a_wait_of_no_time_does_not_wait_for_the_thread_that_serves(reactor: Rea
     reactor.wake()
     serving.join(timeout=20)
     assert not serving.is_alive()
+
+
+class InterruptAt:
+    """Raises KeyboardInterrupt at the n-th place in the reactor at which Python may call a signal handler."""
+
+    PLACES = ("CALL", "RESUME", "JUMP_BACKWARD")
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+        self._last = ""
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename != reactor_module.__file__:
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        if event == "opcode":
+            may_interrupt = self._last in self.PLACES
+            self._last = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if may_interrupt:
+                self._left -= 1
+                if self._left < 0:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+        return self
+
+
+def test_an_interrupt_at_any_place_leaves_a_reactor_that_serves(reactor: Reactor) -> None:
+    pipe = Pipe(reactor)
+    interrupts = 0
+    while True:
+        pipe.send()
+        sys.settrace(InterruptAt(interrupts))
+        try:
+            reactor.run_once(0.0)
+        except KeyboardInterrupt:
+            interrupts += 1
+        else:
+            break
+        finally:
+            sys.settrace(None)
+        pipe.send()
+        received = pipe.received
+        reactor.run_once(0.0)
+        assert pipe.received > received, f"interrupted at place {interrupts}, it no longer serves"
+    assert interrupts > 5
