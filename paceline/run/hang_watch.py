@@ -1,7 +1,7 @@
 """Notices ranks that stopped making progress while others wait for them.
 
-Time is monotonic, and time in which the driver itself did not run (a suspended laptop, a
-loaded machine) is not held against the workers.
+Time is monotonic, and a long time in which the driver itself did not run (a suspended laptop, a
+loaded machine) is hardly held against the workers.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ class HangWatch:
         now = time.monotonic()
         stall = now - self._last_look
         self._last_look = now
-        if stall > _DRIVER_STALL_S:
-            self._last_progress = [moment + stall for moment in self._last_progress]
-            self._next_warning += stall
+        excess = stall - _DRIVER_STALL_S
+        if excess > 0:  # The rest counts, or a driver that is slow again and again would never notice anything.
+            self._last_progress = [moment + excess for moment in self._last_progress]
+            self._next_warning += excess
         for rank in excused:
             self._last_progress[rank] = now
         hung: list[int] = []
