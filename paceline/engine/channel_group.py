@@ -6,6 +6,7 @@ Subclasses bring workers to life, notice their ends and shut them down; here fra
 from __future__ import annotations
 
 import dataclasses
+import enum
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -20,8 +21,27 @@ from paceline.engine.frames import FrameSocket, close_all
 from paceline.engine.reactor import MAX_WAIT_S, READ, WRITE, Reactor
 from paceline.engine.serialization import dumps
 
+LOOK_EVERY_S = 0.05
+"""How often the timers of a group are looked at."""
 STALL_S = 1.0
-"""A gap between two looks at the workers that is longer than this is the driver's own fault."""
+"""The most that a gap between two looks counts: beyond it the driver was busy or stopped, and perhaps everybody was."""
+RECHECK_S = 3.0
+"""How long a silent worker is listened to before it counts as unresponsive. That its time is up is not enough: if the
+driver was stopped, perhaps all were."""
+STACKS_WAIT_S = 0.5
+"""How long ranks that are about to be given up may take to show where they are."""
+LOSS_SETTLE_S = 0.15
+"""How long after one rank's exception the death of another, which may be its cause, is waited for."""
+
+
+class State(enum.Enum):
+    """Where a worker is between its start and its end."""
+
+    STARTING = "not ready yet"
+    IDLE = "ready for calls and for a task"
+    WORKING = "its task was started"
+    ENDED = "its task returned"
+    FAILED = "its task raised, or the worker was lost: it has nothing more to say"
 
 
 class Member:
@@ -31,16 +51,35 @@ class Member:
         self.place = place
         self.rank = place.rank
         self.frames = frames
-        self.ready = False
-        self.ended = False
-        """The task returned or raised."""
+        self.state = State.STARTING
         self.failure: WorkerFailure | None = None
-        """Set once: after that the rank has nothing more to say."""
+        """Why the state is FAILED."""
         self.gone = False
         """The process is known to be dead."""
         self.last_seen = time.monotonic()
-        self.load_deadline: float | None = None
-        """When the task must have been loaded; None once it has."""
+        self.watched_s = 0.0
+        """How long the driver has listened since then; a gap in which it could not counts little."""
+        self.time_to_load_s: float | None = None
+        """What is left of the time to load the task; None once it is loaded."""
+
+    @property
+    def is_over(self) -> bool:
+        """How its task ended is known."""
+        return self.state in (State.ENDED, State.FAILED)
+
+    def heard(self) -> None:
+        self.last_seen = time.monotonic()
+        self.watched_s = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Overdue:
+    """A worker that took longer than it may."""
+
+    member: Member
+    kind: FailureKind
+    message: str
+    hint: str = ""
 
 
 class ChannelGroup(WorkerGroup):
@@ -56,17 +95,18 @@ class ChannelGroup(WorkerGroup):
         self._calls = 0
         self._answers: dict[int, msgspec.Raw | WorkerFailure] = {}
         self._last_look = time.monotonic()
+        self._recheck_s = min(placement.heartbeat_timeout_s or RECHECK_S, RECHECK_S)
 
     # What subclasses add
 
     def _on_ready(self, member: Member, fds: tuple[int, ...]) -> None:
-        member.ready = True
+        member.state = State.IDLE
 
     def _on_hangup(self, member: Member) -> None:
         """The channel ended; the process may live on."""
 
     def _look_after(self, now: float) -> None:
-        """Timers of the subclass: called after every wait."""
+        """Timers of the subclass."""
 
     # Frames in
 
@@ -95,7 +135,7 @@ class ChannelGroup(WorkerGroup):
             events = self._events
             rank = member.rank
             for tag, body, fds in frames:
-                if tag == protocol.MESSAGE and not member.failure:
+                if tag == protocol.MESSAGE and member.state is not State.FAILED:
                     events.append(Message(rank, body, fds))
                 else:
                     self._on_control(member, tag, body, fds)
@@ -106,22 +146,22 @@ class ChannelGroup(WorkerGroup):
             member.frames.close()
             self._fail(member, "engine", f"the worker sent something unreadable: {member.frames.broken}")
             return False
-        if frames:
-            member.last_seen = time.monotonic()
-        return bool(frames)
+        if member.frames.took_something:
+            member.heard()
+        return member.frames.took_something
 
     def _drain(self, member: Member) -> None:
-        """Deliver everything a worker sent before it died."""
+        """Deliver everything a worker sent before it died; a large message takes several reads."""
         while not member.frames.closed and self._read(member):
             pass
 
     def _on_control(self, member: Member, tag: int, body: bytes, fds: tuple[int, ...]) -> None:
         if tag == protocol.HEARTBEAT:
             return
-        if member.failure is not None:
+        if member.state is State.FAILED:
             close_all(fds)
         elif tag == protocol.LOADED:
-            member.load_deadline = None
+            member.time_to_load_s = None
         elif tag == protocol.READY:
             self._on_ready(member, fds)
         elif tag == protocol.RETURNED:
@@ -133,13 +173,11 @@ class ChannelGroup(WorkerGroup):
             if raised.number == self._calls:
                 self._answers[member.rank] = self._placed(member, raised.failure)
         elif tag == protocol.ENDED:
-            member.ended = True
+            member.state = State.ENDED
             self._events.append(TaskEnded(member.rank))
         elif tag == protocol.FAILED:
-            member.ended = True
-            member.load_deadline = None
-            member.failure = self._placed(member, protocol.decode_failure(body))
-            self._events.append(TaskFailed(member.rank, member.failure))
+            failure = self._placed(member, protocol.decode_failure(body))
+            self._end_badly(member, failure, TaskFailed(member.rank, failure))
         else:
             member.frames.broken = f"a frame with the unknown tag {tag}"
 
@@ -151,10 +189,16 @@ class ChannelGroup(WorkerGroup):
         self._died(member, WorkerFailure(member.rank, kind, message, log_path=member.place.log_path, **details))
 
     def _died(self, member: Member, failure: WorkerFailure) -> None:
-        """The worker is lost; said once, and only if its task had not ended."""
-        if member.failure is None and not member.ended:
-            self._events.append(WorkerDied(member.rank, failure))
-        member.failure = member.failure or failure
+        """The worker is lost; of interest only if how its task ended is not known."""
+        if not member.is_over:
+            self._end_badly(member, failure, WorkerDied(member.rank, failure))
+
+    def _end_badly(self, member: Member, failure: WorkerFailure, event: Event) -> None:
+        """The one place where a worker fails: its state, the reason and the event go together."""
+        member.state = State.FAILED
+        member.failure = failure
+        member.time_to_load_s = None
+        self._events.append(event)
 
     # Waiting
 
@@ -162,36 +206,57 @@ class ChannelGroup(WorkerGroup):
         self._reactor.run_once(timeout, seen)
         self.look()
 
+    def _wait_for(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Serve events until the condition holds; False once `timeout` seconds have passed."""
+        deadline = time.monotonic() + timeout
+        while True:
+            seen = self._reactor.rounds
+            if condition():
+                return True
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return False
+            self._reactor.run_once(remaining, seen)
+
     def look(self) -> None:
-        """Serve this group's timers. Time in which the driver did not look counts for nobody."""
+        """Serve this group's timers. Call it after the reactor has served what was there to be heard."""
         with self._reactor.lock:
             now = time.monotonic()
             gap = now - self._last_look
-            if gap > STALL_S:
-                for member in self._members:
-                    member.last_seen += gap
-                    if member.load_deadline is not None:
-                        member.load_deadline += gap
+            if gap < LOOK_EVERY_S:
+                return
             self._last_look = now
+            watched = min(gap, STALL_S, self._recheck_s / 2)  # Never all of it by one look.
+            for member in self._members:
+                member.watched_s += watched
+                if member.time_to_load_s is not None:
+                    member.time_to_load_s -= min(gap, STALL_S)
             self._look_after(now)
-            self._look_for_late_loading(now)
+            overdue = self._overdue(now)
+        if overdue:
+            self._give_up_on(overdue)
 
-    def _look_for_late_loading(self, now: float) -> None:
+    def _give_up_on(self, overdue: list[Overdue]) -> None:
+        """All are asked for their stacks at once, and without the lock: other groups are served meanwhile."""
+        stacks = self.stacks(STACKS_WAIT_S)
+        with self._reactor.lock:
+            for late in overdue:
+                text = stacks.get(late.member.rank, "")
+                self._fail(late.member, late.kind, late.message, traceback=text, hint=late.hint)
+
+    def _overdue(self, now: float) -> list[Overdue]:
         """Loading a task imports the user's modules: that belongs to the start, which is limited."""
-        late = [member for member in self._members if member.load_deadline is not None and now > member.load_deadline]
-        late = [member for member in late if member.failure is None and not member.gone]
-        if not late:
-            return
-        stacks = self.stacks()
-        for member in late:
-            member.load_deadline = None
-            self._fail(
+        limit = self.placement.start_timeout_s
+        return [
+            Overdue(
                 member,
                 "startup",
-                f"the function was not loaded within start_timeout_s={self.placement.start_timeout_s:g} s",
-                traceback=stacks.get(member.rank, ""),
+                f"the function was not loaded within start_timeout_s={limit:g} s",
                 hint="Look at what its modules do at import, or raise FailureConfig(start_timeout_s=...).",
             )
+            for member in self._members
+            if member.time_to_load_s is not None and member.time_to_load_s < 0 and not member.gone
+        ]
 
     @property
     def has_events(self) -> bool:
@@ -204,16 +269,19 @@ class ChannelGroup(WorkerGroup):
             remaining = MAX_WAIT_S if deadline is None else deadline - time.monotonic()
             self._wait_once(0.0 if self._events else remaining, seen)
             if self._events or (deadline is not None and time.monotonic() >= deadline):
-                with self._reactor.lock:
-                    events, self._events = self._events, []
-                return events
+                return self._take_events()
 
-    def _drop_events(self) -> None:
-        """Nobody will poll again: close the descriptors that came with messages."""
-        for event in self._events:
+    def _take_events(self) -> list[Event]:
+        """The only place where events leave the queue."""
+        with self._reactor.lock:
+            events, self._events = self._events, []
+            return events
+
+    def _close_events(self) -> None:
+        """The group has ended and nobody will poll again: close the descriptors that came with messages."""
+        for event in self._take_events():
             if isinstance(event, Message):
                 close_all(event.fds)
-        self._events.clear()
 
     # Frames out
 
@@ -230,8 +298,11 @@ class ChannelGroup(WorkerGroup):
         if len(arguments) != self.world_size:
             raise ValueError(f"{self.world_size} workers need as many arguments, not {len(arguments)}")
         for member, argument in zip(self._members, arguments, strict=True):
-            member.ended = False
-            member.load_deadline = time.monotonic() + self.placement.start_timeout_s
+            with self._reactor.lock:
+                if member.state is State.FAILED:
+                    continue  # The event that says so is there to be polled.
+                member.state = State.WORKING
+                member.time_to_load_s = self.placement.start_timeout_s
             self._post(member, protocol.TASK, task)
             self._post(member, protocol.RUN, argument)
 
@@ -256,9 +327,22 @@ class ChannelGroup(WorkerGroup):
         self._gather(wanted, name, timeout)
         failures = [answer for answer in self._answers.values() if isinstance(answer, WorkerFailure)]
         if failures:
+            if self.world_size > 1:
+                self._wait_for(lambda: self._first_lost() is not None, LOSS_SETTLE_S)
+                self._raise_if_one_is_lost(name)
             first = min(failures, key=lambda failure: failure.time_ns)
             raise RemoteError(f"{name}() failed on rank {first.rank}: {first.message}\n{first.traceback}", first)
         return [msgspec.msgpack.decode(self._answers[rank]) for rank in wanted]  # type: ignore[arg-type]
+
+    def _first_lost(self) -> WorkerFailure | None:
+        lost = [member.failure for member in self._members if member.failure is not None]
+        return min(lost, key=lambda failure: failure.time_ns, default=None)
+
+    def _raise_if_one_is_lost(self, name: str) -> None:
+        """Whichever rank it is: the others may wait for it in a collective call, or fail because of it."""
+        lost = self._first_lost()
+        if lost is not None:
+            raise WorkerDiedError(f"rank {lost.rank} was lost during {name}(): {lost.message}", lost)
 
     def _gather(self, wanted: list[int], name: str, timeout: float) -> None:
         """Wait until each of the ranks has answered the current call."""
@@ -268,11 +352,9 @@ class ChannelGroup(WorkerGroup):
             missing = [rank for rank in wanted if rank not in self._answers]
             if not missing:
                 return
+            self._raise_if_one_is_lost(name)
             for rank in missing:
-                failure = self._members[rank].failure
-                if failure is not None:
-                    raise WorkerDiedError(f"rank {rank} was lost during {name}(): {failure.message}", failure)
-                if self._members[rank].gone:
+                if self._members[rank].gone or self._members[rank].frames.closed:
                     raise EngineError(f"rank {rank} has already ended; {name}() cannot be called there")
             remaining = deadline - time.monotonic()
             if remaining <= 0:

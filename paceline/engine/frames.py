@@ -49,6 +49,8 @@ class FrameSocket:
         """True once the other side has hung up and everything it sent has been read."""
         self.broken = ""
         """What was wrong, if the other side sent something that cannot be understood."""
+        self.took_something = False
+        """Whether the last read took anything from the socket, be it a part of a frame."""
         self._read_limit = read_limit
         self._send_limit = send_limit
         self._rest = b""
@@ -79,8 +81,12 @@ class FrameSocket:
     # Reading
 
     def read(self) -> list[Frame]:
-        """The frames that are here by now; never waits. Sets `closed` at the end of the stream."""
+        """The frames that are here by now; never waits. Sets `closed` at the end of the stream.
+
+        One call may take only a part of a large frame: `took_something` says whether to call again.
+        """
         self._check_owner()
+        self.took_something = False
         if self.broken:
             return []
         if self._large is not None:
@@ -98,6 +104,7 @@ class FrameSocket:
         if not chunk:
             self.closed = True
             return []
+        self.took_something = True
         return self._cut(self._rest + chunk)
 
     def _cut(self, data: bytes) -> list[Frame]:
@@ -141,6 +148,7 @@ class FrameSocket:
                 self.closed = True
                 return []
             self._large_filled += size
+            self.took_something = True
         if self._large_filled < len(view):
             return []
         tag, fds = self._large_head

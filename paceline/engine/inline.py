@@ -20,7 +20,7 @@ from paceline.air import session
 from paceline.air.errors import ConfigError, EngineError
 from paceline.engine import protocol
 from paceline.engine.base import Engine, Placement, WorkerGroup
-from paceline.engine.channel_group import ChannelGroup, Member, wait_for_groups
+from paceline.engine.channel_group import ChannelGroup, Member, State, wait_for_groups
 from paceline.engine.devices import visible_gpus
 from paceline.engine.frames import FrameSocket, socket_pair
 from paceline.engine.reactor import Reactor
@@ -46,7 +46,7 @@ class InlineGroup(ChannelGroup):
         self._closed = False
         self._left = False
         self._session_before = session.current()
-        member.ready = True
+        member.state = State.IDLE
 
     def launch(self) -> None:
         try:
@@ -119,7 +119,7 @@ class InlineGroup(ChannelGroup):
         self._detach(member)
         member.gone = True
         member.frames.close()
-        self._drop_events()
+        self._close_events()
         self._surroundings.leave()
         self._left = True
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from dataclasses import replace
 
-from paceline.air.errors import EngineError, StartupTimeoutError
+from paceline.air.errors import EngineError, StartupTimeoutError, WorkerDiedError
 from paceline.engine import protocol
 from paceline.engine.base import Placement, WorkerPlace
-from paceline.engine.channel_group import ChannelGroup, Member
+from paceline.engine.channel_group import ChannelGroup, Member, Overdue, State
 from paceline.engine.failures import describe_exit, signal_name
 from paceline.engine.frames import FrameSocket, socket_pair
 from paceline.engine.local import environment, linux, messages, processes
@@ -30,6 +30,8 @@ from paceline.engine.reactor import Reactor
 EXIT_STATUS_WAIT_S = 1.0
 """How long the warden may take to relay how a dead worker ended."""
 KILL_WAIT_S = 10.0
+ANSWER_WAIT_S = 0.5
+"""How long the warden may take to end a group before it is checked whether it is stopped."""
 CLOSED_HINT = "Something in the worker closed descriptors that it had not opened, as daemonizing code does."
 
 
@@ -112,33 +114,37 @@ class LocalGroup(ChannelGroup):
             )
             self._warden.tell(request, [theirs.fileno()])
             theirs.close()
+        if self._warden.lost:  # Before this group listened, so that nobody told it.
+            self.on_warden_lost()
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self.placement.start_timeout_s
         while True:
             seen = self._reactor.rounds
-            waiting = [member for member in self._locals if not (member.ready and member.pid)]
+            self._raise_if_start_failed()
+            waiting = [member for member in self._locals if member.state is State.STARTING or member.pid is None]
             if not waiting:
-                break
-            if self._warden.load_error is not None:
-                raise EngineError(
-                    f"importing {', '.join(self._warden.preload)} for the workers failed:\n{self._warden.load_error}"
-                )
-            for member in self._locals:
-                if member.failure is not None:
-                    raise EngineError(self._failed_start_text(member))
+                return
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise StartupTimeoutError(self._late_start_text(waiting))
             self._wait_once(remaining, seen)
-        self._drop_events()
 
-    def _failed_start_text(self, member: LocalMember) -> str:
-        assert member.failure is not None
-        parts = [f"rank {member.rank} could not be started: {member.failure.message}", member.failure.traceback]
+    def _raise_if_start_failed(self) -> None:
+        if self._warden.load_error is not None:
+            raise EngineError(
+                f"importing {', '.join(self._warden.preload)} for the workers failed:\n{self._warden.load_error}"
+            )
+        failure = self._first_lost()
+        if failure is None:
+            return
+        parts = [f"rank {failure.rank} could not be started: {failure.message}", failure.traceback]
         if self._warden.lost:
             parts.append(self._warden.diagnosis())
-        return "\n".join(part for part in parts if part)
+        text = "\n".join(part for part in parts if part)
+        if failure.kind == "startup":
+            raise EngineError(text)
+        raise WorkerDiedError(text, replace(failure, message=f"{failure.message}, while it was starting"))
 
     def _late_start_text(self, waiting: list[LocalMember]) -> str:
         ranks = ", ".join(str(member.rank) for member in waiting)
@@ -151,6 +157,9 @@ class LocalGroup(ChannelGroup):
             time.sleep(SETTLE_S)
             self._warden.kill()  # The next start may have more luck.
             parts.append(f"still importing {', '.join(self._warden.preload)}:\n{self._warden.diagnosis()}")
+        elif self._warden.is_stopped:
+            self._warden.kill()
+            parts.append("the process that starts the workers is stopped; it was killed")
         else:
             for member in waiting:  # They have no crash file yet: their stacks go to the log.
                 if member.pid is not None:
@@ -183,6 +192,7 @@ class LocalGroup(ChannelGroup):
         for member in self._locals:
             if not member.gone:
                 self._drain(member)
+                member.gone = True
                 self._fail(
                     member,
                     "engine",
@@ -213,7 +223,7 @@ class LocalGroup(ChannelGroup):
         member.gone = True
         member.exit_status = exited.status
         member.death_deadline = None
-        if member.ended or member.failure is not None:
+        if member.is_over:
             return
         if exited.status == CHANNEL_LOST_EXIT << 8:
             self._fail(member, "engine", "the worker closed its connection to the driver", hint=CLOSED_HINT)
@@ -234,26 +244,32 @@ class LocalGroup(ChannelGroup):
         self._died(member, failure)
 
     def _look_after(self, now: float) -> None:
-        heartbeat = self.placement.heartbeat_timeout_s
         for member in self._locals:
-            if member.gone or member.failure is not None or member.ended:
-                continue
-            if member.death_deadline is not None:
-                if now > member.death_deadline:
-                    self._give_up(member)
-            elif heartbeat is not None and member.ready and now - member.last_seen > heartbeat:
-                stacks = self._stacks_of([member], timeout=0.5).get(member.rank, "")
-                self._fail(
-                    member,
-                    "unresponsive",
-                    f"no sign of life for {heartbeat:g} s: the process is stopped, or something holds the interpreter",
-                    traceback=stacks,
-                )
+            if member.death_deadline is not None and now > member.death_deadline:
+                member.death_deadline = None
+                self._give_up(member)
+
+    def _overdue(self, now: float) -> list[Overdue]:
+        return [*super()._overdue(now), *(late for late in map(self._silent, self._locals) if late is not None)]
+
+    def _silent(self, member: LocalMember) -> Overdue | None:
+        """A worker that gives no sign of life, though the driver has really listened for one."""
+        limit = self.placement.heartbeat_timeout_s
+        if limit is None or member.state not in (State.IDLE, State.WORKING) or member.death_deadline is not None:
+            return None
+        if time.monotonic() - member.last_seen <= limit or member.watched_s < self._recheck_s:
+            return None
+        return Overdue(
+            member,
+            "unresponsive",
+            f"no sign of life for {limit:g} s: the process is stopped, or something holds the interpreter",
+        )
 
     def _give_up(self, member: LocalMember) -> None:
         """The worker is lost and nobody told how it ended."""
         self._drain(member)
         if member.process_ended:
+            member.gone = True
             self._fail(member, "engine", "the process ended; how is not known")
         else:
             self._fail(member, "engine", "the worker closed its connection to the driver", hint=CLOSED_HINT)
@@ -288,7 +304,7 @@ class LocalGroup(ChannelGroup):
         with self._reactor.lock:
             self._closed = True
             self._warden.forget(self._number)
-            self._drop_events()
+            self._close_events()
             for member in self._locals:
                 self._close(member)
                 warning = self._bad_end(member, grace)
@@ -309,6 +325,8 @@ class LocalGroup(ChannelGroup):
             self._warden.tell(messages.KillGroup(self._number))
             if not self._warden.loaded:
                 return  # It is still importing; when it gets to this group, the group ends at once.
+            if not self._wait_for(lambda: self._gone or self._warden.lost, ANSWER_WAIT_S) and self._warden.is_stopped:
+                self._warden.kill()  # It watches over nobody now; what is left of its workers is found without it.
             if not self._wait_for(lambda: self._gone or self._warden.lost, KILL_WAIT_S):
                 warnings.append(f"some processes of the group did not end within {KILL_WAIT_S:g} s of SIGKILL")
         if self._warden.lost:
@@ -327,17 +345,6 @@ class LocalGroup(ChannelGroup):
                 return
             time.sleep(0.005)
 
-    def _wait_for(self, condition: Callable[[], bool], timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
-        while True:
-            seen = self._reactor.rounds
-            if condition():
-                return True
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                return False
-            self._reactor.run_once(remaining, seen)
-
     def _close(self, member: LocalMember) -> None:
         self._detach(member)
         member.gone = True
@@ -352,7 +359,7 @@ class LocalGroup(ChannelGroup):
 
     def _bad_end(self, member: LocalMember, grace: float) -> str | None:
         """A warning for a worker whose task was over but whose process did not end well."""
-        if not member.ended or member.failure is not None or grace <= 0:
+        if member.state is not State.ENDED or grace <= 0:
             return None
         if member.killed_by_us:
             return f"rank {member.rank} did not exit within {grace:g} s after its function returned and was killed"

@@ -111,8 +111,17 @@ def kill_remains(sessions: set[int], run_id: str, warden: str) -> int:
 
 
 def _is_zombie(pid: int) -> bool:
+    return _state_of(pid) in ("Z", "")
+
+
+def is_stopped(pid: int) -> bool:
+    return _state_of(pid) in ("T", "t")
+
+
+def _state_of(pid: int) -> str:
+    """The letter that ps shows; empty if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] == b"Z"
+            return file.read().rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError):
-        return True
+        return ""

@@ -36,6 +36,7 @@ class WardenClient:
         self.token = os.urandom(8).hex()
         self._reactor = reactor
         self._listeners: dict[int, Listener] = {}
+        self._last_words = ""
         self._diagnosis_fd = linux.anonymous_file("paceline-warden")
         self._process, self._control = self._launch()
         reactor.add(self._control.fileno(), self._on_control)
@@ -106,6 +107,7 @@ class WardenClient:
             self._lose()
 
     def _lose(self) -> None:
+        self._last_words = self.diagnosis()  # Groups may ask when the next start has closed this one.
         self.lost = True
         self._reactor.remove(self._control.fileno())
         for listener in list(self._listeners.values()):
@@ -113,6 +115,8 @@ class WardenClient:
 
     def diagnosis(self) -> str:
         """What the warden wrote to its standard error: imports that complain, its own traceback."""
+        if self.lost:
+            return self._last_words
         size = os.fstat(self._diagnosis_fd).st_size
         text = os.pread(self._diagnosis_fd, MAX_DIAGNOSIS, max(0, size - MAX_DIAGNOSIS))
         return text.decode(errors="replace").strip()
@@ -121,8 +125,13 @@ class WardenClient:
         """Have it write where it is to its standard error."""
         linux.send_signal(self.pid, None, linux.STACKS_SIGNAL)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Somebody sent it SIGSTOP: it does nothing until it is continued, if ever."""
+        return processes.is_stopped(self.pid)
+
     def kill(self) -> None:
-        """End a warden that is stuck in an import; it has no workers yet."""
+        """End a warden that is stuck in an import or stopped; workers that it has die with it."""
         self._process.kill()
 
     def close(self) -> None:

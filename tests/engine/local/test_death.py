@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from paceline.air.errors import WorkerDiedError
+from paceline.engine import channel_group
 from paceline.engine.base import Event, Message, Task, TaskEnded, WorkerDied, WorkerGroup
 from paceline.engine.local.engine import LocalEngine
 from paceline.testing.chaos import Process, process, wait_for
@@ -124,17 +128,110 @@ def test_a_busy_worker_is_not_called_unresponsive(start_group: StartGroup) -> No
     assert deaths(collect_to_end(group)) == []
 
 
-def test_a_driver_that_does_not_look_blames_nobody(start_group: StartGroup) -> None:
-    group = start_group(heartbeat_timeout_s=0.5)
+def waiting_group(start_group: StartGroup, workers: int = 2, heartbeat_timeout_s: float = 0.5) -> WorkerGroup:
+    group = start_group(workers, heartbeat_timeout_s=heartbeat_timeout_s)
     run_task(group, tasks.say_and_wait)
     all_said(group)
+    return group
+
+
+def be_busy(seconds: float) -> None:
+    """What a slow callback does to the driver: it does not look."""
+    time.sleep(seconds)
+
+
+def test_a_driver_that_was_busy_blames_nobody(start_group: StartGroup) -> None:
+    group = waiting_group(start_group)
+    be_busy(2.0)
+    assert group.poll(0.2) == []
+
+
+def test_a_driver_that_was_stopped_with_its_workers_blames_nobody(start_group: StartGroup) -> None:
+    group = waiting_group(start_group)
+    for pid in group.processes().values():
+        os.kill(pid, signal.SIGSTOP)
+    be_busy(1.2)  # The driver does not run either.
+    assert group.poll(0.0) == [], "it looks before the workers had a chance to speak"
+    for pid in group.processes().values():
+        os.kill(pid, signal.SIGCONT)
+    assert group.poll(1.0) == []
+
+
+def test_a_slow_driver_notices_a_stopped_worker(start_group: StartGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_group, "STALL_S", 0.1)
+    group = waiting_group(start_group)
     os.kill(group.processes()[1], signal.SIGSTOP)
-    try:
-        # The driver is away for longer than the limit; the stopped worker has its full time after that.
-        group._last_look -= 100  # type: ignore[attr-defined]
-        assert group.poll(0.1) == []
-    finally:
-        os.kill(group.processes()[1], signal.SIGCONT)
+    events: list[Event] = []
+    for _ in range(20):
+        be_busy(0.12)  # Each time longer than what counts as the driver's own fault.
+        events += group.poll(0.0)
+    assert [(died.rank, died.failure.kind) for died in deaths(events)] == [(1, "unresponsive")]
+
+
+def test_silent_workers_are_asked_for_their_stacks_together_and_without_the_lock(
+    start_group: StartGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = waiting_group(start_group, workers=4)
+    asked: list[str] = []
+    stacks = group.stacks
+
+    def take_the_lock() -> None:
+        with group._reactor.lock:  # type: ignore[attr-defined]
+            asked.append("another thread could serve its group")
+
+    def watched_stacks(timeout: float = 1.0) -> dict[int, str]:
+        other = threading.Thread(target=take_the_lock)
+        other.start()
+        other.join()
+        return stacks(timeout)
+
+    monkeypatch.setattr(group, "stacks", watched_stacks)
+    for pid in group.processes().values():
+        os.kill(pid, signal.SIGSTOP)
+    events = collect(group, lambda events: bool(deaths(events)))
+    assert sorted(died.rank for died in deaths(events)) == [0, 1, 2, 3]
+    assert len(asked) == 1, "all at once"
+
+
+def test_large_messages_sent_before_the_death_arrive(start_group: StartGroup) -> None:
+    """They take more reads than messages, and all of them wait in the channel when the driver looks."""
+    size = 66_000
+
+    def task(channel: tasks.WorkerChannel, argument: bytes) -> None:
+        channel.send(b"x" * size)
+        channel.send(b"x" * size)
+        channel.send(b"last words")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    group = start_group(1)
+    (pid,) = group.processes().values()
+    run_task(group, task)
+    wait_for(lambda: process(pid) is None, "the end of the worker, while the driver does not look")
+    events = collect_to_end(group)
+    assert [len(body) for body in bodies_of(events)] == [size, size, len(b"last words")]
+
+
+def test_a_death_elsewhere_is_the_cause_of_a_call_that_fails(start_group: StartGroup) -> None:
+    """Its peer's exception is there first; the death is what matters."""
+    group = start_group(2)
+
+    def fail_because_of_the_peer() -> None:
+        raise ConnectionError("peer closed")
+
+    os.kill(group.processes()[1], signal.SIGKILL)
+    with pytest.raises(WorkerDiedError, match="rank 1 was lost") as caught:
+        group.execute(fail_because_of_the_peer, ranks=[0])
+    assert caught.value.failure is not None
+    assert caught.value.failure.signal == signal.SIGKILL
+
+
+def test_a_group_whose_warden_is_stopped_is_ended(start_group: StartGroup, engine: LocalEngine) -> None:
+    group = start_group()
+    run_task(group, tasks.start_a_family)
+    family = family_of(all_said(group))
+    os.kill(group._warden.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
+    assert group.shutdown() == []
+    wait_for(lambda: not any(member.alive for member in family), "the end of everything that workers started")
 
 
 def test_a_worker_that_closes_its_channel_is_lost(start_group: StartGroup) -> None:

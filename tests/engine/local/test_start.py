@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -10,12 +11,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from paceline.air.errors import ConfigError, EngineError, StartupTimeoutError
+from paceline.air.errors import ConfigError, EngineError, StartupTimeoutError, WorkerDiedError
 from paceline.engine.base import Placement, WorkerGroup
 from paceline.engine.local.engine import LocalEngine
-from paceline.testing.chaos import descendants
+from paceline.engine.local.group import LocalGroup
+from paceline.engine.reactor import READ, Reactor
+from paceline.testing.chaos import children, descendants, process, wait_for
 from paceline.testing.engine_contract import collect_to_end, placement_in, run_task
 from tests.engine.local import tasks
 from tests.engine.local.conftest import StartGroup
@@ -279,3 +283,74 @@ def test_limiting_threads_starts_none(start_group: StartGroup, monkeypatch: pyte
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     group = start_group(1, preload=("numpy",), threads=1)
     assert group.execute(lambda: len(os.listdir("/proc/self/task"))) == [2], "the main thread and the pulse"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("victim", ["worker", "warden"])
+def test_a_death_right_after_ready_is_a_failed_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str, workers: int
+) -> None:
+    """The driver looks only after everybody was ready and the victim is dead: it learns both at the same moment."""
+    engine = LocalEngine()
+    serve = Reactor.run_once
+
+    def look_late(reactor: Reactor, timeout: float, seen: int | None = None) -> None:
+        (warden,) = engine._wardens.values()
+        (group,) = engine._groups
+        while any(member.pid is None for member in group._locals):
+            assert warden._control.wait_readable(30), "the process ids"
+            warden._on_control(READ)
+        if not warden.lost:
+            assert all(member.frames.wait_readable(30) for member in group._members), "READY"
+            pid = warden.pid if victim == "warden" else children(warden.pid)[0].pid
+            os.kill(pid, signal.SIGKILL)
+            if victim == "warden":
+                wait_for(lambda: not is_alive(pid), "the warden to end")
+            else:
+                wait_for(lambda: not psutil.pid_exists(pid), "the warden to reap the worker")
+                wait_for(lambda: _sleeps(warden.pid), "the warden to have said so")
+        monkeypatch.setattr(Reactor, "run_once", serve)
+        serve(reactor, timeout, seen)
+
+    monkeypatch.setattr(Reactor, "run_once", look_late)
+    with pytest.raises(WorkerDiedError, match="could not be started") as caught:
+        engine.start_group(placement_in(tmp_path, workers))
+    assert caught.value.failure is not None
+    assert caught.value.failure.kind == ("signal" if victim == "worker" else "engine")
+    engine.start_group(placement_in(tmp_path, workers)).shutdown()
+    engine.close()
+
+
+def is_alive(pid: int) -> bool:
+    found = process(pid)
+    return found is not None and found.alive
+
+
+def _sleeps(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_SLEEPING
+
+
+def test_a_warden_that_is_gone_before_the_start_is_a_failed_start(tmp_path: Path) -> None:
+    engine = LocalEngine()
+    engine.start_group(placement_in(tmp_path, 1)).shutdown()
+    (warden,) = engine._wardens.values()
+    group = LocalGroup(99, placement_in(tmp_path, 1), warden, engine._reactor)
+    warden.forget(99)  # As if it was lost before the group could listen.
+    warden.kill()
+    wait_for(lambda: engine._reactor.run_once(0.01) or warden.lost, "the loss to be noticed")
+    with pytest.raises(WorkerDiedError, match="watches over the workers was killed"):
+        group.launch()
+    engine.close()
+
+
+def test_a_stopped_warden_is_replaced(tmp_path: Path) -> None:
+    engine = LocalEngine()
+    engine.start_group(placement_in(tmp_path, 1)).shutdown()
+    (stopped,) = engine._wardens.values()
+    os.kill(stopped.pid, signal.SIGSTOP)
+    with pytest.raises(StartupTimeoutError, match="is stopped"):
+        engine.start_group(placement_in(tmp_path, 1, start_timeout_s=0.5))
+    engine.start_group(placement_in(tmp_path, 1)).shutdown()
+    (warden,) = engine._wardens.values()
+    assert warden is not stopped
+    engine.close()
