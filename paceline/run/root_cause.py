@@ -40,6 +40,12 @@ _CHAIN = re.compile(
 )
 _IN_HOROVODS_INIT = re.compile(r'horovod/common/basics\.py", line \d+ in init$', re.MULTILINE)
 _DEATHS = ("signal", "oom", "exit", "premature_exit")
+_CRASHES = frozenset(
+    getattr(signal, name)
+    for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
+    if hasattr(signal, name)
+)
+"""Signals that a process brings upon itself."""
 _COLLATERAL_PHRASES = (
     "connection reset",
     "connection closed by peer",
@@ -118,12 +124,20 @@ def _hint_for(failure: WorkerFailure) -> str:
 
 
 def startup_failure(error: EngineError | WorkerError) -> WorkerFailure:
-    """Why an attempt did not come up, as a failure that is not tried again."""
+    """Why an attempt did not come up: what was done to its workers from outside, else a failure of the start itself,
+    which is not retried because it would happen again."""
     failure = error.failure if isinstance(error, WorkerError) else None
     if failure is not None:
-        return replace(failure, kind="startup")
+        return failure if _came_from_outside(failure) else replace(failure, kind="startup")
     hint = "raise FailureConfig(start_timeout_s=...)" if isinstance(error, StartupTimeoutError) else ""
     return WorkerFailure(rank=0, kind="startup", message=str(error), time_ns=time.monotonic_ns(), hint=hint)
+
+
+def _came_from_outside(failure: WorkerFailure) -> bool:
+    """Killed by somebody or for its memory, or the warden was lost. A crash of its own code would come again."""
+    if failure.kind == "signal":
+        return failure.signal not in _CRASHES
+    return failure.kind in ("oom", "engine")
 
 
 def cause_exception(failure: WorkerFailure) -> BaseException:

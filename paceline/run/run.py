@@ -495,15 +495,16 @@ class Run:
         self._observers.last_row = rows[-1] if rows else None
         self._rank_metrics = self._history.last_rank_metrics()
 
-    def break_off(self, status: Status, error: Exception | None = None) -> None:
+    def break_off(self, status: Status, error: Exception | None = None, *, wait_s: float = BREAK_OFF_WAIT_S) -> None:
         """The driver itself was interrupted, or something in it failed: end the workers, keep what was reached.
 
-        Whatever goes wrong here is a consequence, and the first error is the one to tell.
+        Whatever goes wrong here is a consequence, and the first error is the one to report. Workers that are coming
+        up or going are waited for at most `wait_s` seconds.
         """
         if os.getpid() != self._pid:
             return
         self._broken_off = True
-        self._work.wait(BREAK_OFF_WAIT_S)
+        self._work.wait(wait_s)
         if self.result is None:
             with contextlib.suppress(Exception):
                 self._wind_up()
@@ -541,7 +542,7 @@ class Run:
         if self._taken_over is not None and self._taken_over[0] == self._reached:
             row = with_metrics_of(self._taken_over[1], row, self.spec.config)
         return Result(
-            metrics={**row, "done": True},
+            metrics={"config": dict(self.spec.config), **row, "done": True},  # also if no attempt came up
             checkpoint=self._keeper.newest_checkpoint(),
             error=error,
             log_dir=self._run_dir.root,

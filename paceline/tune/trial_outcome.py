@@ -39,7 +39,9 @@ class TrialOutcome:
 
     @cached_property
     def result(self) -> Result:
-        return self.load()
+        result = self.load()
+        result.metrics.setdefault("config", self.trial.config)  # also if the trial never reported
+        return result
 
     def rows(self) -> list[dict[str, Any]]:
         """Every row of the trial. Neither they nor a Result read for them are kept: there may be many trials."""

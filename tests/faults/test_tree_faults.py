@@ -16,7 +16,7 @@ from sklearn.metrics import log_loss
 from paceline.air import CheckpointConfig, FailureConfig, Result, faults, session
 from paceline.air.errors import DataError, TrainingFailedError
 from paceline.testing.chaos import Driver, Marks
-from paceline.testing.invariants import check_run, committed_checkpoints, listening_sockets
+from paceline.testing.invariants import check_run, committed_checkpoints, journal_records, listening_sockets
 from tests.faults.laboratory import Laboratory
 from tests.train.trees.libraries import (
     LIGHTGBM,
@@ -89,15 +89,13 @@ def kill_while_connecting(library: Library, rank: int, marks: Marks, monkeypatch
 def test_a_worker_killed_while_the_workers_connect_is_the_cause(
     lab: Laboratory, library: Library, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one does not wait for it. As any start that fails it is not tried again; the next run is not hurt."""
+    """The other one does not wait for it; the run is retried like after any other death."""
     kill_while_connecting(library, rank, lab.marks, monkeypatch)
     trainer = library.trainer(binary(), storage_path=str(lab.storage), failure_config=ONE_RETRY)
-    with pytest.raises(TrainingFailedError, match="startup failure is not retried") as caught:
-        trainer.fit()
-    cause = {"rank": rank, "kind": "startup", "signal": signal.SIGKILL}
-    check_run(lab.trial_dir, error=caught.value, cause=cause, iterations=0)
     result = trainer.fit()
-    check_run(result.path, result=result, iterations=10, attempts=1)
+    check_run(result.path, result=result, iterations=10, attempts=2)
+    (failure,) = [record for record in journal_records(lab.trial_dir) if record["kind"] == "failure"]
+    assert (failure["rank"], failure["cause"]) == (rank, "signal")
 
 
 # -- the driver ---------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from paceline.air.errors import (
     WorkerDiedError,
     WorkerFailure,
 )
-from paceline.run.root_cause import attempt_failure, cause_exception, describe
+from paceline.run.root_cause import attempt_failure, cause_exception, describe, startup_failure
 
 
 class OwnError(Exception):
@@ -210,6 +210,25 @@ def test_otherwise_a_stand_in_carries_the_text(what: WorkerFailure) -> None:
 )
 def test_other_kinds_have_classes_of_their_own(kind: FailureKind, expected: type[Exception]) -> None:
     assert type(cause_exception(failure(1, kind=kind))) is expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind"),
+    [
+        ({"kind": "signal", "signal": signal.SIGKILL}, "signal"),
+        ({"kind": "signal", "signal": signal.SIGTERM}, "signal"),
+        ({"kind": "oom", "signal": signal.SIGKILL}, "oom"),
+        ({"kind": "engine"}, "engine"),
+        ({"kind": "signal", "signal": signal.SIGSEGV}, "startup"),
+        ({"kind": "signal", "signal": signal.SIGABRT}, "startup"),
+        ({"kind": "exception"}, "startup"),
+        ({"kind": "exit", "exit_code": 3}, "startup"),
+        ({"kind": "hang"}, "startup"),
+    ],
+)
+def test_a_start_fails_by_itself_unless_something_was_done_to_it(facts: dict[str, Any], kind: str) -> None:
+    lost = WorkerFailure(rank=1, message="lost", **facts)
+    assert startup_failure(WorkerDiedError("lost", lost)).kind == kind
 
 
 def full(**facts: Any) -> WorkerFailure:

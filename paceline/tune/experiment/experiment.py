@@ -16,7 +16,7 @@ from paceline.air.errors import ConfigError, DataError, SerializationError
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine
 from paceline.engine.devices import usable_gpus
-from paceline.run.run import Phase, Run
+from paceline.run.run import BREAK_OFF_WAIT_S, Phase, Run
 from paceline.run.trial import Trial
 from paceline.storage.lock import RunLock
 from paceline.tune.experiment.audience import Audience
@@ -387,17 +387,23 @@ class Experiment:
             if each.building is not None:
                 each.building.add_done_callback(_close_built_run)
                 each.building = None
-            if each.run is not None:
-                each.run.break_off("interrupted")
-                if each.run.result is not None:
-                    each.outcome = outcome_of_result(each, each.run.result)
-                each.run = None
+        self._break_off_runs()
         with contextlib.suppress(Exception):
             if self.result is None:
                 self.journal.finished("interrupted")
                 self.result = self.grid()
                 self.audience.progress.finished(ExperimentSummary("interrupted", self._how_to_restore()))
         self.close()
+
+    def _break_off_runs(self) -> None:
+        """Those at work first: they end at once. The others, whose workers come or go, share one limit."""
+        deadline = time.monotonic() + BREAK_OFF_WAIT_S
+        running = [(each, each.run) for each in self.trials if each.run is not None]
+        for each, run in sorted(running, key=lambda pair: pair[1].group is None):
+            run.break_off("interrupted", wait_s=max(0.0, deadline - time.monotonic()))
+            if run.result is not None:
+                each.outcome = outcome_of_result(each, run.result)
+            each.run = None
 
     def close(self) -> None:
         """Give everything back; safe to call at any time."""
