@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -155,3 +157,30 @@ def test_the_predictor_of_a_checkpoint_is_known(saved: TransformersCheckpoint) -
         TransformersPredictor.from_checkpoint(saved, pipeline_cls=TextGenerationPipeline)
     with pytest.raises(ConfigError, match="takes a pipeline of Transformers, not None"):
         TransformersPredictor()
+
+
+def test_code_in_a_checkpoint_is_not_run_and_nobody_is_asked_for_it(
+    saved: TransformersCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left alone, Transformers asks on the terminal, and takes a piped "y" for the user's word."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 100))
+    files = tmp_path / "saved"
+    (files / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    for name, auto_map in (
+        ("config.json", {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}),
+        ("tokenizer_config.json", {"AutoTokenizer": [None, "evil.Tokenizer"]}),
+    ):
+        content = json.loads((files / name).read_text())
+        content |= {"model_type": "evil", "tokenizer_class": "EvilTokenizer", "auto_map": auto_map}
+        (files / name).write_text(json.dumps(content))
+    for load in (
+        lambda: saved.get_model(AutoModelForCausalLM),
+        lambda: saved.get_tokenizer(),
+        lambda: TransformersPredictor.from_checkpoint(saved, task="text-generation"),
+        lambda: TransformersPredictor.from_checkpoint(
+            saved, pipeline_cls=TextGenerationPipeline, model_cls=AutoModelForCausalLM
+        ),
+    ):
+        with pytest.raises(ValueError, match="trust_remote_code=True"):
+            load()
+    assert not (tmp_path / "ran").exists()

@@ -26,6 +26,8 @@ _ANY_WEIGHTS = (
     "adapter_model.safetensors",  # of PEFT
 )
 _TRAINING_ARGUMENTS = "training_args.bin"
+_FROM_FILES_ALONE = {"local_files_only": True, "trust_remote_code": False}
+"""Not told, Transformers asks on the terminal whether to run code that lies beside the model."""
 
 C = TypeVar("C", bound="TransformersCheckpoint")
 
@@ -122,7 +124,7 @@ class TransformersCheckpoint(Checkpoint):
                     f"get_model() takes a class of Transformers such as AutoModelForCausalLM, or a model to load the "
                     f"weights into, not {model!r}."
                 )
-            return model.from_pretrained(files, local_files_only=True, **pretrained_model_kwargs)
+            return model.from_pretrained(files, **{**_FROM_FILES_ALONE, **pretrained_model_kwargs})
 
     def get_tokenizer(self, tokenizer: type[Any] | None = None, **kwargs: Any) -> Any:
         """The tokenizer, by its class; None: AutoTokenizer. `kwargs` are for its `from_pretrained`."""
@@ -137,7 +139,7 @@ class TransformersCheckpoint(Checkpoint):
                     f"{self!r} holds no tokenizer. Give it to the trainer (processing_class=tokenizer), or to "
                     "TransformersCheckpoint.from_model()."
                 )
-            return tokenizer.from_pretrained(files, local_files_only=True, **kwargs)
+            return tokenizer.from_pretrained(files, **{**_FROM_FILES_ALONE, **kwargs})
 
     def get_training_arguments(self) -> transformers.TrainingArguments:
         """The TrainingArguments of the training that it comes from.

@@ -94,6 +94,8 @@ class TransformersPredictor(Predictor):
             if model_cls is None and options:
                 pipeline_kwargs.setdefault("model_kwargs", options)
             make: Any = transformers.pipeline if pipeline_cls is None else pipeline_cls
+            if pipeline_cls is None:  # not told, it asks on the terminal whether to run code of the checkpoint
+                pipeline_kwargs.setdefault("trust_remote_code", False)
             pipeline = make(model=model, **{"device": 0 if use_gpu else "cpu", **pipeline_kwargs})
         return cls(pipeline, saved.get_preprocessor(), use_gpu)
 
