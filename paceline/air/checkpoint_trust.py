@@ -1,4 +1,4 @@
-"""Which files of a checkpoint are pickles, so that who loads a checkpoint of others can refuse them first."""
+"""Which files of a checkpoint can run code when they are loaded or used, so that they can be refused first."""
 
 from __future__ import annotations
 
@@ -14,29 +14,33 @@ from paceline.air.packing import tree
 PICKLE_ENDINGS = frozenset([".pkl", ".pickle", ".p", ".joblib", ".cloudpickle", ".dill"])
 PICKLED_MODELS = frozenset(["model_pickled.pt"])
 """Whole models of frameworks; weights alone are loaded without running code."""
+PROGRAMS = frozenset(["saved_model.pb", "saved_model.pbtxt"])
+"""Graphs of TensorFlow: their operations read and write files, when the graph is loaded or when it predicts."""
 
 
-def pickled_parts(checkpoint: Checkpoint) -> list[str]:
-    """The files of a checkpoint that can run code when they are loaded, by name; nothing is loaded to find out.
+def code_parts(checkpoint: Checkpoint) -> list[str]:
+    """The files of a checkpoint that can run code, by name: pickles and programs. Nothing is loaded to find out.
 
     What is in this process as objects already needs no loading, and is not listed.
     """
     source = checkpoint._source
     if isinstance(source, MemoryDict) and isinstance(packed := source.data.get(PACKED_FILES_KEY), bytes):
-        return pickled_parts(Checkpoint.from_bytes(packed))
+        return code_parts(Checkpoint.from_bytes(packed))
     if not isinstance(source, LocalDirectory | Remote | Packed):
         return []
     with checkpoint.as_directory() as folder:
-        names = [name for name, path in tree(Path(folder)) if not path.is_dir() and _is_pickle(name)]
+        names = [name for name, path in tree(Path(folder)) if not path.is_dir() and _holds_code(name)]
         preprocessor = Path(folder, CHECKPOINT_PREPROCESSOR_FILE)
         if preprocessor.is_file() and _holds_pickles(preprocessor.read_bytes()):
             names.append(CHECKPOINT_PREPROCESSOR_FILE)
     return sorted(names)
 
 
-def _is_pickle(name: str) -> bool:
+def _holds_code(name: str) -> bool:
     path = PurePosixPath(name)
-    return path.name in PICKLED_MODELS or not PICKLE_ENDINGS.isdisjoint(suffix.lower() for suffix in path.suffixes)
+    return path.name in PICKLED_MODELS | PROGRAMS or not PICKLE_ENDINGS.isdisjoint(
+        suffix.lower() for suffix in path.suffixes
+    )
 
 
 def _holds_pickles(content: bytes) -> bool:

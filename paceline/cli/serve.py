@@ -50,7 +50,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--max-wait-ms", type=float, default=0.0, metavar="MS", help="wait so long for a fuller batch")
     parser.add_argument("--max-body-bytes", type=int, default=32 << 20, metavar="BYTES", help="of one request")
     parser.add_argument("--request-timeout-s", type=float, default=30.0, metavar="S", help="for one prediction")
-    parser.add_argument("--trust", action="store_true", help="load pickles in the checkpoint, which can run any code")
+    parser.add_argument("--trust", action="store_true", help="load what can run code: pickles, a SavedModel")
     parser.add_argument(
         "--trust-type", action="append", default=[], metavar="NAME", help="load this type, which the error asks for"
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_sources import Remote, shown
-from paceline.air.checkpoint_trust import pickled_parts
+from paceline.air.checkpoint_trust import code_parts
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError
 from paceline.serve.columns import InputColumns, input_columns, library_of, model_of
 from paceline.serve.place import is_checkpoint
@@ -84,7 +84,7 @@ class Recipe:
     predictor_cls: type[Predictor] | None
     """None: the one that belongs to the checkpoint's class."""
     trust: bool | list[str]
-    """Pickles in the checkpoint are loaded; a list is for the predictor, where it has such an argument."""
+    """Whatever is in the checkpoint is loaded; a list is for the predictor, where it has such an argument."""
     arguments: Mapping[str, Any]
     """Further arguments of `from_checkpoint`."""
     predict_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Recipe:
         with _local(checkpoint) as local:
             _verify(local, checkpoint)
             if self.trust is not True:
-                _refuse_pickles(local, checkpoint)
+                _refuse_code(local, checkpoint)
             predictor_cls = self.predictor_cls or _known_predictor(local)
             check_belongs_together(predictor_cls, local)
             predictor = predictor_cls.from_checkpoint(local, **self._arguments_for(predictor_cls))
@@ -115,6 +115,8 @@ class Recipe:
             )
         if self.trust and "trust" in parameters:
             arguments["trust"] = self.trust
+        if self.trust is True and "safe_mode" in parameters:  # what Keras calls it
+            arguments.setdefault("safe_mode", False)
         return arguments
 
 
@@ -196,12 +198,11 @@ def _verify(local: Checkpoint, checkpoint: Checkpoint) -> None:
         raise CheckpointCorruptError(str(error).replace(local.path, _describe(checkpoint))) from None
 
 
-def _refuse_pickles(local: Checkpoint, checkpoint: Checkpoint) -> None:
-    if parts := pickled_parts(local):
+def _refuse_code(local: Checkpoint, checkpoint: Checkpoint) -> None:
+    if parts := code_parts(local):
         raise CheckpointError(
-            f"{_describe(checkpoint)} is not loaded: {', '.join(parts)} would be unpickled, which runs whatever code "
-            "was put there. If the checkpoint comes from a place that you trust, say so: trust=True, or --trust on the "
-            "command line."
+            f"{_describe(checkpoint)} is not loaded: {', '.join(parts)} can run any code that was put there. If you "
+            "trust where the checkpoint comes from, say so: trust=True, or --trust on the command line."
         )
 
 

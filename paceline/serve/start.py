@@ -52,8 +52,8 @@ def run(
     in a thread and is returned: `.url`, `.token`, `.reload(checkpoint)`, `.stop()`.
 
     Every request needs the token: `token` is one of your own, None makes one, False needs none and is allowed on
-    loopback only. Pickles in a checkpoint are loaded only with `trust=True`. `predictor_kwargs` go to
-    `predictor_cls.from_checkpoint`, `predict_kwargs` to every call of its `predict`.
+    loopback only. What can run code (pickles, a SavedModel, Lambda layers) is loaded only with `trust=True`.
+    `predictor_kwargs` go to `predictor_cls.from_checkpoint`, `predict_kwargs` to every call of its `predict`.
     """
     from paceline.serve.application import application
     from paceline.serve.limits import Limits

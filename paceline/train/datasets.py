@@ -112,13 +112,13 @@ def continued_preprocessor(path: str, filesystem: Any, given: Any) -> Any:
 
     It is in the newest checkpoint. One that would have to be unpickled is not taken from there: it must be given.
     """
-    from paceline.air.checkpoint_trust import pickled_parts
+    from paceline.air.checkpoint_trust import code_parts
     from paceline.air.constants import CHECKPOINT_PREPROCESSOR_FILE
     from paceline.air.result import Result
 
     try:
         checkpoint = Result.from_path(path, filesystem).checkpoint
-        if checkpoint is None or CHECKPOINT_PREPROCESSOR_FILE in pickled_parts(checkpoint):
+        if checkpoint is None or CHECKPOINT_PREPROCESSOR_FILE in code_parts(checkpoint):
             return given
         stored = checkpoint.get_preprocessor()
     except (CheckpointError, FileNotFoundError):  # what is wrong with it is told when the run starts

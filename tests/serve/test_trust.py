@@ -1,4 +1,4 @@
-"""Nothing is unpickled to serve a checkpoint, unless the user says that it is trusted (S4)."""
+"""Nothing that can run code is loaded to serve a checkpoint, unless the user says that it is trusted (S4)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from paceline import serve
 from paceline.air import Checkpoint
-from paceline.air.checkpoint_trust import pickled_parts
+from paceline.air.checkpoint_trust import code_parts
 from paceline.air.errors import CheckpointError
 from paceline.data.preprocessors import BatchMapper, Chain, StandardScaler
 from paceline.train.sklearn import SklearnCheckpoint, SklearnPredictor
@@ -46,34 +46,36 @@ def stored_with_a_function(path: Path) -> None:
         ("part/state.pickle", ["part/state.pickle"]),
         ("state.pkl.gz", ["state.pkl.gz"]),
         ("STATE.PKL", ["STATE.PKL"]),
+        ("saved_model/saved_model.pb", ["saved_model/saved_model.pb"]),
+        ("saved_model.pbtxt", ["saved_model.pbtxt"]),
         ("model_weights.pt", []),
         ("model.ubj", []),
         ("estimator.skops", []),
     ],
 )
-def test_files_that_are_pickles(tmp_path: Path, name: str, parts: list[str]) -> None:
+def test_files_that_can_run_code(tmp_path: Path, name: str, parts: list[str]) -> None:
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(pickle.dumps(Canary(tmp_path / "song")))
-    assert pickled_parts(Checkpoint(tmp_path)) == parts
-    assert pickled_parts(Checkpoint.from_bytes(Checkpoint(tmp_path).to_bytes())) == parts
+    assert code_parts(Checkpoint(tmp_path)) == parts
+    assert code_parts(Checkpoint.from_bytes(Checkpoint(tmp_path).to_bytes())) == parts
     assert not (tmp_path / "song").exists()
 
 
 def test_functions_inside_of_a_preprocessor(tmp_path: Path) -> None:
     stored_with_a_function(tmp_path / "function")
-    assert pickled_parts(Checkpoint(tmp_path / "function")) == [".preprocessor.json"]
+    assert code_parts(Checkpoint(tmp_path / "function")) == [".preprocessor.json"]
     plain = Checkpoint.from_dict({})
     plain.set_preprocessor(StandardScaler(["x"]))
     plain.to_directory(tmp_path / "plain")
-    assert pickled_parts(Checkpoint(tmp_path / "plain")) == ["dict_checkpoint.pkl"]
+    assert code_parts(Checkpoint(tmp_path / "plain")) == ["dict_checkpoint.pkl"]
     (tmp_path / "plain" / ".preprocessor.json").write_text("[" * 100_000)  # damaged: no reason to fail here
-    assert pickled_parts(Checkpoint(tmp_path / "plain")) == ["dict_checkpoint.pkl"]
+    assert code_parts(Checkpoint(tmp_path / "plain")) == ["dict_checkpoint.pkl"]
 
 
 def test_objects_that_are_here_already_need_no_trust() -> None:
-    assert pickled_parts(Checkpoint.from_dict({"model": object()})) == []
-    assert pickled_parts(TorchCheckpoint.from_model(torch.nn.Linear(1, 1))) == []
+    assert code_parts(Checkpoint.from_dict({"model": object()})) == []
+    assert code_parts(TorchCheckpoint.from_model(torch.nn.Linear(1, 1))) == []
     running = start(TorchPredictor, TorchCheckpoint.from_model(torch.nn.Linear(1, 1)))
     with running:
         assert Server(running).predict([[1]]).status == 200
@@ -85,7 +87,7 @@ def test_a_prepared_pickle_never_runs(tmp_path: Path, name: str, predictor: Any)
     place, song = tmp_path / "checkpoint", tmp_path / "song"
     place.mkdir()
     (place / name).write_bytes(pickle.dumps({"model": Canary(song)}))
-    with pytest.raises(CheckpointError, match=rf"{name} would be unpickled.*trust=True, or --trust"):
+    with pytest.raises(CheckpointError, match=rf"{name} can run any code.*trust=True, or --trust"):
         start(predictor, place)
     assert not song.exists()
 
@@ -97,7 +99,7 @@ def test_a_prepared_pickle_in_a_preprocessor_never_runs(tmp_path: Path) -> None:
     state = {"$pickle": base64.b64encode(pickle.dumps(Canary(song))).decode(), "of": "builtins.function"}
     name = "paceline.data.preprocessors.BatchMapper"
     (place / ".preprocessor.json").write_text(json.dumps({"class": name, "state": {"nested": [{"fn": state}]}}))
-    with pytest.raises(CheckpointError, match=r"\.preprocessor\.json would be unpickled"):
+    with pytest.raises(CheckpointError, match=r"\.preprocessor\.json can run any code"):
         start(Times, place)
     assert not song.exists()
 
@@ -110,7 +112,7 @@ def test_a_prepared_pickle_does_not_come_in_by_reloading(tmp_path: Path) -> None
     with running:
         (place / "dict_checkpoint.pkl").write_bytes(pickle.dumps({"model": Canary(song)}))
         answer = Server(running).ask("POST", "/reload")
-        assert (answer.status, "dict_checkpoint.pkl would be unpickled" in answer.reason) == (422, True)
+        assert (answer.status, "dict_checkpoint.pkl can run any code" in answer.reason) == (422, True)
         assert Server(running).predict([{"x": 1}]).json == {"predictions": [2.0]}
     assert not song.exists()
 
@@ -131,7 +133,7 @@ def test_trust_reaches_the_predictor_that_asks_for_it(tmp_path: Path) -> None:
     for file in place.glob("estimator.*"):
         file.unlink()
     joblib.dump(model, place / "estimator.joblib")
-    with pytest.raises(CheckpointError, match=r"estimator\.joblib would be unpickled"):
+    with pytest.raises(CheckpointError, match=r"estimator\.joblib can run any code"):
         start(place)
     running = start(place, trust=True)
     with running:

@@ -62,9 +62,9 @@ class TensorflowCheckpoint(Checkpoint):
 
     `from_model` writes Keras' own format (a .keras file): weights, optimizer, and what the model is made of. Such a
     file, an HDF5 file or a SavedModel is loaded by the Keras that wrote it, tf_keras or Keras 3. Code in a file (Lambda
-    layers, functions and classes of other modules) is refused unless you ask for it. A SavedModel is a program of
-    TensorFlow: load one only if you know where it comes from. The weights in a dict checkpoint are a pickle, and
-    `get_model(model)` unpickles it.
+    layers, functions and classes of other modules) is refused unless you ask for it, and so is a SavedModel, which is
+    a program of TensorFlow as a whole. The weights in a dict checkpoint are a pickle, and `get_model(model)` unpickles
+    it.
     """
 
     @classmethod
@@ -116,8 +116,8 @@ class TensorflowCheckpoint(Checkpoint):
     ) -> Any:
         """The model. The weights are loaded into `model`, if it is given: a Keras model or a function that builds one.
 
-        `custom_objects`, `compile` and `safe_mode` are those of Keras' load_model. A SavedModel that was not saved
-        by tf_keras is what `tf.saved_model.load` gives.
+        `custom_objects`, `compile` and `safe_mode` are those of Keras' load_model. A SavedModel needs
+        ``safe_mode=False``; one that was not saved by tf_keras is what `tf.saved_model.load` gives.
         """
         if self._weights_in_memory() is None:
             with self.as_directory() as folder:
@@ -127,14 +127,14 @@ class TensorflowCheckpoint(Checkpoint):
                     return keras_files.load_model(path, custom_objects, compile, safe_mode)
                 if path is not None:
                     model = keras_files.built(model, "get_model()")
-                    keras_files.load_weights(path, model)
+                    keras_files.load_weights(path, model, safe_mode)
                     return model
         return self._with_weights_of_dict(model)
 
     def to_dict(self) -> dict[str, Any]:
-        """As for any checkpoint; the model is under "model", unless only its weights were stored."""
+        """As for any checkpoint; the model is under "model", unless only weights or a SavedModel were stored."""
         data = super().to_dict()
-        if MODEL_KEY not in data and PACKED_FILES_KEY in data and self._holds_whole_model():
+        if MODEL_KEY not in data and PACKED_FILES_KEY in data and self._holds_keras_file():
             data[MODEL_KEY] = self.get_model()
             del data[PACKED_FILES_KEY]
         return data
@@ -151,10 +151,11 @@ class TensorflowCheckpoint(Checkpoint):
         if keras_files.is_weights_only(path):
             raise ConfigError(_NEEDS_MODEL)
 
-    def _holds_whole_model(self) -> bool:
+    def _holds_keras_file(self) -> bool:
+        """Whether there is a whole model that is loaded without trust: a SavedModel never is."""
         with self.as_directory() as folder:
             path = keras_files.find_model(Path(folder))
-            return path is not None and not keras_files.is_weights_only(path)
+            return path is not None and path.is_file() and not keras_files.is_weights_only(path)
 
     def _weights_in_memory(self) -> Any:
         return next((self.peek(key) for key in WEIGHTS_KEYS if self.peek(key) is not None), None)

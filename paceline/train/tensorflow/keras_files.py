@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -22,6 +23,8 @@ H5_FILE = "model.h5"
 H5_WEIGHTS_FILE = "model.weights.h5"
 """Keras goes by this ending: such a file has weights alone, arranged in another way than in a whole model."""
 SAVED_MODEL = "saved_model"
+SAFE_KERAS = (3, 15, 1)
+"""Earlier ones have known holes in their safe mode; pyproject.toml asks for the same."""
 _OWN_FILES = (KERAS_FILE, H5_FILE, H5_WEIGHTS_FILE)
 _SAVED_MODEL_MARK = "saved_model.pb"
 _KERAS_METADATA = "keras_metadata.pb"
@@ -103,6 +106,12 @@ def _metrics_left_out(model: Any) -> Iterator[None]:
 
 def load_model(path: Path, custom_objects: Mapping[str, Any] | None, compiled: bool, safe_mode: bool) -> Any:
     """The whole model, by the Keras that wrote it; a SavedModel without a Keras model in it as TensorFlow loads it."""
+    if path.is_dir() and safe_mode:
+        raise CheckpointError(
+            f"{path.name} is a SavedModel, a program of TensorFlow: it can read and write any file when it is loaded "
+            "and when it predicts. If you know where the checkpoint comes from, get_model(safe_mode=False) loads it; "
+            "for predictions, TensorflowPredictor.from_checkpoint(checkpoint, safe_mode=False)."
+        )
     if _is_program(path):
         import tensorflow as tf
 
@@ -111,11 +120,25 @@ def load_model(path: Path, custom_objects: Mapping[str, Any] | None, compiled: b
     if safe_mode and keras.__name__ == "tf_keras":
         for config in _configs(path):
             refuse_code(config, custom_objects, path.name)
+    elif safe_mode:
+        _check_safe_mode_works(keras.__version__, path.name)
     with _failures_told(path, _WHOLE_MODEL_ADVICE), _safe_mode(keras, safe_mode):
         return keras.models.load_model(str(path), custom_objects=custom_objects, compile=compiled, safe_mode=safe_mode)
 
 
-def load_weights(path: Path, model: Any) -> None:
+def _check_safe_mode_works(version: str, file_name: str) -> None:
+    """A prepared file ran code in older versions, in spite of their safe mode."""
+    numbers = tuple(int(each) for each in re.findall(r"\d+", version)[:3])
+    if numbers < SAFE_KERAS:
+        needed = ".".join(map(str, SAFE_KERAS))
+        raise CheckpointError(
+            f"{file_name} is not loaded: code in it could run in spite of the safe mode of Keras {version}. Install a "
+            f"newer one (pip install 'keras>={needed}'). If you know where the checkpoint comes from, "
+            "get_model(safe_mode=False) loads it."
+        )
+
+
+def load_weights(path: Path, model: Any, safe_mode: bool) -> None:
     """The weights of a saved model, or those that were saved by themselves, into `model`."""
     if _is_program(path):
         raise ConfigError(
@@ -124,7 +147,7 @@ def load_weights(path: Path, model: Any) -> None:
         )
     with _failures_told(path, "The model must be built as the one that was saved, and by the same Keras."):
         if path.is_dir():
-            model.set_weights(load_model(path, None, compiled=False, safe_mode=True).get_weights())
+            model.set_weights(load_model(path, None, compiled=False, safe_mode=safe_mode).get_weights())
         else:
             model.load_weights(str(path))
             _check_all_were_taken(path, model)

@@ -1,4 +1,4 @@
-"""Refuses a description of a model from which tf_keras would run code, or import a module that the file names.
+"""Refuses a description of a model from which tf_keras would run code, or import or read what the file names.
 
 Keras 3 looks for itself. tf_keras guards lambdas only, and takes any function of any module by name. So what it is
 given is looked through first, wherever in the description it stands.
@@ -70,6 +70,8 @@ def _objection(described: Mapping[str, Any], custom_objects: Mapping[str, Any]) 
     # Where there is no class of such a name, tf_keras takes a function.
     if not all(_is_class_name(described.get(key) or name) for key in ("class_name", "registered_name", "spec_name")):
         return f"{name!r} of {module!r}, which is no class"
+    if isinstance(settings, Mapping) and isinstance(settings.get("vocabulary"), str):
+        return f"a {name} that reads the file {settings['vocabulary']!r}"
     if name in _CALLS_OF_TENSORFLOW and not _is_pure(settings, _CALLS_OF_TENSORFLOW[name]):
         return f"a call of TensorFlow ({settings})"
     return None

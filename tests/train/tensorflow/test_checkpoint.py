@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline import serve
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
 from paceline.data.preprocessors import StandardScaler
 from paceline.train.predictors import predictor_for
 from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor
+from tests.serve.serving import Server
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 BOTH = pytest.mark.parametrize("name", ["keras", "tf_keras"])
@@ -103,11 +105,12 @@ def test_saved_models(tmp_path: Path) -> None:
     model = build("tf_keras")
     model.save(tmp_path / "whole")
     checkpoint = TensorflowCheckpoint.from_saved_model(tmp_path / "whole")
-    assert_same(checkpoint.get_model(), model)
-    assert_same(checkpoint.get_model(build("tf_keras")), model)
+    assert_same(checkpoint.get_model(safe_mode=False), model)
+    assert_same(checkpoint.get_model(build("tf_keras"), safe_mode=False), model)
+    assert "model" not in checkpoint.to_dict()
     model = build("keras")
     model.export(tmp_path / "exported", verbose=False)
-    exported = TensorflowCheckpoint.from_saved_model(tmp_path / "exported").get_model()
+    exported = TensorflowCheckpoint.from_saved_model(tmp_path / "exported").get_model(safe_mode=False)
     np.testing.assert_allclose(exported.serve(ROWS), model(ROWS))
 
 
@@ -176,6 +179,7 @@ LAMBDA = {
         (layer("TFOpLambda", {"function": "io.write_file"}), "a call of TensorFlow"),
         (layer("TFOpLambda", {"function": "compat.v1.write_file"}), "a call of TensorFlow"),
         (layer("TFOpLambda", {"function": "keras.utils.get_file"}), "a call of TensorFlow"),
+        (layer("StringLookup", {"vocabulary": "/etc/hostname"}), "a StringLookup that reads the file '/etc/hostname'"),
         (layer("ClassMethod", {"cls_symbol": "io.gfile.GFile", "method_name": "write"}), "a call of TensorFlow"),
     ],
 )
@@ -242,13 +246,73 @@ def test_types_of_tensorflow_are_not_taken_for_code() -> None:
     np.testing.assert_allclose(loaded(rows), model(rows))
 
 
-def test_code_in_a_saved_model_is_not_run(tmp_path: Path) -> None:
-    """The graph is there beside the code, so the layer works without it."""
-    model = with_lambda("tf_keras")
-    model.save(tmp_path / "mine")
-    loaded = TensorflowCheckpoint.from_saved_model(tmp_path / "mine").get_model()
-    assert not hasattr(loaded.layers[-1], "function")
-    assert loaded(ROWS).numpy().tolist() == (ROWS * 2).tolist()
+@pytest.fixture(params=["a graph", "a model of tf_keras"])
+def writer(request: pytest.FixtureRequest, tmp_path: Path) -> TensorflowCheckpoint:
+    """A SavedModel whose graph writes the file "ran" when it predicts."""
+    import tensorflow as tf
+    import tf_keras
+
+    place = str(tmp_path / "ran")
+
+    def written(values: Any) -> Any:
+        import tensorflow as tf
+
+        with tf.control_dependencies([tf.io.write_file(place, "x")]):
+            return tf.identity(values)
+
+    if request.param == "a graph":
+        module = tf.Module()
+        module.serve = tf.function(written, input_signature=[tf.TensorSpec([None, 4], tf.float32)])
+        tf.saved_model.save(module, tmp_path / "saved")
+    else:
+        model = tf_keras.Sequential([tf_keras.Input((4,)), tf_keras.layers.Lambda(written)])
+        model.save(tmp_path / "saved")
+    (tmp_path / "ran").unlink(missing_ok=True)
+    return TensorflowCheckpoint.from_saved_model(tmp_path / "saved")
+
+
+def test_the_graph_of_a_saved_model_runs_only_if_asked_for(writer: TensorflowCheckpoint, tmp_path: Path) -> None:
+    stored = TensorflowCheckpoint.from_directory(writer.to_directory(tmp_path / "there"))
+    for checkpoint in (writer, stored):
+        for load in (
+            lambda checkpoint: checkpoint.get_model(),
+            lambda checkpoint: checkpoint.get_model(custom_objects={}, compile=False),
+            TensorflowPredictor.from_checkpoint,
+        ):
+            with pytest.raises(CheckpointError, match=r"is a SavedModel.*get_model\(safe_mode=False\)"):
+                load(checkpoint)
+        assert "model" not in checkpoint.to_dict()
+    assert not (tmp_path / "ran").exists()
+    TensorflowPredictor.from_checkpoint(stored, safe_mode=False).predict(ROWS)  # the graph that was refused does write
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_saved_model_is_served_only_if_trusted(writer: TensorflowCheckpoint, tmp_path: Path) -> None:
+    place = writer.to_directory(tmp_path / "there")
+    for given in (place, writer):
+        for trust in (False, ["tensorflow.Graph"]):
+            with pytest.raises(CheckpointError, match=r"saved_model\.pb can run any code.*trust=True, or --trust"):
+                serve.run(TensorflowPredictor, given, port=0, blocking=False, trust=trust)
+    assert not (tmp_path / "ran").exists()
+    running = serve.run(place, port=0, blocking=False, trust=True, predict_kwargs={"dtype": np.float32})
+    assert running is not None
+    with running:
+        assert Server(running).predict([[1.5, 2.5, 3.5, 4.5]]).status == 200
+    assert (tmp_path / "ran").exists()
+
+
+def test_an_older_keras_is_not_asked_to_be_safe(monkeypatch: pytest.MonkeyPatch) -> None:
+    import keras
+
+    checkpoint = TensorflowCheckpoint.from_model(build("keras"))
+    for version in ("3.9.0", "3.13.2", "3.15.0"):
+        monkeypatch.setattr(keras, "__version__", version)
+        with pytest.raises(CheckpointError, match=rf"safe mode of Keras {version}.*pip install 'keras>=3\.15\.1'"):
+            checkpoint.get_model(compile=False)
+        checkpoint.get_model(compile=False, safe_mode=False)
+    for version in ("3.15.1", "3.16.0.dev2026", "4.0"):
+        monkeypatch.setattr(keras, "__version__", version)
+        checkpoint.get_model(compile=False)
 
 
 def test_weights_in_a_dict(tmp_path: Path) -> None:
@@ -311,7 +375,9 @@ def test_a_program_of_tensorflow_takes_no_model_definition(tmp_path: Path) -> No
         exported.get_model(build("keras"))
     build("tf_keras").save(tmp_path / "whole")
     with pytest.raises(CheckpointError, match="Keras cannot load"):
-        TensorflowCheckpoint.from_saved_model(tmp_path / "whole").get_model(lambda: with_lambda("tf_keras"))
+        TensorflowCheckpoint.from_saved_model(tmp_path / "whole").get_model(
+            lambda: with_lambda("tf_keras"), safe_mode=False
+        )
 
 
 @BOTH

@@ -88,7 +88,7 @@ def test_from_a_checkpoint_of_a_model_of_weights_and_of_a_saved_model(tmp_path: 
         TensorflowPredictor.from_checkpoint(whole),
         TensorflowPredictor.from_checkpoint(whole.to_directory(tmp_path / "there")),
         TensorflowPredictor.from_checkpoint(weights, model_definition=linear),
-        TensorflowPredictor.from_checkpoint(exported),
+        TensorflowPredictor.from_checkpoint(exported, safe_mode=False),
     ):
         assert predictor.predict(rows).tolist() == [[21.5]]
     with pytest.raises(ConfigError, match="holds weights but no model"):
