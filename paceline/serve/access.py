@@ -81,7 +81,7 @@ class Guard:
         if problem is None:
             await self._app(scope, receive, send)
         else:
-            await refuse(problem, receive, send, unread=True)
+            await refuse(problem, send, unread=True)
 
     def _objection(self, scope: dict[str, Any]) -> Problem | None:
         authorization = origin = host = b""

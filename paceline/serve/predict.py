@@ -42,7 +42,7 @@ class PredictEndpoint:
             predictions = await self._batcher.predict(rows, arrow=headers.wants_arrow, gone=gone)
             content = await _encoded(predictions, rows.count)
         except Problem as problem:
-            await refuse(problem, receive, send, unread=unread)
+            await refuse(problem, send, unread=unread)
         else:
             await answer(send, 200, ARROW if headers.wants_arrow else JSON, content)
         finally:

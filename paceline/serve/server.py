@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import errno
 import os
+import select
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from types import FrameType, TracebackType
@@ -18,12 +21,14 @@ from typing import Any, Self
 import uvicorn
 
 from paceline.air.errors import ConfigError, EngineError
-from paceline.serve.connection import connection_class
+from paceline.serve.connection import LAST_REQUEST_SECONDS, Connection, connection_class
 from paceline.serve.limits import Limits
 from paceline.serve.served import ServedModel
 
 START_SECONDS = 30.0
 STOP_MARGIN_SECONDS = 5.0
+ACCEPT_SECONDS = 1.0
+"""Clients that keep coming cannot keep a server from ending."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -55,9 +60,39 @@ def url_of(listening: socket.socket) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Notes signals; what follows from them is for the one who runs the server."""
+    """Notes signals; what follows from them is for the one who runs the server. Answers all who came before the end."""
 
     signalled: int | None = None
+
+    def __init__(self, config: uvicorn.Config, connections: type[Connection]) -> None:
+        super().__init__(config)
+        self._connections = connections
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._accept_all(sockets or [])
+        self._connections.stopping = True
+        await super().shutdown(sockets)
+
+    async def _accept_all(self, sockets: list[socket.socket]) -> None:
+        """Clients for whom the kernel has accepted a connection would be reset when the socket is closed."""
+        await self._let_loop_work()
+        waiting = select.poll()
+        for each in sockets:
+            waiting.register(each, select.POLLIN)
+        deadline = time.monotonic() + ACCEPT_SECONDS
+        while waiting.poll(0) and time.monotonic() < deadline:
+            await self._let_loop_work()
+
+    async def _let_loop_work(self) -> None:
+        """It accepts; makes a connection; reads what has arrived there."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    async def _wait_tasks_to_complete(self) -> None:
+        deadline = time.monotonic() + LAST_REQUEST_SECONDS
+        while self._connections.coming and not self.force_exit and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        await super()._wait_tasks_to_complete()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -79,9 +114,10 @@ class _Server(uvicorn.Server):
 
 
 def make_server(app: Any, limits: Limits) -> _Server:
+    connections = connection_class(limits)
     config = uvicorn.Config(
         app,
-        http=connection_class(limits),
+        http=connections,
         ws="none",
         loop="uvloop" if find_spec("uvloop") else "asyncio",
         lifespan="on",
@@ -95,7 +131,7 @@ def make_server(app: Any, limits: Limits) -> _Server:
         timeout_graceful_shutdown=int(limits.request_timeout_s + STOP_MARGIN_SECONDS),
         limit_concurrency=limits.max_connections,
     )
-    return _Server(config)
+    return _Server(config, connections)
 
 
 def run_here(app: Any, limits: Limits, listening: socket.socket) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -25,7 +26,7 @@ import paceline
 from paceline.cli.main import main
 from paceline.train.sklearn import SklearnCheckpoint
 from paceline.train.xgboost import XGBoostCheckpoint
-from tests.serve.serving import TOKEN, Answer, Server, read_all
+from tests.serve.serving import TOKEN, Answer, Server, read_all, read_to_end, until
 
 PREDICTOR = """
 import os, sys, time
@@ -129,6 +130,33 @@ def test_a_signal_lets_what_is_under_way_finish(place: Path) -> None:
         process.stdin.flush()
         assert b'"predictions":[198]' in read_all(connection)
         assert process.wait(30) == 0
+
+
+def test_what_the_kernel_had_accepted_before_a_signal_is_answered(place: Path) -> None:
+    body = b'[{"x": 3}]'
+    with command(place) as (process, server, _), contextlib.ExitStack() as clients:
+        used = clients.enter_context(server.connect())
+        used.sendall(server.head(len(body)) + body)
+        while not used.recv(65536).endswith(b"}"):
+            pass
+        process.send_signal(signal.SIGSTOP)
+        waiting = [clients.enter_context(server.connect()) for _ in range(50)]
+        late = [clients.enter_context(server.connect()) for _ in range(5)]
+        for connection in (used, *waiting):
+            connection.sendall(server.head(len(body)) + body)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)
+        until(lambda: _is_refused(server))
+        for connection in late:  # connected in time, and says only now what it wants
+            connection.sendall(server.head(len(body)) + body)
+        for connection in (used, *waiting, *late):
+            assert read_to_end(connection).startswith(b"HTTP/1.1 200")
+        assert process.wait(30) == 0
+
+
+def _is_refused(server: Server) -> bool:
+    with socket.socket() as another:
+        return another.connect_ex(server.address) != 0
 
 
 def test_a_token_is_made_and_printed_once(place: Path) -> None:

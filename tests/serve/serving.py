@@ -148,6 +148,11 @@ def read_all(connection: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
+def read_to_end(connection: socket.socket) -> bytes:
+    """The same, where a reset is an error."""
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
 def until(condition: Callable[[], bool]) -> None:
     """Wait for something that other threads bring about."""
     deadline = time.monotonic() + PATIENCE

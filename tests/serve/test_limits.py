@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.serve.serving import Server, Times, read_all, serving
+from tests.serve.serving import Server, Times, read_all, read_to_end, serving
 
 ROW = b'[{"x": 1}]'
 
@@ -117,6 +117,35 @@ def test_headers_without_end_are_refused(server: Server) -> None:
         connection.sendall(b"GET /" + b"a" * 70_000)
         assert read_all(connection).startswith(b"HTTP/1.1 431")
     assert server.predict([{"x": 1}]).status == 200
+
+
+def test_a_client_that_sends_everything_first_still_reads_why_it_was_refused() -> None:
+    """Closing a connection before all of it was read would reset it, and the answer with it."""
+    too_large, no_token = 33 << 20, b"X-Token: none"
+    with serving(Times()) as server:
+        for sent, status in (
+            (server.head(too_large) + bytes(too_large), b"413"),
+            (server.head(None) + b"%x\r\n%s\r\n0\r\n\r\n" % (too_large, bytes(too_large)), b"413"),
+            (server.head(too_large).replace(b"Authorization", b"X-Not") + bytes(too_large), b"401"),
+            (server.head(too_large, more="Content-Encoding: gzip\r\n") + bytes(too_large), b"415"),
+            (b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: " + b"a" * 200_000 + b"\r\n\r\n", b"431"),
+            (b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n" + (no_token + b"\r\n") * 14_000 + b"\r\n", b"431"),
+            (b"GET /" + b"a" * 200_000, b"431"),
+            (b"\x80\x04 not http\r\n" + bytes(1 << 20), b"400"),
+        ):
+            with server.connect() as connection:
+                connection.sendall(sent)
+                answer = read_to_end(connection)
+            assert answer.startswith(b"HTTP/1.1 " + status), (status, answer[:200])
+        assert server.predict([{"x": 1}]).status == 200
+
+
+def test_headers_that_arrive_at_once_have_the_same_limit(server: Server) -> None:
+    header = b"X-A: " + b"a" * 6000 + b"\r\n"
+    for count, status in ((10, b"200"), (11, b"431")):
+        with server.connect() as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n" + header * count + b"\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 " + status
 
 
 def test_many_slow_clients_do_not_keep_others_out() -> None:

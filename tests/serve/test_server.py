@@ -15,7 +15,7 @@ import pytest
 import paceline
 from paceline import serve
 from paceline.air.errors import ConfigError
-from paceline.serve import RunningServer
+from paceline.serve import RunningServer, connection
 from tests.serve.serving import TOKEN, Gated, Server, Times, serving
 
 
@@ -57,6 +57,15 @@ def test_what_is_under_way_is_answered_before_the_end() -> None:
         model.gate.set()
         assert asked.result().json == {"predictions": [40.0]}
         stopping.result()
+
+
+def test_clients_that_say_nothing_do_not_keep_it_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LAST_REQUEST_SECONDS", 0.05)
+    with serving(Times()) as server, server.connect(), server.connect() as half, server.connect() as lingering:
+        half.sendall(b"GET /healthz HTTP/1.1\r\n")
+        lingering.sendall(server.head(1 << 30))
+        assert lingering.recv(12) == b"HTTP/1.1 413"
+        server.running.stop()
 
 
 def test_a_port_that_is_taken_is_told_at_once() -> None:
