@@ -45,6 +45,8 @@ def add_to(commands: Any) -> None:
     token = parser.add_mutually_exclusive_group()
     token.add_argument("--token-file", type=Path, metavar="FILE", help="holds the token; made if it is not there")
     token.add_argument("--no-token", action="store_true", help="ask for no token; on loopback only")
+    parser.add_argument("--certfile", type=Path, metavar="FILE", help="certificate (PEM): serve over HTTPS")
+    parser.add_argument("--keyfile", type=Path, metavar="FILE", help="its key, if that is not in the certfile")
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="another name of this server")
     parser.add_argument("--max-batch-size", type=int, default=1024, metavar="ROWS", help="predicted together at most")
     parser.add_argument("--max-wait-ms", type=float, default=0.0, metavar="MS", help="wait so long for a fuller batch")
@@ -77,6 +79,8 @@ def run(given: argparse.Namespace) -> int:
         host=given.host,
         port=given.port,
         token=_token(given),
+        certfile=given.certfile,
+        keyfile=given.keyfile,
         name=given.name,
         max_batch_size=given.max_batch_size,
         max_wait_ms=given.max_wait_ms,

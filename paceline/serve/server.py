@@ -6,10 +6,12 @@ import asyncio
 import atexit
 import contextlib
 import errno
+import gc
 import os
 import select
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -25,6 +27,9 @@ from paceline.serve.connection import LAST_REQUEST_SECONDS, Connection, connecti
 from paceline.serve.limits import Limits
 from paceline.serve.served import ServedModel
 
+FilePath = str | os.PathLike[str]
+
+BACKLOG = 2048
 START_SECONDS = 30.0
 STOP_MARGIN_SECONDS = 5.0
 ACCEPT_SECONDS = 1.0
@@ -43,7 +48,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(2048)
+        listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
@@ -54,9 +59,52 @@ def bind(host: str, port: int) -> socket.socket:
     return listening
 
 
-def url_of(listening: socket.socket) -> str:
+def tls_context(certfile: FilePath | None, keyfile: FilePath | None) -> ssl.SSLContext | None:
+    """What the server proves its name with; None: it speaks HTTP without TLS."""
+    if certfile is None:
+        if keyfile is not None:
+            raise ConfigError("A keyfile needs the certificate that belongs to it: give certfile (--certfile) as well.")
+        return None
+    for name, path in (("certfile", certfile), ("keyfile", keyfile)):
+        if path is not None:
+            _check_readable(name, path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    key = certfile if keyfile is None else keyfile
+
+    def no_password() -> str:  # left out, OpenSSL asks on the terminal
+        raise ConfigError(
+            f"The key in {os.fspath(key)} is encrypted; openssl pkey -in KEY -out NEW makes one that is not."
+        )
+
+    try:
+        context.load_cert_chain(certfile, keyfile, no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(
+                f"The key in {os.fspath(key)} does not belong to the certificate in {os.fspath(certfile)}."
+            ) from error
+        where = f"{os.fspath(certfile)} and {os.fspath(keyfile)} hold" if keyfile else f"{os.fspath(certfile)} holds"
+        raise ConfigError(
+            f"{where} no certificate with its key, or not as PEM ({error.reason or error}). The certfile begins with "
+            "the server's certificate; the key is in the same file, or in the keyfile."
+        ) from error
+    return context
+
+
+def _check_readable(name: str, path: FilePath) -> None:
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"{name} is {path!r}: give the path of a PEM file.")
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"The {name} {os.fspath(path)} cannot be read: {error.strerror}.") from error
+
+
+def url_of(listening: socket.socket, tls: ssl.SSLContext | None) -> str:
+    scheme = "http" if tls is None else "https"
     host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class _Server(uvicorn.Server):
@@ -64,9 +112,28 @@ class _Server(uvicorn.Server):
 
     signalled: int | None = None
 
-    def __init__(self, config: uvicorn.Config, connections: type[Connection]) -> None:
+    def __init__(self, config: uvicorn.Config, connections: type[Connection], tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
         self._connections = connections
+        self._tls = tls
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn does, with a limit on the handshake: until it has ended, no other limit holds."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise EngineError("The server's application did not start; its log says why.")
+        seconds = None if self._tls is None else self._connections.limits.header_timeout_s
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                self._connection, sock=each, ssl=self._tls, backlog=BACKLOG, ssl_handshake_timeout=seconds
+            )
+            for each in sockets or []
+        ]
+        self.started = True
+
+    def _connection(self) -> Connection:
+        return self._connections(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._accept_all(sockets or [])
@@ -89,6 +156,8 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(0)
 
     async def _wait_tasks_to_complete(self) -> None:
+        if self._connections.coming:
+            gc.collect()  # those whose handshake has failed are garbage that refers to itself
         deadline = time.monotonic() + LAST_REQUEST_SECONDS
         while self._connections.coming and not self.force_exit and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
@@ -113,7 +182,7 @@ class _Server(uvicorn.Server):
         self.signalled = self.signalled or sig
 
 
-def make_server(app: Any, limits: Limits) -> _Server:
+def make_server(app: Any, limits: Limits, tls: ssl.SSLContext | None) -> _Server:
     connections = connection_class(limits)
     config = uvicorn.Config(
         app,
@@ -131,16 +200,16 @@ def make_server(app: Any, limits: Limits) -> _Server:
         timeout_graceful_shutdown=int(limits.request_timeout_s + STOP_MARGIN_SECONDS),
         limit_concurrency=limits.max_connections,
     )
-    return _Server(config, connections)
+    return _Server(config, connections, tls)
 
 
-def run_here(app: Any, limits: Limits, listening: socket.socket) -> None:
+def run_here(app: Any, limits: Limits, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
     """Serve until a signal, and finish what is under way.
 
     Ctrl-C ends in KeyboardInterrupt, SIGTERM in SystemExit(0): the process ends as it was asked to, and `finally`
     blocks run.
     """
-    server = make_server(app, limits)
+    server = make_server(app, limits, tls)
     server.run(sockets=[listening])
     if server.signalled == signal.SIGINT:
         raise KeyboardInterrupt
@@ -152,13 +221,19 @@ class RunningServer:
     """A server in a thread of this process; `stop()` or the end of a `with` block ends it."""
 
     def __init__(
-        self, app: Any, served: ServedModel, limits: Limits, listening: socket.socket, token: str | None
+        self,
+        app: Any,
+        served: ServedModel,
+        limits: Limits,
+        listening: socket.socket,
+        token: str | None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.url = url_of(listening)
+        self.url = url_of(listening, tls)
         self.token = token
         self._served = served
         self._pid = os.getpid()
-        self._server = make_server(app, limits)
+        self._server = make_server(app, limits, tls)
         self._failure: BaseException | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(listening,), name="paceline-serve", daemon=True)

@@ -32,6 +32,8 @@ def run(
     host: str = "127.0.0.1",
     port: int = 8000,
     token: Token = None,
+    certfile: str | os.PathLike[str] | None = None,
+    keyfile: str | os.PathLike[str] | None = None,
     blocking: bool = True,
     name: str | None = None,
     max_batch_size: int = 1024,
@@ -51,13 +53,15 @@ def run(
     the directory or URI of one, or of a run, whose best or newest one is served. With `blocking=False` the server runs
     in a thread and is returned: `.url`, `.token`, `.reload(checkpoint)`, `.stop()`.
 
+    With `certfile`, a PEM file with the server's certificate, it speaks HTTPS; the key is in that file or in `keyfile`.
+
     Every request needs the token: `token` is one of your own, None makes one, False needs none and is allowed on
     loopback only. What can run code (pickles, a SavedModel, Lambda layers) is loaded only with `trust=True`.
     `predictor_kwargs` go to `predictor_cls.from_checkpoint`, `predict_kwargs` to every call of its `predict`.
     """
     from paceline.serve.application import application
     from paceline.serve.limits import Limits
-    from paceline.serve.server import RunningServer, bind, run_here, url_of
+    from paceline.serve.server import RunningServer, bind, run_here, tls_context, url_of
 
     check_bool(blocking, "blocking")
     if blocking and asyncio._get_running_loop() is not None:
@@ -69,6 +73,7 @@ def run(
         request_timeout_s=request_timeout_s,
     )
     door = _door(host, port, token)
+    tls = tls_context(certfile, keyfile)
     listening = bind(door.address, door.port)  # before a large model is loaded in vain
     try:
         served = _served_model(predictor_cls, checkpoint, name, trust, follow, predict_kwargs, predictor_kwargs)
@@ -82,9 +87,9 @@ def run(
             access_log=access_log,
         )
         if not blocking:
-            return RunningServer(app, served, limits, listening, door.token)
-        _announce(url_of(listening), served, door.token, told=token is not None)
-        run_here(app, limits, listening)
+            return RunningServer(app, served, limits, listening, door.token, tls)
+        _announce(url_of(listening, tls), served, door.token, told=token is not None)
+        run_here(app, limits, listening, tls)
     except BaseException:
         listening.close()
         raise

@@ -7,9 +7,11 @@ import os
 import re
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +29,7 @@ from paceline.cli.main import main
 from paceline.train.sklearn import SklearnCheckpoint
 from paceline.train.xgboost import XGBoostCheckpoint
 from tests.serve.serving import TOKEN, Answer, Server, read_all, read_to_end, until
+from tests.serve.test_tls import make_certificate
 
 PREDICTOR = """
 import os, sys, time
@@ -78,7 +81,7 @@ def command(place: Path, *options: str, **variables: str) -> Iterator[tuple[subp
     try:
         lines = list(_until_ready(process))
         text = "".join(lines)
-        address = re.search(r"at (http://\S+)", text)
+        address = re.search(r"at (https?://\S+)", text)
         assert address is not None, text
         token = re.search(r"^Token: (\S+)$", text, re.MULTILINE)
         yield process, Server(_Running(address[1], token[1] if token else TOKEN)), lines  # type: ignore[arg-type]
@@ -194,6 +197,19 @@ def test_without_a_token_it_says_what_that_means(place: Path) -> None:
         assert server.ask("GET", "/model", token=None).status == 200
 
 
+def test_https(place: Path) -> None:
+    certfile, keyfile = make_certificate(place, "server")
+    options = ("--certfile", certfile.name, "--keyfile", keyfile.name)
+    with command(place, *options) as (process, server, lines):
+        assert f"Description: {server.running.url}/docs" in "".join(lines)
+        context = ssl.create_default_context(cafile=certfile)
+        with urllib.request.urlopen(f"{server.running.url}/healthz", timeout=30, context=context) as answer:
+            assert answer.read() == b'{"status":"ok"}'
+        process.terminate()
+        assert process.wait(30) == 0
+        assert _rest(process.stderr) == ""
+
+
 def fails(capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str]:
     try:
         code = main([str(argument) for argument in arguments])
@@ -218,6 +234,7 @@ def test_errors_have_a_message_and_a_code(place: Path, capsys: pytest.CaptureFix
     assert "has no Nothing" in fails(capsys, "serve", model, "--predictor", "json:Nothing")[1]
     (model / "dict_checkpoint.pkl").write_bytes(b"")
     assert "--trust" in fails(capsys, "serve", model, "--predictor", "paceline.train.torch:TorchPredictor")[1]
+    assert "(--certfile)" in fails(capsys, "serve", model, "--port", 0, "--keyfile", model / "notes.txt")[1]
 
 
 def test_arguments_for_predict_are_checked_at_the_start(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -66,12 +67,14 @@ class Gated(Times):
 
 
 @contextlib.contextmanager
-def serving(predictor: Predictor, *, token: str | None = TOKEN, **limits: Any) -> Iterator[Server]:
+def serving(
+    predictor: Predictor, *, token: str | None = TOKEN, tls: ssl.SSLContext | None = None, **limits: Any
+) -> Iterator[Server]:
     """A server around a predictor, on a free port of loopback."""
     served = ServedModel("the model", loaded_model(predictor, "memory"))
     checked = Limits(**limits)
     app = application(served, checked, token=token, loopback=True)
-    with RunningServer(app, served, checked, bind("127.0.0.1", 0), token) as running:
+    with RunningServer(app, served, checked, bind("127.0.0.1", 0), token, tls) as running:
         yield Server(running, app)
 
 
