@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from paceline.engine.base import WorkerGroup
 
 _LEAVE_TIMEOUT_S = 5.0
+_MARGIN_S = 1.0
+"""So that rank 0, which knows who is missing, is the first to say so."""
 
 
 class LightGBMBackend(Backend):
@@ -35,11 +37,11 @@ class LightGBMBackend(Backend):
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         if worker_group.world_size == 1:
             return
-        token = secrets.token_bytes(32)
-        hub = worker_group.execute_single(0, network.open_hub, token)
+        token, seconds = secrets.token_bytes(32), worker_group.placement.start_timeout_s
+        hub = worker_group.execute_single(0, network.open_hub)
         for rank in range(worker_group.world_size):
             worker_group.execute_single(rank, network.take_place, rank, worker_group.world_size)
-        worker_group.execute(network.join, hub, token, timeout=worker_group.placement.start_timeout_s)
+        worker_group.execute(network.join, hub, token, seconds, timeout=seconds + _MARGIN_S)
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         worker_group.execute(network.leave, timeout=_LEAVE_TIMEOUT_S)

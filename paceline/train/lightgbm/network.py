@@ -14,11 +14,12 @@ import io
 import os
 import random
 import socket
+import struct
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,11 @@ _PATIENCE_MINUTES = 7 * 24 * 60
 checkpoint, it waits in a callback) is waited for."""
 _BIND_S = 5.0
 _LISTEN_S = 20.0
+_HELLO_S = 5.0
+"""How long somebody who has come to the hub may take to show the key: others wait behind."""
 _LOWEST_PORT = 20000
 
-_hub: Listener | None = None
+_hub: socket.socket | None = None
 """On rank 0, until everyone is there: where the others come to."""
 _place = (0, 1)
 """Rank, world size."""
@@ -40,11 +43,11 @@ _lines: list[Connection] = []
 """On rank 0 the lines to ranks 1, 2, ...; on the others the one to rank 0."""
 
 
-def open_hub(token: bytes) -> int:
+def open_hub() -> int:
     """On rank 0: open the port to which the others will connect their lines."""
     global _hub
-    _hub = Listener((LOOPBACK, 0), backlog=socket.SOMAXCONN, authkey=token)
-    return int(_hub.address[1])
+    _hub = socket.create_server((LOOPBACK, 0), backlog=socket.SOMAXCONN)
+    return int(_hub.getsockname()[1])
 
 
 def take_place(rank: int, world_size: int) -> None:
@@ -52,14 +55,12 @@ def take_place(rank: int, world_size: int) -> None:
     _place = (rank, world_size)
 
 
-def join(hub_port: int, token: bytes) -> None:
+def join(hub_port: int, token: bytes, timeout_s: float) -> None:
     """Connect this rank's line and its LightGBM with all others."""
     if _place[0] == 0:
-        _let_everyone_in()
+        _let_everyone_in(token, timeout_s)
     else:
-        line = _without_delay(Client((LOOPBACK, hub_port), authkey=token))
-        line.send_bytes(_place[0].to_bytes(4))
-        _lines[:] = [line]
+        _lines[:] = [_line_to_hub(hub_port, token, _place[0])]
     _join_lightgbm()
 
 
@@ -108,26 +109,60 @@ def gather(value: bytes) -> list[bytes]:
 # -- our own line ---------------------------------------------------------------------------------
 
 
-def _let_everyone_in() -> None:
+def _line_to_hub(hub_port: int, token: bytes, rank: int) -> Connection:
+    line = _without_delay(Client((LOOPBACK, hub_port), authkey=token))
+    line.send_bytes(rank.to_bytes(4))
+    return line
+
+
+def _let_everyone_in(token: bytes, timeout_s: float) -> None:
     global _hub
     assert _hub is not None
+    hub, _hub = _hub, None
     arrived: dict[int, Connection] = {}
-    while len(arrived) < _place[1] - 1:
-        try:
-            line = _without_delay(_hub.accept())
-        except (AuthenticationError, EOFError, OSError):  # somebody else's: a program that tries ports
-            continue
-        arrived[int.from_bytes(line.recv_bytes())] = line
-    _hub.close()
-    _hub = None
+    deadline = time.monotonic() + timeout_s
+    with hub:
+        while missing := set(range(1, _place[1])) - arrived.keys():
+            hub.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                line = _without_delay(Connection(hub.accept()[0].detach()))
+            except TimeoutError:
+                names = ", ".join(map(str, sorted(missing)))
+                raise ConnectionError(
+                    f"LightGBM's workers did not meet within {timeout_s:g} s: rank(s) {names} did not come to rank 0."
+                ) from None
+            try:
+                arrived[_rank_at(line, token)] = line
+            except (AuthenticationError, EOFError, OSError):  # somebody else's: a program that tries ports
+                line.close()
     _lines[:] = [arrived[rank] for rank in sorted(arrived)]
+
+
+def _rank_at(line: Connection, token: bytes) -> int:
+    """Who is at the other end, if it has the key and shows it soon."""
+    _limit_waits(line, _HELLO_S)
+    deliver_challenge(line, token)
+    answer_challenge(line, token)
+    rank = int.from_bytes(line.recv_bytes(4))
+    _limit_waits(line, 0)
+    return rank
 
 
 def _without_delay(line: Connection) -> Connection:
     """Small messages that go to and fro in each round must not wait to be sent together: that costs 40 ms each time."""
-    with socket.socket(fileno=os.dup(line.fileno())) as connected:
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _set_option(line, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return line
+
+
+def _limit_waits(line: Connection, seconds: float) -> None:
+    """What is not sent or does not come within so many seconds is an OSError; 0: there is no limit."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        _set_option(line, socket.SOL_SOCKET, option, struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6)))
+
+
+def _set_option(line: Connection, level: int, option: int, value: int | bytes) -> None:
+    with socket.socket(fileno=os.dup(line.fileno())) as connected:
+        connected.setsockopt(level, option, value)
 
 
 # -- LightGBM's network -----------------------------------------------------------------------------

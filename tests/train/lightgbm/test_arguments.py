@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -84,6 +86,42 @@ def test_a_port_that_stays_taken_is_told_about(monkeypatch: pytest.MonkeyPatch) 
         port = taken.getsockname()[1]
         with pytest.raises(ConnectionError, match=f"could not connect the workers over port {port}"):
             network._init_network([port, port + 1], port)
+
+
+@pytest.fixture
+def hub() -> Iterator[int]:
+    """The port of rank 0 of two workers, which this process is."""
+    port = network.open_hub()
+    network.take_place(0, 2)
+    yield port
+    for line in network._lines:
+        line.close()
+    network._lines.clear()
+    network.take_place(0, 1)
+
+
+def test_strangers_at_the_hub_delay_nobody_for_long(hub: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_HELLO_S", 0.1)
+    token = b"t" * 32
+    with (
+        socket.create_connection(("127.0.0.1", hub)),  # says nothing
+        socket.create_connection(("127.0.0.1", hub)) as rude,
+        ThreadPoolExecutor(1) as other,
+    ):
+        rude.sendall(b"\xff" * 1000)
+        arriving = other.submit(network._line_to_hub, hub, token, 1)
+        network._let_everyone_in(token, 30)
+        line = arriving.result()
+        line.send_bytes(b"here")
+        assert network._lines[0].recv_bytes() == b"here"
+        line.close()
+
+
+def test_a_rank_that_does_not_come_is_named_in_time(hub: int) -> None:
+    with pytest.raises(ConnectionError, match=r"within 0\.2 s.*rank\(s\) 1 did not come"):
+        network._let_everyone_in(b"t" * 32, 0.2)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", hub))
 
 
 def test_nothing_listens_once_the_workers_are_connected(tmp_path: Any) -> None:
