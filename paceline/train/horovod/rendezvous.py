@@ -5,16 +5,19 @@ Importing this module imports Horovod's launcher (not PyTorch, not TensorFlow): 
 
 from __future__ import annotations
 
+import ipaddress
 import selectors
 import socket
 import socketserver
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from horovod.runner.common.util.hosts import SlotInfo
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
 from paceline.train.horovod.config import HOST, LOOPBACK
+from paceline.train.horovod.peers import is_of_this_user
 
 
 class _Handler(RendezvousHandler):  # type: ignore[misc]  # Horovod has no types
@@ -31,6 +34,8 @@ class _Handler(RendezvousHandler):  # type: ignore[misc]  # Horovod has no types
 
 
 class _Server(RendezvousHTTPServer):  # type: ignore[misc]  # the same
+    addresses: frozenset[str]
+    """Where the workers of the group are."""
     daemon_threads = True
     request_queue_size = socket.SOMAXCONN
     """All workers come at once."""
@@ -42,6 +47,13 @@ class _Server(RendezvousHTTPServer):  # type: ignore[misc]  # the same
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]
 
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whoever writes to the store decides whom the workers connect with."""
+        address = client_address[0]
+        if address not in self.addresses:
+            return False
+        return not ipaddress.ip_address(address).is_loopback or is_of_this_user(request)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A worker that is killed breaks off its request: that is told as the failure of the worker."""
 
@@ -49,8 +61,10 @@ class _Server(RendezvousHTTPServer):  # type: ignore[misc]  # the same
 class Rendezvous:
     """A running server with an empty store; `close` ends it at once, whoever is connected."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, addresses: Iterable[str] = (LOOPBACK,)) -> None:
+        """`addresses` are those of the workers' machines. On this one, only processes of this user are admitted."""
         self._server = _Server((LOOPBACK, 0), _Handler, 0)
+        self._server.addresses = frozenset(addresses)
         self._server.init([SlotInfo(HOST, rank, rank, 0, world_size, world_size, 1) for rank in range(world_size)])
         self.port: int = self._server.server_port
         self._wake, self._woken = socket.socketpair()

@@ -4,11 +4,16 @@ import http.client
 import logging
 import os
 import socket
+import struct
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from paceline.testing.invariants import listening_sockets
+from paceline.train.horovod import peers
 from paceline.train.horovod.rendezvous import Rendezvous
 
 
@@ -55,6 +60,80 @@ def test_somebody_who_says_nothing_delays_nothing() -> None:
         server.close()
     with socket.socket() as late:
         assert late.connect_ex(("127.0.0.1", server.port)) != 0
+
+
+AS_ANOTHER_USER = """
+import os, socket, sys
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+with socket.socket() as client:
+    client.settimeout(30)
+    client.connect(("127.0.0.1", int(sys.argv[1])))
+    try:
+        client.sendall(b"PUT /global/1 HTTP/1.1\\r\\nContent-Length: 4\\r\\n\\r\\nevil")
+        if sys.argv[2] == "leaves":
+            os._exit(0)
+        print(client.recv(1000))
+    except ConnectionError:
+        print(b"")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("client", ["waits", "leaves"])  # a socket whose process is gone belongs to root
+@pytest.mark.parametrize("by", ["question", "table"])
+def test_other_users_of_this_machine_are_not_admitted(client: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if by == "table":  # what there is where the kernel does not answer
+        monkeypatch.setattr(peers, "_asked", peers._looked_up)
+    server = Rendezvous(2)
+    try:
+        for _ in range(3):
+            command = [sys.executable, "-c", AS_ANOTHER_USER, str(server.port), client]
+            answer = subprocess.run(command, capture_output=True, check=True, timeout=60, text=True)
+            assert answer.stdout.strip() == ("" if client == "leaves" else "b''")
+        assert ask(server.port, "GET", "/global/1")[0] == 404
+        assert ask(server.port, "PUT", "/global/0", b"here")[0] == 200
+    finally:
+        server.close()
+
+
+def test_connections_that_are_gone_again_do_no_harm() -> None:
+    server = Rendezvous(2)
+    try:
+        for _ in range(50):
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset at its end
+        assert ask(server.port, "PUT", "/global/0", b"here")[0] == 200
+    finally:
+        server.close()
+
+
+def test_only_the_addresses_of_the_group_are_admitted() -> None:
+    for addresses, admitted in ((None, ["127.0.0.1"]), (["127.0.0.2", "127.0.0.3"], ["127.0.0.2", "127.0.0.3"])):
+        server = Rendezvous(2) if addresses is None else Rendezvous(2, addresses)
+        try:
+            sources = ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"]
+            assert [each for each in sources if is_answered(server.port, each)] == admitted
+        finally:
+            server.close()
+
+
+def is_answered(port: int, source: str) -> bool:
+    with socket.create_connection(("127.0.0.1", port), 10, (source, 0)) as client:
+        try:
+            client.sendall(b"PUT /global/0 HTTP/1.1\r\nContent-Length: 4\r\n\r\nhere")
+            return client.recv(12).endswith(b"200")
+        except ConnectionError:
+            return False
+
+
+def test_everybody_who_comes_at_once_is_admitted() -> None:
+    server = Rendezvous(64)
+    try:
+        with ThreadPoolExecutor(16) as workers:
+            asked = [workers.submit(ask, server.port, "PUT", f"/global/{rank}", b"here") for rank in range(400)]
+            assert {each.result()[0] for each in asked} == {200}
+    finally:
+        server.close()
 
 
 @pytest.mark.parametrize(
