@@ -53,3 +53,7 @@ class BackendConfig:
     @property
     def backend_cls(self) -> type[Backend]:
         return Backend
+
+    def notes(self, world_size: int) -> list[str]:
+        """What the user must know of so many workers; shown once, when the run begins."""
+        return []

@@ -272,7 +272,8 @@ class Run:
     def _begin(self, timeout: float) -> None:
         if not self._announced:
             self._announced = True
-            self._observers.started(self._files.notes, continues=bool(self._files.records))
+            notes = [*self._files.notes, *self.spec.backend_config.notes(self.spec.world_size)]
+            self._observers.started(notes, continues=bool(self._files.records))
             if self._files.ended_as == "finished":
                 self._already_finished()
                 return

@@ -20,3 +20,11 @@ class TensorflowConfig(BackendConfig):
         from paceline.train.tensorflow.backend import TensorflowBackend
 
         return TensorflowBackend
+
+    def notes(self, world_size: int) -> list[str]:
+        if world_size == 1:
+            return []
+        return [
+            "TensorFlow's gRPC servers listen on all network interfaces of this machine until the run ends, and ask "
+            "for no password: keep others away with a firewall, or train where you trust the network."
+        ]

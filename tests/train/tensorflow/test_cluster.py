@@ -1,14 +1,15 @@
-"""How TensorFlow's workers are told of each other, and what trainer and backend take; no workers are started."""
+"""How TensorFlow's workers are told of each other, and what trainer and backend take; TensorFlow is not used."""
 
 from __future__ import annotations
 
 import os
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
-from paceline.air import RunConfig, ScalingConfig
+from paceline.air import FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError, TrainingFailedError
 from paceline.train.tensorflow import (
     TensorflowConfig,
@@ -44,6 +45,30 @@ def test_a_failed_run_leaves_nothing_in_the_driver() -> None:
         trainer.fit()
     assert dict(os.environ) == before
     assert (cluster._held, meeting._own) == (None, None)
+
+
+def fails_once(config: dict[str, str]) -> None:
+    try:
+        open(os.path.join(config["place"], str(session.get_world_rank())), "x").close()
+    except FileExistsError:
+        return
+    raise ValueError("on purpose")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_that_tensorflow_listens_everywhere_is_said_once(
+    workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TensorFlow itself is not loaded for it."""
+    TensorflowTrainer(
+        fails_once,
+        train_loop_config={"place": str(tmp_path)},
+        scaling_config=ScalingConfig(num_workers=workers),
+        run_config=RunConfig(
+            storage_path=str(tmp_path / "results"), verbose=1, failure_config=FailureConfig(max_failures=4)
+        ),
+    ).fit()
+    assert capsys.readouterr().out.count("listen on all network interfaces") == workers - 1
 
 
 @pytest.mark.parametrize(
