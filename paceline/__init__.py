@@ -1,8 +1,8 @@
 """Distributed training on one machine or many, with results you can trust.
 
 Everything is reached from here on first use, so that ``import paceline`` stays cheap:
-the packages (``paceline.air``, ``paceline.train.torch``, ...) and ``init``, ``shutdown``,
-``is_initialized``.
+the packages (``paceline.air``, ``paceline.train.torch``, ...), ``Secret``, and ``init``,
+``shutdown``, ``is_initialized``.
 """
 
 from __future__ import annotations
@@ -15,23 +15,29 @@ if TYPE_CHECKING:
     import paceline.serve as serve
     import paceline.train as train
     import paceline.tune as tune
+    from paceline.air.secrets import Secret as Secret
     from paceline.engine.choose import init as init
     from paceline.engine.choose import is_initialized as is_initialized
     from paceline.engine.choose import shutdown as shutdown
 
 __version__ = "0.1.0"
 
-__all__ = ["air", "data", "init", "is_initialized", "serve", "shutdown", "train", "tune"]
+__all__ = ["Secret", "air", "data", "init", "is_initialized", "serve", "shutdown", "train", "tune"]
 
 _PACKAGES = ("air", "cli", "data", "engine", "run", "serve", "storage", "testing", "train", "tune")
-_ENGINE_FUNCTIONS = ("init", "is_initialized", "shutdown")
+_HOMES = {
+    "Secret": "paceline.air.secrets",
+    "init": "paceline.engine.choose",
+    "is_initialized": "paceline.engine.choose",
+    "shutdown": "paceline.engine.choose",
+}
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name in _ENGINE_FUNCTIONS:
-        value = getattr(importlib.import_module("paceline.engine.choose"), name)
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
         globals()[name] = value
         return value
     if name in _PACKAGES:
@@ -40,4 +46,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PACKAGES, *_ENGINE_FUNCTIONS])
+    return sorted([*globals(), *_PACKAGES, *_HOMES])

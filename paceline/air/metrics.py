@@ -17,6 +17,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from paceline.air.errors import MetricError
+from paceline.air.secrets import Secret, masked
 
 SIZE_LIMIT = 1_000_000
 """Bytes that one row may take: metrics are kept forever and sent on every report."""
@@ -77,6 +78,8 @@ class _Row:
                     f"Use {str(key)!r}."
                 )
             key = str.__str__(key)
+            if not path and key == "config":
+                value = masked(value)
             self._grow(len(key) + 4, path)
             plain[key] = self.value(value, f"{path}/{key}" if path else key, depth + 1)
         return plain
@@ -108,6 +111,8 @@ class _Row:
             return self._float(float(value))
         if isinstance(value, date):  # datetime is a date, too
             return value.isoformat()
+        if isinstance(value, Secret):
+            return masked(value)
         if isinstance(value, str):  # subclasses, such as numpy's
             return self.value(str.__str__(value), path, depth)
         if isinstance(value, float):

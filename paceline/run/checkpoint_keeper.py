@@ -32,7 +32,7 @@ from paceline.run.retention import (
     listed_numbers,
     still_kept,
 )
-from paceline.run.trial_files import as_json
+from paceline.run.trial_files import plain_config
 from paceline.storage import commit as storage_commit
 from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.journal import Journal
@@ -123,7 +123,7 @@ class CheckpointKeeper:
                 "score": kept.score,
                 "size": kept.size,
                 # A config may hold anything (functions, arrays): the journal takes what is plain data.
-                "row": {**kept.row, "config": as_json(kept.row.get("config"))},
+                "row": {**kept.row, "config": plain_config(kept.row.get("config"))},
             },
             finite=False,
         )

@@ -369,7 +369,7 @@ class Run:
             attempt.start_point, attempt.number, self.spec.world_size, attempt.pids, attempt.warmup_s
         )
         if self._files.records or self._respecified:  # the config may be another than the header's
-            record["config"] = trial_files.as_json(self.spec.config)
+            record["config"] = trial_files.plain_config(self.spec.config)
         self._journal.append(record, finite=False)
         self._write_down()
         return filler_of(self._files.identity, self.spec.config, record)

@@ -24,7 +24,7 @@ class Trial:
     experiment_id: str
     experiment_name: str = ""
     experiment_tag: str = "0"
-    config: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict, repr=False)
     evaluated_params: dict[str, Any] = field(default_factory=dict)
     """The part of the configuration that a search chose; empty outside a search."""
     resources: dict[str, float] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Trial:
     """Given by the user in the place of the usual name."""
     status: TrialStatus = "PENDING"
     checkpoint: Checkpoint | None = None
-    last_result: dict[str, Any] = field(default_factory=dict)
+    last_result: dict[str, Any] = field(default_factory=dict, repr=False)
     """The newest row; before the first one, what is known of the trial. During a callback's call it is
     still the row before the one handed over."""
 

@@ -13,6 +13,7 @@ from typing import Any
 from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.result import Status
+from paceline.air.secrets import masked, secret_paths
 from paceline.run import process_registry
 from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
 from paceline.storage.files import delete_tree
@@ -351,8 +352,9 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
     """What restore() can take over by itself: plain values only, never code."""
     scaling, config = spec.scaling, spec.run_config
     return {
-        "config": as_json(spec.config),
-        "arguments": {name: as_json(value) for name, value in spec.arguments.items()},
+        "config": plain_config(spec.config),
+        "secrets": as_json(secret_paths(spec.config)) or [],
+        "arguments": {name: as_json(value) for name, value in masked(dict(spec.arguments)).items()},
         "resumed": spec.resume_from is not None,
         "resume_from": spec.resume_from.path if spec.resume_from is not None else None,
         "num_workers": spec.world_size,
@@ -373,6 +375,11 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
         "had_callbacks": bool(config.callbacks),
         "had_stop": config.stop is not None,
     }
+
+
+def plain_config(config: Any) -> Any:
+    """A configuration as it is written down: without its secrets; None if it is not plain JSON."""
+    return as_json(masked(config))
 
 
 def as_json(value: Any) -> Any:

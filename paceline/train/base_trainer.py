@@ -21,6 +21,7 @@ from paceline.air.errors import (
     StorageError,
     TrainingFailedError,
 )
+from paceline.air.secrets import missing_secrets
 from paceline.engine.choose import choose_engine
 from paceline.run.session import Session
 from paceline.run.spec import RunSpec, TrialIdentity
@@ -208,6 +209,7 @@ class BaseTrainer:
 
         Code is never read from disk: pass the same functions and callbacks again. Plain
         settings (number of workers, checkpoint rules, config) are taken over unless given.
+        Secrets are not stored, so a config that contains some must be passed again.
         A filesystem of the user's own is given as run_config=RunConfig(storage_filesystem=...).
         """
         run_config = arguments.get("run_config")
@@ -226,7 +228,11 @@ class BaseTrainer:
             raise RestoreError(
                 f"{trial_path} was made by {header['trainer']}, not {cls.__name__}: call {header['trainer']}.restore()."
             )
-        trainer = cls(**cls._restored_arguments(settings, header, arguments))
+        arguments = cls._restored_arguments(settings, header, arguments)
+        if missing := missing_secrets(settings.get("secrets", ()), arguments):
+            listed = ", ".join(map(repr, missing))
+            raise RestoreError(f"The secrets of {trial_path} are not stored: pass {listed} to restore() again.")
+        trainer = cls(**arguments)
         trainer._continue(trial_path, settings)
         return trainer
 

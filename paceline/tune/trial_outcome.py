@@ -12,6 +12,7 @@ from typing import Any, Literal
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.metrics import flattened
 from paceline.air.result import Result, Status
+from paceline.air.secrets import masked
 from paceline.run.nested import nested_get
 from paceline.run.trial import Trial
 
@@ -83,7 +84,7 @@ class TrialOutcome:
         """A row as columns of a table, with the trial's configuration; an empty dict has none."""
         columns = flattened({key: value for key, value in row.items() if key != "config"})
         columns["trial_id"] = self.trial.trial_id
-        columns.update(flattened({"config": self.trial.config}))
+        columns.update(flattened({"config": masked(self.trial.config)}))
         columns["logdir"] = str(self.path)
         return {name: value for name, value in columns.items() if not (isinstance(value, dict) and not value)}
 

@@ -13,7 +13,7 @@ import msgspec
 from paceline.air.constants import EXPR_PARAM_FILE, EXPR_RESULT_FILE
 from paceline.run.callbacks import Row, RowLogger
 from paceline.run.loggers.append_file import LineFile
-from paceline.run.loggers.short_config import ShortConfigs, shortened
+from paceline.run.loggers.short_config import ShortConfigs, short_config
 from paceline.run.trial import Trial
 from paceline.storage.files import storage_error, write_whole
 
@@ -36,7 +36,7 @@ class JsonLoggerCallback(RowLogger):
     def log_trial_start(self, trial: Trial) -> None:
         path = Path(trial.local_path, EXPR_PARAM_FILE)
         try:
-            write_whole(path, to_json(shortened(trial.config), indent=2) + b"\n")  # the journal has it on disk
+            write_whole(path, to_json(short_config(trial.config), indent=2) + b"\n")  # the journal has it on disk
         except OSError as error:
             raise storage_error(error, path, "writing the configuration") from error
 

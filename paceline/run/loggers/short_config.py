@@ -1,4 +1,4 @@
-"""A configuration as loggers write it with every row: without the content of very long values.
+"""A configuration as loggers write it with every row: without secrets and the content of very long values.
 
 A few megabytes that somebody put into a configuration would otherwise be written again and again.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline.air.secrets import masked
 from paceline.run.callbacks import Row
 
 LONGEST_VALUE = 10_000
@@ -16,20 +17,26 @@ _DEEPEST = 50
 
 
 class ShortConfigs:
-    """Rows with long values in their configuration left out. Each configuration is looked through once."""
+    """Rows with the short form of their configuration. Each configuration is looked through once."""
 
     def __init__(self) -> None:
         self._last: Any = None
         self._short: Any = None
 
     def rows(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """The same rows if there is nothing to leave out."""
-        config = rows[0].get("config") if rows else None
+        """A row stays as it is if there is nothing to leave out."""
+        return [self._row(row) for row in rows]
+
+    def _row(self, row: Row) -> Row:
+        config = row.get("config")
         if config is not self._last:
-            self._last, self._short = config, shortened(config)
-        if self._short is config:
-            return rows
-        return [{**row, "config": self._short} if row.get("config") is config else row for row in rows]
+            self._last, self._short = config, short_config(config)
+        return row if self._short is config else {**row, "config": self._short}
+
+
+def short_config(config: Any) -> Any:
+    """The configuration itself, or a copy without secrets and without what is too long."""
+    return shortened(masked(config))
 
 
 def shortened(value: Any, depth: int = 0) -> Any:

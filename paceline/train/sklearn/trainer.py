@@ -13,6 +13,7 @@ from paceline.air.checks import check_bool, warn_at_users_line
 from paceline.air.config import ScalingConfig
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, MissingDatasetError, RestoreError
+from paceline.air.secrets import secret_paths
 from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
 from paceline.run.trial_files import as_json
@@ -177,9 +178,14 @@ class SklearnTrainer(BaseTrainer):
         arguments = {name: getattr(self, name) for name in _STORED} | self.fit_params
         if self.preprocessor is not None:
             arguments["preprocessor"] = self.preprocessor
+        plain = {
+            name: value
+            for name, value in arguments.items()
+            if as_json(value) is not None and not secret_paths({name: value})
+        }
         stored = {
-            "plain": {name: value for name, value in arguments.items() if as_json(value) is not None},
-            "again": [name for name, value in arguments.items() if value is not None and as_json(value) is None],
+            "plain": plain,
+            "again": [name for name, value in arguments.items() if value is not None and name not in plain],
             "datasets": sorted(self.datasets),
             "trainer_resources": self.scaling_config.trainer_resources,
         }
@@ -199,8 +205,8 @@ class SklearnTrainer(BaseTrainer):
         missing = [name for name in ("estimator", "datasets", *stored["again"]) if arguments.get(name) is None]
         if missing:
             raise RestoreError(
-                f"SklearnTrainer.restore() needs {', '.join(f'{name}=' for name in missing)} again: code and data are "
-                "not stored with a run."
+                f"SklearnTrainer.restore() needs {', '.join(f'{name}=' for name in missing)} again: code, data and "
+                "secrets are not stored with a run."
             )
         missing_again(stored["datasets"], arguments["datasets"])
         scaling = ScalingConfig(trainer_resources=stored["trainer_resources"])

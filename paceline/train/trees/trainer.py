@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.air.checks import warn_at_users_line, whole_number
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, RestoreError
+from paceline.air.secrets import secret_paths
 from paceline.run.spec import RunSpec
 from paceline.run.trial_files import as_json
 from paceline.train.data_parallel_trainer import DataParallelTrainer
@@ -199,7 +200,11 @@ class TreeTrainer(DataParallelTrainer):
         self._check_columns()
         self._warn_about_quantiles()
         ingest = make_ingest(self.datasets, configs, self.preprocessor, self.resume_from_checkpoint, read_once=True)
-        plain = {name: value for name, value in self.train_kwargs.items() if as_json(value) is not None}
+        plain = {
+            name: value
+            for name, value in self.train_kwargs.items()
+            if as_json(value) is not None and not secret_paths({name: value})
+        }
         arguments = {
             **{name: getattr(self, name) for name in _STORED},
             "train_kwargs": plain,
@@ -283,8 +288,8 @@ class TreeTrainer(DataParallelTrainer):
         missing = [name for name in stored["code"] if name not in given]
         if missing:
             raise RestoreError(
-                f"{cls.__name__}.restore(): {', '.join(f'{name}=' for name in missing)} of the run held code, which is "
-                "never read from disk: pass it again."
+                f"{cls.__name__}.restore(): {', '.join(f'{name}=' for name in missing)} of the run held code or "
+                "secrets, which are not stored: pass it again."
             )
         for name in ("params", "label_column", "dmatrix_params", "num_boost_round"):
             if name not in given and stored[name] is None and name in ("params", "label_column"):

@@ -11,6 +11,7 @@ from typing import Any
 
 from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig
 from paceline.air.errors import ConfigError, RestoreError
+from paceline.air.secrets import masked, secret_paths
 from paceline.run.trial_files import as_json
 from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.experiment.plan import Plan
@@ -20,7 +21,7 @@ from paceline.tune.schedulers.fifo import FIFOScheduler
 from paceline.tune.schedulers.trial_scheduler import TrialScheduler
 from paceline.tune.search.basic_variant import BasicVariantGenerator
 from paceline.tune.search.create import create_searcher
-from paceline.tune.search.paths import find
+from paceline.tune.search.paths import find, path_text, reject_secret_options
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.search.space import describe, from_description
 from paceline.tune.trainable.kinds import TrainableKind
@@ -73,6 +74,7 @@ def make_plan(
     if metric is None and scheduler.metric is not None:
         metric, mode = scheduler.metric, scheduler.mode
     kind.check_mutations(scheduler.changed_parameters, space)
+    reject_secret_options(scheduler.changed_parameters)
     if scheduler.checkpoint_every() is not None:
         kind.check_can_save(type(scheduler).__name__)
     searcher.set_seed(seed)
@@ -117,7 +119,8 @@ def facts_of(plan: Plan, place: ExperimentPlace) -> dict[str, Any]:
         "name": place.name,
         "trainable": plan.kind.name,
         "seed": plan.seed,
-        "space": describe(plan.space),
+        "space": _written(plan.space),
+        "secrets": [path_text(path) for path in secret_paths(plan.space)],
         "searcher": described(plan.searcher),
         "scheduler": described(plan.scheduler),
         **{name: getattr(plan.tune, name) for name in _PLAIN_SETTINGS},
@@ -147,8 +150,13 @@ def restored_plan(
                 "The experiment's param_space holds functions or objects, which are never written down: pass "
                 "Tuner.restore(..., param_space=...) again."
             )
+        if facts.get("secrets"):
+            raise RestoreError(
+                f"The experiment's secrets are not stored, and param_space has some at {', '.join(facts['secrets'])}: "
+                "pass Tuner.restore(..., param_space=...) again."
+            )
         space = from_description(facts["space"])
-    elif facts["space"] is not None and _as_written(describe(space)) != facts["space"]:
+    elif facts["space"] is not None and _written(space) != _written(from_description(facts["space"])):
         raise RestoreError(
             "param_space differs from the experiment's, and a search cannot go on in another space: leave it out, or "
             "start a new experiment with another name."
@@ -173,8 +181,9 @@ def restored_plan(
     return make_plan(kind, space, TuneConfig(**settings), run_config, facts["seed"])
 
 
-def _as_written(description: Any) -> Any:
-    return json.loads(json.dumps(description))
+def _written(space: Mapping[str, Any]) -> Any:
+    """The space as the journal has it: two that differ in secrets only are equal."""
+    return json.loads(json.dumps(describe(masked(space))))
 
 
 def restored_run_config(

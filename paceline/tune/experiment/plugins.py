@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from paceline.air.errors import RestoreError
+from paceline.air.secrets import secret_paths
 from paceline.tune.schedulers.trial_scheduler import TrialScheduler
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.search.space import describe, from_description
@@ -52,6 +53,8 @@ def described(plugin: Searcher | TrialScheduler) -> dict[str, Any] | None:
         return None
     positional, keywords = plugin.made_with
     bound = inspect.signature(type(plugin)).bind(*positional, **keywords).arguments
+    if secret_paths(bound):
+        return None
     arguments = {key: _plain(value) for key, value in bound.items()}
     return None if any(value is None for value in arguments.values()) else {"class": name, "arguments": arguments}
 
@@ -67,8 +70,8 @@ def rebuilt(base: type[P], description: Mapping[str, Any] | None, argument: str)
     """The plugin that `described` was given, in the state in which it was made."""
     if description is None:
         raise RestoreError(
-            f"The experiment's {argument} is of a class of your own, or was given code or evaluated points: pass it "
-            f"again, as Tuner.restore(..., tune_config=TuneConfig({argument}=...))."
+            f"The experiment's {argument} is of a class of your own, or was given code, secrets or evaluated points: "
+            f"pass it again, as Tuner.restore(..., tune_config=TuneConfig({argument}=...))."
         )
     module, names = _KINDS[base]
     if description["class"] not in names:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air.metrics import flattened
+from paceline.air.secrets import masked
 from paceline.storage.journal import Journal
 from paceline.storage.shared_sync import SharedSync
 from paceline.tune.experiment.plan import Plan
@@ -90,7 +91,7 @@ def config_record(plan: Plan, config: Mapping[str, Any] | None) -> Record:
 
     Where an object in it has no plain form, what makes it differ from the search space is written instead.
     """
-    written = None if config is None else describe(config)
+    written = None if config is None else describe(masked(config))
     if config is None or written is not None:
         return {"config": written}
     chosen: dict[str, Any] = {}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import RestoreError, TrainingFailedError
+from paceline.air.secrets import filled
 from paceline.storage.journal import read
 from paceline.tune.experiment.deciding import values_in
 from paceline.tune.experiment.outcomes import outcome_from_files
@@ -86,7 +87,7 @@ class Replay:
     def _create(self, record: Record) -> None:
         experiment, plan = self._experiment, self._experiment.plan
         evaluated = evaluated_from_record(plan.space, record["evaluated"], plan.found)
-        config = record["config"]
+        config = filled(record["config"], plan.space)
         if config is None:
             config = config_with(plan.space, evaluated, plan.found)
         if not self._searcher_knows:
@@ -138,10 +139,10 @@ class Replay:
 
     def _config_of(self, each: TrialRun, record: Record) -> dict[str, Any] | None:
         """The configuration that a trial was to go on with; None: the one it has."""
-        config: dict[str, Any] | None = record["config"]
+        plan = self._experiment.plan
+        config: dict[str, Any] | None = filled(record["config"], plan.space)
         if config is not None or "evaluated" not in record:
             return config
-        plan = self._experiment.plan
         try:
             evaluated = evaluated_from_record(plan.space, record["evaluated"], plan.found)
             return config_with(plan.space, evaluated, plan.found)

@@ -7,8 +7,10 @@ import time
 from typing import TYPE_CHECKING
 
 from paceline.air.errors import ConfigError
+from paceline.air.secrets import masked
 from paceline.run.trial import Trial
 from paceline.tune.experiment.trial_run import TrialRun
+from paceline.tune.search.paths import reject_secret
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.search.space import describe, evaluated_record, resolve
 
@@ -92,6 +94,8 @@ class Starter:
             return False
         rng = random.Random(f"{self._plan.seed}/{number}")
         config, evaluated = resolve(self._plan.space, suggestion, rng, self._plan.found)
+        for name, value in evaluated.items():
+            reject_secret(tuple(name.split("/")), value)
         each = self._experiment.new_trial(number, config, evaluated)
         with self._experiment.audience.guarded():
             self._plan.scheduler.on_trial_add(self._experiment.controller, each.trial)
@@ -101,7 +105,7 @@ class Starter:
                 "id": trial_id,
                 "dir": each.directory.name,
                 "tag": each.trial.experiment_tag,
-                "config": describe(each.trial.config),
+                "config": describe(masked(each.trial.config)),
                 "evaluated": evaluated_record(self._plan.space, each.trial.evaluated_params),
             },
         )

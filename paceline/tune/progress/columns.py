@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
 from paceline.air.metrics import flattened
+from paceline.air.secrets import masked
 from paceline.run.nested import nested_get
 from paceline.run.progress import duration_text
 from paceline.tune.progress.texts import column_names, one_line, shown_value
@@ -123,17 +124,17 @@ def _parameter(path: str) -> Callable[[Trial], str]:
     def cell(trial: Trial) -> str:
         if path in trial.evaluated_params:
             return shown_value(trial.evaluated_params[path])
-        return _cell(nested_get(trial.config, path))
+        return _cell(path, nested_get(trial.config, path))
 
     return cell
 
 
 def _metric(key: str, title: str, rank: int) -> Column:
-    return Column(title, lambda trial: _cell(nested_get(trial.last_result, key)), rank=rank, right=True)
+    return Column(title, lambda trial: _cell(key, nested_get(trial.last_result, key)), rank=rank, right=True)
 
 
-def _cell(value: Any) -> str:
-    return "" if value is None else shown_value(value)
+def _cell(name: str, value: Any) -> str:
+    return "" if value is None else shown_value(masked({name: value})[name])
 
 
 def _time(trial: Trial) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paceline.air.errors import ConfigError
+from paceline.air.secrets import masked
 
 GLOBAL_FILE = "pbt_global.txt"
 
@@ -80,11 +81,15 @@ def changes(policy: Sequence[Takeover]) -> list[tuple[int, dict[str, Any]]]:
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a configuration that JSON can hold; objects are left out."""
+    """The part of a configuration that JSON can hold; objects are left out, and secrets are masked."""
+    return _plain(masked(config))
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     part: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
-            part[str(key)] = plain(value)
+            part[str(key)] = _plain(value)
             continue
         if callable(getattr(value, "item", None)) and getattr(value, "shape", None) == ():
             value = value.item()  # numpy's numbers

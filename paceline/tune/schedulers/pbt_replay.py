@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
+from paceline.air.secrets import filled
 from paceline.run.trial import Trial
 from paceline.tune.schedulers.pbt_log import changes, read_policy
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Restart, Row, TrialScheduler, number_of
@@ -66,9 +67,9 @@ class PopulationBasedTrainingReplay(TrialScheduler):
 
 
 def _over(config: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """The recorded values over those of the trial; what is not plain data is not in the record and stays."""
+    """The recorded values over those of the trial; what the record does not have (objects, secrets) stays."""
     merged = dict(config)
-    for key, value in recorded.items():
+    for key, value in filled(recorded, config).items():
         below = merged.get(key)
         merged[key] = _over(below, value) if isinstance(value, dict) and isinstance(below, Mapping) else value
     return merged

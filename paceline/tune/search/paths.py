@@ -13,6 +13,7 @@ from types import FunctionType
 from typing import Any
 
 from paceline.air.errors import ConfigError
+from paceline.air.secrets import secret_paths
 from paceline.tune.search.domains import Categorical, Domain, Function, listed
 from paceline.tune.search.samplers import Grid
 
@@ -68,12 +69,35 @@ def find(space: Mapping[str, Any] | None) -> Found:
             values = leaf.categories if isinstance(leaf, Categorical) else leaf["grid_search"]
             found.grids[path] = listed(values, f"grid_search at {text!r}")
         for option in found.options(path) or ():
+            reject_secret(path, option)
             if holds_search(option):
                 raise ConfigError(
                     f"A value of {text!r} contains a search space itself: {option!r}. Draw both beside each other "
                     "and use sample_from() for what depends on the choice."
                 )
     return found
+
+
+def reject_secret(path: Path, value: Any) -> None:
+    """Refuse a secret as a value to search over: what was chosen is written down and shown."""
+    for key in reversed(path):
+        value = {key: value}
+    for secret in secret_paths(value):
+        raise ConfigError(
+            f"{path_text(secret)!r} is a secret, which is never written down, so that it cannot be searched over. Give "
+            "it one value, or search over something that stands for it, such as the name of an account."
+        )
+
+
+def reject_secret_options(node: Any, path: Path = ()) -> None:
+    """The same for what a scheduler may change: lists of values and domains, nested as the space is."""
+    if isinstance(node, Mapping):
+        for key, child in node.items():
+            reject_secret_options(child, (*path, key))
+    else:
+        options = node.categories if isinstance(node, Categorical) else node
+        for option in options if isinstance(options, list | tuple | set) else ():
+            reject_secret(path, option)
 
 
 def is_grid(value: Any) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
+from paceline.air.secrets import masked
 from paceline.tune.search.paths import Found
 from paceline.tune.search.space import values_in
 
@@ -143,9 +144,9 @@ class Searcher:
         if not isinstance(suggestion, dict) or not _contains(config, suggestion):
             self._warn_once(
                 "replay",
-                f"{type(self).__name__} does not repeat itself: for trial {trial_id} it suggested {config!r} before "
-                f"the interruption and {suggestion!r} now. The search goes on, but from another state than the one "
-                "it was left in. Seed it, or define remember().",
+                f"{type(self).__name__} does not repeat itself: for trial {trial_id} it suggested {masked(config)!r} "
+                f"before the interruption and {masked(suggestion)!r} now. The search goes on, but from another "
+                "state than the one it was left in. Seed it, or define remember().",
             )
 
     def save(self, path: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from paceline.air.config import ScalingConfig
 from paceline.air.errors import RestoreError
+from paceline.air.secrets import masked
 from paceline.tune.search import sample
 from paceline.tune.search.domains import Domain, Function, index_of
 from paceline.tune.search.paths import Found, find
@@ -63,7 +64,7 @@ def evaluated_record(
     """Chosen values as plain data. An option that has no such form is written as its position in the space."""
     found = find(space) if found is None else found
     record: dict[str, Any] = {}
-    for name, value in evaluated.items():
+    for name, value in masked(dict(evaluated)).items():
         try:
             record[name] = _plain(value)
         except _NotPlainError:

@@ -1,0 +1,137 @@
+"""What counts as a secret, how it is masked, and how the value comes back."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import pickle
+from collections import OrderedDict, namedtuple
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+import paceline
+from paceline.air.secrets import Secret, filled, is_secret_name, masked, missing_secrets, secret_paths
+
+MASK = {"secret": True}
+
+
+def test_a_secret_is_text_with_another_repr() -> None:
+    secret = paceline.Secret("value")
+    assert paceline.Secret is Secret
+    assert secret == "value"
+    assert f"{secret}" == "value"
+    assert repr(secret) == "***"
+    assert repr({"key": secret}) == "{'key': ***}"
+    for again in (pickle.loads(pickle.dumps(secret)), copy.deepcopy(secret)):
+        assert again == "value"
+        assert type(again) is Secret
+    with pytest.raises(TypeError, match="bytes"):
+        Secret(b"value")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("password", "db_password", "dbPassword", "DB-PASSWORD", "passwd", "ssh.passphrase", "secret", "clientSecret"),
+        *("api_key", "apiKey", "APIKey", "OPENAI_API_KEY", "openai.api-key", "apikey", "aws_secret_access_key"),
+        *("privateKey", "credential", "credentials", "token", "hf_token", "HFToken", "authToken", "api_token"),
+    ],
+)
+def test_secret_names(name: str) -> None:
+    assert is_secret_name(name)
+    assert masked({name: "value"}) == {name: MASK}
+    assert masked({name: b"value"}) == {name: MASK}
+    for number in (5, 0.5, True, None):
+        assert masked({name: number}) == {name: number}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("eos_token", "padToken", "bos_token", "unk_token", "cls_token", "sep_token", "mask_token"),
+        *("tokens", "max_tokens", "token_id", "tokenizer", "key", "secretary", "secret_name", "passwordless"),
+        *("monkey", "api_key_name", "primary_key", "", "_", 5, None),
+    ],
+)
+def test_other_names(name: Any) -> None:
+    config = {name: "value"}
+    assert masked(config) is config
+
+
+@dataclasses.dataclass(frozen=True)
+class Account:
+    user: str
+    password: str
+
+
+Login = namedtuple("Login", ["user", "token"])
+
+
+class Client:
+    def __init__(self, api_key: str) -> None:
+        self.api_key = api_key
+
+    def __repr__(self) -> str:
+        return f"Client({self.api_key})"
+
+
+def test_nested_values() -> None:
+    config = {
+        "lists": [{"token": "v"}, ("a", {"password": "v"})],
+        "below": {"credentials": {"user": "v", "port": 5, "hosts": ["v"]}},
+        "typed": [Secret("v"), "a"],
+    }
+    assert masked(config) == {
+        "lists": [{"token": MASK}, ("a", {"password": MASK})],
+        "below": {"credentials": {"user": MASK, "port": 5, "hosts": [MASK]}},
+        "typed": [MASK, "a"],
+    }
+    assert config["typed"] == ["v", "a"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Account("u", "hush"),
+        Login("u", "hush"),
+        OrderedDict(api_key="hush"),
+        {Secret("hush")},
+        {Secret("hush"): 1},
+        {"passwords": {"password": {"hush"}}},
+        Client("hush"),
+        partial(Client, api_key="hush"),
+        SimpleNamespace(inner=argparse.Namespace(password="hush")),
+    ],
+)
+def test_no_form_shows_the_secret(value: Any) -> None:
+    config = {"a": {"b": value}}
+    for encode in (repr, msgspec.json.Encoder(enc_hook=repr).encode):
+        assert "hush" in str(encode(config)) or Secret in map(type, getattr(value, "__iter__", list)())
+        assert "hush" not in str(encode(masked(config)))
+
+
+def test_a_structure_that_contains_itself() -> None:
+    config: dict[str, Any] = {"api_key": "hush", "rest": []}
+    config["rest"].append(config)
+    shown = masked(config)
+    assert "hush" not in repr(shown)
+    assert shown["rest"][0] is shown
+    harmless: dict[str, Any] = {}
+    harmless["self"] = harmless
+    assert masked(harmless) is harmless
+
+
+def test_values_come_back_from_the_config_that_is_passed_again() -> None:
+    config = {"api_key": "v", "db": [{"password": "w"}], "lr": 0.1}
+    paths = secret_paths(config)
+    assert paths == [("api_key",), ("db", 0, "password")]
+    assert filled(masked(config), config) == config
+    assert filled({**masked(config), "lr": 0.2}, config) == {**config, "lr": 0.2}
+    assert missing_secrets(paths, config) == []
+    assert missing_secrets(paths, {"api_key": MASK, "db": []}) == ["api_key", "db/0/password"]
+    assert filled(masked(config), {}) == masked(config)
