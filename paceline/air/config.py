@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 ENGINES = ("local", "inline")
+DEFAULT_MAX_LOG_BYTES = 256 * 1024 * 1024
 
 T = TypeVar("T")
 
@@ -302,6 +303,9 @@ class RunConfig:
     """Old name of storage_path; read that one."""
     engine: Any = None
     """Where workers live: "local", "inline" or an Engine; None chooses."""
+    max_log_bytes: int | None = DEFAULT_MAX_LOG_BYTES
+    """When a worker's log is longer, its content moves to logs/rank_<k>.log.1, in the place of what was there; None:
+    without limit."""
 
     def __post_init__(self) -> None:
         if self.name is not None:
@@ -318,6 +322,8 @@ class RunConfig:
                 f"log_to_file is {self.log_to_file!r}: file names cannot be chosen. What workers print is always kept "
                 "in logs/rank_<k>.log of the trial directory; leave log_to_file out."
             )
+        if self.max_log_bytes is not None:
+            self.max_log_bytes = whole_number(self.max_log_bytes, "max_log_bytes", least=1, advice="None: no limit.")
         _check_reporter(self.progress_reporter)
         if isinstance(self.engine, str):
             check_choice(self.engine, "engine", ENGINES)

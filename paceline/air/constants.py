@@ -18,6 +18,7 @@ EXPR_RESULT_FILE = "result.json"
 EXPR_PROGRESS_FILE = "progress.csv"
 EXPR_PARAM_FILE = "params.json"
 EXPR_ERROR_FILE = "error.txt"
+OLDER_LOG_SUFFIX = ".1"
 
 DICT_CHECKPOINT_FILE = "dict_checkpoint.pkl"
 CHECKPOINT_METADATA_FILE = ".metadata.json"

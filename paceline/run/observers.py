@@ -15,6 +15,7 @@ from paceline.air.result import Result
 from paceline.run.callbacks import CallbackList
 from paceline.run.follow import LogFollower
 from paceline.run.history import JournalHistory
+from paceline.run.log_rotation import LogRotation
 from paceline.run.loggers import default_loggers
 from paceline.run.progress import Progress, make_progress
 from paceline.run.stoppers import Stopper, make_stopper
@@ -56,6 +57,7 @@ class Observers:
         self._stopper = stopper if self._shares else make_stopper(config.stop)
         self._progress = progress or make_progress(config.verbose)
         self._follower: LogFollower | None = None
+        self._rotation: LogRotation | None = None
         self._new_rows: list[dict[str, Any]] = []
         self._closed = False
 
@@ -71,9 +73,10 @@ class Observers:
         self._progress.started(self.trial, self._run_dir.root, self._world_size)
         for note in notes:
             self._progress.warning(note)
+        logs = {rank: self._run_dir.log(rank) for rank in range(self._world_size)}
         if self._config.verbose > 1:
-            logs = {rank: self._run_dir.log(rank) for rank in range(self._world_size)}
             self._follower = LogFollower(logs, from_end=continues)
+        self._rotation = LogRotation(logs, self._config.max_log_bytes, self._follower, self.warn)
         self.trial.status = "RUNNING"
         if not self._shares:
             self._callbacks.setup(stop=self._config.stop, num_samples=1, total_num_samples=1)
@@ -127,6 +130,8 @@ class Observers:
             self._new_rows = []
         else:
             self._callbacks.flush(force=False)
+        if self._rotation is not None:
+            self._rotation.look()
         if self._follower is not None:
             for rank, text in self._follower.read():
                 self._progress.output(rank, text)
@@ -175,6 +180,8 @@ class Observers:
         """Give back files and the terminal; after `finished`, or instead of it when something broke."""
         self._close_loggers(failed=True)
         self._progress.close()
+        if self._rotation is not None:
+            self._rotation.wait()
         if self._follower is not None:
             self._follower.close()
 
@@ -184,6 +191,8 @@ class Observers:
             self._callbacks.close_trial(self.trial, failed=failed)
 
     def _show_remaining_output(self) -> None:
+        if self._rotation is not None:
+            self._rotation.wait()
         if self._follower is not None:
             for rank, text in self._follower.drain():
                 self._progress.output(rank, text)

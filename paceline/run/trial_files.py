@@ -368,6 +368,7 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
         "async_save": config.checkpoint_config.async_save,
         "keep_all_ranks": config.checkpoint_config.keep_all_ranks,
         "max_failures": config.failure_config.max_failures,
+        "max_log_bytes": config.max_log_bytes,
         "stop": as_json(config.stop) if isinstance(config.stop, Mapping) else None,
         "datasets": sorted(spec.ingest.datasets) if spec.ingest is not None else [],
         "dataset_config": spec.ingest.configs_as_json() if spec.ingest is not None else {},

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from paceline.air import session as session_slot
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from paceline.air.config import (
+    DEFAULT_MAX_LOG_BYTES,
+    CheckpointConfig,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+)
 from paceline.air.errors import (
     CheckpointNotFoundError,
     ConfigError,
@@ -277,6 +283,7 @@ class BaseTrainer:
                 ),
                 failure_config=FailureConfig(max_failures=settings["max_failures"]),
                 stop=settings["stop"],
+                max_log_bytes=settings.get("max_log_bytes", DEFAULT_MAX_LOG_BYTES),
             ),
         )
         return given

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from paceline.air.constants import OLDER_LOG_SUFFIX
 from paceline.engine.failures import is_own_file
 from paceline.engine.frames import close_all
 
@@ -81,13 +82,20 @@ def _is_users(line: str) -> bool:
 
 
 def tail_of(path: str, size: int = 4096) -> str:
-    """The end of a log; empty if there is none."""
+    """The end of a log, which may have been rotated a moment ago; empty if there is none."""
+    end = _last_bytes(path, size)
+    if len(end) < size:
+        end = _last_bytes(path + OLDER_LOG_SUFFIX, size - len(end)) + end
+    return end.decode(errors="replace").strip()
+
+
+def _last_bytes(path: str, size: int) -> bytes:
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            return file.read().decode(errors="replace").strip()
+            return file.read(size)
     except OSError:
-        return ""
+        return b""
 
 
 def append_to_log(path: str, text: str) -> None:

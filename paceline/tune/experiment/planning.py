@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig
+from paceline.air.config import DEFAULT_MAX_LOG_BYTES, CheckpointConfig, FailureConfig, RunConfig
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.secrets import masked, secret_paths
 from paceline.run.trial_files import as_json
@@ -129,6 +129,7 @@ def facts_of(plan: Plan, place: ExperimentPlace) -> dict[str, Any]:
             "failures": dataclasses.asdict(config.failure_config),
             "stop": as_json(config.stop) if isinstance(config.stop, Mapping) else None,
             "verbose": config.verbose,
+            "max_log_bytes": config.max_log_bytes,
             "had_stop": config.stop is not None,
             "had_callbacks": bool(config.callbacks),
         },
@@ -200,6 +201,7 @@ def restored_run_config(
         failure_config=FailureConfig(**saved["failures"]),
         stop=saved["stop"],
         verbose=saved["verbose"],
+        max_log_bytes=saved.get("max_log_bytes", DEFAULT_MAX_LOG_BYTES),
     )
     lost = ["callbacks"] if saved["had_callbacks"] else []
     if saved["had_stop"] and saved["stop"] is None:

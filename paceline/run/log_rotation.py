@@ -1,0 +1,116 @@
+"""Keeps the logs of a run's workers below a limit: what is in a log that is too long moves to one older file.
+
+The content is copied and the log truncated, because a worker's own children hold its descriptor. All of them
+append, so what they write next stands at the beginning of the log. Lines that are written between the last
+look at the log's size and the truncation are lost; that is microseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from paceline.run.follow import LogFollower, older_log
+from paceline.storage.files import PRIVATE_FILE_MODE
+
+LOOK_EVERY_S = 1.0
+AFTER_FAILURE_S = 60.0
+"""When to try again after a copy that could not be written."""
+_CHUNK_BYTES = 1024 * 1024
+_MOST_TIMES = 4
+"""A writer that is faster than the copy cannot keep it going for ever: so many times the size at its beginning."""
+
+
+class LogRotation:
+    """Looks at the logs now and then. Copying takes place in a thread, because a driver must not wait for a disk.
+
+    The follower leaves a log alone while it is copied, and is told where to go on.
+    """
+
+    def __init__(
+        self,
+        paths: Mapping[int, Path],
+        limit: int | None,
+        follower: LogFollower | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self._paths = paths
+        self._limit = limit
+        self._follower = follower
+        self._warn = warn
+        self._look_at = 0.0
+        self._thread: threading.Thread | None = None
+        self._copied: dict[int, int] = {}
+        """Of each rank whose log was truncated: how much of it is in the older file."""
+        self._problem: OSError | None = None
+
+    def look(self, *, at_once: bool = False) -> None:
+        """Begin to rotate the logs that are too long. Called often, so it mostly does nothing."""
+        if self._thread is not None:
+            if self._thread.is_alive():
+                return
+            self.wait()
+        now = time.monotonic()
+        if self._limit is None or (now < self._look_at and not at_once):
+            return
+        self._look_at = now + LOOK_EVERY_S
+        if due := [rank for rank, path in self._paths.items() if _size(path) > self._limit]:
+            thread = threading.Thread(target=self._rotate, args=(due,), name="paceline-logs", daemon=True)
+            with contextlib.suppress(RuntimeError):  # no thread can be had now; perhaps in a second
+                thread.start()
+                self._thread = thread
+                if self._follower is not None:
+                    self._follower.pause(due)
+
+    def wait(self) -> None:
+        """Let what has begun come to its end. It takes as long as copying the logs does."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            if self._follower is not None:
+                self._follower.resume(self._copied)
+            self._copied = {}
+            if self._problem is not None:
+                self._look_at = time.monotonic() + AFTER_FAILURE_S
+                if self._warn is not None:
+                    self._warn(f"A worker's log is longer than max_log_bytes and cannot be shortened: {self._problem}")
+                self._problem = self._warn = None  # said once
+
+    def _rotate(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            try:
+                self._copied[rank] = _move_content(self._paths[rank])
+            except OSError as error:
+                self._problem = error  # the log stays as it is
+
+
+def _move_content(path: Path) -> int:
+    """Move what is in the file to the older one; returns how many bytes that was."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    source = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        target = os.open(older_log(path), flags, PRIVATE_FILE_MODE)
+        try:
+            copied, most = 0, _MOST_TIMES * os.fstat(source).st_size
+            while copied < most and (chunk := os.pread(source, _CHUNK_BYTES, copied)):
+                copied += os.write(target, chunk)
+        except OSError:
+            os.ftruncate(target, 0)  # part of a copy is of no use on a disk that is full
+            raise
+        finally:
+            os.close(target)
+        os.ftruncate(source, 0)
+    finally:
+        os.close(source)
+    return copied
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # it appears when its worker starts
+        return 0
