@@ -12,19 +12,30 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from paceline.air import checkpoint_preprocessor
-from paceline.air.checkpoint_metadata import CheckpointMetadata, checked_notes
+from paceline.air.checkpoint_metadata import CheckpointMetadata, checked_notes, loaded_class, qualified_name
 from paceline.air.checkpoint_preprocessor import preprocessor_loaders
-from paceline.air.checkpoint_sources import Kind, LocalDirectory, MemoryDict, Packed, Remote, Source
+from paceline.air.checkpoint_sources import (
+    Kind,
+    LocalDirectory,
+    MemoryDict,
+    Packed,
+    Remote,
+    Source,
+    dict_source,
+    place_of,
+    shown,
+)
 from paceline.air.constants import (
     CHECKPOINT_ID_KEY,
-    CHECKPOINT_MANIFEST_FILE,
     CHECKPOINT_METADATA_FILE,
     CHECKPOINT_PREPROCESSOR_FILE,
     PREPROCESSOR_KEY,
     TIMESTAMP_KEY,
 )
-from paceline.air.errors import CheckpointError, ConfigError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError
+from paceline.air.manifest import Wanted
 from paceline.air.packing import DirectorySink, FileSink, TarSink
+from paceline.air.temporary import PREFIX, temporary_directory
 
 __all__ = ["Checkpoint", "FileSink", "preprocessor_loaders"]
 
@@ -37,6 +48,9 @@ class Checkpoint:
     The content is a directory, a dict, packed bytes or a directory on remote storage; the to_*
     methods give any of the forms. Only `to_dict` and `get_preprocessor` ever unpickle. A directory is held as a
     reference: sending such a checkpoint to another process sends its path.
+
+    What a run has committed is compared with its manifest whenever it is read; damage raises
+    CheckpointCorruptError. Only `path` leads past that.
     """
 
     _source: Source
@@ -46,6 +60,8 @@ class Checkpoint:
     """A preprocessor that was set on this object; None: as stored."""
     _data_state: Mapping[str, Any] | None
     """Where the workers were in their datasets, of one that a run had in memory only; None: as stored."""
+    _next_best: str | None
+    """Where the run has another checkpoint, for whoever finds this one damaged."""
 
     def __init__(
         self,
@@ -64,19 +80,25 @@ class Checkpoint:
                 "Use Checkpoint(path), Checkpoint.from_dict(...) or Checkpoint.from_uri(...)."
             )
         (source,) = given.values()
-        self._adopt(_dict_source(source) if "data_dict" in given else _place(source, filesystem))
+        self._adopt(dict_source(source) if "data_dict" in given else place_of(source, filesystem))
 
     def _adopt(self, source: Source) -> None:
         self._source = source
         self._notes = None
         self._preprocessor = None
         self._data_state = None
+        self._next_best = None
 
     @classmethod
     def _around(cls: type[C], source: Source) -> C:
         """A checkpoint of the class that wrote the content, if that is loaded and fits `cls`."""
-        name = CheckpointMetadata.decode(source.read_file(CHECKPOINT_METADATA_FILE), source.describe()).class_name
-        checkpoint = Checkpoint.__new__(_loaded_class(name, cls))
+        try:
+            name = CheckpointMetadata.decode(source.read_file(CHECKPOINT_METADATA_FILE), source.describe()).class_name
+        except CheckpointCorruptError:
+            if not (isinstance(source, LocalDirectory | Remote) and source.is_committed()):
+                raise
+            name = None  # one may refer to a damaged checkpoint: reading it raises
+        checkpoint = Checkpoint.__new__(loaded_class(name, cls))
         checkpoint._adopt(source)
         assert isinstance(checkpoint, cls)
         return checkpoint
@@ -87,13 +109,13 @@ class Checkpoint:
     def from_dict(cls: type[C], data: dict[str, Any]) -> C:
         """A checkpoint of the items of a dict; values may be anything that can be pickled."""
         checkpoint = cls.__new__(cls)
-        checkpoint._adopt(_dict_source(data))
+        checkpoint._adopt(dict_source(data))
         return checkpoint
 
     @classmethod
     def from_directory(cls: type[C], path: str | os.PathLike[str]) -> C:
         """A checkpoint that is this directory."""
-        return cls._around(_place(path, None))
+        return cls._around(place_of(path, None))
 
     @classmethod
     def from_bytes(cls: type[C], data: bytes) -> C:
@@ -105,7 +127,7 @@ class Checkpoint:
     @classmethod
     def from_uri(cls: type[C], uri: str) -> C:
         """A checkpoint that is a directory on remote storage (file://, s3://, memory://, ...)."""
-        return cls._around(_place(uri, None))
+        return cls._around(place_of(uri, None))
 
     @classmethod
     def from_checkpoint(cls: type[C], other: Checkpoint) -> C:
@@ -115,6 +137,7 @@ class Checkpoint:
         checkpoint._notes = other._notes
         checkpoint._preprocessor = other._preprocessor
         checkpoint._data_state = other._data_state
+        checkpoint._next_best = other._next_best
         return checkpoint
 
     @classmethod
@@ -130,7 +153,8 @@ class Checkpoint:
         Files that were not part of a dict are packed under one key. After a report there are also
         `_timestamp`, `_preprocessor` and `_current_checkpoint_id`.
         """
-        data = self._source.load_dict()
+        with self._next_best_named():
+            data = self._source.load_dict()
         preprocessor = self.get_preprocessor()
         report = self._metadata().report
         if report is not None:
@@ -144,30 +168,55 @@ class Checkpoint:
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Write the checkpoint into a directory (a new temporary one by default), a plain copy."""
         if path is None:
-            target = tempfile.mkdtemp(prefix="paceline-checkpoint-")
-            try:
-                return self.to_directory(target)
-            except BaseException:
-                shutil.rmtree(target)
-                raise
+            with temporary_directory() as folder:
+                self.to_directory(folder)
+                target = tempfile.mkdtemp(prefix=PREFIX)
+                folder.rename(target)  # from now on it is the caller's
+                return target
         target = os.path.abspath(os.fspath(path))
         if isinstance(self._source, LocalDirectory):
             if self._source.is_at(target):
+                self.verify()
                 return target
             if self._source.contains(target):
                 raise ConfigError(f"to_directory({target!r}) lies inside {self!r}, and would become part of itself.")
-        self.write_files(DirectorySink(Path(target)))
+        is_new = not os.path.lexists(target)
+        try:
+            self.write_files(DirectorySink(Path(target)))
+        except BaseException:
+            if is_new:  # nobody shall take a part of it for the whole
+                shutil.rmtree(target, ignore_errors=True)
+            raise
         return target
 
     @contextmanager
     def as_directory(self) -> Iterator[str]:
         """The checkpoint as a directory: its own, to be read only, or a temporary one."""
+        with self._directory() as folder:
+            yield folder
+
+    @contextmanager
+    def _directory(self, wanted: Wanted | None = None) -> Iterator[str]:
+        """The same for a caller that reads only the files that are wanted."""
         if isinstance(self._source, LocalDirectory):
-            self._source.check()
+            with self._next_best_named():
+                self._source.verify(wanted)
             yield self._source.path
             return
-        with tempfile.TemporaryDirectory(prefix="paceline-checkpoint-") as folder:
+        with temporary_directory() as folder:
             yield self.to_directory(folder)
+
+    def verify(self) -> None:
+        """Read the whole checkpoint and compare it with its manifest; CheckpointCorruptError if it is damaged.
+
+        One that no run has committed has no manifest: there is nothing to compare it with.
+        """
+        if isinstance(self._source, LocalDirectory):
+            with self._next_best_named():
+                self._source.verify(again=True)
+        elif not isinstance(self._source, MemoryDict):
+            with temporary_directory() as folder:
+                self.to_directory(folder)
 
     def to_bytes(self) -> bytes:
         """The whole checkpoint packed into bytes."""
@@ -177,12 +226,12 @@ class Checkpoint:
 
     def to_uri(self, uri: str) -> str:
         """Write the checkpoint to remote storage."""
-        place = _place(uri, None, must_exist=False)
+        place = place_of(uri, None, must_exist=False)
         if isinstance(place, LocalDirectory):
             self.to_directory(place.path)
         else:
             assert isinstance(place, Remote)
-            with tempfile.TemporaryDirectory(prefix="paceline-checkpoint-") as folder:
+            with temporary_directory() as folder:
                 place.upload(Path(self.to_directory(folder)))
         return uri
 
@@ -203,11 +252,12 @@ class Checkpoint:
         """
         metadata = self._metadata()
         if type(self) is not Checkpoint:  # else that of a class that is not loaded here stays
-            metadata.class_name = _qualified_name(type(self))
+            metadata.class_name = qualified_name(type(self))
         if report is not None:
             metadata.report = dict(report)
-        preprocessor = self._stored_preprocessor() or self._source.read_file(CHECKPOINT_PREPROCESSOR_FILE)
-        self._source.write_files(sink, move)
+        preprocessor = self._stored_preprocessor() or self._read_file(CHECKPOINT_PREPROCESSOR_FILE)
+        with self._next_best_named():
+            self._source.write_files(sink, move)
         if preprocessor is not None:
             with sink.open(CHECKPOINT_PREPROCESSOR_FILE) as file:
                 file.write(preprocessor)
@@ -233,7 +283,10 @@ class Checkpoint:
 
     @property
     def path(self) -> str | None:
-        """The directory, if it is one on this machine or on `filesystem`."""
+        """The directory, if it is one on this machine or on `filesystem`.
+
+        What is read through it is not verified. Use `as_directory`, or call `verify` first.
+        """
         source = self._source
         if isinstance(source, LocalDirectory):
             return source.path
@@ -290,7 +343,7 @@ class Checkpoint:
             return self._preprocessor
         if isinstance(self._source, MemoryDict) and self._source.data.get(PREPROCESSOR_KEY) is not None:
             return self._source.data[PREPROCESSOR_KEY]
-        content = self._source.read_file(CHECKPOINT_PREPROCESSOR_FILE)
+        content = self._read_file(CHECKPOINT_PREPROCESSOR_FILE)
         if content is None:
             return None
         return checkpoint_preprocessor.decode(content, self._source.describe())
@@ -313,8 +366,27 @@ class Checkpoint:
 
     # Inner parts
 
+    def _where(self) -> str | None:
+        """Its place for people; None if it has none."""
+        return None if self.path is None else shown(self.path)
+
+    def _read_file(self, name: str) -> bytes | None:
+        """A file's content, verified; None if there is no such file."""
+        with self._next_best_named():
+            return self._source.read_file(name)
+
+    @contextmanager
+    def _next_best_named(self) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointCorruptError as error:
+            if self._next_best is None:
+                raise
+            advice = f"The next best checkpoint of the run is {self._next_best}"
+            raise CheckpointCorruptError(f"{str(error).rstrip('.')}. {advice}") from error
+
     def _metadata(self) -> CheckpointMetadata:
-        stored = CheckpointMetadata.decode(self._source.read_file(CHECKPOINT_METADATA_FILE), self._source.describe())
+        stored = CheckpointMetadata.decode(self._read_file(CHECKPOINT_METADATA_FILE), self._source.describe())
         if self._notes is not None:
             stored.user = dict(self._notes)
         return stored
@@ -324,7 +396,7 @@ class Checkpoint:
         return None if self._preprocessor is None else checkpoint_preprocessor.encode(self._preprocessor)
 
     def _refuse_if_committed(self, what: str) -> None:
-        if self._source.read_file(CHECKPOINT_MANIFEST_FILE) is not None:
+        if isinstance(self._source, LocalDirectory | Remote) and self._source.is_committed():
             raise CheckpointError(
                 f"{self._source.describe()} is a committed checkpoint of a run. {what} cannot be changed any more: "
                 "set it before report(), or on a copy made with to_directory()."
@@ -356,46 +428,3 @@ class Checkpoint:
         if isinstance(source, LocalDirectory | Remote):
             return hash(self.uri)
         return id(source)
-
-
-def _dict_source(data: Any) -> MemoryDict:
-    if not isinstance(data, dict):
-        raise ConfigError(f"A dict checkpoint is made from a dict, not {type(data).__name__}.")
-    return MemoryDict(data)
-
-
-def _place(path: Any, filesystem: Any, must_exist: bool = True) -> LocalDirectory | Remote:
-    """The source that a path or URI names."""
-    text = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise ConfigError(f"A checkpoint's place is a path or a URI, not {path!r}.")
-    if filesystem is not None and not hasattr(filesystem, "_strip_protocol"):
-        raise ConfigError(f"filesystem must be an fsspec filesystem, not {type(filesystem).__name__}.")
-    if filesystem is None and text.startswith("file://"):
-        text = text.removeprefix("file://")
-    if filesystem is not None or "://" in text:
-        return Remote(text, filesystem)
-    source = LocalDirectory(os.path.abspath(text))
-    if must_exist:
-        source.check()
-    return source
-
-
-def _qualified_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _loaded_class(name: str | None, wanted: type[C]) -> type[C]:
-    """The subclass of `wanted` that has this name, among classes that are loaded; else `wanted`.
-
-    A file can name a class but never make one be imported.
-    """
-    if name is None:
-        return wanted
-    candidates = [wanted]
-    while candidates:
-        kind = candidates.pop()
-        if _qualified_name(kind) == name:
-            return kind
-        candidates.extend(kind.__subclasses__())
-    return wanted

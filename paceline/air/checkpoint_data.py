@@ -16,7 +16,7 @@ def data_state_of(checkpoint: Checkpoint) -> dict[str, Any] | None:
     """Dataset name -> stored position; None if the checkpoint was reported without datasets."""
     if checkpoint._data_state is not None:
         return dict(checkpoint._data_state)
-    content = checkpoint._source.read_file(CHECKPOINT_DATA_FILE)
+    content = checkpoint._read_file(CHECKPOINT_DATA_FILE)
     if content is None:
         return None
     try:

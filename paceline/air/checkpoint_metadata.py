@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.air.errors import CheckpointCorruptError, CheckpointError
+
+T = TypeVar("T")
 
 _MARK = "paceline"
 """Top-level key that tells our layout from a bare dict of notes written by other tools."""
@@ -65,3 +67,24 @@ def checked_notes(notes: Any) -> dict[str, Any]:
         raise CheckpointError(f"Metadata must be JSON (numbers, text, lists, dicts): {error}.") from error
     assert isinstance(plain, dict)
     return plain
+
+
+def qualified_name(kind: type) -> str:
+    """What a file calls a class."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def loaded_class(name: str | None, wanted: type[T]) -> type[T]:
+    """The subclass of `wanted` that has this name, among classes that are loaded; else `wanted`.
+
+    A file can name a class but never make one be imported.
+    """
+    if name is None:
+        return wanted
+    candidates = [wanted]
+    while candidates:
+        kind = candidates.pop()
+        if qualified_name(kind) == name:
+            return kind
+        candidates.extend(kind.__subclasses__())
+    return wanted

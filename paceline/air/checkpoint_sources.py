@@ -1,7 +1,7 @@
 """Where a checkpoint's content is: a directory, a dict, a packed stream, remote storage.
 
-Each source can read one small file, write all its files into a sink, and load its dict.
-`load_dict` is the only place that unpickles.
+Each source can read one small file, write all its files into a sink, and load its dict. What a manifest
+describes is compared with it on the way. Only `load_dict` unpickles.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import errno
 import io
 import mmap
 import os
-import pickle
 import re
 import stat
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, cast
 
+from paceline.air.checkpoint_pickle import read_pickle, write_pickle
 from paceline.air.constants import (
     CHECKPOINT_DATA_FILE,
     CHECKPOINT_ID_KEY,
@@ -31,8 +31,19 @@ from paceline.air.constants import (
     PREPROCESSOR_KEY,
     TIMESTAMP_KEY,
 )
-from paceline.air.errors import CheckpointError, CheckpointNotFoundError, SerializationError
+from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
+from paceline.air.manifest import (
+    Manifest,
+    Wanted,
+    find_manifest,
+    hash_file,
+    manifest_name,
+    parse_manifest,
+    verify_files,
+    verify_names,
+)
 from paceline.air.packing import FileSink, TarSink, read_packed, safe_relative, tree, unpack
+from paceline.air.temporary import temporary_directory
 
 Kind = Literal["local_path", "data_dict", "uri"]
 
@@ -110,28 +121,50 @@ class LocalDirectory(Source):
         """Whether `path` lies below this directory."""
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path))
 
+    def is_committed(self) -> bool:
+        """Whether it has a manifest, be it damaged."""
+        return Path(self.path, CHECKPOINT_MANIFEST_FILE).exists()
+
+    def verify(self, wanted: Wanted | None = None, again: bool = False) -> None:
+        """Compare the files that are wanted (None: all) with the manifest, if there is one."""
+        self.check()
+        manifest = find_manifest(Path(self.path))
+        if manifest is not None:
+            verify_files(Path(self.path), manifest, wanted, again)
+
     def read_file(self, name: str) -> bytes | None:
         self.check()
         try:
-            return Path(self.path, name).read_bytes()
-        except FileNotFoundError:
-            return None
+            content = Path(self.path, name).read_bytes()
+        except (FileNotFoundError, IsADirectoryError):
+            content = None
+        manifest = find_manifest(Path(self.path))
+        if manifest is not None:
+            manifest.check_content(self.path, manifest_name(name), content)
+        return content
 
     def write_files(self, sink: FileSink, move: bool = False) -> None:
         self.check()
-        sink.add_directory(self.path, move)
+        manifest = find_manifest(Path(self.path))
+        if manifest is not None:
+            verify_names(Path(self.path), manifest)
+        sink.add_directory(self.path, move, manifest)
 
     def load_dict(self) -> dict[str, Any]:
         self.check()
+        manifest = find_manifest(Path(self.path))
+        if manifest is not None:
+            verify_names(Path(self.path), manifest)
+            verify_files(Path(self.path), manifest, lambda name: name == DICT_CHECKPOINT_FILE)
         try:
             with Path(self.path, DICT_CHECKPOINT_FILE).open("rb") as file:
-                data = _unpickle(file, f"{self.path}/{DICT_CHECKPOINT_FILE}")
+                data = read_pickle(file, f"{self.path}/{DICT_CHECKPOINT_FILE}")
         except FileNotFoundError:
             data = None
         extra = [(name, path) for name, path in tree(Path(self.path)) if name not in _OWN_FILES]
         if data is not None and not extra:
             return data
-        return {**(data or {}), PACKED_FILES_KEY: _packed(extra)}
+        return {**(data or {}), PACKED_FILES_KEY: _packed(extra, self.path, manifest)}
 
 
 @dataclass(frozen=True)
@@ -158,7 +191,7 @@ class MemoryDict(Source):
                 return  # nothing but files: do not make a dict checkpoint of it
         content = {key: value for key, value in self.data.items() if key != PACKED_FILES_KEY}
         with sink.open(DICT_CHECKPOINT_FILE) as file:
-            _pickle(content, file)
+            write_pickle(content, file)
 
     def load_dict(self) -> dict[str, Any]:
         return dict(self.data)
@@ -234,33 +267,56 @@ class Remote(Source):
             raise CheckpointError(f"{shown(self.uri)} cannot be reached: {error}") from error
         return filesystem, path
 
-    def read_file(self, name: str) -> bytes | None:
+    @cached_property
+    def _manifest(self) -> Manifest | None:
+        content = self._content(CHECKPOINT_MANIFEST_FILE)
+        where = f"{shown(self.uri)}/{CHECKPOINT_MANIFEST_FILE}"
+        return None if content is None else parse_manifest(content, where)
+
+    def _content(self, name: str) -> bytes | None:
         filesystem, path = self._opened()
         try:
             return cast(bytes, filesystem.cat_file(f"{path}/{name}"))
         except FileNotFoundError:
             return None
 
+    def is_committed(self) -> bool:
+        """Whether it has a manifest, be it damaged."""
+        return self._content(CHECKPOINT_MANIFEST_FILE) is not None
+
+    def read_file(self, name: str) -> bytes | None:
+        content = self._content(name)
+        if self._manifest is not None:
+            self._manifest.check_content(shown(self.uri), manifest_name(name), content)
+        return content
+
     def write_file(self, name: str, content: bytes) -> None:
         filesystem, path = self._opened()
         filesystem.pipe_file(f"{path}/{name}", content)
 
     def download(self, into: Path) -> None:
+        """Fetch the files, without the manifest: they have been compared with it."""
         filesystem, path = self._opened()
         found = filesystem.find(path, withdirs=True, detail=True)
         prefix = path.rstrip("/") + "/"
-        entries = {name: facts for name, facts in found.items() if name.startswith(prefix)}
+        entries = {name[len(prefix) :]: facts for name, facts in found.items() if name.startswith(prefix)}
         if not entries and not filesystem.isdir(path):
             raise CheckpointNotFoundError(f"There is no checkpoint at {shown(self.uri)}.")
+        manifest = self._manifest
+        if manifest is not None:
+            for name in manifest.files.keys() - entries.keys():
+                manifest.check_content(shown(self.uri), name, None)
         for name, facts in sorted(entries.items()):
-            if not name[len(prefix) :]:  # an object store's mark of the directory itself
+            if name in ("", CHECKPOINT_MANIFEST_FILE):  # "": an object store's mark of the directory itself
                 continue
-            target = into / safe_relative(name[len(prefix) :])
+            target = into / safe_relative(name)
             if facts["type"] == "directory":
                 target.mkdir(parents=True, exist_ok=True)
-            else:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                filesystem.get_file(name, str(target))
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            filesystem.get_file(f"{prefix}{name}", str(target))
+            if manifest is not None:
+                manifest.check(shown(self.uri), name, *hash_file(target))
 
     def upload(self, folder: Path) -> None:
         filesystem, path = self._opened()
@@ -283,69 +339,41 @@ class Remote(Source):
             return LocalDirectory(str(folder)).load_dict()
 
 
-@contextmanager
-def temporary_directory() -> Iterator[Path]:
-    """A private directory that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="paceline-checkpoint-") as folder:
-        yield Path(folder)
-
-
 def shown(uri: str) -> str:
     """The URI without what may be a password in it."""
     return re.sub(r"//[^/@]*@", "//***@", uri)
 
 
-def _packed(entries: list[tuple[str, Path]]) -> bytes:
+def _packed(entries: list[tuple[str, Path]], place: str, expected: Manifest | None) -> bytes:
     stream = io.BytesIO()
     sink = TarSink(stream)
     for name, path in entries:
-        sink.add(name, path)
+        sink.add(name, path, place, expected)
     with sink.open(CHECKPOINT_METADATA_FILE) as file:
         file.write(_EMPTY_METADATA)
     sink.close()
     return stream.getvalue()
 
 
-def _pickle(data: dict[str, Any], file: BinaryIO) -> None:
-    import cloudpickle
-
-    try:
-        cloudpickle.dump(data, file, protocol=5)
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:
-        culprit = next((key for key, value in data.items() if not _can_pickle(value)), None)
-        raise SerializationError(
-            f"The checkpoint's item {culprit!r} cannot be stored: {type(error).__name__}: {error}. "
-            "Leave it out, or put its plain content there (for a model: its state_dict)."
-        ) from error
-
-
-def _can_pickle(value: Any) -> bool:
-    import cloudpickle
-
-    try:
-        cloudpickle.dump(value, _Discard(), protocol=5)
-    except Exception:
-        return False
-    return True
-
-
-class _Discard(io.RawIOBase):
-    """Swallows what is written: finding a culprit needs no second copy of the data."""
-
-    def write(self, content: Any) -> int:
-        return len(content)
-
-
-def _unpickle(file: BinaryIO, where: str) -> dict[str, Any]:
-    try:
-        data = pickle.load(file)
-    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, ValueError, TypeError) as error:
-        raise CheckpointError(
-            f"{where} cannot be loaded: {type(error).__name__}: {error}. It is damaged, or it needs modules that are "
-            "not there."
-        ) from error
+def dict_source(data: Any) -> MemoryDict:
+    """The source that a user's dict is."""
     if not isinstance(data, dict):
-        raise CheckpointError(f"{where} holds a {type(data).__name__}, not the dict of a checkpoint.")
-    return data
+        raise ConfigError(f"A dict checkpoint is made from a dict, not {type(data).__name__}.")
+    return MemoryDict(data)
+
+
+def place_of(path: Any, filesystem: Any, must_exist: bool = True) -> LocalDirectory | Remote:
+    """The source that a path or URI names."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ConfigError(f"A checkpoint's place is a path or a URI, not {path!r}.")
+    if filesystem is not None and not hasattr(filesystem, "_strip_protocol"):
+        raise ConfigError(f"filesystem must be an fsspec filesystem, not {type(filesystem).__name__}.")
+    if filesystem is None and text.startswith("file://"):
+        text = text.removeprefix("file://")
+    if filesystem is not None or "://" in text:
+        return Remote(text, filesystem)
+    source = LocalDirectory(os.path.abspath(text))
+    if must_exist:
+        source.check()
+    return source

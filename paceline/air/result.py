@@ -65,6 +65,10 @@ class Result:
     def __post_init__(self) -> None:
         if not self.path and self.log_dir is not None:
             self.path = str(self.log_dir)
+        ranked = [checkpoint for checkpoint, _ in reversed(self.best_checkpoints)]
+        if self.checkpoint is not None:
+            _name_next_best([self.checkpoint, *(each for each in ranked if each != self.checkpoint)][:2])
+        _name_next_best(ranked)
 
     @property
     def config(self) -> dict[str, Any] | None:
@@ -93,18 +97,18 @@ class Result:
         check_choice(mode, "mode", ("max", "min"))
         if not self.best_checkpoints:
             return None
-        best, best_score = None, math.nan
-        for checkpoint, metrics in self.best_checkpoints:
+        scored: list[tuple[float, int, Checkpoint]] = []
+        for place, (checkpoint, metrics) in enumerate(self.best_checkpoints):
             value = flattened(metrics).get(metric)
             if isinstance(value, int | float) and not math.isnan(value):
-                score = value if mode == "max" else -value
-                if best is None or score >= best_score:
-                    best, best_score = checkpoint, score
-        if best is None:
+                scored.append((value if mode == "max" else -value, place, checkpoint))
+        if not scored:
             keys = {key for _, metrics in self.best_checkpoints for key in flattened(metrics)}
             known = sorted(keys, key=lambda key: (key.split("/")[0] in AUTOFILLED_KEYS, key))  # the user's own first
             raise ConfigError(f"No kept checkpoint has a number for {metric!r}. There are: {', '.join(known)}.")
-        return best
+        ranked = [checkpoint for *_, checkpoint in sorted(scored, key=lambda each: each[:2], reverse=True)]
+        _name_next_best(ranked)
+        return ranked[0]
 
     def __repr__(self) -> str:
         metrics = self.metrics
@@ -120,6 +124,12 @@ class Result:
         if self.warnings:
             lines.append(f"warnings={len(self.warnings)}")
         return "Result(\n  " + ",\n  ".join(lines) + ",\n)"
+
+
+def _name_next_best(ranked: list[Checkpoint]) -> None:
+    """Tell each of them, the best first, where to look if it is damaged: at the next one, the last at the first."""
+    for checkpoint, following in zip(ranked, [*ranked[1:], *ranked[:1]], strict=True):
+        checkpoint._next_best = None if following is checkpoint else following._where()
 
 
 def _frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:

@@ -120,6 +120,8 @@ class SessionSetup(msgspec.Struct, frozen=True):
     """Somebody may stop the run at any report, so that every report waits for its answer."""
     resume_path: bytes | None = None
     """The checkpoint to continue from: a local directory ..."""
+    resume_seal: str | None = None
+    """... whose files, as long as they are still the same, the driver has verified ..."""
     resume_uri: str | None = None
     """... or somewhere else ..."""
     resume_in_memory: bool = False

@@ -7,10 +7,12 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_data import data_state_of
+from paceline.air.manifest import seal
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.messages import SessionSetup
 from paceline.run.rows import node_ip
@@ -121,6 +123,7 @@ def session_setup(
         number_offset=_number_offset(spec, keeper) if spec.numbers_by_iteration else None,
         decides=decides,
         resume_path=None if start.path is None else os.fsencode(start.path),
+        resume_seal=None if start.path is None else seal(Path(start.path)),
         resume_uri=start.uri,
         resume_in_memory=start.memory_file is not None,
         checkpoints_in_memory=keeper.in_memory,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.air import faults
@@ -61,9 +62,13 @@ def _handed_over_files(setup: SessionSetup, channel: WorkerChannel) -> list[int]
 def _resume_checkpoint(setup: SessionSetup, files: list[int]) -> Checkpoint | None:
     """The checkpoint to continue from; one in memory is the first of the files, and taken from them."""
     from paceline.air.checkpoint import Checkpoint
+    from paceline.air.manifest import accept_seal
 
     if setup.resume_path is not None:
-        return Checkpoint.from_directory(os.fsdecode(setup.resume_path))
+        path = os.fsdecode(setup.resume_path)
+        if setup.resume_seal is not None:
+            accept_seal(Path(path), setup.resume_seal)
+        return Checkpoint.from_directory(path)
     if setup.resume_uri is not None:
         return Checkpoint.from_uri(setup.resume_uri)
     if setup.resume_in_memory:

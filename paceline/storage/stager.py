@@ -72,8 +72,11 @@ class Stager:
         """A new file of the checkpoint, to be written from start to end and closed."""
         return io.BufferedWriter(self._create(_checked_name(name), PRIVATE_FILE_MODE), buffer_size=_CHUNK)
 
-    def add_directory(self, path: str | Path, move: bool = False) -> None:
-        """Copy a tree in, or with `move` take its files over by rename where the file system allows it."""
+    def add_directory(self, path: str | Path, move: bool = False, expected: Manifest | None = None) -> None:
+        """Copy a tree in, or with `move` take its files over by rename where the file system allows it.
+
+        A file that is not as `expected` raises CheckpointCorruptError.
+        """
         source = Path(path)
         plan = plan_tree(source)
         self._leave_out_manifest(source, plan)
@@ -91,6 +94,9 @@ class Stager:
                 self._take_over(file)
             else:
                 self._copy(file)
+            if expected is not None:
+                staged = self._files[file.name]
+                expected.check(str(path), manifest_name(file.name), staged.size, staged.hash)
         if move:
             delete_tree(source)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -11,17 +13,23 @@ import pytest
 from paceline.air import packing
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import CheckpointCorruptError, CheckpointError
-
-METADATA = tarfile.TarInfo(".metadata.json")
+from paceline.air.manifest import FileEntry, Manifest, hash_of
 
 
 def packed(*entries: tarfile.TarInfo) -> bytes:
     stream = io.BytesIO()
+    files = {}
     with tarfile.open(fileobj=stream, mode="w") as archive:
-        for entry in (*entries, METADATA):
-            content = b'{"paceline": 1}' if entry is METADATA else b"x"
+
+        def add(entry: tarfile.TarInfo, content: bytes) -> None:
             entry.size = len(content) if entry.isreg() else 0
             archive.addfile(entry, io.BytesIO(content) if entry.isreg() else None)
+            files[str(Path(entry.name))] = FileEntry(len(content), hash_of(content))
+
+        for entry in entries:
+            add(entry, b"x")
+        add(tarfile.TarInfo(".metadata.json"), b'{"paceline": 1}')
+        add(tarfile.TarInfo("MANIFEST.json"), Manifest(files).encode())
     return stream.getvalue()
 
 
@@ -65,11 +73,19 @@ def test_s6_other_entries_are_refused(bad: list[tarfile.TarInfo], tmp_path: Path
     assert all(path.name in {"twice", "x"} for path in target.iterdir())
 
 
-def test_setuid_bits_are_dropped(tmp_path: Path) -> None:
+def test_setuid_bits_and_write_permissions_for_others_are_dropped(tmp_path: Path) -> None:
     info = entry("tool")
-    info.mode = 0o6755
+    info.mode = 0o6777
     Checkpoint.from_bytes(packed(info)).to_directory(tmp_path / "to")
     assert (tmp_path / "to" / "tool").stat().st_mode & 0o7777 == 0o755
+
+
+def test_a_copy_has_no_setuid_bits(tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from" / "tool").touch()
+    (tmp_path / "from" / "tool").chmod(0o4750)
+    Checkpoint(tmp_path / "from").to_directory(tmp_path / "to")
+    assert (tmp_path / "to" / "tool").stat().st_mode & 0o7777 == 0o750
 
 
 def test_the_number_of_entries_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -133,3 +149,34 @@ def test_a_half_written_file_is_left_out() -> None:
     assert packing.read_packed(stream, ".metadata.json") == b"{}"
     stream.seek(0)
     assert packing.read_packed(stream, "half") is None
+
+
+def test_an_archive_cannot_be_larger_than_its_bytes(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        huge = tarfile.TarInfo("huge")
+        huge.size = 1 << 50
+        stream.write(huge.tobuf(tarfile.PAX_FORMAT))
+        archive.offset = stream.tell()
+    with pytest.raises(CheckpointCorruptError, match=r"'huge' claims 1,125,899,906,842,624 bytes, more than there are"):
+        Checkpoint.from_bytes(stream.getvalue())
+    with pytest.raises(CheckpointCorruptError, match="claims"):
+        packing.unpack(stream, tmp_path / "to")
+    assert not list((tmp_path / "to").iterdir())
+
+
+def test_a_compressed_archive_is_refused() -> None:
+    with pytest.raises(CheckpointCorruptError, match="not a packed checkpoint"):
+        Checkpoint.from_bytes(gzip.compress(packed(entry("a"))))
+
+
+def test_a_zip_archive_out_of_proportion_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "MAX_ZIP_SLACK", 1 << 20)
+    bomb, model = tmp_path / "bomb.zip", tmp_path / "model.zip"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", b"\0" * (4 << 20))
+    with zipfile.ZipFile(model, "w") as archive:
+        archive.writestr("weights", b"\0" * (4 << 20))
+    packing.check_zip_size(model)
+    with pytest.raises(CheckpointError, match=r"bomb\.zip is not loaded: .* would become 4,194,304"):
+        packing.check_zip_size(bomb)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
@@ -119,20 +118,19 @@ class LightGBMCheckpoint(Checkpoint):
         held = self._source.booster if isinstance(self._source, BoosterObject) else self.peek(MODEL_KEY)
         if isinstance(held, Booster):
             return held
-        with self.as_directory() as folder:
-            path = Path(folder, filename)
-            if not path.is_file():
-                raise CheckpointError(
-                    f"{self!r} holds no LightGBM model: it has no file {filename}. Save one with "
-                    "LightGBMCheckpoint.from_model(booster)."
-                )
-            try:
-                booster = Booster(model_str=path.read_text(encoding="utf-8"))
-            except (LightGBMError, UnicodeDecodeError) as error:
-                raise CheckpointError(f"{path} is damaged, or no model of LightGBM: {error}") from error
+        content = self._read_file(filename)
+        if content is None:
+            raise CheckpointError(
+                f"{self!r} holds no LightGBM model: it has no file {filename}. Save one with "
+                "LightGBMCheckpoint.from_model(booster)."
+            )
+        try:
+            booster = Booster(model_str=content.decode())
+        except (LightGBMError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{self!r}: {filename} is damaged, or no model of LightGBM: {error}") from error
         booster.best_iteration = self.details().best_iteration
         return booster
 
     def details(self) -> Details:
         """What is kept beside the model; nothing for one that was saved by other means."""
-        return Details.decode(self._source.read_file(DETAILS_FILE))
+        return Details.decode(self._read_file(DETAILS_FILE))

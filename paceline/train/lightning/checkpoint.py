@@ -119,7 +119,7 @@ class LightningCheckpoint(Checkpoint):
         if isinstance(self._source, SavedByLightning):
             yield self._source.path
             return
-        with self.as_directory() as folder:
+        with self._directory(lambda name: name.split("/")[0] in _READABLE_FILES) as folder:
             found = next((path for name in _READABLE_FILES if (path := Path(folder, name)).exists()), None)
             if found is None:
                 there = ", ".join(sorted(each.name for each in Path(folder).iterdir() if not each.name.startswith(".")))

@@ -89,5 +89,5 @@ class SklearnCheckpoint(Checkpoint):
         held = self.peek(MODEL_KEY)
         if held is not None:
             return held
-        with self.as_directory() as folder:
+        with self._directory(lambda name: name in (SKOPS_FILE, PICKLE_FILE)) as folder:
             return read_estimator(Path(folder), repr(self), trust=True if self.made_here else trust)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.air.errors import CheckpointError, ConfigError, SerializationError
+from paceline.air.packing import check_zip_size
 
 if TYPE_CHECKING:
     from paceline.air.packing import FileSink
@@ -89,6 +90,7 @@ def read_estimator(folder: Path, place: str, trust: Trust) -> Any:
 def _read_skops(path: Path, place: str, trust: Trust) -> Any:
     import skops.io
 
+    check_zip_size(path)
     try:
         unknown = skops.io.get_untrusted_types(file=path)
     except Exception as error:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_sources import PACKED_FILES_KEY, Kind, LocalDirectory, Source, temporary_directory
+from paceline.air.checkpoint_sources import PACKED_FILES_KEY, Kind, LocalDirectory, Source
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
+from paceline.air.temporary import temporary_directory
 from paceline.train.tensorflow import keras_files
 from paceline.train.tensorflow.keras_files import H5_FILE, H5_WEIGHTS_FILE, KERAS_FILE, SAVED_MODEL
 

@@ -142,7 +142,7 @@ class TorchCheckpoint(Checkpoint):
         """What the checkpoint's file of weights or its model file holds; None if it has neither."""
         import torch
 
-        with self.as_directory() as folder:
+        with self._directory(lambda name: name in (WEIGHTS_FILE, MODEL_FILE)) as folder:
             weights, model = Path(folder, WEIGHTS_FILE), Path(folder, MODEL_FILE)
             if weights.exists():
                 return _load_weights(weights)

@@ -108,7 +108,7 @@ class XGBoostCheckpoint(Checkpoint):
     def _booster(self) -> xgboost.Booster | None:
         """The model in the first file that is there; None if there is none."""
         for name in _READABLE_FILES:
-            content = self._source.read_file(name)
+            content = self._read_file(name)
             if content is not None:
                 return booster_from(content, f"{name} of {self!r}")
         return None
@@ -129,9 +129,9 @@ def booster_from(content: bytes, where: str) -> xgboost.Booster:
 
 def read_booster(checkpoint: Checkpoint, file_name: str) -> xgboost.Booster:
     """The model in a file of any checkpoint."""
+    content = checkpoint._read_file(file_name)
+    if content is not None:
+        return booster_from(content, f"{file_name} of {checkpoint!r}")
     with checkpoint.as_directory() as folder:
-        path = Path(folder, file_name)
-        if not path.is_file():
-            there = ", ".join(sorted(each.name for each in Path(folder).iterdir() if not each.name.startswith(".")))
-            raise CheckpointError(f"{checkpoint!r} has no file {file_name!r}; it has {there or 'none'}.")
-        return booster_from(path.read_bytes(), f"{file_name} of {checkpoint!r}")
+        there = ", ".join(sorted(each.name for each in Path(folder).iterdir() if not each.name.startswith(".")))
+    raise CheckpointError(f"{checkpoint!r} has no file {file_name!r}; it has {there or 'none'}.")

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_sources import Kind, Source, temporary_directory
+from paceline.air.checkpoint_sources import Kind, Source
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
+from paceline.air.temporary import temporary_directory
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,9 @@ _ANY_WEIGHTS = (
 _TRAINING_ARGUMENTS = "training_args.bin"
 _FROM_FILES_ALONE = {"local_files_only": True, "trust_remote_code": False}
 """Not told, Transformers asks on the terminal whether to run code that lies beside the model."""
+_WEIGHTS_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack")
+_STATE_OF_TRAINING = ("optimizer", "scheduler", "scaler", "rng_state", "global_step")
+"""How names of files begin that are for going on with the training; they can be larger than the model."""
 
 C = TypeVar("C", bound="TransformersCheckpoint")
 
@@ -110,7 +114,7 @@ class TransformersCheckpoint(Checkpoint):
                 "get_model() needs the class of the model, or a model to load the weights into: "
                 "get_model(transformers.AutoModelForSequenceClassification), for example."
             )
-        with self.as_directory() as folder:
+        with self._directory(is_of_model) as folder:
             files = files_in(folder)
             if not any((files / name).exists() for name in _ANY_WEIGHTS):
                 there = ", ".join(sorted(each.name for each in files.iterdir() if not each.name.startswith(".")))
@@ -132,7 +136,7 @@ class TransformersCheckpoint(Checkpoint):
             from transformers import AutoTokenizer
 
             tokenizer = AutoTokenizer
-        with self.as_directory() as folder:
+        with self._directory(lambda name: not name.endswith(_WEIGHTS_ENDINGS)) as folder:
             files = files_in(folder)
             if not has_tokenizer(files):
                 raise CheckpointError(
@@ -149,11 +153,16 @@ class TransformersCheckpoint(Checkpoint):
         """
         from paceline.train.huggingface.transformers.training_arguments import read_training_arguments
 
-        with self.as_directory() as folder:
+        with self._directory(lambda name: name.endswith(_TRAINING_ARGUMENTS)) as folder:
             path = files_in(folder) / _TRAINING_ARGUMENTS
             if not path.exists():
                 raise CheckpointError(f"{self!r} has no {_TRAINING_ARGUMENTS}: only checkpoints of a trainer do.")
             return read_training_arguments(path)
+
+
+def is_of_model(name: str) -> bool:
+    """Whether a file of a checkpoint may be read to load its model or tokenizer."""
+    return not name.removeprefix(f"{FILES_FOLDER}/").startswith(_STATE_OF_TRAINING)
 
 
 def files_in(folder: str | os.PathLike[str]) -> Path:

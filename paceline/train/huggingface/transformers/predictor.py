@@ -8,7 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from paceline.air.errors import ConfigError, DataError
-from paceline.train.huggingface.transformers.checkpoint import TransformersCheckpoint, files_in, has_tokenizer
+from paceline.train.huggingface.transformers.checkpoint import (
+    TransformersCheckpoint,
+    files_in,
+    has_tokenizer,
+    is_of_model,
+)
 from paceline.train.predictor import PREDICTIONS, Predictor, checked_checkpoint
 
 if TYPE_CHECKING:
@@ -84,7 +89,7 @@ class TransformersPredictor(Predictor):
                 f"{cls.__name__}.from_checkpoint(pipeline_cls={pipeline_cls.__name__}) needs the class of the model, "
                 "too: model_cls=AutoModelForCausalLM, for example."
             )
-        with saved.as_directory() as folder:
+        with saved._directory(is_of_model) as folder:
             local = TransformersCheckpoint.from_directory(folder)
             files = files_in(folder)
             options = dict(pretrained_model_kwargs or {})

@@ -1,0 +1,56 @@
+"""The dict of a checkpoint as a file: a pickle."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any, BinaryIO
+
+from paceline.air.errors import CheckpointError, SerializationError
+
+
+def write_pickle(data: dict[str, Any], file: BinaryIO) -> None:
+    """Store a dict, or say which of its items cannot be stored."""
+    import cloudpickle
+
+    try:
+        cloudpickle.dump(data, file, protocol=5)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        culprit = next((key for key, value in data.items() if not _can_pickle(value)), None)
+        raise SerializationError(
+            f"The checkpoint's item {culprit!r} cannot be stored: {type(error).__name__}: {error}. "
+            "Leave it out, or put its plain content there (for a model: its state_dict)."
+        ) from error
+
+
+def _can_pickle(value: Any) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dump(value, _Discard(), protocol=5)
+    except Exception:
+        return False
+    return True
+
+
+class _Discard(io.RawIOBase):
+    """Swallows what is written: finding a culprit needs no second copy of the data."""
+
+    def write(self, content: Any) -> int:
+        return len(content)
+
+
+def read_pickle(file: BinaryIO, where: str) -> dict[str, Any]:
+    """The dict in a file; this runs whatever code is in it."""
+    try:
+        data = pickle.load(file)
+    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{where} cannot be loaded: {type(error).__name__}: {error}. It is damaged, or it needs modules that are "
+            "not there."
+        ) from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{where} holds a {type(data).__name__}, not the dict of a checkpoint.")
+    return data

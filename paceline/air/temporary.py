@@ -1,0 +1,72 @@
+"""Temporary directories that do not outlive a killed process for long.
+
+A directory in use is locked by an open descriptor, which the system closes with the process. The next one to be
+made removes those that nobody holds any more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+PREFIX = "paceline-checkpoint-"
+_IN_USE = re.compile(rf"{PREFIX}in-use-([0-9a-f]+)-\w+")
+
+
+@contextmanager
+def temporary_directory() -> Iterator[Path]:
+    """A private directory that is gone afterwards."""
+    _sweep(Path(tempfile.gettempdir()))
+    fresh = Path(tempfile.mkdtemp(prefix=PREFIX))
+    holder = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        folder = _held(fresh, holder)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(holder)
+
+
+def _held(fresh: Path, holder: int) -> Path:
+    """The directory under a name that says: it can be removed once it is not locked. So it is locked first."""
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # a file system without locks
+        return fresh
+    return fresh.rename(fresh.with_name(f"{PREFIX}in-use-{_boot()}-{fresh.name.removeprefix(PREFIX)}"))
+
+
+def _sweep(place: Path) -> None:
+    """Remove what killed processes of this user left behind.
+
+    Only of this boot: another machine that shares the place may not share its locks.
+    """
+    for name in os.listdir(place):
+        match = _IN_USE.fullmatch(name)
+        if match and match[1] == _boot():
+            with suppress(OSError):  # held, or gone already
+                _remove_unless_held(place / name)
+
+
+def _remove_unless_held(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path)
+    finally:
+        os.close(descriptor)
+
+
+@cache
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")[:16]
