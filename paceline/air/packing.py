@@ -148,12 +148,10 @@ class _HashingReader:
     def __init__(self, content: IO[bytes]) -> None:
         self._content = content
         self._hash = new_hash()
-        self.size = 0
 
     def read(self, size: int = -1) -> bytes:
         piece = self._content.read(size)
         self._hash.update(piece)
-        self.size += len(piece)
         return piece
 
     def hexdigest(self) -> str:
@@ -184,24 +182,27 @@ class _PackedFile(io.BytesIO):
 
 def _copy_verified(place: str, name: str, source: Path, target: Path, expected: Manifest) -> None:
     """Copy a file and hash it on the way."""
-    buffer = bytearray(CHUNK)
-    view = memoryview(buffer)
-    hasher, size = new_hash(), 0
-    with open(source, "rb", buffering=0) as content, open(target, "wb", buffering=0) as copy:
+    with open(source, "rb", buffering=0) as content, open(target, "wb") as copy:
         status = os.fstat(content.fileno())
-        while count := content.readinto(buffer):
-            piece = view[:count]
-            hasher.update(piece)
-            size += count
-            while piece:
-                piece = piece[copy.write(piece) :]
-    digest = str(hasher.hexdigest())
+        size, digest = _copy_hashed(content, copy)
     try:
         expected.check(place, manifest_name(name), size, digest)
     except CheckpointCorruptError:
         target.unlink()
         raise
     remember(status, digest)
+
+
+def _copy_hashed(source: io.RawIOBase | io.BufferedIOBase, target: IO[bytes]) -> tuple[int, str]:
+    """Copy a stream; returns the size and the hash of its content."""
+    buffer = bytearray(CHUNK)
+    view = memoryview(buffer)
+    hasher, size = new_hash(), 0
+    while count := source.readinto(buffer):
+        hasher.update(view[:count])
+        target.write(view[:count])
+        size += count
+    return size, str(hasher.hexdigest())
 
 
 def tree(root: Path) -> Iterator[tuple[str, Path]]:
@@ -273,11 +274,9 @@ def unpack(stream: BinaryIO, into: Path) -> None:
             if entry.name == CHECKPOINT_MANIFEST_FILE:
                 manifest = _manifest_in(content)
                 continue
-            hashed = _HashingReader(content)
             with sink.open(entry.name) as target:
-                shutil.copyfileobj(hashed, target, CHUNK)
+                written[manifest_name(entry.name)] = _copy_hashed(content, target)
             path.chmod((entry.mode & SAFE_PERMISSIONS) | 0o600)
-            written[manifest_name(entry.name)] = hashed.size, hashed.hexdigest()
     for name, (size, digest) in written.items():
         manifest.check(_PACKED, name, size, digest)
     for name in manifest.files:
@@ -292,7 +291,7 @@ def _manifest_in(content: IO[bytes]) -> Manifest:
     return manifest
 
 
-def _entries(stream: BinaryIO) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+def _entries(stream: BinaryIO) -> Iterator[tuple[tarfile.TarInfo, io.BufferedReader | None]]:
     """The entries in order, each one checked, with a file's content."""
     length = stream.seek(0, os.SEEK_END) or stream.tell()
     stream.seek(0)
@@ -313,7 +312,9 @@ def _entries(stream: BinaryIO) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | No
                     f"{_PACKED}: {entry.name!r} claims {entry.size:,} bytes, more than there are. The end is missing, "
                     "or the bytes are damaged."
                 )
-            yield entry, archive.extractfile(entry)
+            content = archive.extractfile(entry)
+            assert content is None or isinstance(content, io.BufferedReader)
+            yield entry, content
             last = entry.name
     if last != CHECKPOINT_MANIFEST_FILE:
         raise CheckpointCorruptError("These bytes are not a whole packed checkpoint: the end is missing.")

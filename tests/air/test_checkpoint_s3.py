@@ -11,7 +11,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.errors import CheckpointNotFoundError
+from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError
+from tests.air.damage import committed
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +69,23 @@ def test_a_neighbour_with_the_same_beginning_is_not_taken_along(bucket: str, tmp
 def test_nothing_there(bucket: str) -> None:
     with pytest.raises(CheckpointNotFoundError, match="nowhere"):
         Checkpoint.from_uri(f"{bucket}/nowhere").to_dict()
+
+
+def test_damage_on_the_store_is_noticed(bucket: str, tmp_path: Path) -> None:
+    path = committed(Checkpoint.from_dict({"weights": b"w" * 1000}), tmp_path / "checkpoint")
+    store: Any = fsspec.filesystem("s3")
+    for each in path.iterdir():
+        store.put_file(str(each), f"checkpoints/run/d/{each.name}")
+    uri = f"{bucket}/run/d"
+    assert Checkpoint.from_uri(uri).to_dict()["weights"] == b"w" * 1000
+    content = (path / "dict_checkpoint.pkl").read_bytes()
+    store.pipe_file("checkpoints/run/d/dict_checkpoint.pkl", content.replace(b"w", b"v", 1))
+    checkpoint = Checkpoint.from_uri(uri)
+    assert checkpoint.number == 0
+    with pytest.raises(CheckpointCorruptError, match=rf"{uri}: content of file 'dict_checkpoint\.pkl' changed"):
+        checkpoint.to_dict()
+    with pytest.raises(CheckpointCorruptError), checkpoint.as_directory():
+        pass
+    store.rm_file("checkpoints/run/d/dict_checkpoint.pkl")
+    with pytest.raises(CheckpointCorruptError, match=r"'dict_checkpoint\.pkl' is missing"):
+        checkpoint.to_dict()

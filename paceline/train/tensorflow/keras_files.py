@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air.errors import CheckpointError, ConfigError
+from paceline.air.packing import check_zip_size
 from paceline.train.tensorflow.safe_config import refuse_code
 
 KERAS_FILE = "model.keras"
@@ -25,6 +26,8 @@ H5_WEIGHTS_FILE = "model.weights.h5"
 SAVED_MODEL = "saved_model"
 SAFE_KERAS = (3, 15, 1)
 """Earlier ones have known holes in their safe mode; pyproject.toml asks for the same."""
+MAX_JSON_BYTES = 32 << 20
+"""Of each JSON text in a file; as objects it takes many times as much memory."""
 _OWN_FILES = (KERAS_FILE, H5_FILE, H5_WEIGHTS_FILE)
 _SAVED_MODEL_MARK = "saved_model.pb"
 _KERAS_METADATA = "keras_metadata.pb"
@@ -149,6 +152,7 @@ def load_weights(path: Path, model: Any, safe_mode: bool) -> None:
         if path.is_dir():
             model.set_weights(load_model(path, None, compiled=False, safe_mode=safe_mode).get_weights())
         else:
+            _check_sizes(path)
             model.load_weights(str(path))
             _check_all_were_taken(path, model)
 
@@ -212,6 +216,7 @@ def _keras_version(path: Path) -> str:
         with _h5(path) as content:
             version = content.attrs.get("keras_version", "2")
     else:
+        _check_sizes(path)
         metadata = _json_in(path, "metadata.json")
         version = metadata.get("keras_version") if isinstance(metadata, Mapping) else None
     if not isinstance(version, str) or not version.partition(".")[0].isdecimal():
@@ -226,8 +231,29 @@ def _configs(path: Path) -> list[Any]:
     if path.suffix != ".h5":
         return [_json_in(path, "config.json")]
     with _h5(path) as content, _damage_told(path):
-        attributes = (content.attrs.get(name) for name in ("model_config", "training_config"))
-        return [json.loads(each) for each in attributes if each is not None]
+        attributes = {name: content.attrs.get(name) for name in ("model_config", "training_config")}
+        for name, each in attributes.items():
+            _check_json_size(path, name, len(each or ""))
+        return [json.loads(each) for each in attributes.values() if each is not None]
+
+
+def _check_sizes(path: Path) -> None:
+    """Refuse a .keras file that would become out of proportion when Keras unpacks it."""
+    if path.suffix == ".h5":
+        return
+    check_zip_size(path)
+    with _damage_told(path), zipfile.ZipFile(path) as archive:
+        for each in archive.infolist():
+            if each.filename.endswith(".json"):
+                _check_json_size(path, each.filename, each.file_size)
+
+
+def _check_json_size(path: Path, name: str, size: int) -> None:
+    if size > MAX_JSON_BYTES:
+        raise CheckpointError(
+            f"{path} is not loaded: {name} in it has {size:,} bytes, and the description of a model at most "
+            f"{MAX_JSON_BYTES:,}. If the model is yours, load its weights into it: get_model(build_model)."
+        )
 
 
 def _json_in(path: Path, name: str) -> Any:

@@ -17,11 +17,12 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.trainer_utils import SaveStrategy
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.errors import CheckpointError, ConfigError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError
 from paceline.data.preprocessors import BatchMapper
 from paceline.train.huggingface import TransformersCheckpoint, TransformersPredictor
 from paceline.train.huggingface.transformers.checkpoint import has_tokenizer
 from paceline.train.predictors import predictor_for
+from tests.air.damage import committed, flip
 from tests.train.huggingface.tiny_language import language_model, tokenizer
 
 
@@ -184,3 +185,22 @@ def test_code_in_a_checkpoint_is_not_run_and_nobody_is_asked_for_it(
         with pytest.raises(ValueError, match="trust_remote_code=True"):
             load()
     assert not (tmp_path / "ran").exists()
+
+
+def test_damaged_files_of_a_run_are_noticed_by_those_who_read_them(
+    saved: TransformersCheckpoint, tmp_path: Path
+) -> None:
+    (tmp_path / "saved" / "optimizer.pt").write_bytes(b"o" * 1000)
+    path = committed(saved, tmp_path / "checkpoint")
+    checkpoint = TransformersCheckpoint.from_directory(path)
+    flip(path / "optimizer.pt")
+    checkpoint.get_model(GPT2LMHeadModel)
+    flip(path / "model.safetensors")
+    checkpoint.get_tokenizer()
+    with pytest.raises(CheckpointCorruptError, match=r"model\.safetensors"):
+        checkpoint.get_model(GPT2LMHeadModel)
+    with pytest.raises(CheckpointCorruptError, match=r"model\.safetensors"):
+        TransformersPredictor.from_checkpoint(checkpoint, task="text-generation")
+    flip(path / "tokenizer.json")
+    with pytest.raises(CheckpointCorruptError, match=r"tokenizer\.json"):
+        checkpoint.get_tokenizer()

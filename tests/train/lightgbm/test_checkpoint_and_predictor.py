@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 
 from paceline.air import Checkpoint
-from paceline.air.errors import CheckpointError, ConfigError, DataError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError, DataError
 from paceline.data.preprocessors import StandardScaler
 from paceline.train.batch_predictor import BatchPredictor
 from paceline.train.lightgbm import LightGBMCheckpoint, LightGBMPredictor
 from paceline.train.predictors import predictor_for
+from tests.air.damage import committed, flip
 from tests.train.lightgbm.boosting import numbers, quick_trainer, trees
 
 FRAME = numbers(200)
@@ -236,3 +237,13 @@ def test_a_dataset_is_predicted_in_batches(booster: lightgbm.Booster) -> None:
 def test_a_predictor_is_not_pickled(booster: lightgbm.Booster) -> None:
     with pytest.raises(TypeError, match="from_checkpoint"):
         pickle.dumps(LightGBMPredictor(booster))
+
+
+@pytest.mark.parametrize("file", ["model.txt", "model_details.json"])
+def test_a_damaged_model_of_a_run_is_noticed(file: str, booster: lightgbm.Booster, tmp_path: Path) -> None:
+    path = committed(LightGBMCheckpoint.from_model(booster), tmp_path / "checkpoint")
+    checkpoint = LightGBMCheckpoint.from_directory(path)
+    assert trees(checkpoint.get_model()) == trees(booster)
+    flip(path / file)
+    with pytest.raises(CheckpointCorruptError, match=file):
+        checkpoint.get_model()

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from paceline.air import Checkpoint
-from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError, ConfigError
 from paceline.data.preprocessors import BatchMapper
 from paceline.train.lightning import LightningCheckpoint, LightningPredictor
 from paceline.train.predictors import predictor_for
+from tests.air.damage import committed, flip
 from tests.train.lightning.line import QUIET, Line, points
 
 
@@ -94,3 +95,12 @@ def test_what_is_missing_is_told(saved: Path, tmp_path: Path) -> None:
     (tmp_path / "other" / "weights.pt").touch()
     with pytest.raises(CheckpointError, match=r"no file checkpoint.ckpt, but weights.pt"):
         LightningCheckpoint.from_directory(tmp_path / "other").get_model(Line)
+
+
+def test_a_damaged_file_of_a_run_is_noticed(saved: Path, tmp_path: Path) -> None:
+    path = committed(LightningCheckpoint.from_path(saved), tmp_path / "checkpoint")
+    checkpoint = LightningCheckpoint.from_directory(path)
+    checkpoint.get_model(Line)
+    flip(path / "checkpoint.ckpt")
+    with pytest.raises(CheckpointCorruptError, match=r"checkpoint\.ckpt"):
+        checkpoint.get_model(Line)

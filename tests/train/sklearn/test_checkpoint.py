@@ -26,10 +26,11 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from xgboost import XGBClassifier
 
 from paceline import data
-from paceline.air import Checkpoint, CheckpointConfig, RunConfig
-from paceline.air.errors import CheckpointError, ConfigError, SerializationError
+from paceline.air import Checkpoint, CheckpointConfig, RunConfig, packing
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError, SerializationError
 from paceline.data import preprocessors
 from paceline.train.sklearn import SklearnCheckpoint, SklearnPredictor, SklearnTrainer
+from tests.air.damage import committed, flip
 
 FEATURES, LABELS = load_iris(return_X_y=True)
 TREE = "sklearn.tree._tree.Tree"
@@ -285,3 +286,22 @@ def test_what_cannot_be_stored_at_all(tmp_path: Path) -> None:
 def test_the_file_is_one_of_skops(tmp_path: Path) -> None:
     written(linear(), tmp_path)
     assert skops.io.get_untrusted_types(file=tmp_path / "estimator.skops") == []
+
+
+@pytest.mark.parametrize("make", [linear, with_function])
+def test_a_damaged_estimator_of_a_run_is_noticed(make: Any, tmp_path: Path) -> None:
+    path = committed(SklearnCheckpoint.from_estimator(make()), tmp_path / "checkpoint")
+    checkpoint = SklearnCheckpoint.from_directory(path)
+    checkpoint.get_estimator(trust=True)
+    (file,) = path.glob("estimator.*")
+    flip(file)
+    with pytest.raises(CheckpointCorruptError, match=file.name):
+        checkpoint.get_estimator(trust=True)
+
+
+def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "MAX_ZIP_SLACK", 1 << 20)
+    with zipfile.ZipFile(tmp_path / "estimator.skops", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("schema.json", b" " * (8 << 20))
+    with pytest.raises(CheckpointError, match=r"estimator\.skops is not loaded: .* would become 8,388,608"):
+        SklearnCheckpoint.from_directory(tmp_path).get_estimator()

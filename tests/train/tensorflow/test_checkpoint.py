@@ -15,10 +15,13 @@ import pytest
 
 from paceline import serve
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError, ConfigError
+from paceline.air.packing import MAX_ZIP_GROWTH, MAX_ZIP_SLACK
 from paceline.data.preprocessors import StandardScaler
 from paceline.train.predictors import predictor_for
-from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor
+from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor, keras_files
+from paceline.train.tensorflow.keras_files import MAX_JSON_BYTES
+from tests.air.damage import committed, flip
 from tests.serve.serving import Server
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -440,3 +443,39 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
         make = TensorflowCheckpoint.from_h5 if name.endswith("h5") else TensorflowCheckpoint.from_keras
         with pytest.raises(CheckpointError, match="is damaged"):
             make(tmp_path / name).get_model()
+
+
+@pytest.mark.parametrize("file", ["metadata.json", "config.json", "model.weights.h5"])
+def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused(file: str, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.keras"
+    size = MAX_JSON_BYTES + 1 if file.endswith(".json") else MAX_ZIP_SLACK + (1 << 20) * MAX_ZIP_GROWTH
+    contents = {"metadata.json": b'{"keras_version": "3.0"}', "config.json": b"{}", "model.weights.h5": b""}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            with archive.open(name, "w", force_zip64=True) as member:
+                for start in range(0, size if name == file else 0, 1 << 20):
+                    member.write(b" " * min(1 << 20, size - start))
+                member.write(content)
+    assert path.stat().st_size < 1 << 20
+    checkpoint = TensorflowCheckpoint.from_keras(path)
+    with pytest.raises(CheckpointError, match=r"model\.keras is not loaded: .* bytes"):
+        checkpoint.get_model()
+    with pytest.raises(CheckpointError, match=r"model\.keras is not loaded: .* bytes"):
+        checkpoint.get_model(lambda: build("keras"))
+
+
+def test_a_long_description_in_an_hdf5_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build("tf_keras").save(tmp_path / "model.h5")
+    monkeypatch.setattr(keras_files, "MAX_JSON_BYTES", 100)
+    with pytest.raises(CheckpointError, match="model_config in it has"):
+        TensorflowCheckpoint.from_h5(tmp_path / "model.h5").get_model()
+
+
+def test_a_damaged_model_of_a_run_is_noticed(tmp_path: Path) -> None:
+    path = committed(TensorflowCheckpoint.from_model(build("keras")), tmp_path / "checkpoint")
+    checkpoint = TensorflowCheckpoint.from_directory(path)
+    checkpoint.get_model(compile=False)
+    flip(path / "model.keras")
+    for read in (checkpoint.get_model, checkpoint.to_dict):
+        with pytest.raises(CheckpointCorruptError, match=r"model\.keras"):
+            read()

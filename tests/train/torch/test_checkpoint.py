@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.errors import CheckpointError, ConfigError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError
 from paceline.train.torch import TorchCheckpoint
+from tests.air.damage import committed, flip
 
 
 def linear() -> torch.nn.Linear:
@@ -88,3 +89,23 @@ def test_the_wrong_thing_is_refused() -> None:
         TorchCheckpoint.from_state_dict(linear())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"takes a torch\.nn\.Module, not OrderedDict"):
         TorchCheckpoint.from_model(linear().state_dict())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_damaged_model_of_a_run_is_noticed_and_other_files_do_not_matter(whole: bool, tmp_path: Path) -> None:
+    make = TorchCheckpoint.from_model if whole else lambda model: TorchCheckpoint.from_state_dict(model.state_dict())
+    source = Path(make(linear()).to_directory(tmp_path / "source"))
+    (source / "optimizer.bin").write_bytes(b"o" * 1000)
+    path = committed(Checkpoint.from_directory(source), tmp_path / "checkpoint")
+    checkpoint = TorchCheckpoint.from_directory(path)
+    flip(path / "optimizer.bin")
+    checkpoint.get_model(linear())
+    flip(path / "optimizer.bin")
+    file = path / ("model_pickled.pt" if whole else "model_weights.pt")
+    flip(file)
+    for read in (lambda: checkpoint.get_model(linear()), checkpoint.to_dict):
+        with pytest.raises(CheckpointCorruptError, match=file.name):
+            read()
+    file.unlink()
+    with pytest.raises(CheckpointCorruptError, match=f"{file.name}' is missing"):
+        checkpoint.get_model(linear())

@@ -11,9 +11,11 @@ import pytest
 import xgboost
 
 from paceline.air import Checkpoint
-from paceline.air.errors import CheckpointError, ConfigError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError
 from paceline.data.preprocessors import StandardScaler
 from paceline.train.xgboost import XGBoostCheckpoint
+from paceline.train.xgboost.checkpoint import read_booster
+from tests.air.damage import committed, flip
 from tests.train.xgboost.boosting import trees
 
 
@@ -98,3 +100,13 @@ def test_a_stored_dict_is_not_unpickled_for_a_model(booster: xgboost.Booster, tm
     assert not (tmp_path / "touched").exists()
     in_memory = XGBoostCheckpoint.from_checkpoint(Checkpoint.from_dict({"model": booster}))
     assert in_memory.get_model() is booster
+
+
+def test_a_damaged_model_of_a_run_is_noticed(booster: xgboost.Booster, tmp_path: Path) -> None:
+    path = committed(XGBoostCheckpoint.from_model(booster), tmp_path / "checkpoint")
+    checkpoint = XGBoostCheckpoint.from_directory(path)
+    assert trees(checkpoint.get_model()) == trees(booster)
+    flip(path / "model.ubj")
+    for read in (checkpoint.get_model, checkpoint.to_dict, lambda: read_booster(checkpoint, "model.ubj")):
+        with pytest.raises(CheckpointCorruptError, match=r"model\.ubj"):
+            read()
