@@ -276,8 +276,7 @@ def accept_seal(checkpoint_dir: Path, sealed: str) -> None:
         return
     statuses = _statuses(checkpoint_dir, manifest)
     if _sealed(manifest, statuses) == sealed:
-        for name, status in statuses.items():
-            remember(status, manifest.files[name].hash)
+        _verified.update((_identity(status), manifest.files[name].hash) for name, status in statuses.items())
 
 
 def _statuses(checkpoint_dir: Path, manifest: Manifest) -> dict[str, os.stat_result]:

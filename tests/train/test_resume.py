@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from paceline.air import Checkpoint, FailureConfig, Result, session
+from paceline.air import Checkpoint, FailureConfig, Result, manifest, session
 from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
 from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_run
+from tests.air.damage import committed
 from tests.train.quick import quick_trainer
 
 
@@ -132,3 +133,29 @@ def test_a_checkpoint_that_vanished_since_is_refused_before_a_worker_starts(tmp_
     with pytest.raises(CheckpointError, match="checkpoint"):
         trainer.fit()
     assert list(results_dir.glob("*/*/logs/*")) == []
+
+
+def hashed_files() -> None:
+    """Reports which files this rank hashes to read the checkpoint."""
+    from paceline.air import manifest
+
+    names: list[str] = []
+    hash_file = manifest.hash_file
+
+    def noting(path: Path) -> tuple[int, str]:
+        names.append(path.name)
+        return hash_file(path)
+
+    manifest.hash_file = noting
+    checkpoint = given(session.get_checkpoint())
+    assert checkpoint.to_dict()["weights"] == b"w" * 1000
+    with checkpoint.as_directory():
+        pass
+    session.report({"hashed": names})
+
+
+def test_workers_do_not_hash_what_the_driver_has_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "_SETTLED_NS", 0)  # the checkpoint has just been written
+    path = committed(Checkpoint.from_dict({"weights": b"w" * 1000}), tmp_path / "checkpoint")
+    result = quick_trainer(hashed_files, resume=Checkpoint.from_directory(path)).fit()
+    assert {rank: row["hashed"] for rank, row in result.rank_metrics.items()} == {0: [], 1: []}
