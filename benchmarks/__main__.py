@@ -43,6 +43,7 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "frameworks": frameworks.launchers,
     "framework-causes": frameworks.causes,
     "checkpoint": checkpoints.blocked,
+    "checkpoint-reads": checkpoints.verified_reads,
     "restart": deaths.restart,
     "driver-kill": deaths.driver_kill,
     "memory": footprint.memory,

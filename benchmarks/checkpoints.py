@@ -1,4 +1,4 @@
-"""Row 6: how long a training loop stands still for a checkpoint of 200 MB."""
+"""Row 6: how long a training loop stands still for a checkpoint of 200 MB, and what it costs to read one."""
 
 from __future__ import annotations
 
@@ -20,3 +20,13 @@ def blocked(bench: Bench) -> Iterator[Row]:
     if bench.has_ray:
         theirs = bench.run(PEERS / "ray_checkpoint.py", "3").data["blocked"]
         yield Row("6", what, "s", sync["blocked"], "Ray", theirs, reference="1.5 s")
+
+
+def verified_reads(bench: Bench) -> Iterator[Row]:
+    """A committed checkpoint read for the first time, in turn with reading and hashing the same bytes by hand."""
+    data = bench.run(OURS / "checkpoint_reads.py", str(bench.repeats(9, 5))).data
+    target = Target("ratio", "most", 1.2)
+    what, hand = "as_directory() of a 200 MB checkpoint, verified", "read + hash"
+    yield Row("6", what, "s", data["read"], hand, data["read_by_hand"], target, "0.018 s", paired=True)
+    what, hand = "to_directory() of the same, verified", "read + hash + write"
+    yield Row("6", what, "s", data["copied"], hand, data["copied_by_hand"], target, "0.063 s", paired=True)
