@@ -1,4 +1,7 @@
-"""`python -m benchmarks [measure ...] [--quick] [--json FILE] [--no-ray]`: one table of ratios."""
+"""`python -m benchmarks [measure ...] [--quick] [--json FILE] [--no-ray]`: one table of ratios.
+
+`python -m benchmarks kills` measures nothing: it is the kill campaign (benchmarks/kills.py).
+"""
 
 from __future__ import annotations
 
@@ -70,6 +73,10 @@ ON_REQUEST: dict[str, Callable[[Bench], Iterator[Row]]] = {"data-20gb": data_lar
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["kills"]:
+        from benchmarks import kills
+
+        return kills.main(sys.argv[2:])
     known = MEASURES | ON_REQUEST
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="paceline and its peers side by side")
     parser.add_argument(
