@@ -97,7 +97,7 @@ def draw_kill(chance: random.Random, settings: Settings, target: str, course: Co
 
 
 def draw_settings(chance: random.Random, place: Path, workload: str, dataset: Path) -> Settings:
-    checkpoints = chance.choice([{}, {}, {"num_to_keep": 2}, {"keep_all_ranks": True}, {"async_save": True}])
+    kept: list[dict[str, Any]] = [{}, {}, {"num_to_keep": 2}, {"keep_all_ranks": True}, {"async_save": True}]
     return Settings(
         place=str(place),
         workload=workload,
@@ -105,7 +105,7 @@ def draw_settings(chance: random.Random, place: Path, workload: str, dataset: Pa
         acknowledged=chance.random() < 0.5,
         large=chance.random() < 1 / 3,
         strays=chance.random() < 1 / 3,
-        checkpoints=checkpoints,
+        checkpoints=chance.choice(kept),
         dataset=str(dataset),
     )
 

@@ -155,7 +155,7 @@ def judge_rows(
     history, repeated = survivors(records)
     for rank, index in repeated:
         yield Finding("duplicated", f"{trial_dir}: row {index} of rank {rank} is twice in one attempt")
-    last = next((record for record in reversed(records) if record["kind"] in ("attempt", "end")), {})
+    *_, last = [record for record in records if record["kind"] in ("run", "attempt", "end")]
     if finished and last.get("status") == "finished":
         yield from _judge_history(settings, trial_dir, history, rows)
     elif finished and settings.workload != "search":  # how its trials ended is judged for all of them
