@@ -10,7 +10,7 @@ TORCH_VENV := .venv-torch
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-faults test-torch-only horovod check format bench bench-20gb setup clean
+.PHONY: help demo test test-faults test-torch-only horovod check format bench bench-20gb kills setup clean
 
 help: ## list the commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -49,6 +49,9 @@ bench: setup horovod $(VENV)/.bench-ready ## one table: each row measured agains
 
 bench-20gb: setup ## 20 GB of Parquet through 2 workers (needs 30 GB in TMPDIR; removed afterwards)
 	@$(PY) -m benchmarks data-20gb
+
+kills: setup ## kill drivers, workers and wardens 1,000 times and look for what was lost (about 20 minutes)
+	@$(PY) -m benchmarks kills --n 1000
 
 setup: $(VENV)/.ready
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air import Checkpoint, CheckpointConfig, DatasetConfig, FailureConfig, RunConfig, ScalingConfig, session
-from paceline.testing.chaos import Marks, process
+from paceline.testing.chaos import Marks, Process, process
 from paceline.testing.scripts import saved_iteration, write_state
 from paceline.train import DataParallelTrainer
 
@@ -209,7 +209,10 @@ def fit_run(settings: Settings) -> dict[str, Any]:
         )
     tell("fit")
     result = trainer.fit()
-    return {"path": result.path, "restored": bool(earlier), "attempts": result.attempts}
+    assert result.checkpoint is not None
+    saved = result.checkpoint.to_dict()["step"] if data else saved_iteration(result.checkpoint)
+    rows = (result.metrics or {}).get("training_iteration")
+    return {"path": result.path, "restored": bool(earlier), "attempts": result.attempts, "rows": rows, "saved": saved}
 
 
 def fit_search(settings: Settings) -> dict[str, Any]:
@@ -240,6 +243,17 @@ def fit_search(settings: Settings) -> dict[str, Any]:
     return {"path": grid.experiment_path, "restored": restored, "statuses": statuses, "rows": rows, "errors": errors}
 
 
+def remaining_strays(settings: Settings) -> list[str]:
+    """What train functions started and what is alive a second after fit(), while the driver lives on."""
+    started = [mark for mark in settings.marks.read("stray") if mark["start"] is not None]
+    deadline = time.monotonic() + 1
+    while alive := [mark for mark in started if Process(mark["pid"], mark["start"]).alive]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return [f"{mark['pid']} ({mark['kind']})" for mark in alive]
+
+
 def tell(moment: str) -> None:
     """Let the campaign know where this driver is; it may be killed from then on."""
     if (descriptor := os.environ.get("KILLS_PIPE")) is not None:
@@ -253,6 +267,7 @@ def main(path: str) -> None:
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
         tell("begin")
         outcome = fit_search(settings) if settings.workload == "search" else fit_run(settings)
+        outcome["strays"] = remaining_strays(settings)
         (place / "outcome.json").write_text(json.dumps(outcome))
 
 

@@ -59,6 +59,9 @@ def judge(settings: Settings, lives: list[Life]) -> list[Finding]:
     findings = list(judge_lives(lives))
     finished = lives[-1].exit == 0
     findings += judge_checkpoints(settings)
+    if finished:
+        outcome = json.loads((Path(settings.place) / "outcome.json").read_text())
+        findings += judge_outcome(settings, outcome)
     if settings.workload == "search":
         findings += judge_search(settings, lives, finished)
     trials = trial_dirs(settings)
@@ -80,6 +83,20 @@ def judge_lives(lives: list[Life]) -> Iterator[Finding]:
         elif life.exit != 0 and "driver" not in life.killed:
             yield Finding("wrong errors", f"{name} ended with {life.exit}: {_last_words(life.output)}")
         yield from (Finding("orphans", f"{name} left {stray}") for stray in life.strays)
+
+
+def judge_outcome(settings: Settings, outcome: dict[str, Any]) -> Iterator[Finding]:
+    """What fit() gave to the last driver."""
+    for stray in outcome["strays"]:
+        yield Finding("orphans", f"{stray} was alive a second after fit(), in a driver that lived on")
+    if settings.workload == "search":
+        if outcome["errors"] or set(outcome["statuses"]) != {"finished"}:
+            yield Finding("wrong errors", f"trials ended as {outcome['statuses']}: {outcome['errors']}")
+        pairs = zip(outcome["rows"], outcome["statuses"], strict=True)
+        if any(rows != TRIAL_ROWS for rows, status in pairs if status == "finished"):
+            yield Finding("lost", f"the trials' results have {outcome['rows']} rows instead of {TRIAL_ROWS} each")
+    elif outcome["saved"] != outcome["rows"] // 2 * 2:  # every second row has one
+        yield Finding("lost", f"the result has {outcome['rows']} rows, and the checkpoint of row {outcome['saved']}")
 
 
 def _last_words(output: str) -> str:
@@ -252,12 +269,6 @@ def judge_search(settings: Settings, lives: list[Life], finished: bool) -> Itera
     if ends != Counter(range(TRIALS)):
         column = "duplicated" if max(ends.values(), default=0) > 1 else "lost"
         yield Finding(column, f"the ends that are written down, by trial: {dict(ends)}")
-    outcome = json.loads((Path(settings.place) / "outcome.json").read_text())
-    if outcome["errors"] or set(outcome["statuses"]) != {"finished"}:
-        yield Finding("wrong errors", f"trials ended as {outcome['statuses']}: {outcome['errors']}")
-    pairs = zip(outcome["rows"], outcome["statuses"], strict=True)
-    if any(rows != TRIAL_ROWS for rows, status in pairs if status == "finished"):
-        yield Finding("lost", f"the trials' results have {outcome['rows']} rows instead of {TRIAL_ROWS} each")
 
 
 def trials_that_ended(settings: Settings) -> list[str]:

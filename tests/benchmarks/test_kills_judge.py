@@ -38,7 +38,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Settin
 
                 write_dataset(place / "dataset")
             outcome = fit_search(settings) if workload == "search" else fit_run(settings)
-            (place / "outcome.json").write_text(json.dumps(outcome))
+            (place / "outcome.json").write_text(json.dumps({**outcome, "strays": []}))
             made[workload] = settings
         return made[workload]
 
@@ -221,12 +221,20 @@ def test_a_trial_ran_again_after_its_end(copy: Callable[[str], Settings]) -> Non
     assert columns(settings, Life(exit=0, started_ns=0, ended_trials=[trial])) == {"duplicated"}
 
 
-def test_trials_that_failed(copy: Callable[[str], Settings]) -> None:
-    settings = copy("search")
+@pytest.mark.parametrize(
+    ("workload", "change", "column"),
+    [
+        ("search", {"statuses": ["failed", "finished", "finished", "finished"], "errors": ["no"]}, "wrong errors"),
+        ("search", {"rows": [4, 4, 3, 4]}, "lost"),
+        ("run", {"saved": 6}, "lost"),
+        ("run", {"strays": ["123 (daemon)"]}, "orphans"),
+    ],
+)
+def test_what_fit_gave(copy: Callable[[str], Settings], workload: str, change: dict[str, Any], column: str) -> None:
+    settings = copy(workload)
     path = Path(settings.place) / "outcome.json"
-    outcome = json.loads(path.read_text())
-    path.write_text(json.dumps({**outcome, "statuses": ["failed", *outcome["statuses"][1:]], "errors": ["no"]}))
-    assert columns(settings) == {"wrong errors"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert columns(settings) == {column}
 
 
 def test_strays_are_found_by_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
