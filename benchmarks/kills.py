@@ -141,9 +141,12 @@ def undisturbed(workload: str, scratch: Path, limit: float) -> Course:
 
 
 def say(report: Report, done: int, of: int, seconds: float) -> None:
-    for finding in report.findings:
-        first, *_ = finding.text.splitlines()
-        print(f"  {report.number} {report.workload}/{report.target}: {finding.column}: {first}", flush=True)
+    for column in COLUMNS:
+        texts = [finding.text for finding in report.findings if finding.column == column]
+        if texts:
+            more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
+            first, *_ = texts[0].splitlines()
+            print(f"  {report.number} {report.workload}/{report.target}: {column}: {first}{more}", flush=True)
     if report.landed and (done % 20 == 0 or done == of):
         print(f"  {done} of {of} after {seconds:.0f} s", flush=True)
 

@@ -186,10 +186,8 @@ def read_rows(config: dict[str, Any]) -> None:
 
 
 def fit_run(settings: Settings) -> dict[str, Any]:
-    import paceline.data
-
     data = settings.workload == "data"
-    datasets = {"train": paceline.data.read_parquet(settings.dataset)} if data else None
+    datasets = dataset_of(settings) if data else None
     function = read_rows if data else count
     config = {"settings": asdict(settings), "rows": ROWS}
     earlier = [path for path in settings.experiment.glob("*/") if DataParallelTrainer.can_restore(path)]
@@ -213,6 +211,12 @@ def fit_run(settings: Settings) -> dict[str, Any]:
     saved = result.checkpoint.to_dict()["step"] if data else saved_iteration(result.checkpoint)
     rows = (result.metrics or {}).get("training_iteration")
     return {"path": result.path, "restored": bool(earlier), "attempts": result.attempts, "rows": rows, "saved": saved}
+
+
+def dataset_of(settings: Settings) -> dict[str, Any]:
+    import paceline.data
+
+    return {"train": paceline.data.read_parquet(settings.dataset)}
 
 
 def fit_search(settings: Settings) -> dict[str, Any]:
