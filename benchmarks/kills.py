@@ -131,7 +131,7 @@ def undisturbed(workload: str, scratch: Path, limit: float) -> Course:
         place.mkdir()
         settings = Settings(str(place), workload, acknowledged=True, strays=True, dataset=str(scratch / "dataset"))
         settings.save()
-        life = live(settings, f"kills{uuid4().hex[:12]}", None, limit, watch)
+        life = live(settings, f"kills{uuid4().hex[:12]}", [], limit, watch)
         if findings := judge(settings, [life]):
             raise SystemExit("\n".join([f"{workload} fails although nothing is killed:", *(f.text for f in findings)]))
         shutil.rmtree(place)

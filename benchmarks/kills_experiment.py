@@ -38,7 +38,8 @@ class Kill:
 
     target: str
     after: str
-    """begin: before the trainer is made; fit: fit() is called; warden, fork: such a process appears."""
+    """begin: before the trainer is made; fit: fit() is called; warden, fork: such a process appears; retry: a worker
+    appears that was not there at the kill before."""
     nth: int = 1
     """Of the workers that are forked."""
     delay: float = 0.0
@@ -119,14 +120,15 @@ def experiment(
     place.mkdir()
     settings = draw_settings(chance, place, workload, scratch / "dataset")
     kills = [draw_kill(chance, settings, target, course)]
-    if target in ("driver", "both") and chance.random() < 0.2:
-        kills.append(draw_kill(chance, settings, target, course))  # the driver that goes on is killed too
+    if chance.random() < 0.2:  # what goes on is killed too
+        again = Kill(target, "retry", 1, chance.random() * EARLY_S, chance.randrange(1000))
+        kills.append(draw_kill(chance, settings, target, course) if target in ("driver", "both") else again)
     report = Report(number, workload, target, kills, settings)
     settings.save()
     mark = f"kills{uuid4().hex[:12]}"
     try:
-        for kill in [*kills, None]:
-            report.lives.append(life := live(settings, mark, kill, limit))
+        for own in [[kill] for kill in kills] + [[]] if target in ("driver", "both") else [kills]:
+            report.lives.append(life := live(settings, mark, own, limit))
             if "driver" not in life.killed:
                 break
             report.findings += judge_checkpoints(settings)
@@ -141,18 +143,18 @@ def experiment(
 
 
 def live(
-    settings: Settings, mark: str, kill: Kill | None, limit: float, watch: Callable[[Scene], None] | None = None
+    settings: Settings, mark: str, kills: Sequence[Kill], limit: float, watch: Callable[[Scene], None] | None = None
 ) -> Life:
     """One driver from its start to its end, with its processes gone (or counted as strays)."""
     life = Life(ended_trials=trials_that_ended(settings), started_ns=time.monotonic_ns())
     started = time.monotonic()
     scene = Scene(Path(settings.place), mark, ["-m", "benchmarks.kills_driver", f"{settings.place}/settings.json"])
     try:
-        if kill is not None:
+        for kill in kills:
             killed = scene.strike(kill)
-            life.killed = [target for target, _ in killed]
-            life.killed_ranks = [pid for target, pid in killed if target == "rank"]
-        elif watch is not None:
+            life.killed += [target for target, _ in killed]
+            life.killed_ranks += [pid for target, pid in killed if target == "rank"]
+        if watch is not None:
             watch(scene)
         try:
             life.exit = scene.process.wait(limit)
@@ -179,6 +181,8 @@ class Scene:
         self._pipe, write = os.pipe()
         self._unread = b""
         self._told: set[str] = set()
+        self._struck: set[int] = set()
+        """The workers that were there at the last kill."""
         for folder in ("tmp", "runtime"):
             (self.place / folder).mkdir(mode=0o700, exist_ok=True)
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PACELINE_", "RAY_"))}
@@ -254,6 +258,8 @@ class Scene:
             return False
         if after == "warden":
             return self.wait_for(self.warden)
+        if after == "retry":
+            return self.wait_for(lambda: set(self.ranks()) - self._struck)
         seen: set[int] = set()
 
         def enough() -> bool:
@@ -267,6 +273,7 @@ class Scene:
         if not self.wait_for_event(kill.after, kill.nth):
             return []
         time.sleep(kill.delay)
+        self._struck.update(self.ranks())
         victims: list[tuple[str, int]] = []
         if kill.target in ("warden", "both"):
             if not self.wait_for(self.warden):
