@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -133,6 +134,8 @@ def experiment(
                 break
             report.findings += judge_checkpoints(settings)
         report.findings += judge(settings, report.lives)
+    except Exception:  # files that nobody has thought of must not cost a campaign its other results
+        report.findings.append(Finding("wrong errors", f"it cannot be judged:\n{traceback.format_exc()}"))
     finally:
         processes.kill_marked(mark)
     report.temporary = sorted(path.name for path in (place / "tmp").iterdir())

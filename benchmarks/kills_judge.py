@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kills_driver import DATASET_ROWS, EPOCHS, ROWS, TRIAL_ROWS, TRIALS, Settings
-from paceline.testing.invariants import LEFTOVERS, journal_records, result_file_iterations, verify
+from paceline.testing.invariants import LEFTOVERS, journal_records, result_file_iterations, verify, whole_records
 from paceline.testing.scripts import read_state
-from paceline.testing.tune_invariants import created_trials, ended_trials, experiment_records
 
 COLUMNS = ("hangs", "orphans", "torn", "lost", "duplicated", "wrong errors", "leftovers")
 """hangs: fit() or restore() did not return. orphans: a process outlived its run by more than a second. torn: a
 checkpoint is incomplete or mixed. lost, duplicated: a row, or a trial. wrong errors: a failure that ought to have been
-retried. leftovers: temporary files in the trial's directory after its end."""
+retried, or files that cannot be judged. leftovers: temporary files in the trial's directory after its end."""
 
 
 @dataclass(frozen=True)
@@ -260,19 +259,39 @@ def judge_search(settings: Settings, lives: list[Life], finished: bool) -> Itera
         yield from (Finding("duplicated", f"trial {trial} had ended and ran again") for trial in sorted(again))
     if not finished:
         return
-    created = created_trials(settings.experiment)
-    drawn = Counter(str(record["evaluated"]) for record in created.values())
+    journals = [records for records in experiment_journals(settings) if records]
+    if len(journals) != 1:
+        yield Finding("duplicated" if journals else "lost", f"{len(journals)} experiments were made instead of one")
+        return
+    created = [record for record in journals[0] if record["kind"] == "trial"]
+    drawn = Counter(str(record["evaluated"]) for record in created)
     if len(created) != TRIALS or len(drawn) != TRIALS:
         column = "lost" if len(created) < TRIALS else "duplicated"
         yield Finding(column, f"the search made {len(created)} trials of {len(drawn)} configurations, not {TRIALS}")
-    ends = Counter(record["n"] for record in experiment_records(settings.experiment) if record["kind"] == "end")
+    ends = Counter(record["n"] for record in journals[0] if record["kind"] == "end")
     if ends != Counter(range(TRIALS)):
         column = "duplicated" if max(ends.values(), default=0) > 1 else "lost"
         yield Finding(column, f"the ends that are written down, by trial: {dict(ends)}")
 
 
+def experiment_journals(settings: Settings) -> list[list[dict[str, Any]]]:
+    """The records of each; a driver that is killed before it has written one leaves an empty journal."""
+    return [list(whole_records(path.read_bytes())) for path in settings.experiment.glob("experiment-*.jsonl")]
+
+
 def trials_that_ended(settings: Settings) -> list[str]:
-    """Of a search, as far as it is written down now."""
-    if settings.workload != "search" or not any(settings.experiment.glob("experiment-*.jsonl")):
-        return []
-    return sorted(ended_trials(settings.experiment))
+    """Of a search, those of which an end is written down now: by the search, or by the trial itself."""
+    ended = set()
+    for records in experiment_journals(settings):
+        ends = {record["n"] for record in records if record["kind"] == "end"}
+        for trial in (record for record in records if record["kind"] == "trial"):
+            if trial["n"] in ends or _has_ended(settings.experiment / trial["dir"]):
+                ended.add(trial["id"])
+    return sorted(ended)
+
+
+def _has_ended(trial_dir: Path) -> bool:
+    if not (trial_dir / "journal.jsonl").exists():
+        return False
+    last = [record for record in journal_records(trial_dir) if record["kind"] in ("attempt", "end")]
+    return bool(last) and last[-1].get("status") in ("finished", "failed")
