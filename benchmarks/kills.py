@@ -125,6 +125,9 @@ def undisturbed(workload: str, scratch: Path, limit: float) -> Course:
             times[event] = time.monotonic() - begun
         scene.process.wait(limit)
         times["end"] = time.monotonic() - begun
+        for name, said in (("function", "started"), ("returned", "returning")):
+            moments = [mark["time"] / 1e9 - begun for mark in settings.marks.read(said)]
+            times[name] = min(moments) if said == "started" else max(moments)
 
     for strays in (True, False):  # the first one warms the page cache
         place = scratch / f"undisturbed-{workload}-{strays}"
@@ -135,8 +138,9 @@ def undisturbed(workload: str, scratch: Path, limit: float) -> Course:
         if findings := judge(settings, [life]):
             raise SystemExit("\n".join([f"{workload} fails although nothing is killed:", *(f.text for f in findings)]))
         shutil.rmtree(place)
-    course = Course(times["warden"], times["fork"], times["end"])
-    print(f"  undisturbed {workload}: first fork after {course.fork:.2f} s, end after {course.end:.2f} s", flush=True)
+    course = Course(**times)
+    text = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items())
+    print(f"  undisturbed {workload}: {text}", flush=True)
     return course
 
 

@@ -30,8 +30,8 @@ STACKS_SIGNAL = signal.SIGRTMIN + 3
 EXPERIMENT = "kills"
 ROWS, TRIALS, TRIAL_ROWS, DATASET_ROWS, EPOCHS, BATCH = 8, 4, 4, 48, 2, 8
 PAYLOAD = 1000
-LARGE = 100_000
-"""Characters in a large row: more than a socket takes or gives at once."""
+LARGE = 70_000
+"""Characters in a large row: more than is read from a socket at once."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Settings:
     acknowledged: bool = False
     """Somebody may decide after each row, so that report() returns only when the row is written down."""
     large: bool = False
-    """Every third row is larger than what a socket takes at once."""
+    """Rows are larger than what is read from a socket at once."""
     strays: bool = False
     """Train functions start processes that outlive a careless parent."""
     checkpoints: dict[str, Any] | None = None
@@ -108,7 +108,7 @@ class Diary:
         self, number: int, metrics: dict[str, Any], checkpoint: Checkpoint | None = None, reduce: Any = None
     ) -> Any:
         row = {"iteration": number, "life": self._life, **metrics}
-        if self._settings.large and number % 3 == 0:
+        if self._settings.large:
             row["text"] = "x" * LARGE
         answer = session.report(row, checkpoint=checkpoint, reduce=reduce)
         in_background = bool((self._settings.checkpoints or {}).get("async_save"))

@@ -39,8 +39,8 @@ class Kill:
 
     target: str
     after: str
-    """begin: before the trainer is made; fit: fit() is called; warden, fork: such a process appears; retry: a worker
-    appears that was not there at the kill before."""
+    """begin: before the trainer is made; fit: fit() is called; warden, fork: such a process appears; function: a train
+    function starts; retry: a worker appears that was not there at the kill before."""
     nth: int = 1
     """Of the workers that are forked."""
     delay: float = 0.0
@@ -56,6 +56,10 @@ class Course:
     """From `begin` to the warden."""
     fork: float
     """From `begin` to the first worker."""
+    function: float
+    """From `begin` to the first line of a train function."""
+    returned: float
+    """From `begin` to the end of the last train function."""
     end: float
 
     def to_end(self, event: str) -> float:
@@ -87,13 +91,16 @@ class Report:
 
 
 def draw_kill(chance: random.Random, settings: Settings, target: str, course: Course) -> Kill:
-    """A third within 50 ms of a start, the others anywhere from the target's beginning to the driver's end."""
+    """A third within 50 ms of a start, a third while functions train, a third anywhere in the driver's life."""
     early = {"driver": ("fit", "fork"), "rank": ("fork",), "warden": ("warden", "fork"), "both": ("warden", "fork")}
     choice = chance.randrange(1000)
-    if chance.random() < 1 / 3:
+    third = chance.randrange(3)
+    if third == 0:
         after = chance.choice(early[target])
         nth = chance.randint(1, TRIALS if settings.workload == "search" else settings.workers) if after == "fork" else 1
         return Kill(target, after, nth, chance.random() * EARLY_S, choice)
+    if third == 1:
+        return Kill(target, "function", 1, chance.random() * (course.returned - course.function), choice)
     after = {"driver": "begin", "rank": "fork"}.get(target, "warden")
     return Kill(target, after, 1, chance.random() * course.to_end(after), choice)
 
@@ -184,6 +191,7 @@ class Scene:
         self._pipe, write = os.pipe()
         self._unread = b""
         self._told: set[str] = set()
+        self._old_diaries = self._diaries()
         self._struck: set[int] = set()
         """The workers that were there at the last kill."""
         for folder in ("tmp", "runtime"):
@@ -246,6 +254,12 @@ class Scene:
         warden = self.warden()
         return sorted(pid for pid in children(warden) if _is_worker(pid, warden)) if warden else []
 
+    def _diaries(self) -> set[str]:
+        """One file for each process in which a train function has started."""
+        with suppress(FileNotFoundError):
+            return set(os.listdir(self.place / "marks"))
+        return set()
+
     def wait_for(self, look: Callable[[], Any]) -> bool:
         """Until `look` gives something true; False if the driver ends before."""
         while not look():
@@ -261,6 +275,8 @@ class Scene:
             return False
         if after == "warden":
             return self.wait_for(self.warden)
+        if after == "function":
+            return self.wait_for(lambda: self._diaries() - self._old_diaries)
         if after == "retry":
             return self.wait_for(lambda: set(self.ranks()) - self._struck)
         seen: set[int] = set()
