@@ -12,6 +12,7 @@ import resource
 import struct
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -239,6 +240,17 @@ class TestTensorBoard:
             for value in event.summary.value:
                 expected = as_float32(row[value.tag.removeprefix("paceline/")])
                 assert value.simple_value == expected or (math.isnan(expected) and math.isnan(value.simple_value))
+
+    def test_many_numbers_take_memory_in_proportion(self, make: LoggerMaker, trial: Trial) -> None:
+        """Tens of thousands of numbers once took gigabytes, and half a minute to fill them."""
+        logger = make(TBXLoggerCallback)
+        rows = [make_row(i, **{f"{'layer' * (n % 3)}_{n}": n / i for n in range(2_000)}) for i in (1, 2)]
+        tracemalloc.start()
+        log(logger, trial, rows)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 20_000_000
+        assert len(curves(read_events(trial))) == 2_001
 
     def test_a_row_without_numbers_writes_nothing(self, make: LoggerMaker, trial: Trial) -> None:
         log(make(TBXLoggerCallback), trial, [{"training_iteration": 1, "text": "x"}])

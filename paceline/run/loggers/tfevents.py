@@ -5,7 +5,8 @@ of the payload. The checksum is a masked CRC-32C; the payload is a protobuf `Eve
 
 The checksum is what costs. It is linear in the bits of the payload, and two events with the
 same tags differ in few bytes only: time, step and values. So a template keeps the checksum
-of the rest, and each variable byte adds its share from a table for its position.
+of the rest. A value's share is carried over the value and the tag that follows it in one step,
+with a table for that distance: tags of equal length share one.
 """
 
 from __future__ import annotations
@@ -68,11 +69,7 @@ class _Layout:
         self.step_size = step_size
         self.size = _TIME_SIZE + step_size + self._struct.size
         self.value_count = len(heads)
-        self.variable_positions = list(range(1, _TIME_SIZE + step_size))
-        end = _TIME_SIZE + step_size
-        for head in heads:
-            end += len(head) + 4
-            self.variable_positions += range(end - 4, end)
+        self.head_sizes = [len(head) for head in heads]
 
     def payload(self, wall_time: float, step_field: bytes, values: Sequence[float]) -> bytes:
         parts = self._heads_and_values
@@ -86,42 +83,47 @@ class _Layout:
 
 
 class _Template:
-    """A layout with the checksum of its constant bytes, and a table for each variable one."""
+    """A layout with the checksum of its constant bytes, and how far each variable part is carried."""
 
     def __init__(self, layout: _Layout) -> None:
         self._layout = layout
         length = _pack_length(layout.size)
         self._head = length + _pack_crc(_masked_crc(length))
-        self._constant_crc = _crc32c(layout.payload(0.0, bytes(layout.step_size), [0.0] * layout.value_count))
-        self._tables = _share_tables(layout.size, tuple(layout.variable_positions))
+        front = _TIME_SIZE + layout.step_size
+        constant = layout.payload(0.0, bytes(layout.step_size), [0.0] * layout.value_count)[front:]
+        self._constant_crc = _crc32c(bytes(front) + constant)
+        first, *later = layout.head_sizes
+        self._carry_front = _carry_tables(first)
+        self._carry_values = [_carry_tables(4 + size) for size in (*later, 0)]
+        self._words = struct.Struct("<" + "".join(f"{size}xI" for size in layout.head_sizes)).unpack_from
 
     def record(self, wall_time: float, step_field: bytes, values: Sequence[float]) -> bytes:
         payload = self._layout.payload(wall_time, step_field, values)
-        crc = self._constant_crc
-        for position, table in self._tables:
-            crc ^= table[payload[position]]
-        return self._head + payload + _pack_crc(_masked(crc))
+        front = _TIME_SIZE + self._layout.step_size
+        crc = 0
+        for byte in payload[:front]:
+            crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+        byte_0, byte_1, byte_2, byte_3 = self._carry_front
+        crc = byte_0[crc & 0xFF] ^ byte_1[crc >> 8 & 0xFF] ^ byte_2[crc >> 16 & 0xFF] ^ byte_3[crc >> 24]
+        for word, (byte_0, byte_1, byte_2, byte_3) in zip(self._words(payload, front), self._carry_values, strict=True):
+            crc ^= word
+            crc = byte_0[crc & 0xFF] ^ byte_1[crc >> 8 & 0xFF] ^ byte_2[crc >> 16 & 0xFF] ^ byte_3[crc >> 24]
+        return self._head + payload + _pack_crc(_masked(crc ^ self._constant_crc))
 
 
-@lru_cache(maxsize=16)
-def _share_tables(size: int, positions: tuple[int, ...]) -> list[tuple[int, list[int]]]:
-    """For each position, what each value of the byte there contributes to the checksum of `size` bytes.
-
-    A bit's share depends on how many bytes follow it; it is carried from the last byte
-    to the first. A byte's share is the sum of its bits'. Kept, because the many trials of a
-    search report the same metrics.
-    """
-    wanted = set(positions)
-    tables: dict[int, list[int]] = {}
-    bit_shares = [_CRC_TABLE[1 << bit] for bit in range(8)]
-    for position in range(size - 1, -1, -1):
-        if position in wanted:
-            table = [0]
-            for share in bit_shares:
-                table += [lower ^ share for lower in table]
-            tables[position] = table
-        bit_shares = [_CRC_TABLE[share & 0xFF] ^ (share >> 8) for share in bit_shares]
-    return [(position, tables[position]) for position in positions]
+@lru_cache(maxsize=256)
+def _carry_tables(distance: int) -> tuple[list[int], ...]:
+    """What each value of each of a checksum's four bytes becomes when it is carried over `distance` zero bytes."""
+    tables = []
+    for lowest_bit in range(0, 32, 8):
+        table = [0]
+        for bit in range(lowest_bit, lowest_bit + 8):
+            share = 1 << bit
+            for _ in range(distance):
+                share = _CRC_TABLE[share & 0xFF] ^ (share >> 8)
+            table += [lower ^ share for lower in table]
+        tables.append(table)
+    return tuple(tables)
 
 
 def _record(payload: bytes) -> bytes:
