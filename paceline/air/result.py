@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from paceline.air.checks import check_choice
+from paceline.air.checks import check_choice, warn_at_users_line
 from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.air.metrics import flattened
@@ -90,7 +90,10 @@ class Result:
         """Read the result of a run from its trial directory, on a filesystem of your own if need be."""
         from paceline.run.history import load_result
 
-        return load_result(os.fspath(path), filesystem)
+        result = load_result(os.fspath(path), filesystem)
+        for warning in result.warnings:
+            warn_at_users_line(warning)
+        return result
 
     def get_best_checkpoint(self, metric: str, mode: Literal["max", "min"]) -> Checkpoint | None:
         """The kept checkpoint with the best value of a metric (nested: "a/b"); None if none was kept."""

@@ -32,6 +32,7 @@ from paceline.run.retention import (
     listed_numbers,
     still_kept,
 )
+from paceline.run.side_files import checkpoint_at
 from paceline.run.trial_files import plain_config
 from paceline.storage import commit as storage_commit
 from paceline.storage.daemon_pool import DaemonPool
@@ -284,7 +285,7 @@ class CheckpointKeeper:
         if self.mirror is not None and not path.exists():  # of an earlier driver elsewhere: fetched when it is used
             store = self.mirror.filesystem
             return Checkpoint(f"{store.label}/{path.name}", store.given)
-        return Checkpoint.from_directory(str(path))
+        return checkpoint_at(path, self._warn_once)
 
     def newest_checkpoint(self) -> Checkpoint | None:
         return self.reference(self.newest) if self.newest is not None else None
@@ -340,9 +341,13 @@ class CheckpointKeeper:
             self._discard(number)
         for number in sorted((deleted_numbers(records) - damaged_numbers(records)) & set(remote)):
             self._discard_remotely(number)
-        for number in sorted(listed_numbers(records) - set(present)):
-            if self.run_dir.checkpoint(number).exists():
+        listed = listed_numbers(records)
+        for number in sorted(listed - set(present)):
+            path = self.run_dir.checkpoint(number)
+            if path.exists():
                 self._set_aside(number, "its manifest is gone")
+            elif number == max(listed):
+                self.warnings.append(f"{path.name} is gone, although it is the newest one that the journal lists.")
 
     def continue_after(self, checkpoint: Checkpoint) -> None:
         """Number on from the checkpoint that a new run starts from; a damaged one is refused here."""

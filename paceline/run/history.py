@@ -6,23 +6,29 @@ import bisect
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig
-from paceline.air.errors import RestoreError, TrainingFailedError
+from paceline.air.errors import CheckpointError, RestoreError, TrainingFailedError
 from paceline.air.result import Result
-from paceline.run.retention import KeptCheckpoint, best, still_kept
+from paceline.run.retention import KeptCheckpoint, best, listed_numbers, still_kept
 from paceline.run.rows import RowFiller
+from paceline.run.side_files import checkpoint_at
 from paceline.run.spec import TrialIdentity
 from paceline.run.trial_files import ending, find_remote_trials, find_trials, state_records
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import read
 from paceline.storage.manifest import read_manifest
 from paceline.storage.mirror import Mirror
-from paceline.storage.run_dir import RunDir, resolve_storage
+from paceline.storage.run_dir import MANIFEST_NAME, RunDir, resolve_storage
+
+_UNKNOWN_ATTEMPT: dict[str, Any] = {
+    "hostname": "", "node_ip": "", "pid": 0, "start_index": 0, "start_time_s": 0.0, "warmup_time": 0.0
+}  # fmt: skip
+"""Of rows that were taken from their checkpoints, because the journal lost what came before them."""
 
 
 class JournalHistory:
@@ -33,11 +39,12 @@ class JournalHistory:
 
     def rows(self) -> list[dict[str, Any]]:
         """Rank 0's rows that survive, completed as they were shown."""
-        return _surviving_rows(self._path)
+        return surviving_rows(self._path)[0]
 
     def rows_from(self, start: int) -> Iterator[dict[str, Any]]:
-        """The surviving rows after the first `start`."""
-        return iter(self.rows()[start:])
+        """The surviving rows after report `start`."""
+        rows, indices = surviving_rows(self._path)
+        return iter(rows[bisect.bisect_right(indices, start) :])
 
     def last_rank_metrics(self) -> dict[int, dict[str, Any]]:
         """The newest metrics of each rank of the last attempt."""
@@ -67,24 +74,25 @@ class JournalHistory:
         return surviving, world_size
 
 
-def _surviving_rows(path: Path) -> list[dict[str, Any]]:
+def surviving_rows(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
+    """(the rows, the index of the report of each)"""
     rows: list[dict[str, Any]] = []
     indices: list[int] = []
     filler: RowFiller | None = None
     header: dict[str, Any] = {}
     for record in read(path):
-        if record["kind"] == "run":
-            header = record
-        elif record["kind"] == "attempt":
-            surviving = bisect.bisect_right(indices, record["start_index"])
+        if record["kind"] in ("run", "attempt"):
+            header = record if record["kind"] == "run" else header
+            attempt = record if record["kind"] == "attempt" else _UNKNOWN_ATTEMPT
+            surviving = bisect.bisect_right(indices, attempt["start_index"])
             del rows[surviving:], indices[surviving:]
             identity = TrialIdentity(header["trial_id"], header["experiment_id"], header["experiment_tag"])
-            filler = filler_of(identity, record.get("config", header["settings"]["config"]) or {}, record)
+            filler = filler_of(identity, attempt.get("config", header["settings"]["config"]) or {}, attempt)
         elif record["kind"] == "row" and record["rank"] == 0 and filler is not None:
             metrics = record.get("reduced") or record["metrics"]
             rows.append(filler.fill(record["index"], metrics, record["stamp"], record["elapsed"]))
             indices.append(record["index"])
-    return rows
+    return rows, indices
 
 
 def _cut(rows: list[dict[str, Any]], start_index: int) -> None:
@@ -106,23 +114,43 @@ def filler_of(identity: TrialIdentity, config: Mapping[str, Any], attempt: Mappi
     )
 
 
-def lost_row(run_dir: RunDir, newest: KeptCheckpoint | None, last_row: int) -> dict[str, Any] | None:
-    """The record of the newest checkpoint's row, if the journal lost it.
+def lost_rows(run_dir: RunDir, kept: Sequence[KeptCheckpoint], last_row: int) -> Iterator[dict[str, Any]]:
+    """The records of the rows after `last_row` that were reported with a checkpoint.
 
-    A torn tail may have taken it along; the checkpoint's own manifest tells it too.
+    A journal that was cut short has lost them; the checkpoints' own manifests tell them too.
     """
-    if newest is None or newest.iteration <= last_row:
-        return None
-    facts = read_manifest(run_dir.checkpoint(newest.number)).facts
-    return {
-        "kind": "row",
-        "attempt": facts["attempt"],
-        "index": facts["iteration"],
-        "rank": 0,
-        "stamp": facts["created"],
-        "elapsed": facts["elapsed"],
-        "metrics": facts["metrics"],
-    }
+    for each in sorted(kept, key=lambda each: each.iteration):
+        if each.iteration <= last_row:
+            continue
+        try:
+            facts = read_manifest(run_dir.checkpoint(each.number)).facts
+        except CheckpointError:  # only on remote storage, or damaged
+            continue
+        if "copied_from" not in facts:  # it came without a row
+            yield {
+                "kind": "row",
+                "attempt": facts["attempt"],
+                "index": facts["iteration"],
+                "rank": 0,
+                "stamp": facts["created"],
+                "elapsed": facts["elapsed"],
+                "metrics": facts["metrics"],
+            }
+
+
+def missing_rows(journal: Path, indices: Iterable[int], reached: int) -> list[str]:
+    """What to tell the user if the journal lacks rows up to `reached`, the iteration of the newest checkpoint."""
+    expected, missing = 1, []
+    for index in (*indices, reached + 1):
+        if index > expected:
+            missing.append(f"{expected} to {index - 1}" if index - 1 > expected else f"{expected}")
+        expected = max(expected, index + 1)
+    if not missing:
+        return []
+    return [
+        f"{journal} lacks the rows of iterations {', '.join(missing)}: it was cut short, although the run has a "
+        f"checkpoint of iteration {reached}. The history has a gap; result.json and progress.csv may have these rows."
+    ]
 
 
 def load_result(path: str | Path, filesystem: Any = None) -> Result:
@@ -138,10 +166,14 @@ def load_result(path: str | Path, filesystem: Any = None) -> Result:
         raise _no_run(path)
     run_dir = trials[0]
 
-    def reference(kept: KeptCheckpoint) -> Checkpoint:
-        return Checkpoint.from_directory(str(run_dir.checkpoint(kept.number)))
+    warnings: dict[str, None] = {}
 
-    return _result_of(run_dir, str(run_dir.root), dict(run_dir.checkpoints()), reference)
+    def reference(kept: KeptCheckpoint) -> Checkpoint:
+        return checkpoint_at(run_dir.checkpoint(kept.number), warnings.setdefault)
+
+    result = _result_of(run_dir, str(run_dir.root), dict(run_dir.checkpoints()), reference)
+    result.warnings = [*warnings, *result.warnings]
+    return result
 
 
 def _load_remote(uri: str, filesystem: Any) -> Result:
@@ -189,7 +221,10 @@ def _result_of(
         checkpoint_score_order=settings["checkpoint_score_order"],
     )
     kept = still_kept(records, present)
-    rows = history.rows()
+    rows, indices = surviving_rows(run_dir.journal)
+    warnings = _lost_checkpoints(run_dir, records, present)
+    if kept:
+        warnings += missing_rows(run_dir.journal, indices, kept[-1].iteration)
     ended = [record for record in records if record["kind"] == "end"]
     status = ending(records) or "unfinished"
     return Result(
@@ -202,5 +237,22 @@ def _result_of(
         rank_metrics=history.last_rank_metrics(),
         attempts=1 + max((record["attempt"] for record in records if record["kind"] == "attempt"), default=-1),
         status=status,
+        warnings=warnings,
         _history=history,
     )
+
+
+def _lost_checkpoints(
+    run_dir: RunDir, records: Sequence[Mapping[str, Any]], present: Mapping[int, Path | None]
+) -> list[str]:
+    """What to tell the user about checkpoints that the journal lists and that cannot be used.
+
+    That an older one is gone is not worth a word: its user may have wanted the space.
+    """
+    listed = listed_numbers(records)
+    paths = [run_dir.checkpoint(number) for number in sorted(listed - present.keys())]
+    return [
+        f"{path.name} cannot be used: {'it has no' if path.exists() else 'it is gone, with its'} {MANIFEST_NAME}."
+        for path in paths
+        if (path.exists() or path == run_dir.checkpoint(max(listed))) and not (path / MANIFEST_NAME).is_file()
+    ]

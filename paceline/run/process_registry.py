@@ -53,13 +53,13 @@ def record(path: Path, attempt: int, processes: Mapping[int, int]) -> None:
 def survivors(path: Path) -> list[int]:
     """Recorded processes that still run."""
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(errors="replace").splitlines()
     except OSError:
         return []
     boot = boot_id()
     alive = []
     for line in lines:
-        with contextlib.suppress(ValueError, KeyError):  # the last line of a killed driver may be torn
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # the last line of a killed driver may be torn
             entry = json.loads(line)
             started = start_time(entry["pid"])
             if entry["boot"] == boot and started is not None and started == entry["start"]:

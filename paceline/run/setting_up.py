@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.air.errors import RestoreError
 from paceline.run.checkpoint_keeper import CheckpointKeeper
-from paceline.run.history import lost_row
+from paceline.run.history import lost_rows, missing_rows
 from paceline.run.spec import RunSpec
 from paceline.run.trial import Trial
 from paceline.run.trial_files import TrialFiles
@@ -20,10 +20,14 @@ def make_keeper(spec: RunSpec, files: TrialFiles) -> CheckpointKeeper:
                 "Start it anew, and give num_to_keep another value to be able to restore."
             )
         keeper.load(files.records)
-        lost = lost_row(files.run_dir, keeper.newest, files.last_row)
-        if lost is not None:
-            files.journal.append(lost, finite=False)
-            files.journal.sync()
+        keeper.warnings += files.warnings
+        lost = list(lost_rows(files.run_dir, keeper.committed, files.last_row))
+        for record in lost:
+            files.journal.append(record, finite=False)
+        files.journal.sync()
+        if keeper.newest is not None:
+            indices = [*files.surviving, *(record["index"] for record in lost)]
+            keeper.warnings += missing_rows(files.run_dir.journal, indices, keeper.newest.iteration)
     if keeper.next_number == 0 and spec.resume_from is not None:
         keeper.continue_after(spec.resume_from)
     return keeper

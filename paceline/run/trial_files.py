@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import json
 import tempfile
@@ -14,7 +15,7 @@ from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.result import Status
 from paceline.air.secrets import masked, secret_paths
-from paceline.run import process_registry
+from paceline.run import process_registry, side_files
 from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
 from paceline.storage.files import delete_tree
 from paceline.storage.filesystem import FsspecFilesystem
@@ -48,14 +49,21 @@ class TrialFiles:
     mirror: Mirror | None = None
     records: list[dict[str, Any]] = field(default_factory=list)
     """What the journal already said, rows left out; empty for a new trial."""
-    last_row: int = 0
-    """The index of the last of rank 0's rows that survives in the journal."""
+    surviving: list[int] = field(default_factory=list)
+    """The indices of rank 0's rows that survive in the journal."""
     notes: list[str] = field(default_factory=list)
     """What the user should know."""
+    warnings: list[str] = field(default_factory=list)
+    """What was found damaged: told to the user, and part of the result."""
 
     @property
     def attempts_so_far(self) -> int:
         return 1 + max((record["attempt"] for record in self.records if record["kind"] == "attempt"), default=-1)
+
+    @property
+    def last_row(self) -> int:
+        """The index of the last row that survives; 0 without one."""
+        return self.surviving[-1] if self.surviving else 0
 
     @property
     def ended_as(self) -> Status | None:
@@ -168,6 +176,7 @@ def _new_directory(
 def reopen(spec: RunSpec, shared_sync: SharedSync | None = None) -> TrialFiles:
     """The trial directory of a run that shall be continued."""
     run_dir, mirror = _place_to_restore(spec)
+    warnings = side_files.free_lock_name(run_dir.lock)
     with _locked(run_dir, mirror) as lock:
         # Everything is read under the locks: the last driver may have written until it let go.
         if mirror is not None:
@@ -178,7 +187,8 @@ def reopen(spec: RunSpec, shared_sync: SharedSync | None = None) -> TrialFiles:
         journal = Journal(run_dir.journal, shared_sync)
         files = TrialFiles(run_dir, journal, lock, header["experiment_name"], identity, mirror, records)
         with _closed_on_error(files):
-            files.last_row = last_row_index(run_dir)
+            files.warnings += [*warnings, *side_files.repair(run_dir, continues=files.ended_as != "finished")]
+            files.surviving = surviving_indices(run_dir)
             files.notes += _what_was_not_given_again(header["settings"], spec.run_config)
             ended = process_registry.end_survivors(run_dir.processes)
             if ended:
@@ -326,15 +336,15 @@ def _no_journal(run_dir: RunDir) -> RestoreError:
     return RestoreError(f"{run_dir.root} holds no run: it has no {run_dir.journal.name}.")
 
 
-def last_row_index(run_dir: RunDir) -> int:
-    """How far rank 0's surviving rows go."""
-    last = 0
+def surviving_indices(run_dir: RunDir) -> list[int]:
+    """The indices of rank 0's rows that survive."""
+    indices: list[int] = []
     for record in read(run_dir.journal):
         if record["kind"] == "attempt":
-            last = min(last, record["start_index"])
+            del indices[bisect.bisect_right(indices, record["start_index"]) :]
         elif record["kind"] == "row" and record["rank"] == 0:
-            last = record["index"]
-    return last
+            indices.append(record["index"])
+    return indices
 
 
 def ending(records: list[dict[str, Any]]) -> Status | None:

@@ -48,12 +48,12 @@ def commit(staging: Path, final: Path) -> None:
         raise storage_error(error, final, "committing the checkpoint") from error
 
 
-def quarantine(checkpoint_dir: Path) -> Path:
-    """Put a damaged checkpoint aside under a name that nothing loads; keep it for the user to look at."""
-    aside = checkpoint_dir.with_name(f"{checkpoint_dir.name}.corrupt")
+def quarantine(path: Path) -> Path:
+    """Put a damaged checkpoint or file aside under a name that nothing loads; keep it for the user to look at."""
+    aside = path.with_name(f"{path.name}.corrupt")
     if os.path.lexists(aside):
         aside = aside.with_name(f"{aside.name}-{secrets.token_hex(4)}")
-    _rename(checkpoint_dir, aside, "putting the damaged checkpoint aside")
+    _rename(path, aside, "putting what is damaged aside")
     return aside
 
 

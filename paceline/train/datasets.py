@@ -114,10 +114,10 @@ def continued_preprocessor(path: str, filesystem: Any, given: Any) -> Any:
     """
     from paceline.air.checkpoint_trust import code_parts
     from paceline.air.constants import CHECKPOINT_PREPROCESSOR_FILE
-    from paceline.air.result import Result
+    from paceline.run.history import load_result
 
     try:
-        checkpoint = Result.from_path(path, filesystem).checkpoint
+        checkpoint = load_result(path, filesystem).checkpoint
         if checkpoint is None or CHECKPOINT_PREPROCESSOR_FILE in code_parts(checkpoint):
             return given
         stored = checkpoint.get_preprocessor()
