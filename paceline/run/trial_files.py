@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from paceline.air.result import Status
 from paceline.air.secrets import masked, secret_paths
 from paceline.run import process_registry, side_files
 from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
+from paceline.storage.commit import is_put_aside, quarantine
 from paceline.storage.files import delete_tree
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal, read
@@ -127,9 +129,7 @@ def _create_in_search(spec: RunSpec, place: TrialPlace, shared_sync: SharedSync 
     """The directory that a search chose. What an earlier driver left there before it wrote a header is removed."""
     run_dir, mirror = RunDir(place.directory), None
     if not run_dir.create_new():
-        if run_dir.journal.is_file() and next(read(run_dir.journal), None) is not None:
-            raise StorageError(f"{run_dir.root} holds a run already; a new trial cannot be put there.")
-        delete_tree(run_dir.root)
+        _make_room(run_dir)
         run_dir.create_new()
     if place.uri is not None:
         mirror = Mirror(FsspecFilesystem(place.uri, spec.run_config.storage_filesystem), run_dir)
@@ -140,6 +140,26 @@ def _create_in_search(spec: RunSpec, place: TrialPlace, shared_sync: SharedSync 
             journal.append(_header(spec, place.experiment_name, spec.identity), finite=False)
             journal.flush()
     return files
+
+
+def _make_room(run_dir: RunDir) -> None:
+    try:
+        state_records(run_dir)
+    except (RestoreError, StorageError):
+        if is_hardly_begun(run_dir):
+            delete_tree(run_dir.root)
+        else:  # of a run whose journal is damaged there may be checkpoints
+            quarantine(run_dir.root)
+    else:
+        raise StorageError(f"{run_dir.root} holds a run already; a new trial cannot be put there.")
+
+
+def is_hardly_begun(run_dir: RunDir) -> bool:
+    """Whether there is nothing, or only what a driver leaves that dies before it has described its run."""
+    if not os.path.lexists(run_dir.root):
+        return True
+    first_names = {run_dir.lock.name, run_dir.logs_dir.name, run_dir.journal.name}
+    return run_dir.root.is_dir() and first_names.issuperset(os.listdir(run_dir.root))
 
 
 def _header(spec: RunSpec, experiment_name: str, identity: TrialIdentity) -> dict[str, Any]:
@@ -285,8 +305,8 @@ def _how_to_restore_earlier(experiment_dir: Path, trainer_name: str) -> list[str
 
 def find_trials(path: Path) -> list[RunDir]:
     """The trial directories at or below an experiment's directory, newest first."""
-    candidates = [path, *path.glob("*/")] if path.is_dir() else []
-    found = [RunDir(candidate) for candidate in candidates if (candidate / "journal.jsonl").is_file()]
+    below = [each for each in path.glob("*/") if not is_put_aside(each)] if path.is_dir() else []
+    found = [RunDir(candidate) for candidate in (path, *below) if (candidate / "journal.jsonl").is_file()]
     return sorted(found, key=lambda run_dir: run_dir.journal.stat().st_mtime, reverse=True)
 
 
@@ -329,6 +349,10 @@ def state_records(run_dir: RunDir) -> list[dict[str, Any]]:
         raise _no_journal(run_dir) from None
     if not records or records[0].get("kind") != "run":
         raise RestoreError(f"{run_dir.journal} does not begin with a run's description; it cannot be continued.")
+    for record in records:
+        number = record.get("number", 0)
+        if type(number) is not int or number < 0:  # the files may come from anywhere
+            raise RestoreError(f"{run_dir.journal} names {number!r} as a checkpoint's number, which cannot be one.")
     return records
 
 

@@ -7,6 +7,7 @@ is put aside by `quarantine`.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,6 +28,7 @@ __all__ = [
     "add_file",
     "commit",
     "delete_tree",
+    "is_put_aside",
     "merge_staged",
     "quarantine",
     "read_manifest",
@@ -55,6 +57,11 @@ def quarantine(path: Path) -> Path:
         aside = aside.with_name(f"{aside.name}-{secrets.token_hex(4)}")
     _rename(path, aside, "putting what is damaged aside")
     return aside
+
+
+def is_put_aside(path: Path) -> bool:
+    """Whether `quarantine` gave the name."""
+    return re.search(r"\.corrupt(-[0-9a-f]{8})?$", path.name) is not None
 
 
 def to_trash(checkpoint_dir: Path) -> Path:

@@ -160,6 +160,11 @@ def without_odd_characters(text: str) -> str:
     return _NOT_IN_TAG.sub("_", text).strip("_")
 
 
+def is_plain_name(name: object) -> bool:
+    """Whether a name that was read from a file can only be that of something directly in a directory."""
+    return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
 def resolve_storage(path: str | os.PathLike[str]) -> Path | str:
     """A local place as an absolute path without links, anything else as the URI it is.
 

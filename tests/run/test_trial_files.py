@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import threading
@@ -17,7 +18,7 @@ from paceline.air import CheckpointConfig, FailureConfig, RunConfig, ScalingConf
 from paceline.air.errors import ConfigError, RestoreError, RunLockedError, StorageError
 from paceline.run import trial_files
 from paceline.run.checkpoint_keeper import CheckpointKeeper
-from paceline.run.spec import RunSpec, TrainFunction, TrialIdentity
+from paceline.run.spec import RunSpec, TrainFunction, TrialIdentity, TrialPlace
 from paceline.storage.commit import Stager, commit
 from paceline.storage.journal import Journal, read
 from paceline.storage.run_dir import RunDir
@@ -128,6 +129,43 @@ def test_a_journal_that_does_not_begin_with_a_run(tmp_path: Path) -> None:
     journal.close()
     with pytest.raises(RestoreError, match="does not begin with a run's description"):
         trial_files.state_records(run_dir)
+
+
+@pytest.mark.parametrize("number", ["../../x", "1", -1, 1.0, None, True])
+def test_a_checkpoints_number_that_cannot_be_one_is_refused(results_dir: Path, number: Any) -> None:
+    """The files may come from anywhere."""
+    files = trial_files.create(spec(name="experiment"), "local")
+    files.journal.append({"kind": "delete", "number": number})
+    files.close()
+    with pytest.raises(RestoreError, match="as a checkpoint's number"):
+        trial_files.state_records(files.run_dir)
+
+
+class TestDirectoryThatASearchChose:
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> Path:
+        return tmp_path / "search" / "trial"
+
+    def create(self, directory: Path) -> None:
+        place = TrialPlace(directory, "search")
+        trial_files.create(dataclasses.replace(spec(), place=place), "local").close()
+
+    def test_what_hardly_began_is_removed(self, directory: Path) -> None:
+        (directory / "logs").mkdir(parents=True)
+        (directory / "journal.jsonl").write_bytes(b"half a rec")
+        self.create(directory)
+        assert [path.name for path in directory.parent.iterdir()] == ["trial"]
+
+    def test_anything_else_is_put_aside(self, directory: Path) -> None:
+        (directory / "checkpoint_000000").mkdir(parents=True)
+        self.create(directory)
+        assert (directory.parent / "trial.corrupt" / "checkpoint_000000").is_dir()
+        assert trial_files.find_trials(directory.parent)[0].root == directory
+
+    def test_a_run_is_never_replaced(self, directory: Path) -> None:
+        self.create(directory)
+        with pytest.raises(StorageError, match="holds a run already"):
+            self.create(directory)
 
 
 def test_reopening_ends_and_sweeps_what_the_last_driver_left(results_dir: Path) -> None:

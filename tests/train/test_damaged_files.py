@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,18 @@ from paceline.air import Checkpoint, CheckpointConfig, Result, RunConfig, Scalin
 from paceline.air.errors import CheckpointError, RestoreError
 from paceline.storage.journal import read
 from paceline.train import DataParallelTrainer
+from tests.storage.damage import (
+    TO_DIRECTORIES,
+    TO_FILES,
+    Damage,
+    delete,
+    empty,
+    garble,
+    overwrite_with_text,
+    replace_by_directory,
+    replace_by_file,
+    truncate,
+)
 
 STEPS = 5
 
@@ -33,42 +43,6 @@ def count(config: dict[str, Any]) -> None:
         session.report({"step": step, "text": "a,\nb"}, checkpoint=checkpoint)
 
 
-def garble(path: Path) -> None:
-    path.write_bytes(random.Random(7).randbytes(max(300, path.stat().st_size)))
-
-
-def overwrite_with_text(path: Path) -> None:
-    path.write_text('something, else\n{"a"\n1\n')
-
-
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def delete(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
-def replace_by_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-    (path / "file").touch()
-
-
-def replace_by_file(path: Path) -> None:
-    shutil.rmtree(path)
-    path.touch()
-
-
-TO_FILES = [garble, overwrite_with_text, truncate, empty, delete, replace_by_directory]
-TO_DIRECTORIES = [delete, replace_by_file]
 SIDE_FILES = [
     "error.txt", "events.out.tfevents.*", "lock", "logs/rank_0.log", "params.json", "processes.jsonl", "progress.csv",
     "result.json",
@@ -76,7 +50,6 @@ SIDE_FILES = [
 CHECKPOINTS = [f"checkpoint_{number:06d}" for number in range(STEPS - 1)]
 CHECKPOINT_FILES = ["MANIFEST.json", ".metadata.json", "dict_checkpoint.pkl"]
 
-Damage = Callable[[Path], None]
 CASES: list[tuple[str, Damage]] = [
     *((name, damage) for name in SIDE_FILES for damage in TO_FILES),
     *((name, damage) for name in ("logs", "rank_0") for damage in TO_DIRECTORIES),

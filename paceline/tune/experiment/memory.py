@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.run.trial_files import as_json
+from paceline.storage.manifest import hash_file
 from paceline.tune.search.searcher import Searcher
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Memory:
             file = self._file(self._saved)
             with self._audience.guarded():
                 self._searcher.save(str(file))
-            self._journal.searcher_saved(self._saved)
+            self._journal.searcher_saved(self._saved, hash_file(file) if file.is_file() else None)
             self._journal.flush()
             self._forget_older(file)
 
@@ -63,12 +64,23 @@ class Memory:
             return None
         for position in range(len(records) - 1, -1, -1):
             record = records[position]
-            if record["kind"] == "searcher" and self._file(record["saved"]).is_file():
-                return position
+            if record["kind"] == "searcher":
+                self._saved = max(self._saved, record["saved"])  # what is saved from now on gets a name of its own
+                if self._is_sound(record):
+                    return position
         return None
 
+    def _is_sound(self, record: dict[str, Any]) -> bool:
+        """Whether the state is there as it was saved; journals of earlier versions do not tell its hash."""
+        file = self._file(record["saved"])
+        if not file.is_file():
+            return False
+        if record.get("hash") in (None, hash_file(file)):
+            return True
+        self._audience.warn_once(f"{file.name} is damaged; the searcher is told again what it has seen.")
+        return False
+
     def restore_searcher(self, number: int) -> None:
-        self._saved = number
         self._last_file = self._file(number)
         with self._audience.guarded():
             self._searcher.restore(str(self._last_file))

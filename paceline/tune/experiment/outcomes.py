@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from paceline.air.constants import TRAINING_ITERATION
-from paceline.air.errors import RestoreError
+from paceline.air.errors import RestoreError, StorageError
 from paceline.air.result import Result, Status
 from paceline.run.history import JournalHistory, load_result
 from paceline.storage.run_dir import RunDir
@@ -32,7 +33,7 @@ def outcome_from_files(
     remote = each.trial.path if "://" in each.trial.path else None
 
     def load() -> Result:
-        result = result_from_files(each.directory, status, error, remote, filesystem)
+        result = result_from_files(each.directory, status, metrics, error, remote, filesystem)
         if result.metrics:  # a file has no tuples, and no objects
             result.metrics["config"] = each.trial.config
         return result
@@ -54,13 +55,23 @@ def outcome_without_run(each: TrialRun, status: Status, error: BaseException | N
 
 
 def result_from_files(
-    directory: Path, status: Status, error: BaseException | None, remote: str | None = None, filesystem: Any = None
+    directory: Path,
+    status: Status,
+    metrics: Mapping[str, Any],
+    error: BaseException | None,
+    remote: str | None = None,
+    filesystem: Any = None,
 ) -> Result:
-    """The result of a trial that ended like this; one that never came to begin has no files."""
+    """The result of a trial that ended like this; one that never came to begin has no files.
+
+    `metrics` is the last row according to the experiment: the trial's own journal may be damaged.
+    """
     place = remote if remote is not None and not RunDir(directory).journal.is_file() else directory
     try:
         result = load_result(place, filesystem)
-    except RestoreError:
-        result = Result(log_dir=directory)
+    except (RestoreError, StorageError) as problem:
+        result = Result(log_dir=directory, warnings=[str(problem)] if metrics else [])
+    if result.metrics.get("_training_iteration", 0) < metrics.get("_training_iteration", 0):
+        result.metrics = dict(metrics)
     result.status, result.error = status, error
     return result

@@ -86,9 +86,10 @@ def newest_journal(root: Path) -> Path:
 
 def _last_time(journal: Path) -> float:
     """The last time that the journal itself tells; 0.0 if there is none."""
-    times = [record["time"] for record in read_tail(journal) if "time" in record]
-    if not times:  # many rows since
-        with contextlib.suppress(StorageError):  # where it is damaged is told when it is chosen
+    times: list[float] = []
+    with contextlib.suppress(StorageError):  # where it is damaged is told when it is chosen
+        times = [record["time"] for record in read_tail(journal) if "time" in record]
+        if not times:  # many rows since
             times = [record["time"] for record in read(journal) if "time" in record]
     return times[-1] if times else 0.0
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import RestoreError, StorageError, TrainingFailedError
 from paceline.air.result import Result
 from paceline.run.history import load_result
@@ -14,7 +15,7 @@ from paceline.run.trial import Trial
 from paceline.storage.run_dir import resolve_storage
 from paceline.tune.experiment.outcomes import result_from_files
 from paceline.tune.experiment.place import newest_journal
-from paceline.tune.experiment.replay import read_records, saved_facts
+from paceline.tune.experiment.replay import read_records, saved_facts, unrecorded_trials
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.search.space import from_description
 from paceline.tune.trial_outcome import TrialOutcome
@@ -31,6 +32,8 @@ def load_grid(path: str | os.PathLike[str]) -> ResultGrid:
 def grid_of(root: Path, journal: Path) -> ResultGrid:
     records = read_records(journal)
     facts = saved_facts(records)
+    for warning in unrecorded_trials(journal, records):
+        warn_at_users_line(warning)
     trials: dict[int, dict[str, Any]] = {}
     ended: dict[int, dict[str, Any]] = {}
     for record in records:
@@ -71,7 +74,7 @@ def _outcome(
     trial.status = "ERROR" if failed else "TERMINATED"
     metrics = {**end["metrics"], "config": trial.config} if end["metrics"] else {}
     trial.last_result = metrics
-    load = partial(result_from_files, directory, end["status"], error)
+    load = partial(result_from_files, directory, end["status"], metrics, error)
     return TrialOutcome(trial, metrics, end["status"], error, directory, load)
 
 
@@ -92,7 +95,8 @@ def _unfinished(trial: Trial, directory: Path) -> TrialOutcome:
     """Of a trial that had not ended only its own files tell how far it was."""
     try:
         result = load_result(directory)
-    except (RestoreError, StorageError):
-        result = Result(log_dir=directory, status="unfinished")
+    except (RestoreError, StorageError) as error:
+        began = os.path.lexists(directory)
+        result = Result(log_dir=directory, status="unfinished", warnings=[str(error)] if began else [])
     trial.last_result = result.metrics
     return TrialOutcome(trial, result.metrics, result.status, result.error, directory, lambda: result)

@@ -61,8 +61,8 @@ class ExperimentJournal:
             record["judged_by"] = dict(judged_by)
         self._append({**record, "time": time.time()})
 
-    def searcher_saved(self, number: int) -> None:
-        self._append({"kind": "searcher", "saved": number})
+    def searcher_saved(self, number: int, checksum: str | None) -> None:
+        self._append({"kind": "searcher", "saved": number, "hash": checksum})
 
     def callbacks(self, states: list[Any]) -> None:
         self._append({"kind": "callbacks", "states": states})

@@ -5,13 +5,17 @@ Places are relative, so the directory may have been moved.
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.errors import RestoreError, TrainingFailedError
+from paceline.air.errors import RestoreError, StorageError, TrainingFailedError
 from paceline.air.secrets import filled
+from paceline.storage.commit import is_put_aside
 from paceline.storage.journal import read
+from paceline.storage.run_dir import is_plain_name
 from paceline.tune.experiment.deciding import values_in
 from paceline.tune.experiment.outcomes import outcome_from_files
 from paceline.tune.experiment.trial_run import TrialRun
@@ -32,13 +36,54 @@ def read_records(journal: Path) -> list[Record]:
         raise RestoreError(f"{journal.parent} holds no experiment: it has no {journal.name}.") from None
     if not records or records[0].get("kind") != "experiment":
         raise RestoreError(f"{journal} does not begin with an experiment's description; it cannot be continued.")
+    _check_names(journal, records)
     for record in records:
-        name = record.get("dir", "trial")
-        if Path(name).name != name or name == "..":  # the files may come from anywhere
-            raise RestoreError(f"{journal} names {name!r} as a trial's directory, which is not one below it.")
         if record.get("config") is not None:
             record["config"] = from_description(record["config"])
     return records
+
+
+def _check_names(journal: Path, records: list[Record]) -> None:
+    """The files may come from anywhere: what names a file must name one in the experiment's directory."""
+    trials = 0
+    for record in records:
+        kind, number = record.get("kind"), record.get("n", 0)
+        if kind in ("experiment", "restore") and not re.fullmatch(r"\w{5,64}", str(record.get("id")), re.ASCII):
+            raise RestoreError(f"{journal} names {record.get('id')!r} as the experiment's id, which cannot be one.")
+        trials += kind == "trial"
+        if type(number) is not int or not (number == trials - 1 if kind == "trial" else 0 <= number < max(1, trials)):
+            raise RestoreError(f"{journal} is damaged: a record {kind!r} names {number!r} as the number of its trial.")
+        if kind == "searcher" and type(record.get("saved")) is not int:
+            raise RestoreError(
+                f"{journal} names {record.get('saved')!r} as a searcher's state, which must be a number."
+            )
+        name = record.get("dir", "trial")
+        if not is_plain_name(name):
+            raise RestoreError(f"{journal} names {name!r} as a trial's directory, which is not one below it.")
+        if (journal.parent / name).is_symlink():
+            raise RestoreError(
+                f"{journal.parent / name} is a symbolic link, so that a trial would write elsewhere. Replace it by the "
+                "directory that it points to."
+            )
+
+
+def unrecorded_trials(journal: Path, records: list[Record]) -> list[str]:
+    """What to tell the user if trials of this experiment are in no record: the journal was cut short."""
+    known = {record["dir"] for record in records if "dir" in record}
+    found = []
+    for path in sorted(journal.parent.glob("*/journal.jsonl")):
+        if path.parent.name not in known and not is_put_aside(path.parent):
+            with contextlib.suppress(StorageError):
+                header: Record = next(read(path), {})
+                if header.get("experiment_id") == records[0]["id"]:
+                    found.append(path.parent.name)
+    if not found:
+        return []
+    shown = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+    return [
+        f"{journal} was cut short: it does not know {shown}, although these trials belong to the experiment. Their "
+        "files stay as they are; Result.from_path reads them."
+    ]
 
 
 class Replay:
@@ -81,8 +126,8 @@ class Replay:
         elif kind == "callbacks":
             with self._experiment.audience.guarded():
                 self._experiment.audience.callbacks.set_states(record["states"])
-        elif "n" in record:
-            getattr(self, f"_take_{kind}")(self._experiment.trials[record["n"]], record)
+        elif "n" in record and (take := getattr(self, f"_take_{kind}", None)) is not None:
+            take(self._experiment.trials[record["n"]], record)
 
     def _create(self, record: Record) -> None:
         experiment, plan = self._experiment, self._experiment.plan

@@ -12,6 +12,7 @@ from typing import Any
 from paceline.air.config import RunConfig
 from paceline.air.errors import RestoreError, StorageError
 from paceline.engine.choose import choose_engine
+from paceline.run.side_files import free_lock_name
 from paceline.storage.run_dir import resolve_storage
 from paceline.tune.experiment.experiment import Experiment
 from paceline.tune.experiment.place import ExperimentPlace, newest_journal
@@ -19,7 +20,7 @@ from paceline.tune.experiment.plan import Plan
 from paceline.tune.experiment.planning import facts_of, mark_as_used, restored_plan, restored_run_config
 from paceline.tune.experiment.reading import grid_of
 from paceline.tune.experiment.remote import fetch
-from paceline.tune.experiment.replay import Replay, read_records, saved_facts
+from paceline.tune.experiment.replay import Replay, read_records, saved_facts, unrecorded_trials
 from paceline.tune.experiment.settling import ResumeRules, Settlement
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.trainable.kinds import TrainableKind
@@ -103,10 +104,13 @@ class Restoration:
         if self.is_plan_used:
             self.plan, self.is_plan_used = self.make_plan(), False
         place = ExperimentPlace(self.root, self.facts["name"], self.facts["id"], self.uri)
+        warnings = free_lock_name(place.lock)
         experiment = Experiment(self.plan, choose_engine(self.plan.run_config.engine), place)
         try:
             # Everything is read under the lock: the last driver may have written until it let go.
             records = read_records(self.journal)
+            for warning in (*warnings, *unrecorded_trials(self.journal, records)):
+                experiment.audience.warn_once(warning)
             for note in self.notes:
                 experiment.audience.progress.note(note)
             self.is_plan_used = True

@@ -14,7 +14,7 @@ from pathlib import Path
 from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
 from paceline.air.result import Status
 from paceline.run.history import JournalHistory, load_result
-from paceline.run.trial_files import ending, state_records
+from paceline.run.trial_files import ending, is_hardly_begun, state_records
 from paceline.storage.manifest import read_manifest
 from paceline.storage.run_dir import RunDir
 from paceline.tune.experiment.experiment import Experiment
@@ -63,7 +63,7 @@ class Settlement:
         """How a trial of which no end is recorded ended by its own files, if it did; None without files."""
         if self._experiment.place.uri is not None:
             fetch_trial(each.trial, each.directory, self._filesystem)
-        status = _ending_of(each.directory)
+        status = self._ending_of(each)
         each.has_files = status is not None
         if each.has_files:  # others may want to go on from there
             each.trial.checkpoint = load_result(each.trial.path, self._filesystem).checkpoint
@@ -116,7 +116,17 @@ class Settlement:
         each.was_told = True
         self._experiment.journal.event("again", each.number, dir=directory)
         self._experiment.reopen(each, directory)
-        each.has_files = not self._rules.restart_errored and _ending_of(each.directory) is not None
+        each.has_files = not self._rules.restart_errored and self._ending_of(each) is not None
+
+    def _ending_of(self, each: TrialRun) -> Status | None:
+        """How the trial's own journal says that it ended; None if there is no run in it that could go on."""
+        run_dir = RunDir(each.directory)
+        try:
+            return ending(state_records(run_dir)) or "unfinished"
+        except (RestoreError, StorageError) as error:
+            if not is_hardly_begun(run_dir):
+                self._experiment.audience.warn_once(f"{each.trial} can only be started anew: {error}")
+            return None
 
     def _tell_left(self, each: TrialRun, status: Status) -> None:
         """Go on without a trial. Nothing is written down: a later restore can still continue it.
@@ -144,15 +154,6 @@ class Settlement:
         each.trial.status = "ERROR" if error is not None else "TERMINATED"
         each.trial.last_result = metrics or each.trial.last_result
         self._experiment.trial_ended(each, outcome_from_files(each, status, metrics, error, self._filesystem))
-
-
-def _ending_of(directory: Path) -> Status | None:
-    """How the trial's own journal says that it ended; None if there is no run in it."""
-    try:
-        records = state_records(RunDir(directory))
-    except (RestoreError, StorageError):
-        return None
-    return ending(records) or "unfinished"
 
 
 def _newest_checkpoint(directory: Path) -> int:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from paceline.air.errors import ConfigError
 from paceline.air.secrets import masked
+from paceline.storage.commit import quarantine
 
 GLOBAL_FILE = "pbt_global.txt"
 
@@ -35,9 +36,12 @@ class Takeover(NamedTuple):
 def write_takeover(experiment_path: str, lineage: Sequence[Takeover]) -> None:
     """Record the last of `lineage`, which is the whole past of one trial's weights."""
     folder = Path(experiment_path)
+    policy = folder / f"pbt_policy_{lineage[-1].trial_id}.txt"
+    for path in (folder / GLOBAL_FILE, policy):
+        if path.is_dir():  # damaged; what is only for people to read must not end a search
+            quarantine(path)
     with open(folder / GLOBAL_FILE, "a", encoding="utf-8") as everything:
         everything.write(_line(lineage[-1]))
-    policy = folder / f"pbt_policy_{lineage[-1].trial_id}.txt"
     beside = policy.with_suffix(".tmp")
     beside.write_text("".join(map(_line, lineage)), encoding="utf-8")
     os.replace(beside, policy)
