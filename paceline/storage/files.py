@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -50,8 +51,11 @@ def free_bytes(path: Path | str) -> int | None:
     return None
 
 
-def make_private_dirs(path: Path) -> None:
-    """Create `path` and its missing parents for this user alone, whatever the umask says."""
+def make_private_dirs(path: Path, *, on_disk: bool = False) -> None:
+    """Create `path` and its missing parents for this user alone, whatever the umask says.
+
+    With `on_disk` their names survive a power cut.
+    """
     missing: list[Path] = []
     place = path
     while not os.path.lexists(place):
@@ -64,6 +68,8 @@ def make_private_dirs(path: Path) -> None:
             continue
         except OSError as error:
             raise storage_error(error, directory, "creating the directory") from error
+        if on_disk:
+            sync_names(directory.parent)
     if not path.is_dir():
         raise StorageError(errno.ENOTDIR, "this is not a directory. Choose another storage_path", str(path))
 
@@ -75,6 +81,12 @@ def sync_directory(path: Path | str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_names(directory: Path) -> None:
+    """The same for a directory that may be somebody else's: one that cannot be opened for reading is left as it is."""
+    with contextlib.suppress(PermissionError):
+        sync_directory(directory)
 
 
 def write_durably(path: Path, content: bytes) -> None:

@@ -4,6 +4,7 @@ One record is one line: CRC-32 of the JSON as eight hex digits, its length in by
 JSON. A driver that dies while writing leaves a torn last line, which the next reader
 drops; every earlier record is whole. Rows survive the death of the driver once they are
 flushed, and a power cut once they are synced; a thread syncs what was flushed every 50 ms.
+With the first sync the names of the file and of its directory are made durable, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 
 from paceline.air.errors import StorageError
 from paceline.air.faults import fault_point
-from paceline.storage.files import PRIVATE_FILE_MODE, storage_error, write_all
+from paceline.storage.files import PRIVATE_FILE_MODE, storage_error, sync_names, write_all
 from paceline.storage.shared_sync import SharedSync
 
 GROUP_SYNC_SECONDS = 0.05
@@ -59,6 +60,8 @@ class Journal:
         """Guards the tail and the file's end."""
         self._sync_lock = threading.Lock()
         """One fsync at a time: the system reports a lost write to one caller only; the others must see its verdict."""
+        self._names = (path.parent, path.parent.parent)
+        """Directories that are still to be synced, because the file and its own directory may be new in them."""
         self._dirty = threading.Event()
         self._closing = threading.Event()
         self._syncer: threading.Thread | None = None
@@ -141,7 +144,7 @@ class Journal:
             shared_sync.forget(id(self))
             with self._sync_lock:  # a sync may be under way
                 descriptor, self._descriptor = self._descriptor, -1
-            shared_sync.take_over(descriptor)
+            shared_sync.take_over(descriptor, self._names)
 
     def _write_tail(self) -> None:
         """Write what is due. A signal's exception may come at any point: the tail is then written again."""
@@ -200,6 +203,9 @@ class Journal:
                 os.fdatasync(self._descriptor)
                 if os.fstat(self._descriptor).st_nlink == 0:
                     raise FileNotFoundError(2, "the file was deleted while the run was writing it")
+                for directory in self._names:
+                    sync_names(directory)
+                self._names = ()
             except OSError as error:
                 self._error = storage_error(error, self.path, "syncing the journal")
 

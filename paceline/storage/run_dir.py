@@ -91,7 +91,7 @@ class RunDir:
 
     def create_new(self) -> bool:
         """Make the directory unless something of that name is there: True for exactly one of several callers."""
-        make_private_dirs(self.root.parent)
+        make_private_dirs(self.root.parent, on_disk=True)
         try:
             os.mkdir(self.root, PRIVATE_DIR_MODE)
         except FileExistsError:
@@ -195,7 +195,7 @@ def check_writable(path: Path) -> None:
             f"{_ROOM_FOR_NAMES} of them for its own names. Choose a shorter storage_path",
             str(path),
         )
-    make_private_dirs(path)
+    make_private_dirs(path, on_disk=True)
     probe = path / f".write-check-{secrets.token_hex(8)}"
     try:
         descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE_MODE)

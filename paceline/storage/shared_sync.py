@@ -10,7 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from paceline.storage.files import sync_names
 
 SYNC_SECONDS = 0.05
 _MOST_WAITING = 256
@@ -25,6 +28,7 @@ class SharedSync:
         self._lock = threading.Lock()
         self._dirty: dict[int, Callable[[], None]] = {}
         self._to_close: list[int] = []
+        self._names: set[Path] = set()
         self._wanted = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -39,10 +43,11 @@ class SharedSync:
         with self._lock:
             self._dirty.pop(key, None)
 
-    def take_over(self, descriptor: int) -> None:
-        """Sync and close a file that nobody writes any more."""
+    def take_over(self, descriptor: int, names: Iterable[Path] = ()) -> None:
+        """Sync and close a file that nobody writes any more, and sync the directories that hold its name."""
         with self._lock:
             self._to_close.append(descriptor)
+            self._names.update(names)
             too_many = len(self._to_close) > _MOST_WAITING
         if too_many:
             self._work_off()
@@ -78,6 +83,7 @@ class SharedSync:
         with self._lock:
             dirty, self._dirty = self._dirty, {}
             to_close, self._to_close = self._to_close, []
+            names, self._names = self._names, set()
         for sync in dirty.values():
             sync()
         for descriptor in to_close:
@@ -85,3 +91,6 @@ class SharedSync:
                 os.fdatasync(descriptor)
             with contextlib.suppress(OSError):  # which a network file system may say here, and the others go on
                 os.close(descriptor)
+        for directory in names:
+            with contextlib.suppress(OSError):
+                sync_names(directory)

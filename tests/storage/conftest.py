@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +38,20 @@ def memory() -> Iterator[FsspecFilesystem]:
     store = fsspec.filesystem("memory")
     if store.exists(root):
         store.rm(root, recursive=True)
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files and directories that were put on disk, in order."""
+    found: list[Path] = []
+
+    def noted(really: Callable[[int], None]) -> Callable[[int], None]:
+        def sync(descriptor: int) -> None:
+            found.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+            really(descriptor)
+
+        return sync
+
+    monkeypatch.setattr(os, "fsync", noted(os.fsync))
+    monkeypatch.setattr(os, "fdatasync", noted(os.fdatasync))
+    return found

@@ -33,6 +33,19 @@ def write(path: Path, records: list[dict[str, Any]]) -> None:
     journal.close()
 
 
+def test_the_first_sync_makes_the_names_durable(tmp_path: Path, synced: list[Path]) -> None:
+    """A power cut must not take the file along with its directory's entry."""
+    directory = tmp_path / "experiment" / "trial"
+    directory.mkdir(parents=True)
+    journal = Journal(directory / "journal")
+    for record in RECORDS:
+        journal.append(record)
+        journal.sync()
+    assert synced[:3] == [journal.path, directory, directory.parent]
+    assert set(synced[3:]) == {journal.path}
+    journal.close()
+
+
 def test_what_is_appended_is_read(tmp_path: Path) -> None:
     write(tmp_path / "journal", RECORDS[:2])
     write(tmp_path / "journal", RECORDS[2:])

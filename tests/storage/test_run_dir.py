@@ -46,6 +46,16 @@ def test_s11_what_is_created_is_private_under_an_open_umask(tmp_path: Path) -> N
     assert [permissions(path) for path in created] == [0o700] * 4
 
 
+def test_directories_above_a_run_survive_a_power_cut(tmp_path: Path, synced: list[Path]) -> None:
+    check_writable(tmp_path / "new" / "storage")
+    RunDir(tmp_path / "new" / "storage" / "experiment" / "trial").create_new()
+    assert synced == [
+        tmp_path,
+        tmp_path / "new",
+        tmp_path / "new" / "storage",
+    ]  # the journal's first sync adds the rest
+
+
 def test_creating_again_is_fine(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "trial")
     run_dir.create()

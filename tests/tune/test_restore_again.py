@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paceline.air import Checkpoint, RunConfig, session
-from paceline.air.errors import ConfigError, StorageError
+from paceline.air.errors import ConfigError
 from paceline.run.trial import Trial
 from paceline.storage.shared_sync import SharedSync
 from paceline.testing.chaos import Marks
@@ -306,8 +306,8 @@ def test_results_of_trials_whose_files_are_gone_or_damaged(bench: Bench) -> None
         assert first.metrics["training_iteration"] == second.metrics["training_iteration"] == 3
         assert first.result.status == "finished"
         assert first.result.checkpoint is None
-        with pytest.raises(StorageError, match="damaged"):
-            _ = second.result
+        assert second.result.metrics["training_iteration"] == 3
+        assert "damaged" in second.result.warnings[0]
 
 
 class StopsOthers(TrialScheduler):

@@ -67,7 +67,7 @@ def new_place(run_config: RunConfig, trainable_name: str, engine_name: str) -> E
     local_root, uri = storage_of(run_config, engine_name)
     check_writable(local_root)
     root = local_root / name
-    make_private_dirs(root)
+    make_private_dirs(root, on_disk=True)
     taken = {path.stem.partition("-")[2] for path in root.glob(JOURNAL_PATTERN)}
     while (experiment_id := uuid.uuid4().hex)[:5] in taken:
         pass
