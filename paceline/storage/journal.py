@@ -60,7 +60,7 @@ class Journal:
         """Guards the tail and the file's end."""
         self._sync_lock = threading.Lock()
         """One fsync at a time: the system reports a lost write to one caller only; the others must see its verdict."""
-        self._names = (path.parent, path.parent.parent)
+        self._names: tuple[Path, ...] = (path.parent, path.parent.parent)
         """Directories that are still to be synced, because the file and its own directory may be new in them."""
         self._dirty = threading.Event()
         self._closing = threading.Event()

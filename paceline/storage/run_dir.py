@@ -28,8 +28,10 @@ LONGEST_TRIAL_NAME = 100
 """Bytes. Long names are the usual reason for paths that other tools cannot open."""
 
 _CHECKPOINT = re.compile(r"checkpoint_(\d{6,})")
-_LEFTOVER = re.compile(r"\.checkpoint_\d{6,}\.tmp-.+|\..+\.tmp-\d+|\.trash-.+", re.DOTALL)
-"""Staged checkpoints, small files on their way to their name (they carry a pid), half-deleted checkpoints."""
+_LEFTOVER = re.compile(r"\.checkpoint_\d{6,}\.tmp-(\d+|pull)-[0-9a-f]{8}|\.trash-checkpoint_\d{6,}-[0-9a-f]{8}")
+"""Staged checkpoints and half-deleted ones: exactly the names that are made in this package."""
+_SMALL_LEFTOVER = re.compile(r"\.(journal\.jsonl|params\.json|error\.txt)\.tmp-(\d{1,10})")
+"""Small files on their way to their name, with the pid of their writer."""
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _NOT_IN_TAG = re.compile(r"[^\w.=,+-]+")
 _ROOM_FOR_NAMES = 200
@@ -127,13 +129,20 @@ class RunDir:
         """
         try:
             with os.scandir(self.root) as entries:
-                leftovers = [self.root / entry.name for entry in entries if _LEFTOVER.fullmatch(entry.name)]
+                leftovers = [self.root / entry.name for entry in entries if _is_leftover(entry.name)]
         except FileNotFoundError:  # moved away or unmounted: nothing to sweep here
             return []
         for leftover in leftovers:
             with contextlib.suppress(StorageError):
                 delete_tree(leftover)
         return [leftover for leftover in leftovers if not os.path.lexists(leftover)]
+
+
+def _is_leftover(name: str) -> bool:
+    """Whether a name is certainly that of something nobody will finish."""
+    if small := _SMALL_LEFTOVER.fullmatch(name):
+        return not os.path.exists(f"/proc/{small[2]}")
+    return _LEFTOVER.fullmatch(name) is not None
 
 
 def default_storage_root() -> Path:

@@ -207,8 +207,9 @@ def test_s11_the_sweep_touches_only_what_is_ours(lab: Laboratory) -> None:
     plan = lab.plan(Action("signal", 3, 1, signal.SIGKILL))
     lab.fail(plan, {"kind": "signal"})
     (lab.trial_dir / ".checkpoint_000009.tmp-0-abcdef01").symlink_to(treasure)
-    (lab.trial_dir / ".trash-abcdef").mkdir()
-    (lab.trial_dir / ".trash-abcdef" / "link").symlink_to(treasure)
+    trash = lab.trial_dir / ".trash-checkpoint_000008-abcdef01"
+    trash.mkdir()
+    (trash / "link").symlink_to(treasure)
     (lab.trial_dir / "my.tmp-notes").mkdir()
     lab.succeed(plan.continued(lab.trial_dir))
     assert (treasure / "gold").read_text() == "gold"

@@ -112,17 +112,40 @@ def test_sweep_removes_leftovers_only_and_follows_no_link(tmp_path: Path) -> Non
     staging = run_dir.staging(2, 0)
     (staging / "deep").mkdir(parents=True)
     (staging / "deep" / "link").symlink_to(outside)
-    (run_dir.root / ".trash-link").symlink_to(outside)
+    trash = run_dir.root / ".trash-checkpoint_000001-0123abcd"
+    trash.symlink_to(outside)
     swept = run_dir.sweep()
-    assert sorted(path.name for path in swept) == sorted([staging.name, ".trash-link"])
+    assert sorted(path.name for path in swept) == sorted([staging.name, trash.name])
     assert sorted(path.name for path in run_dir.root.iterdir()) == sorted([*(path.name for path in keep), "logs"])
     assert (outside / "precious").exists()
 
 
-def test_sweep_removes_a_small_file_that_did_not_get_its_name(tmp_path: Path) -> None:
-    half_written = tmp_path / f".error.txt.tmp-{os.getpid()}"
+def test_sweep_removes_small_files_of_writers_that_are_dead(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    half_written, being_written = (tmp_path / f".error.txt.tmp-{pid}" for pid in (dead.pid, os.getpid()))
     half_written.touch()
+    being_written.touch()
     assert RunDir(tmp_path).sweep() == [half_written]
+    assert being_written.exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".x.tmp-123",
+        ".notes.txt.tmp-99999999",
+        ".checkpoint_000001.tmp-mine",
+        ".checkpoint_000001.tmp-0-zz",
+        ".trash-can",
+        ".trash-checkpoint_1-0123abcd",
+        ".error.txt.tmp-1-2",
+    ],
+)
+def test_sweep_leaves_what_this_package_does_not_make(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    assert RunDir(tmp_path).sweep() == []
+    assert (tmp_path / name).exists()
 
 
 def test_sweep_of_a_directory_that_has_gone(tmp_path: Path) -> None:
