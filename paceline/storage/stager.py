@@ -176,12 +176,12 @@ class Stager:
                 del self._files[name]
                 os.unlink(path)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE_MODE)
+            file = _HashingFile(self, name, descriptor, mode)
+            self._open_files.add(file)  # from here on abort() closes it
             if mode != PRIVATE_FILE_MODE:
                 os.fchmod(descriptor, mode)
         except OSError as error:
             raise self._failed(error, path) from error
-        file = _HashingFile(self, name, descriptor, mode)
-        self._open_files.add(file)
         return file
 
     def _copy(self, file: SourceFile) -> None:
@@ -196,13 +196,17 @@ class Stager:
         try:
             os.rename(file.path, path)
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            start_writeback(descriptor, 0, 0)
-            hasher, size = new_hash(), 0
-            buffer = bytearray(min(_CHUNK, file.size + 1))
-            view = memoryview(buffer)
-            while count := os.readv(descriptor, [buffer]):
-                hasher.update(view[:count])
-                size += count
+            try:
+                start_writeback(descriptor, 0, 0)
+                hasher, size = new_hash(), 0
+                buffer = bytearray(min(_CHUNK, file.size + 1))
+                view = memoryview(buffer)
+                while count := os.readv(descriptor, [buffer]):
+                    hasher.update(view[:count])
+                    size += count
+            except BaseException:
+                os.close(descriptor)
+                raise
         except OSError as error:
             raise self._failed(error, path) from error
         self._file_written(file.name, descriptor, FileEntry(size, hasher.hexdigest(), file.mode))
@@ -212,14 +216,21 @@ class Stager:
         from concurrent.futures import ThreadPoolExecutor
 
         self._files[name] = entry
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="paceline-sync")
-        self._unsynced.acquire()
-        self._syncs.append(self._pool.submit(self._sync_and_close, descriptor))
+        owned = [descriptor]
+        try:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="paceline-sync")
+            self._unsynced.acquire()
+            self._syncs.append(self._pool.submit(self._sync_and_close, owned))
+        except BaseException:  # no thread could be started; one that runs may have taken the descriptor
+            while owned:
+                os.close(owned.pop())
+            raise
         fault_point("after_stage_file")
 
-    def _sync_and_close(self, descriptor: int) -> None:
+    def _sync_and_close(self, owned: list[int]) -> None:
         try:
+            descriptor = owned.pop()
             try:
                 os.fsync(descriptor)
             finally:

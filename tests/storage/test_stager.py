@@ -18,6 +18,7 @@ from paceline.air.errors import CheckpointError, CheckpointNotFoundError, Storag
 from paceline.storage.commit import Stager, commit
 from paceline.storage.manifest import verify
 from paceline.storage.run_dir import MANIFEST_NAME
+from paceline.storage.tree import SourceFile
 from tests.storage.small_disk import run_on_small_disk
 
 
@@ -149,6 +150,16 @@ def test_a_block_that_raises_leaves_nothing(source: Path, tmp_path: Path) -> Non
         half.write(b"x")
         raise RuntimeError("user")
     half.close()
+    assert not (tmp_path / "staging").exists()
+
+
+def test_a_file_that_cannot_be_read_while_it_is_taken_over_leaves_no_descriptor(tmp_path: Path) -> None:
+    """Somebody has put a directory in its place since the tree was looked at."""
+    (tmp_path / "source" / "file").mkdir(parents=True)
+    descriptors = os.listdir("/proc/self/fd")
+    with Stager(tmp_path / "staging") as stager, pytest.raises(StorageError, match="directory"):
+        stager._take_over(SourceFile("file", str(tmp_path / "source" / "file"), 1, 0o600))
+    assert os.listdir("/proc/self/fd") == descriptors
     assert not (tmp_path / "staging").exists()
 
 
