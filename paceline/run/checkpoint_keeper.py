@@ -8,6 +8,7 @@ set or the new one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -288,13 +289,18 @@ class CheckpointKeeper:
         return checkpoint_at(path, self._warn_once)
 
     def newest_checkpoint(self) -> Checkpoint | None:
-        return self.reference(self.newest) if self.newest is not None else None
+        """None if there is none, or if somebody has deleted it."""
+        with contextlib.suppress(StorageError):
+            return self.reference(self.newest) if self.newest is not None else None
+        return None
 
     def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
         """The best ones from worst to best, with the rows they were reported with."""
-        if self.in_memory:
-            return []
-        return [(self.reference(kept), dict(kept.row)) for kept in best(self.config, self.committed)]
+        found: list[tuple[Checkpoint, dict[str, Any]]] = []
+        for kept in [] if self.in_memory else best(self.config, self.committed):
+            with contextlib.suppress(StorageError):
+                found.append((self.reference(kept), dict(kept.row)))
+        return found
 
     def newest_valid(self) -> KeptCheckpoint | None:
         """The newest checkpoint whose content matches its manifest; damaged ones are set aside."""

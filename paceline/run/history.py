@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import shutil
 import tempfile
 import weakref
@@ -12,7 +13,7 @@ from typing import Any
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig
-from paceline.air.errors import CheckpointError, RestoreError, TrainingFailedError
+from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
 from paceline.air.result import Result
 from paceline.run.retention import KeptCheckpoint, best, listed_numbers, still_kept
 from paceline.run.rows import RowFiller
@@ -168,8 +169,10 @@ def load_result(path: str | Path, filesystem: Any = None) -> Result:
 
     warnings: dict[str, None] = {}
 
-    def reference(kept: KeptCheckpoint) -> Checkpoint:
-        return checkpoint_at(run_dir.checkpoint(kept.number), warnings.setdefault)
+    def reference(kept: KeptCheckpoint) -> Checkpoint | None:
+        with contextlib.suppress(StorageError):  # the run is going on and has just deleted it
+            return checkpoint_at(run_dir.checkpoint(kept.number), warnings.setdefault)
+        return None
 
     result = _result_of(run_dir, str(run_dir.root), dict(run_dir.checkpoints()), reference)
     result.warnings = [*warnings, *result.warnings]
@@ -210,7 +213,7 @@ def _result_of(
     run_dir: RunDir,
     path: str,
     present: Mapping[int, Path | None],
-    reference: Callable[[KeptCheckpoint], Checkpoint],
+    reference: Callable[[KeptCheckpoint], Checkpoint | None],
 ) -> Result:
     history = JournalHistory(run_dir.journal)
     records = state_records(run_dir)
@@ -233,7 +236,7 @@ def _result_of(
         error=TrainingFailedError(ended[-1]["message"]) if status == "failed" else None,
         log_dir=run_dir.root,
         path=path,
-        best_checkpoints=[(reference(each), dict(each.row)) for each in best(config, kept)],
+        best_checkpoints=[(found, dict(each.row)) for each in best(config, kept) if (found := reference(each))],
         rank_metrics=history.last_rank_metrics(),
         attempts=1 + max((record["attempt"] for record in records if record["kind"] == "attempt"), default=-1),
         status=status,

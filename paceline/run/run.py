@@ -509,9 +509,22 @@ class Run:
         if self.result is None:
             with contextlib.suppress(Exception):
                 self._wind_up()
+            with contextlib.suppress(Exception):
                 self._finish(status, error)
+            with contextlib.suppress(Exception):
+                self._result_without_storage(status, error)
         with contextlib.suppress(Exception):
             self.close()
+
+    def _result_without_storage(self, status: Status, error: Exception | None) -> None:
+        """A full or deleted store may refuse even the end: the error still says what was reached."""
+        if self.result is None:
+            with contextlib.suppress(OSError):  # rows that did not get into the journal are lost
+                self._read_back()
+                self._observers.trial.last_result = self._observers.last_row or {}
+            self.result = self._make_result(status, error)
+            if error is not None:
+                vars(error)["result"] = self.result
 
     def _finish(self, status: Status, error: Exception | None = None) -> None:
         """Write the end down and build the result."""
@@ -523,7 +536,8 @@ class Run:
         if error is not None:
             vars(error)["result"] = result
             text = str(error) if isinstance(error, TrainingFailedError) else f"{type(error).__name__}: {error}"
-            write_durably(self._run_dir.error_txt, text.encode("utf-8", "backslashreplace") + b"\n")
+            with contextlib.suppress(OSError):  # for people to read; the journal has it, too
+                write_durably(self._run_dir.error_txt, text.encode("utf-8", "backslashreplace") + b"\n")
         self._observers.write_out()
         end = {"kind": "end", "status": status, "message": str(error or ""), "time": time.time()}
         self._journal.append(end, finite=False)

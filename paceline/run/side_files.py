@@ -6,6 +6,7 @@ What is damaged is put aside, and written again from the journal where something
 from __future__ import annotations
 
 import csv
+import errno
 import os
 import re
 from collections.abc import Callable
@@ -62,7 +63,7 @@ def checkpoint_at(path: Path, warn: Callable[[str], None]) -> Checkpoint:
         return Checkpoint.from_directory(path)
     except (CheckpointError, OSError) as error:
         if not path.is_dir():
-            raise
+            raise StorageError(errno.ENOENT, "the checkpoint was deleted while it was in use", str(path)) from error
         warn(f"{path.name} is damaged: {error}")
         return Checkpoint(path)
 

@@ -99,12 +99,17 @@ def write_whole(path: Path, content: bytes, *, on_disk: bool = False) -> None:
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE_MODE)
     try:
-        write_all(descriptor, content)
-        if on_disk:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.replace(temporary, path)
+        try:
+            write_all(descriptor, content)
+            if on_disk:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def write_all(descriptor: int, content: bytes | memoryview) -> None:

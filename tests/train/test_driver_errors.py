@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from paceline.air import Checkpoint, Result, session
-from paceline.air.errors import PacelineError
+from paceline.air import Checkpoint, CheckpointConfig, Result, session
+from paceline.air.errors import StorageError, TrainingFailedError
 from paceline.run.callbacks import Callback
 from paceline.testing.invariants import check_run
 from paceline.train import DataParallelTrainer
+from tests.storage.small_disk import run_on_small_disk
 from tests.train.quick import quick_trainer
 
 
@@ -66,8 +67,76 @@ def test_results_deleted_during_the_run_are_named() -> None:
             if iteration == 2:
                 shutil.rmtree(trial.local_path)
 
-    with pytest.raises((PacelineError, FileNotFoundError)):
+    with pytest.raises((StorageError, TrainingFailedError)):
         quick_trainer(count, config={"steps": 1000}, callbacks=[Deletes()]).fit()
+
+
+class DeletesTheRun(Callback):
+    """While the row's checkpoint is committed and nobody has been told of it."""
+
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: Any, **info: Any) -> None:
+        if iteration == 3:
+            shutil.rmtree(trial.local_path)
+
+
+@pytest.mark.parametrize("keep", [None, 1, 2])
+def test_a_run_that_is_deleted_between_commit_and_callback_is_a_storage_error(keep: int | None) -> None:
+    trainer = quick_trainer(
+        count,
+        config={"steps": 1000},
+        engine="inline",
+        workers=1,
+        callbacks=[DeletesTheRun()],
+        checkpoint_config=CheckpointConfig(num_to_keep=keep),
+    )
+    with pytest.raises(StorageError, match="deleted while") as caught:
+        trainer.fit()
+    result: Result = caught.value.result  # type: ignore[attr-defined]
+    assert (result.status, result.error) == ("failed", caught.value)
+    assert result.metrics["step"] == 2
+    assert (result.checkpoint, result.best_checkpoints) == (None, [])
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+from paceline import train, tune
+from paceline.air.errors import StorageError
+from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
+
+disk = Path(sys.argv[1])
+
+class FillsTheDisk(tune.Callback):
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if iteration == 2:
+            with open(disk / "filler", "wb", buffering=0) as filler:
+                try:
+                    while True:
+                        filler.write(bytes(4096))
+                except OSError:
+                    pass
+
+def train_loop():
+    train.report({"step": 1})
+    for step in range(2, 100):
+        train.report({"step": step, "text": "x" * 10_000})
+
+config = RunConfig(
+    name="run", storage_path=str(disk), verbose=0, engine="inline", callbacks=[FillsTheDisk()],
+    stop={"step": 100},  # so that every row is answered before the next one comes
+)
+try:
+    DataParallelTrainer(train_loop, scaling_config=ScalingConfig(num_workers=1), run_config=config).fit()
+except StorageError as error:
+    print(error.result.status, error.result.metrics["step"], len(error.result.metrics_dataframe), error)
+print([path.name for path in disk.glob("run/*/.*")])
+"""
+
+
+def test_rows_that_find_the_disk_full_leave_a_result_and_nothing_half_written(tmp_path: Path) -> None:
+    told, leftovers = run_on_small_disk(FULL_DISK, tmp_path).splitlines()
+    assert told.startswith("failed 1 1 [Errno 28] writing the journal failed: No space left on device")
+    assert leftovers == "[]"
 
 
 def test_a_second_interrupt_carries_what_was_reached() -> None:
