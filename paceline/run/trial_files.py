@@ -6,6 +6,7 @@ import bisect
 import contextlib
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,8 +24,9 @@ from paceline.storage.files import delete_tree
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal, read
 from paceline.storage.journal_tail import read_tail
+from paceline.storage.lease import LEASE_SECONDS
 from paceline.storage.lock import RunLock
-from paceline.storage.mirror import LOCK_NAME, Mirror
+from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import (
     RunDir,
     check_writable,
@@ -98,7 +100,7 @@ def _let_go(mirror: Mirror) -> list[str]:
     warnings = []
     for step, consequence in (
         (mirror.push_state, f"the newest state is only in {mirror.run_dir.root}"),
-        (mirror.release, f"if the next driver is refused, delete {mirror.filesystem.label}/{LOCK_NAME}"),
+        (mirror.release, f"the next driver on another machine has to wait for {LEASE_SECONDS:.0f} s"),
     ):
         try:
             step()
@@ -197,7 +199,7 @@ def reopen(spec: RunSpec, shared_sync: SharedSync | None = None) -> TrialFiles:
     """The trial directory of a run that shall be continued."""
     run_dir, mirror = _place_to_restore(spec)
     warnings = side_files.free_lock_name(run_dir.lock)
-    with _locked(run_dir, mirror) as lock:
+    with _locked(run_dir, mirror, spec.run_config.verbose if spec.place is None else 0) as lock:
         # Everything is read under the locks: the last driver may have written until it let go.
         if mirror is not None:
             catch_up(mirror)
@@ -245,13 +247,13 @@ def _what_was_not_given_again(settings: Mapping[str, Any], config: RunConfig) ->
 
 
 @contextlib.contextmanager
-def _locked(run_dir: RunDir, mirror: Mirror | None) -> Iterator[RunLock]:
+def _locked(run_dir: RunDir, mirror: Mirror | None, verbose: int = 0) -> Iterator[RunLock]:
     """Both locks; they stay with the caller unless the block raises."""
     lock = RunLock(run_dir.lock)
     lock.acquire()
     try:
         if mirror is not None:
-            mirror.acquire()
+            mirror.acquire(announce if verbose else None)
         yield lock
     except BaseException:
         if mirror is not None:
@@ -259,6 +261,11 @@ def _locked(run_dir: RunDir, mirror: Mirror | None) -> Iterator[RunLock]:
                 mirror.release()
         lock.release()
         raise
+
+
+def announce(text: str) -> None:
+    """Say something before there is a display."""
+    print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

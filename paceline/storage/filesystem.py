@@ -7,7 +7,6 @@ may pass by itself (a reset connection, a busy server) is tried again a few time
 from __future__ import annotations
 
 import errno
-import os
 import random
 import re
 import secrets
@@ -22,6 +21,8 @@ ATTEMPTS = 5
 TOTAL_SECONDS = 60.0
 """No operation is started again after this long."""
 FIRST_PAUSE_SECONDS = 0.2
+_COARSEST_TIMES = 1.0
+"""Seconds: S3 tells times without fractions."""
 
 T = TypeVar("T")
 
@@ -64,7 +65,10 @@ class Filesystem(Protocol):
         ...
 
     def check(self) -> None:
-        """Write and delete a small file, so that missing rights or a missing bucket are known before work starts."""
+        """Write and delete a small file, so that missing rights or a missing bucket are known before work starts.
+
+        A store or package that would silently overwrite what it shall create is refused, too.
+        """
         ...
 
     def upload(self, local: Path, name: str) -> None:
@@ -87,6 +91,10 @@ class Filesystem(Protocol):
         """Remove a file, or everything below a directory. Nothing there is fine."""
         ...
 
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Store a small file."""
+        ...
+
     def write_text(self, name: str, text: str) -> None:
         """Store a small file."""
         ...
@@ -97,6 +105,10 @@ class Filesystem(Protocol):
 
     def create_exclusive(self, name: str, text: str) -> bool:
         """Store a small file unless that name exists: True for exactly one of several callers."""
+        ...
+
+    def age(self, name: str) -> float:
+        """For how many seconds a file has been as it is, by the store's clock; 0.0 if that is not known."""
         ...
 
     def abort_stale_uploads(self) -> None:
@@ -118,12 +130,21 @@ class FsspecFilesystem:
         self._is_local = bool(protocols & {"file", "local"})
 
     def check(self) -> None:
-        name = f".write-check-{secrets.token_hex(8)}"
+        name = _probe_name()
         try:
-            self.write_text(name, "x")
+            self.create_exclusive(name, "1")
+            created_again = self.create_exclusive(name, "2")
             self.delete(name)
         except StorageError as error:
             raise StorageError(error.errno, f"the storage cannot be used: {error.strerror}", self.label) from error
+        if created_again:
+            raise StorageError(
+                errno.ENOTSUP,
+                "the storage cannot be used: it overwrites a file that shall only be created if there is none, so that "
+                "nothing would keep two drivers apart. For s3:// install s3fs>=2024.12 and aiobotocore>=2.15, which "
+                "pip install 'paceline[s3]' does; an S3 server must support If-None-Match",
+                self.label,
+            )
 
     def upload(self, local: Path, name: str) -> None:
         self._retrying(f"uploading {name}", lambda: self._put(name, lambda path: self._fs.put_file(str(local), path)))
@@ -160,7 +181,9 @@ class FsspecFilesystem:
             return
 
     def write_text(self, name: str, text: str) -> None:
-        content = text.encode()
+        self.write_bytes(name, text.encode())
+
+    def write_bytes(self, name: str, content: bytes) -> None:
         self._retrying(f"writing {name}", lambda: self._put(name, lambda path: self._fs.pipe_file(path, content)))
 
     def read_text(self, name: str) -> str:
@@ -169,9 +192,10 @@ class FsspecFilesystem:
     def create_exclusive(self, name: str, text: str) -> bool:
         def create() -> bool:
             path = self._path(name)
+            if self._has_directories:
+                self._fs.makedirs(self._fs._parent(path), exist_ok=True)
             try:
                 if self._is_local:
-                    os.makedirs(os.path.dirname(path), exist_ok=True)
                     with open(path, "xb") as file:
                         file.write(text.encode())
                 else:
@@ -183,6 +207,23 @@ class FsspecFilesystem:
             return True
 
         return self._retrying(f"creating {name}", create)
+
+    def age(self, name: str) -> float:
+        probe = _probe_name()
+
+        def measure() -> float:
+            self._fs.invalidate_cache()
+            try:
+                passed = self._fs.modified(self._path(probe)) - self._fs.modified(self._path(name))
+            except (NotImplementedError, FileNotFoundError):
+                return 0.0
+            return max(0.0, float(passed.total_seconds()) - _COARSEST_TIMES)
+
+        self.write_text(probe, "")  # what was written just now has the time of the store's clock
+        try:
+            return self._retrying(f"asking for the age of {name}", measure)
+        finally:
+            self.delete(probe)
 
     def abort_stale_uploads(self) -> None:
         call_s3 = getattr(self._fs, "call_s3", None)
@@ -256,6 +297,10 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in _BUSY:
         return True
     return any(base.__name__ in _BUSY_CLASSES for base in type(error).__mro__)
+
+
+def _probe_name() -> str:
+    return f".write-check-{secrets.token_hex(8)}"
 
 
 def without_credentials(uri: str) -> str:

@@ -17,6 +17,7 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,14 +38,56 @@ def boot_id() -> str:
         return ""
 
 
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if there is none, or only its exit status."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else int(fields[18])
+
+
+def pid_namespace() -> str:
+    """Changes with every container: a pid of another namespace means nothing here."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
 def describe_this_process() -> dict[str, Any]:
     """What a lock says about its holder."""
     return {
         "pid": os.getpid(),
+        "start": start_time(os.getpid()),
         "host": socket.gethostname(),
         "boot_id": boot_id(),
+        "pid_namespace": pid_namespace(),
         "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }
+
+
+def is_of_this_process(holder: Mapping[str, Any]) -> bool:
+    """Whether a lock names this very process."""
+    return _could_be_seen_here(holder) and (holder.get("pid"), holder.get("start")) == (
+        os.getpid(),
+        start_time(os.getpid()),
+    )
+
+
+def is_provably_dead(holder: Mapping[str, Any]) -> bool:
+    """Whether a lock names a process that ran here and is gone.
+
+    Nothing is known of another boot, even under the same host name: containers and cloned machines share names.
+    """
+    if not _could_be_seen_here(holder) or not isinstance(holder.get("pid"), int):
+        return False
+    return start_time(holder["pid"]) != holder.get("start")
+
+
+def _could_be_seen_here(holder: Mapping[str, Any]) -> bool:
+    here = describe_this_process()
+    return all(here[key] and holder.get(key) == here[key] for key in ("host", "boot_id", "pid_namespace"))
 
 
 class RunLock:

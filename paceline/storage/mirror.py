@@ -2,29 +2,27 @@
 
 The run works on a local directory; the mirror follows each commit. A remote checkpoint exists
 when its manifest does: data goes up before the manifest, and the manifest goes away before the data.
+Whatever changes there is preceded by a look at the lease: another driver may have taken over meanwhile.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import secrets
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from paceline.air.errors import CheckpointNotFoundError, RunLockedError, StorageError
+from paceline.air.errors import CheckpointNotFoundError, StorageError
 from paceline.storage.commit import commit
 from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.files import PRIVATE_DIR_MODE, delete_tree, make_private_dirs
 from paceline.storage.filesystem import Filesystem
-from paceline.storage.lock import describe_this_process
+from paceline.storage.lease import Lease
 from paceline.storage.manifest import Manifest, path_of, read_manifest, verify
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 
-LOCK_NAME = "lock"
 _PARALLEL_TRANSFERS = 4
 _REMOTE_MANIFEST = re.compile(rf"checkpoint_(\d{{6,}})/{re.escape(MANIFEST_NAME)}")
 _EVENTS = "events.out.tfevents.*"
@@ -36,9 +34,9 @@ class Mirror:
     def __init__(self, filesystem: Filesystem, run_dir: RunDir) -> None:
         self.filesystem = filesystem
         self.run_dir = run_dir
+        self.lease = Lease(filesystem)
         self._pushed: dict[Path, tuple[int, int]] = {}
         """State file -> (size, mtime) as it was uploaded."""
-        self._lock_text = ""
         self._given_up = threading.Event()
         self._pushing_state = threading.Lock()
         """The lock is not given back while an upload's thread still writes the state there."""
@@ -47,6 +45,7 @@ class Mirror:
         """Upload a committed checkpoint. Until the last step it does not exist remotely."""
         local = self.run_dir.checkpoint(number)
         manifest = read_manifest(local)
+        self.lease.check()
         self.filesystem.delete(f"{local.name}/{MANIFEST_NAME}")
         pool = DaemonPool(_PARALLEL_TRANSFERS, "paceline-transfer")
         try:
@@ -56,6 +55,7 @@ class Mirror:
         finally:
             pool.cancel()
             pool.close()
+        self.lease.check()  # the files may have taken long
         self._push_file(local, MANIFEST_NAME)
 
     def _push_file(self, checkpoint: Path, name: str) -> None:
@@ -70,6 +70,7 @@ class Mirror:
     def remove_checkpoint(self, number: int) -> None:
         """Delete a remote checkpoint: first it stops existing, then its files go."""
         name = self.run_dir.checkpoint(number).name
+        self.lease.check()
         self.filesystem.delete(f"{name}/{MANIFEST_NAME}")
         self.filesystem.delete(name)
 
@@ -85,6 +86,7 @@ class Mirror:
     def push_state(self) -> None:
         """Upload the journal and what is written beside it, as far as it changed since the last time."""
         with self._pushing_state:
+            self.lease.check()
             for path in self._state_files():
                 try:
                     status = path.stat()
@@ -136,76 +138,11 @@ class Mirror:
             target.chmod(entry.mode)
         return verify(staging)
 
-    def acquire(self) -> None:
-        """Become the one driver that writes there, or raise RunLockedError at once."""
-        holder = {**describe_this_process(), "token": secrets.token_hex(16)}
-        text = json.dumps(holder)
-        if not self._create_lock(text):
-            self._break_if_stale(text)
-        self._lock_text = text
+    def acquire(self, announce: Callable[[str], None] | None = None) -> None:
+        """Become the one driver that writes there, or raise RunLockedError; `announce` tells of a wait."""
+        self.lease.acquire(announce)
         self.filesystem.abort_stale_uploads()
 
     def release(self) -> None:
-        """Give the lock back, if it is still ours."""
-        if self._lock_text and self._read(LOCK_NAME) == self._lock_text:
-            self.filesystem.delete(LOCK_NAME)
-        self._lock_text = ""
-
-    def _create_lock(self, text: str) -> bool:
-        # A put whose answer got lost is sent again and then finds its own file.
-        return self.filesystem.create_exclusive(LOCK_NAME, text) or self._read(LOCK_NAME) == text
-
-    def _break_if_stale(self, text: str) -> None:
-        """Take the lock of a dead process of this host over; one at a time, so that nobody breaks a fresh lock."""
-        found = self._read(LOCK_NAME)
-        if not _is_stale(found):
-            raise self._refusal(found)
-        claim = f"{LOCK_NAME}.takeover"
-        if not self.filesystem.create_exclusive(claim, text):
-            raise self._refusal(found)
-        try:
-            if self._read(LOCK_NAME) != found:
-                raise self._refusal(found)
-            self.filesystem.delete(LOCK_NAME)
-            if not self._create_lock(text):
-                raise self._refusal(self._read(LOCK_NAME))
-        finally:
-            self.filesystem.delete(claim)
-
-    def _read(self, name: str) -> str:
-        try:
-            return self.filesystem.read_text(name)
-        except FileNotFoundError:
-            return ""
-
-    def _refusal(self, found: str) -> RunLockedError:
-        holder = _parsed(found)
-        return RunLockedError(
-            f"another driver is writing {self.filesystem.label}: pid {holder.get('pid', 'unknown')} on host "
-            f"{holder.get('host', 'unknown')}, since {holder.get('since', 'unknown')}. If that process is gone, "
-            f"delete {self.filesystem.label}/{LOCK_NAME} (and {LOCK_NAME}.takeover, if it is there) and start again"
-        )
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        holder = json.loads(text)
-    except ValueError:
-        return {}
-    return holder if isinstance(holder, dict) else {}
-
-
-def _is_stale(text: str) -> bool:
-    """Whether the holder ran on this host and is gone. Of other hosts nothing is known."""
-    holder, here = _parsed(text), describe_this_process()
-    if holder.get("host") != here["host"]:
-        return False
-    if holder.get("boot_id") != here["boot_id"]:
-        return True
-    try:
-        os.kill(int(holder["pid"]), 0)
-    except ProcessLookupError:
-        return True
-    except (KeyError, ValueError, OSError):
-        return False
-    return False
+        """Let the next driver write there."""
+        self.lease.release()

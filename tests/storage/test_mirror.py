@@ -1,19 +1,15 @@
-"""A remote checkpoint exists exactly when its manifest does; one driver at a time."""
+"""A remote checkpoint exists exactly when its manifest does."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError, RunLockedError, StorageError
+from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError, StorageError
 from paceline.storage.commit import Stager, commit, verify
 from paceline.storage.filesystem import FsspecFilesystem
-from paceline.storage.lock import describe_this_process
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import RunDir
 
@@ -70,7 +66,7 @@ class Failing:
         self._changes_left = changes
 
     def __getattr__(self, name: str) -> object:
-        if name in ("upload", "delete", "write_text", "create_exclusive"):
+        if name in ("upload", "delete", "write_bytes", "write_text", "create_exclusive"):
             if self._changes_left == 0:
                 raise StorageError("cut off")
             self._changes_left -= 1
@@ -124,51 +120,3 @@ def test_state_goes_up_when_it_changed_and_comes_back(mirror: Mirror, run_dir: R
     assert back.journal.read_text() == "one two"
     assert back.params.read_text() == "changed remotely"  # unchanged here, so not sent again
     assert not back.lock.exists()
-
-
-def test_the_lock_excludes_and_is_given_back(mirror: Mirror) -> None:
-    mirror.acquire()
-    second = Mirror(mirror.filesystem, mirror.run_dir)
-    with pytest.raises(RunLockedError, match=f"pid {os.getpid()} on host .* delete .*/lock"):
-        second.acquire()
-    second.release()
-    with pytest.raises(RunLockedError):
-        second.acquire()
-    mirror.release()
-    second.acquire()
-    mirror.release()
-    assert mirror.filesystem.exists("lock")
-    second.release()
-    assert mirror.filesystem.list() == []
-
-
-def dead_pid() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
-
-
-def test_the_lock_of_a_dead_process_of_this_host_is_taken_over(mirror: Mirror) -> None:
-    for holder in ({"pid": dead_pid()}, {"pid": os.getpid(), "boot_id": "another boot"}):
-        mirror.filesystem.write_text("lock", json.dumps({**describe_this_process(), **holder}))
-        mirror.acquire()
-        assert json.loads(mirror.filesystem.read_text("lock"))["boot_id"] == describe_this_process()["boot_id"]
-        mirror.release()
-        assert mirror.filesystem.list() == []
-
-
-def test_the_lock_of_another_host_is_respected(mirror: Mirror) -> None:
-    for text in (json.dumps({**describe_this_process(), "pid": dead_pid(), "host": "elsewhere"}), "garbage", "[]"):
-        mirror.filesystem.write_text("lock", text)
-        with pytest.raises(RunLockedError, match="If that process is gone"):
-            mirror.acquire()
-        assert mirror.filesystem.read_text("lock") == text
-
-
-def test_a_stale_lock_that_another_driver_is_taking_over_is_left_to_it(mirror: Mirror) -> None:
-    stale = json.dumps({**describe_this_process(), "pid": dead_pid()})
-    mirror.filesystem.write_text("lock", stale)
-    mirror.filesystem.write_text("lock.takeover", "another driver")
-    with pytest.raises(RunLockedError):
-        mirror.acquire()
-    assert mirror.filesystem.read_text("lock") == stale

@@ -16,6 +16,7 @@ from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, Ru
 from paceline.air.errors import CheckpointNotFoundError, ConfigError, RestoreError, RunLockedError, StorageError
 from paceline.run.callbacks import Callback
 from paceline.run.history import load_result
+from paceline.storage import lease, lock
 from paceline.testing import invariants
 from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_checkpoints, check_clean, check_rows, listening_sockets
@@ -95,7 +96,7 @@ def test_a_run_is_mirrored_as_it_goes(bucket: str, listing: Any, results_dir: Pa
     ]
     names = listing()
     assert {"journal.jsonl", "result.json", "progress.csv", "params.json"} <= set(names)
-    assert "lock" not in names  # given back
+    assert [name for name in names if name.startswith("lease/")] == ["lease/000001"]
     assert result.checkpoint is not None
     assert result.checkpoint.to_dict()["step"] == 4
     assert local_twin(results_dir) == result.log_dir
@@ -160,6 +161,70 @@ def test_restored_from_the_uri_on_another_machine(bucket: str, tmp_path: Path, r
     assert [checkpoint.number for checkpoint, _ in result.best_checkpoints] == [0, 1, 2, 3]
     assert [checkpoint.to_dict()["step"] for checkpoint, _ in result.best_checkpoints] == [2, 4, 6, 8]
     assert result.path == uri
+
+
+@pytest.mark.faults
+def test_a_spot_instance_is_lost_and_another_machine_goes_on(
+    bucket: str, tmp_path: Path, results_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is known there of the first driver's process: its lease has to expire."""
+    storage, marks = f"s3://{bucket}/results", Marks(tmp_path / "marks")
+    settings = {"steps": 8, "wait_at": 6, "marks": str(marks.directory)}
+    arguments = ["-m", "tests.train.counting", storage, json.dumps(settings), "{}"]
+    with Driver(arguments, output=tmp_path / "driver.txt", cwd=PROJECT) as driver:
+        marks.wait("waiting", 2)
+        driver.kill()
+    shutil.rmtree(results_dir)
+    monkeypatch.setattr(lock, "boot_id", lambda: "another machine")
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 1.5)
+    trainer = DataParallelTrainer.restore(
+        f"{storage}/experiment", train_loop_per_worker=count, train_loop_config={"steps": 8}
+    )
+    result = trainer.fit()
+    check(result, iterations=8)
+    assert result.metrics_dataframe["step"].tolist() == list(range(1, 9))
+    assert capfd.readouterr().err.count(f"s for pid {driver.pid} on host") == 1
+
+
+def test_a_driver_that_was_replaced_commits_no_more(
+    bucket: str, listing: Any, s3_endpoint: str, results_dir: Path
+) -> None:
+    class Replacing(Callback):
+        def on_checkpoint(self, iteration: int, trials: Any, trial: Any, checkpoint: Any, **info: Any) -> None:
+            place = f"{bucket}/results/experiment/{Path(trial.local_path).name}"
+            s3_filesystem(s3_endpoint).pipe_file(f"{place}/lease/000002", b'{"pid": 7, "host": "elsewhere"}')
+
+    trainer = quick_trainer(
+        count,
+        config={"steps": 8},
+        name="experiment",
+        storage_path=f"s3://{bucket}/results",
+        callbacks=[Replacing()],
+        failure_config=FailureConfig(max_failures=3),
+    )
+    with pytest.raises(StorageError, match=r"may no longer write s3://.*: pid 7 on host elsewhere, .* has taken over"):
+        trainer.fit()
+    names = listing()
+    assert [name for name in names if name.endswith("MANIFEST.json")] == ["checkpoint_000000/MANIFEST.json"]
+    assert "error.txt" not in names
+    assert (local_twin(results_dir) / "error.txt").exists()
+
+
+def test_a_driver_that_cannot_renew_its_lease_ends(
+    bucket: str, results_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a checkpoint, too: it must not find out at its very end."""
+
+    def rows_only(config: dict[str, Any]) -> None:
+        for step in range(50):
+            session.report({"step": step})
+
+    class Jumping(Callback):
+        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+            monkeypatch.setattr(lease, "GIVE_UP_SECONDS", -1.0)
+
+    with pytest.raises(StorageError, match="the lease could not be renewed for"):
+        quick_trainer(rows_only, storage_path=f"s3://{bucket}/results", callbacks=[Jumping()]).fit()
 
 
 def test_a_result_can_be_read_from_the_uri(bucket: str, results_dir: Path) -> None:
