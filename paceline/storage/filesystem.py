@@ -214,10 +214,12 @@ class FsspecFilesystem:
         def measure() -> float:
             self._fs.invalidate_cache()
             try:
-                passed = self._fs.modified(self._path(probe)) - self._fs.modified(self._path(name))
+                now, written = self._fs.modified(self._path(probe)), self._fs.modified(self._path(name))
             except (NotImplementedError, FileNotFoundError):
                 return 0.0
-            return max(0.0, float(passed.total_seconds()) - _COARSEST_TIMES)
+            if now is None or written is None:  # so pyarrow's filesystems say that they do not know
+                return 0.0
+            return max(0.0, float((now - written).total_seconds()) - _COARSEST_TIMES)
 
         self.write_text(probe, "")  # what was written just now has the time of the store's clock
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,19 @@ class FilesystemContract:
         filesystem.write_text("kept", "x")
         filesystem.abort_stale_uploads()
         assert filesystem.read_text("kept") == "x"
+
+    def test_bytes_are_stored_as_they_are(self, filesystem: Filesystem, tmp_path: Path) -> None:
+        filesystem.write_bytes("deep/bytes", b"\xff\0\r\n")
+        filesystem.download("deep/bytes", tmp_path / "bytes")
+        assert (tmp_path / "bytes").read_bytes() == b"\xff\0\r\n"
+
+    def test_check_leaves_nothing_behind(self, filesystem: Filesystem) -> None:
+        filesystem.check()
+        assert filesystem.list() == []
+
+    def test_the_age_of_a_file_is_never_exaggerated(self, filesystem: Filesystem) -> None:
+        began = time.monotonic()
+        filesystem.write_text("young", "x")
+        assert 0.0 <= filesystem.age("young") <= time.monotonic() - began
+        assert filesystem.age("missing") == 0.0
+        assert filesystem.list() == ["young"]

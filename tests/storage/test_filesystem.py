@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from paceline.storage import filesystem as module
 from paceline.storage.filesystem import Filesystem, FsspecFilesystem, is_transient, without_credentials
 from paceline.testing.filesystem_contract import FilesystemContract
 from tests.storage.s3_server import s3_filesystem
+
+HANG_GUARD_S = 60
 
 
 class TestFile(FilesystemContract):
@@ -178,3 +181,23 @@ def test_s10_credentials_are_never_shown(memory: FsspecFilesystem) -> None:
     assert "canary" not in str(failed.value)
     assert failed.value.__cause__ is None
     assert failed.value.__suppress_context__
+
+
+def test_a_package_that_overwrites_instead_of_creating_is_refused(
+    s3: FsspecFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old releases of s3fs drop the mode, old ones of botocore the header; an S3 server may ignore it."""
+    s3.check()
+    pipe_file = s3._fs.pipe_file
+    monkeypatch.setattr(s3._fs, "pipe_file", lambda path, content, mode="overwrite": pipe_file(path, content))
+    with pytest.raises(StorageError, match=r"nothing would keep two drivers apart.*s3fs>=2024\.12"):
+        s3.check()
+    assert s3.list() == []
+
+
+def test_the_age_of_a_file_is_told_by_the_store(tmp_path: Path) -> None:
+    store = FsspecFilesystem(f"file://{tmp_path}")
+    store.write_text("old", "x")
+    written = (tmp_path / "old").stat().st_mtime
+    os.utime(tmp_path / "old", (written - 100, written - 100))
+    assert 99 <= store.age("old") < 100 + HANG_GUARD_S
