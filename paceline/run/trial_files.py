@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from paceline.storage.commit import is_put_aside, quarantine
 from paceline.storage.files import delete_tree
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal, read
+from paceline.storage.journal_parts import fetch_journal
 from paceline.storage.journal_tail import read_tail
 from paceline.storage.lease import LEASE_SECONDS
 from paceline.storage.lock import RunLock
@@ -99,7 +101,7 @@ class TrialFiles:
 def _let_go(mirror: Mirror) -> list[str]:
     warnings = []
     for step, consequence in (
-        (mirror.push_state, f"the newest state is only in {mirror.run_dir.root}"),
+        (partial(mirror.push_state, complete=True), f"the newest state is only in {mirror.run_dir.root}"),
         (mirror.release, f"the next driver on another machine has to wait for {LEASE_SECONDS:.0f} s"),
     ):
         try:
@@ -340,7 +342,7 @@ def find_remote_trials(
 def _remote_records(store: FsspecFilesystem, journal: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
         run_dir = RunDir(Path(folder))
-        store.download(journal, run_dir.journal)
+        fetch_journal(store, journal, run_dir.journal)
         try:
             return state_records(run_dir)
         except (RestoreError, StorageError) as error:

@@ -19,12 +19,14 @@ from paceline.storage.commit import commit
 from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.files import PRIVATE_DIR_MODE, delete_tree, make_private_dirs
 from paceline.storage.filesystem import Filesystem
+from paceline.storage.journal_parts import JournalParts, fetch_journal
 from paceline.storage.lease import Lease
 from paceline.storage.manifest import Manifest, path_of, read_manifest, verify
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 
 _PARALLEL_TRANSFERS = 4
 _REMOTE_MANIFEST = re.compile(rf"checkpoint_(\d{{6,}})/{re.escape(MANIFEST_NAME)}")
+_VIEW_GROWTH = 1.25
 _EVENTS = "events.out.tfevents.*"
 
 
@@ -35,8 +37,9 @@ class Mirror:
         self.filesystem = filesystem
         self.run_dir = run_dir
         self.lease = Lease(filesystem)
+        self.journal_parts = JournalParts(filesystem, run_dir.journal)
         self._pushed: dict[Path, tuple[int, int]] = {}
-        """State file -> (size, mtime) as it was uploaded."""
+        """File beside the journal -> (size, mtime) as it was uploaded."""
         self._given_up = threading.Event()
         self._pushing_state = threading.Lock()
         """The lock is not given back while an upload's thread still writes the state there."""
@@ -83,31 +86,41 @@ class Mirror:
         """Whether some run has put its journal there."""
         return self.filesystem.exists(self.run_dir.journal.name)
 
-    def push_state(self) -> None:
-        """Upload the journal and what is written beside it, as far as it changed since the last time."""
+    def push_state(self, *, complete: bool = False) -> None:
+        """Upload what the journal got since the last time, and what is written beside it if it changed.
+
+        Files that repeat the journal's rows go up when they have grown by a quarter, or with `complete`: the cost
+        of a checkpoint must not grow with the run, and a restore makes them anew.
+        """
         with self._pushing_state:
             self.lease.check()
-            for path in self._state_files():
-                try:
-                    status = path.stat()
-                except FileNotFoundError:
-                    continue
-                version = status.st_size, status.st_mtime_ns
-                if self._pushed.get(path) != version:
-                    self.filesystem.upload(path, path.name)
-                    self._pushed[path] = version
+            self.journal_parts.push()
+            here = self.run_dir
+            for path in (here.params, here.error_txt):
+                self._push_if_changed(path)
+            for path in (here.result_json, here.progress_csv, *sorted(here.root.glob(_EVENTS))):
+                self._push_if_changed(path, growth=1.0 if complete else _VIEW_GROWTH)
 
-    def _state_files(self) -> list[Path]:
-        here = self.run_dir
-        named = [here.journal, here.params, here.result_json, here.progress_csv, here.error_txt]
-        return [*named, *sorted(here.root.glob(_EVENTS))]
+    def _push_if_changed(self, path: Path, growth: float = 1.0) -> None:
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return
+        version = status.st_size, status.st_mtime_ns
+        size_before, _ = before = self._pushed.get(path, (0, 0))
+        if version != before and not size_before <= status.st_size < size_before * growth:
+            self.filesystem.upload(path, path.name)
+            self._pushed[path] = version
 
     def pull_state(self, into: Path) -> None:
         """Fetch the state files into a directory, so that the run can be continued there."""
         make_private_dirs(into)
-        wanted = {path.name for path in self._state_files()}
+        here = self.run_dir
+        wanted = {path.name for path in (here.params, here.result_json, here.progress_csv, here.error_txt)}
         for name in self.filesystem.list():
-            if name in wanted or (re.fullmatch(r"events\.out\.tfevents\.[^/]+", name)):
+            if name == here.journal.name:
+                fetch_journal(self.filesystem, name, into / name)
+            elif name in wanted or (re.fullmatch(r"events\.out\.tfevents\.[^/]+", name)):
                 self.filesystem.download(name, into / name)
 
     def pull_checkpoint(self, number: int, into: Path) -> Manifest:

@@ -13,6 +13,7 @@ from paceline.air.errors import RestoreError
 from paceline.storage.commit import to_trash
 from paceline.storage.files import write_durably
 from paceline.storage.journal import _end_of_whole_records, read
+from paceline.storage.journal_parts import fetch_journal
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 
@@ -25,7 +26,7 @@ def catch_up(mirror: Mirror) -> None:
     with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
         there = RunDir(Path(folder))
         try:
-            mirror.filesystem.download(there.journal.name, there.journal)
+            fetch_journal(mirror.filesystem, there.journal.name, there.journal)
         except FileNotFoundError:
             return  # the run's first driver ended before it had uploaded anything
         local, remote = _length(here.journal), _length(there.journal)
@@ -35,6 +36,7 @@ def catch_up(mirror: Mirror) -> None:
                 f"after they had parted. To go on with the remote one, delete the local copy at {here.root} and "
                 "restore again."
             )
+        mirror.journal_parts.pushed = remote
         if remote <= local and here.journal.exists():
             return
     recorded = _recorded_checkpoints(here) if local else set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -71,7 +72,7 @@ def machine(name: str) -> Iterator[None]:
     """What happens in the block happens on another machine, as far as leases can tell."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lock_module, "boot_id", lambda: f"boot of {name}")
-        patch.setattr(lock_module.socket, "gethostname", lambda: name)
+        patch.setattr(socket, "gethostname", lambda: name)
         yield
 
 

@@ -16,6 +16,7 @@ from paceline.run.trial import Trial
 from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.files import make_private_dirs
 from paceline.storage.filesystem import FsspecFilesystem
+from paceline.storage.journal_parts import JournalParts, fetch_journal
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import RunDir, default_storage_root
 from paceline.storage.twin import newer_of
@@ -30,6 +31,7 @@ class RemoteJournal:
         self._local = place.journal
         self._store = FsspecFilesystem(place.uri, filesystem)
         self._store.check()
+        self._parts = JournalParts(self._store, place.journal)
         self._pool = DaemonPool(1, "paceline-experiment-upload")
         self._latest: Future[None] | None = None
         self.problem = ""
@@ -41,7 +43,7 @@ class RemoteJournal:
 
     def _upload(self) -> None:
         try:
-            self._store.upload(self._local, self._local.name)
+            self._parts.push()
             self.problem = ""
         except OSError as error:  # trials go on; the local journal has everything
             self.problem = (
@@ -65,7 +67,7 @@ def fetch(uri: str, filesystem: Any) -> Path:
     for name in names:
         with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
             remote = Path(folder) / name
-            store.download(name, remote)
+            fetch_journal(store, name, remote)
             newer_of(root / name, remote, store.label)
     return root
 

@@ -1,0 +1,78 @@
+"""The copy of a journal on remote storage, in parts of fixed size: only the last one is ever uploaded again.
+
+The first part has the journal's own name; the others lie in a folder beside it, named by the byte they begin at. A
+journal that an earlier version uploaded whole is a first part that is longer than usual.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from paceline.storage.daemon_pool import DaemonPool
+from paceline.storage.filesystem import Filesystem
+
+PART_BYTES = 256 * 1024
+"""The most that is sent again for one new record. Smaller parts would mean more of them to fetch."""
+_PARALLEL_TRANSFERS = 4
+
+
+class JournalParts:
+    """Keeps the remote copy of a growing journal up to date. Use it from one thread at a time."""
+
+    def __init__(self, filesystem: Filesystem, local: Path) -> None:
+        self._filesystem = filesystem
+        self._local = local
+        self.pushed = 0
+        """How many bytes are known to be there."""
+
+    def push(self) -> None:
+        """Upload what was appended since the last time."""
+        size = self._local.stat().st_size if self._local.exists() else 0
+        if size == self.pushed:
+            return
+        offsets = list(range(min(self.pushed, size) // PART_BYTES * PART_BYTES, size, PART_BYTES))
+        if offsets[:1] == [0]:
+            offsets.append(offsets.pop(0))  # last, as it may replace a longer one, or announce a run
+        with open(self._local, "rb") as journal:
+            for offset in offsets:
+                journal.seek(offset)
+                content = journal.read(min(PART_BYTES, size - offset))
+                self._filesystem.write_bytes(_name(self._local.name, offset), content)
+        self.pushed = size
+
+
+def fetch_journal(filesystem: Filesystem, name: str, into: Path) -> None:
+    """Put a journal together from its parts; FileNotFoundError if there is none."""
+    names = [part.rpartition("/")[2] for part in filesystem.list(_folder(name))]
+    offsets = sorted(int(part) for part in names if part.isdigit())  # not what is still on its way to its name
+    with tempfile.TemporaryDirectory(prefix="paceline-journal-") as folder:
+        pool = DaemonPool(_PARALLEL_TRANSFERS, "paceline-transfer")
+        try:
+            fetched = [
+                pool.submit(partial(filesystem.download, _name(name, offset), Path(folder, str(offset))))
+                for offset in offsets
+            ]
+            filesystem.download(name, into)
+            for part in fetched:
+                part.result()
+        finally:
+            pool.cancel()
+            pool.close()
+        with open(into, "r+b") as journal:
+            end = journal.seek(0, 2)
+            for offset in offsets:
+                if offset > end:
+                    break  # the torn end of an earlier driver's journal, from before this one got so far
+                journal.seek(offset)
+                journal.write(Path(folder, str(offset)).read_bytes())
+                end = max(end, journal.tell())
+
+
+def _folder(journal: str) -> str:
+    return f"{journal.removesuffix('.jsonl')}.parts"
+
+
+def _name(journal: str, offset: int) -> str:
+    return f"{_folder(journal)}/{offset:012d}" if offset else journal
