@@ -38,7 +38,7 @@ from paceline.storage.run_dir import (
     trial_dir_name,
 )
 from paceline.storage.shared_sync import SharedSync
-from paceline.storage.twin import catch_up
+from paceline.storage.twin import catch_up, twin_of_trial, write_origin
 
 _MOST_DRAWS = 100
 
@@ -228,8 +228,7 @@ def _place_to_restore(spec: RunSpec) -> tuple[RunDir, Mirror | None]:
         if not (run_dir := RunDir(path)).journal.exists():
             raise _no_journal(run_dir)
         return run_dir, None
-    name, trial_name = path.split("/")[-2:]
-    run_dir = RunDir(default_storage_root() / name / trial_name)
+    run_dir = twin_of_trial(path) if spec.place is None else RunDir(spec.place.directory)
     filesystem = FsspecFilesystem(path, spec.run_config.storage_filesystem)
     filesystem.check()
     run_dir.create()
@@ -256,6 +255,7 @@ def _locked(run_dir: RunDir, mirror: Mirror | None, verbose: int = 0) -> Iterato
     try:
         if mirror is not None:
             mirror.acquire(announce if verbose else None)
+            write_origin(run_dir.origin, mirror.filesystem.label)
         yield lock
     except BaseException:
         if mirror is not None:

@@ -45,6 +45,7 @@ class RunDir:
         self.root = root
         self.journal = root / "journal.jsonl"
         self.lock = root / "lock"
+        self.origin = root / "origin"
         self.params = root / "params.json"
         self.result_json = root / "result.json"
         self.progress_csv = root / "progress.csv"

@@ -2,22 +2,62 @@
 
 Another driver, on another machine, may have continued the run since this directory was last written. Its journal
 tells: a journal only ever grows, so the one that begins with all of the other is the newer one.
+
+A file `origin` says which place the directory is the twin of: two buckets may hold runs of the same name.
 """
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from pathlib import Path
 
 from paceline.air.errors import RestoreError
 from paceline.storage.commit import to_trash
-from paceline.storage.files import write_durably
+from paceline.storage.files import storage_error, write_durably
+from paceline.storage.filesystem import without_credentials
 from paceline.storage.journal import _end_of_whole_records, read
 from paceline.storage.journal_parts import fetch_journal
 from paceline.storage.mirror import Mirror
-from paceline.storage.run_dir import MANIFEST_NAME, RunDir
+from paceline.storage.run_dir import MANIFEST_NAME, RunDir, default_storage_root
 
 _CHUNK = 1024 * 1024
+
+
+def twin_of_trial(uri: str) -> RunDir:
+    """The local directory of a trial on remote storage.
+
+    One that does not say what it is the twin of was made by an earlier version; `catch_up` compares the histories.
+    """
+    experiment_uri, _, trial_name = uri.rpartition("/")
+    name = experiment_uri.rpartition("/")[2]
+    usual = RunDir(default_storage_root() / name / trial_name)
+    if read_origin(usual.origin) in ("", without_credentials(uri)):
+        return usual
+    return RunDir(default_storage_root() / name_of_its_own(name, experiment_uri) / trial_name)
+
+
+def name_of_its_own(name: str, experiment_uri: str) -> str:
+    """Another name for the local directory of an experiment, where that of another place has the usual one."""
+    return f"{name}-{hashlib.sha256(without_credentials(experiment_uri).encode()).hexdigest()[:8]}"
+
+
+def read_origin(path: Path) -> str:
+    """What an origin file says; "" if there is none."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise storage_error(error, path, "reading the origin") from error
+
+
+def write_origin(path: Path, uri: str) -> None:
+    """Say what a directory is the twin of."""
+    try:
+        write_durably(path, without_credentials(uri).encode())
+    except OSError as error:
+        raise storage_error(error, path, "writing the origin") from error
 
 
 def catch_up(mirror: Mirror) -> None:

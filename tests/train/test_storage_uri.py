@@ -188,6 +188,33 @@ def test_a_spot_instance_is_lost_and_another_machine_goes_on(
     assert capfd.readouterr().err.count(f"s for pid {driver.pid} on host") == 1
 
 
+def test_copies_in_two_places_are_continued_apart(bucket: str, s3_endpoint: str, results_dir: Path) -> None:
+    """Somebody copied an unfinished run and continues both."""
+
+    def until_stopped(config: dict[str, Any]) -> None:
+        count({"steps": config["steps"]})
+        if config["steps"] == 4:
+            raise ValueError("not finished")
+
+    storage = f"s3://{bucket}/a"
+    failed = quick_trainer(until_stopped, config={"steps": 4}, name="experiment", storage_path=storage).fit(
+        raise_on_error=False
+    )
+    store = s3_filesystem(s3_endpoint)
+    for name in store.find(f"{bucket}/a"):
+        store.copy(name, name.replace(f"{bucket}/a", f"{bucket}/b"))
+    results = []
+    for uri, steps in ((failed.path, 10), (failed.path.replace("/a/", "/b/"), 6)):
+        trainer = DataParallelTrainer.restore(
+            uri, train_loop_per_worker=until_stopped, train_loop_config={"steps": steps}
+        )
+        results.append(trainer.fit())
+    assert [result.metrics["step"] for result in results] == [10, 6]
+    assert results[0].log_dir == failed.log_dir
+    assert results[1].log_dir != failed.log_dir
+    assert Result.from_path(results[1].path).metrics["step"] == 6
+
+
 def test_a_driver_that_was_replaced_commits_no_more(
     bucket: str, listing: Any, s3_endpoint: str, results_dir: Path
 ) -> None:

@@ -78,3 +78,37 @@ def test_a_place_without_an_experiment_is_refused(storage: str) -> None:
     assert not Tuner.can_restore(f"{storage}/nothing")
     with pytest.raises(RestoreError, match="holds no experiment"):
         Tuner.restore(f"{storage}/nothing", print)
+
+
+def search(storage: str | None, marks: Path, values: list[int]) -> None:
+    Tuner(
+        make_trainable(marks),
+        param_space={"a": tune.grid_search(values)},
+        run_config=RunConfig(name="searched", storage_path=storage, verbose=0),
+    ).fit()
+
+
+def test_searches_of_the_same_name_in_two_places_do_not_mix(storage: str, tmp_path: Path) -> None:
+    """The newest one must not be taken for the one that is restored."""
+    for place, values in ((f"{storage}/a", [1]), (f"{storage}/b", [2, 3]), (None, [4, 5, 6])):
+        search(place, tmp_path, values)
+    for place, values in ((f"{storage}/a", [1]), (f"{storage}/b", [2, 3])):
+        found = Tuner.restore(f"{place}/searched", make_trainable(tmp_path)).get_results()
+        assert [result.metrics["x"] for result in found] == [value**2 for value in values]
+
+
+def test_a_copied_search_is_continued_apart(storage: str, endpoint: str, tmp_path: Path) -> None:
+    search(f"{storage}/a", tmp_path, [1])
+    store, place = s3_filesystem(endpoint), storage.removeprefix("s3://")
+    for name in store.find(f"{place}/a"):
+        store.copy(name, name.replace(f"{place}/a", f"{place}/b"))
+    counts = {"a": 3, "b": 2}
+    for copy, samples in counts.items():
+        Tuner.restore(
+            f"{storage}/{copy}/searched", make_trainable(tmp_path), num_samples=samples, run_config=RunConfig(verbose=0)
+        ).fit()
+    for _ in range(2):
+        for copy, samples in counts.items():
+            found = Tuner.restore(f"{storage}/{copy}/searched", make_trainable(tmp_path)).get_results()
+            assert len(found) == samples
+        shutil.rmtree(tmp_path / "results")  # what is in the store has not been mixed, either

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,11 @@ class ExperimentPlace:
         return self.root / f"experiment-{self.experiment_id[:5]}.lock"
 
     @property
+    def origin(self) -> Path:
+        """Says where the journal is mirrored to."""
+        return origin_of(self.journal)
+
+    @property
     def shown(self) -> str:
         """The place as the user knows it."""
         return self.uri or str(self.root)
@@ -79,9 +84,19 @@ def newest_journal(root: Path) -> Path:
     journals = list(root.glob(JOURNAL_PATTERN))
     if not journals:
         raise RestoreError(f"{root} holds no experiment: there is no {JOURNAL_PATTERN} in it.")
+    return newest_of(journals)
+
+
+def newest_of(journals: Sequence[Path]) -> Path:
+    """The one of several journals that was last written to."""
     if len(journals) == 1:
         return journals[0]
     return max(journals, key=lambda journal: (_last_time(journal), journal.stat().st_mtime))
+
+
+def origin_of(journal: Path) -> Path:
+    """The file that says where an experiment's journal is mirrored to."""
+    return journal.with_suffix(".origin")
 
 
 def _last_time(journal: Path) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,12 @@ from paceline.air.errors import RestoreError
 from paceline.run.trial import Trial
 from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.files import make_private_dirs
-from paceline.storage.filesystem import FsspecFilesystem
+from paceline.storage.filesystem import FsspecFilesystem, without_credentials
 from paceline.storage.journal_parts import JournalParts, fetch_journal
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import RunDir, default_storage_root
-from paceline.storage.twin import newer_of
-from paceline.tune.experiment.place import JOURNAL_PATTERN, ExperimentPlace
+from paceline.storage.twin import name_of_its_own, newer_of, read_origin, write_origin
+from paceline.tune.experiment.place import JOURNAL_PATTERN, ExperimentPlace, origin_of
 
 
 class RemoteJournal:
@@ -31,6 +32,7 @@ class RemoteJournal:
         self._local = place.journal
         self._store = FsspecFilesystem(place.uri, filesystem)
         self._store.check()
+        write_origin(place.origin, place.uri)
         self._parts = JournalParts(self._store, place.journal)
         self._pool = DaemonPool(1, "paceline-experiment-upload")
         self._latest: Future[None] | None = None
@@ -56,20 +58,31 @@ class RemoteJournal:
         self._pool.close()
 
 
-def fetch(uri: str, filesystem: Any) -> Path:
-    """The local directory of an experiment on remote storage, with the newest journal there is."""
+def fetch(uri: str, filesystem: Any) -> list[Path]:
+    """The local journals of the experiments at a place on remote storage, each the newer of the two copies.
+
+    The local directory may hold experiments of other places, too.
+    """
     store = FsspecFilesystem(uri, filesystem)
     names = [name for name in store.list() if "/" not in name and fnmatch.fnmatch(name, JOURNAL_PATTERN)]
     if not names:
         raise RestoreError(f"{store.label} holds no experiment: there is no {JOURNAL_PATTERN} in it.")
-    root = default_storage_root() / uri.rstrip("/").rpartition("/")[2]
+    root = _twin_of(uri, names)
     make_private_dirs(root)
     for name in names:
         with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
             remote = Path(folder) / name
             fetch_journal(store, name, remote)
             newer_of(root / name, remote, store.label)
-    return root
+        write_origin(origin_of(root / name), uri)
+    return [root / name for name in names]
+
+
+def _twin_of(uri: str, names: Sequence[str]) -> Path:
+    """The usual directory, unless it has one of these journals from another place: somebody copied the experiment."""
+    root, name = default_storage_root(), uri.rpartition("/")[2]
+    origins = {read_origin(origin_of(root / name / journal)) for journal in names}
+    return root / name if origins <= {"", without_credentials(uri)} else root / name_of_its_own(name, uri)
 
 
 def fetch_trial(trial: Trial, directory: Path, filesystem: Any) -> None:

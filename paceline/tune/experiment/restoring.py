@@ -15,7 +15,7 @@ from paceline.engine.choose import choose_engine
 from paceline.run.side_files import free_lock_name
 from paceline.storage.run_dir import resolve_storage
 from paceline.tune.experiment.experiment import Experiment
-from paceline.tune.experiment.place import ExperimentPlace, newest_journal
+from paceline.tune.experiment.place import ExperimentPlace, newest_journal, newest_of
 from paceline.tune.experiment.plan import Plan
 from paceline.tune.experiment.planning import facts_of, mark_as_used, restored_plan, restored_run_config
 from paceline.tune.experiment.reading import grid_of
@@ -30,20 +30,20 @@ from paceline.tune.tune_config import TuneConfig
 def has_experiment(path: str | os.PathLike[str], filesystem: Any = None) -> bool:
     """True if there is an experiment whose description can be read."""
     try:
-        read_records(newest_journal(_local_root(path, filesystem)))
+        read_records(_local_journal(path, filesystem))
     except (RestoreError, StorageError, OSError):
         return False
     return True
 
 
-def _local_root(path: str | os.PathLike[str], filesystem: Any = None) -> Path:
+def _local_journal(path: str | os.PathLike[str], filesystem: Any = None) -> Path:
     resolved = resolve_storage(path)
     if isinstance(resolved, str):
-        return fetch(resolved, filesystem)
+        return newest_of(fetch(resolved, filesystem))
     if not resolved.is_dir():
         what = "is a file, not the directory" if resolved.exists() else "does not exist: it should be the directory"
         raise RestoreError(f"{resolved} {what} of an experiment.")
-    return resolved
+    return newest_journal(resolved)
 
 
 @dataclass
@@ -78,8 +78,7 @@ class Restoration:
     ) -> Restoration:
         given = run_config.storage_filesystem if run_config is not None else None
         resolved = resolve_storage(path)
-        root = _local_root(path, filesystem or given)
-        journal = newest_journal(root)
+        journal = _local_journal(path, filesystem or given)
         facts = saved_facts(read_records(journal))
         config, notes = restored_run_config(facts, run_config, filesystem)
         if facts["trainable"] != kind.name:
@@ -89,7 +88,7 @@ class Restoration:
             )
         make_plan = partial(restored_plan, facts, kind, space, tune, config, num_samples)
         uri = resolved if isinstance(resolved, str) else None
-        return cls(root, journal, make_plan(), make_plan, rules, facts, run_config is not None, notes, uri)
+        return cls(journal.parent, journal, make_plan(), make_plan, rules, facts, run_config is not None, notes, uri)
 
     @property
     def run_config(self) -> RunConfig:
