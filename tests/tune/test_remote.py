@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paceline import tune
 from paceline.air import Checkpoint, RunConfig, session
-from paceline.air.errors import RestoreError
-from paceline.tune import TuneConfig, Tuner
+from paceline.air.errors import RestoreError, RunLockedError, StorageError
+from paceline.run.callbacks import Callback
+from paceline.tune import ResultGrid, TuneConfig, Tuner
+from paceline.tune.experiment.remote import RemoteJournal
 from tests.storage.s3_server import s3_filesystem, s3_server
 
 pytest.importorskip("s3fs")
@@ -112,3 +116,72 @@ def test_a_copied_search_is_continued_apart(storage: str, endpoint: str, tmp_pat
             found = Tuner.restore(f"{storage}/{copy}/searched", make_trainable(tmp_path)).get_results()
             assert len(found) == samples
         shutil.rmtree(tmp_path / "results")  # what is in the store has not been mixed, either
+
+
+class During(Callback):
+    """Does one thing after the other, each when a trial reports."""
+
+    def __init__(self, actions: list[Callable[[], object]]) -> None:
+        self._actions = actions
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+        self._actions.pop(0)()
+
+
+@pytest.fixture
+def wait_for_upload(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Waits until the journal was uploaded, or was to be, after the end of the first trial."""
+    over, upload = threading.Event(), RemoteJournal._upload
+
+    def uploading(remote: RemoteJournal) -> None:
+        upload(remote)
+        over.set()
+
+    def wait() -> None:
+        assert over.wait(60)
+
+    monkeypatch.setattr(RemoteJournal, "_upload", uploading)
+    return wait
+
+
+def search_during(storage: str, marks: Path, *actions: Callable[[], object]) -> ResultGrid:
+    return Tuner(
+        make_trainable(marks),
+        param_space={"a": tune.grid_search([1, 2])},
+        tune_config=TuneConfig(max_concurrent_trials=1),
+        run_config=RunConfig(name="searched", storage_path=storage, verbose=0, callbacks=[During(list(actions))]),
+    ).fit()
+
+
+def test_a_second_driver_of_a_search_is_refused(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for_upload: Callable[[], None]
+) -> None:
+    """It has another directory of results, as if it were on another machine."""
+    refused: list[RunLockedError] = []
+
+    def restore() -> None:
+        wait_for_upload()
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("PACELINE_RESULTS_DIR", str(tmp_path / "elsewhere"))
+            second = Tuner.restore(f"{storage}/searched", make_trainable(tmp_path))
+            with pytest.raises(RunLockedError, match="another driver is writing s3://") as caught:
+                second.fit()
+        refused.append(caught.value)
+
+    results = search_during(storage, tmp_path, lambda: None, restore)
+    assert len(refused) == 1
+    assert [result.metrics["x"] for result in results] == [1, 4]
+
+
+def test_a_search_whose_driver_was_replaced_ends(
+    storage: str, endpoint: str, tmp_path: Path, wait_for_upload: Callable[[], None]
+) -> None:
+    def replace() -> None:
+        store, place = s3_filesystem(endpoint), storage.removeprefix("s3://")
+        (mine,) = store.glob(f"{place}/searched/experiment-*.lease/000001")
+        store.pipe_file(mine.replace("000001", "000002"), b'{"pid": 7, "host": "elsewhere"}')
+
+    with pytest.raises(StorageError, match=r"pid 7 on host elsewhere, .* has taken over"):
+        search_during(storage, tmp_path, replace, wait_for_upload)
+    names = s3_filesystem(endpoint).find(storage.removeprefix("s3://"))
+    assert [name for name in names if name.endswith(".jsonl") and "experiment-" in name] == []  # nothing was uploaded

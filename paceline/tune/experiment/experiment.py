@@ -18,6 +18,7 @@ from paceline.engine.base import Engine
 from paceline.engine.devices import usable_gpus
 from paceline.run.run import BREAK_OFF_WAIT_S, Phase, Run
 from paceline.run.trial import Trial
+from paceline.run.trial_files import announce
 from paceline.storage.lock import RunLock
 from paceline.tune.experiment.audience import Audience
 from paceline.tune.experiment.controller import ExperimentController
@@ -78,10 +79,15 @@ class Experiment:
         self.launcher = Launcher(plan, engine, place, self.audience)
         self._lock = RunLock(place.lock)
         self._lock.acquire()
+        self._remote: RemoteJournal | None = None
         try:
-            self._remote = RemoteJournal(place, plan.run_config.storage_filesystem) if place.uri is not None else None
+            if place.uri is not None:
+                told = announce if plan.run_config.verbose else None
+                self._remote = RemoteJournal(place, plan.run_config.storage_filesystem, told)
             self.journal = ExperimentJournal(place.journal, self.launcher.shared_sync)
         except BaseException:
+            if self._remote is not None:
+                self._remote.release()
             self._lock.release()
             raise
         self.decisions = Decisions(self)
@@ -115,6 +121,8 @@ class Experiment:
         self.stop.look_for_reasons()
         self._starter.start_more()
         self._listen(timeout)
+        if self._remote is not None:
+            self._remote.lease.raise_if_lost()
         self.journal.flush()
         self.audience.progress.tick()
         if not self.active and not self._may_go_on():

@@ -5,9 +5,10 @@ Each trial mirrors its own directory. A restore takes the newer of the local and
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.files import make_private_dirs
 from paceline.storage.filesystem import FsspecFilesystem, without_credentials
 from paceline.storage.journal_parts import JournalParts, fetch_journal
+from paceline.storage.lease import LEASE_SECONDS, Lease
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import RunDir, default_storage_root
 from paceline.storage.twin import name_of_its_own, newer_of, read_origin, write_origin
@@ -25,15 +27,23 @@ from paceline.tune.experiment.place import JOURNAL_PATTERN, ExperimentPlace, ori
 
 
 class RemoteJournal:
-    """Keeps the remote copy of the journal up to date, off the event loop."""
+    """Keeps the remote copy of the journal up to date, off the event loop, as the one driver that may write it."""
 
-    def __init__(self, place: ExperimentPlace, filesystem: Any) -> None:
+    def __init__(self, place: ExperimentPlace, filesystem: Any, announce: Callable[[str], None] | None = None) -> None:
         assert place.uri is not None
         self._local = place.journal
         self._store = FsspecFilesystem(place.uri, filesystem)
         self._store.check()
-        write_origin(place.origin, place.uri)
         self._parts = JournalParts(self._store, place.journal)
+        self.lease = Lease(self._store, f"{place.journal.stem}.lease")
+        self.lease.acquire(announce)
+        try:
+            write_origin(place.origin, place.uri)
+            with contextlib.suppress(FileNotFoundError):  # a new experiment
+                _bring_up_to_date(self._local, self._store)  # the last driver may have written until it let go
+        except BaseException:
+            self.release()
+            raise
         self._pool = DaemonPool(1, "paceline-experiment-upload")
         self._latest: Future[None] | None = None
         self.problem = ""
@@ -45,6 +55,7 @@ class RemoteJournal:
 
     def _upload(self) -> None:
         try:
+            self.lease.check()
             self._parts.push()
             self.problem = ""
         except OSError as error:  # trials go on; the local journal has everything
@@ -56,6 +67,16 @@ class RemoteJournal:
         """The remote copy is complete when this returns, or `problem` says why not."""
         self._pool.submit(self._upload)
         self._pool.close()
+        self.release()
+
+    def release(self) -> None:
+        """Let the next driver write there."""
+        try:
+            self.lease.release()
+        except OSError as error:
+            self.problem = self.problem or (
+                f"the next driver on another machine has to wait for {LEASE_SECONDS:.0f} s: {error}"
+            )
 
 
 def fetch(uri: str, filesystem: Any) -> list[Path]:
@@ -70,12 +91,17 @@ def fetch(uri: str, filesystem: Any) -> list[Path]:
     root = _twin_of(uri, names)
     make_private_dirs(root)
     for name in names:
-        with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
-            remote = Path(folder) / name
-            fetch_journal(store, name, remote)
-            newer_of(root / name, remote, store.label)
+        _bring_up_to_date(root / name, store)
         write_origin(origin_of(root / name), uri)
     return [root / name for name in names]
+
+
+def _bring_up_to_date(local: Path, store: FsspecFilesystem) -> None:
+    """Make the local journal the newer of the two copies; FileNotFoundError if there is none remotely."""
+    with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
+        remote = Path(folder) / local.name
+        fetch_journal(store, local.name, remote)
+        newer_of(local, remote, store.label)
 
 
 def _twin_of(uri: str, names: Sequence[str]) -> Path:
