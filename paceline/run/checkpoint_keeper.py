@@ -23,6 +23,7 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig
 from paceline.air.constants import CHECKPOINT_DATA_FILE
 from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError, StorageError
+from paceline.air.manifest import verify
 from paceline.run.messages import StagedCheckpoint
 from paceline.run.retention import (
     KeptCheckpoint,
@@ -38,7 +39,6 @@ from paceline.run.trial_files import plain_config
 from paceline.storage import commit as storage_commit
 from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.journal import Journal
-from paceline.storage.manifest import verify
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 from paceline.storage.stager import Stager

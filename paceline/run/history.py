@@ -14,6 +14,7 @@ from typing import Any
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
+from paceline.air.manifest import read_manifest
 from paceline.air.result import Result
 from paceline.run.retention import KeptCheckpoint, best, listed_numbers, still_kept
 from paceline.run.rows import RowFiller
@@ -22,7 +23,6 @@ from paceline.run.spec import TrialIdentity
 from paceline.run.trial_files import ending, find_remote_trials, find_trials, state_records
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import read
-from paceline.storage.manifest import read_manifest
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir, resolve_storage
 

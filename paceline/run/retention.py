@@ -10,8 +10,8 @@ from typing import Any
 
 from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointCorruptError
+from paceline.air.manifest import read_manifest
 from paceline.run.nested import nested_get
-from paceline.storage.manifest import read_manifest
 
 
 @dataclass(frozen=True)

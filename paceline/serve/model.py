@@ -16,11 +16,11 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_sources import Remote, shown
 from paceline.air.checkpoint_trust import code_parts
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError
+from paceline.air.manifest import verify
 from paceline.serve.columns import InputColumns, input_columns, library_of, model_of
 from paceline.serve.place import is_checkpoint
 from paceline.serve.rows import NumberTypes, Rows, joined
 from paceline.serve.threads import Threads, threads_of
-from paceline.storage.manifest import verify
 from paceline.storage.run_dir import MANIFEST_NAME
 from paceline.train.predictors import check_belongs_together, predictor_for
 

@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 
 from paceline.air.errors import CheckpointNotFoundError, StorageError
+from paceline.air.manifest import Manifest, path_of, read_manifest, verify
 from paceline.storage.commit import commit
 from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.files import PRIVATE_DIR_MODE, delete_tree, make_private_dirs
 from paceline.storage.filesystem import Filesystem
 from paceline.storage.journal_parts import JournalParts, fetch_journal
 from paceline.storage.lease import Lease
-from paceline.storage.manifest import Manifest, path_of, read_manifest, verify
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 
 _PARALLEL_TRANSFERS = 4

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from paceline.air.errors import CheckpointError, StorageError
 from paceline.air.faults import fault_point
+from paceline.air.manifest import FileEntry, Manifest, is_inside, is_manifest, manifest_name, new_hash
 from paceline.storage.files import (
     PRIVATE_DIR_MODE,
     PRIVATE_FILE_MODE,
@@ -26,7 +27,6 @@ from paceline.storage.files import (
     write_all,
     write_durably,
 )
-from paceline.storage.manifest import FileEntry, Manifest, is_inside, is_manifest, manifest_name, new_hash
 from paceline.storage.run_dir import MANIFEST_NAME
 from paceline.storage.tree import SourceFile, TreePlan, plan_tree
 

@@ -13,7 +13,7 @@ import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, Result, session
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, PacelineError
-from paceline.storage.manifest import verify
+from paceline.air.manifest import verify
 from paceline.testing.chaos import Driver
 from paceline.testing.invariants import check_run, committed_checkpoints
 from paceline.testing.scripts import Action, Plan, make_trainer, read_state, score

@@ -16,13 +16,13 @@ import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, StorageError
+from paceline.air.manifest import read_manifest
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.messages import StagedCheckpoint
 from paceline.run.staging import CheckpointStager, memory_file
 from paceline.storage import commit as storage_commit
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal, read
-from paceline.storage.manifest import read_manifest
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import RunDir
 from tests.run.fake_channel import FakeChannel, session_setup

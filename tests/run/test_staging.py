@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from paceline.air import Checkpoint
+from paceline.air.manifest import verify
 from paceline.run.messages import CheckpointReady, StagedCheckpoint
 from paceline.run.staging import CheckpointStager, memory_file
 from paceline.storage.commit import commit
-from paceline.storage.manifest import verify
 from paceline.storage.run_dir import RunDir
 from tests.run.fake_channel import FakeChannel, session_setup
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError, StorageError
+from paceline.air.manifest import read_manifest, verify
 from paceline.storage.commit import Stager, commit, delete_tree, merge_staged, quarantine, to_trash
-from paceline.storage.manifest import read_manifest, verify
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from paceline.air.errors import CheckpointError, CheckpointNotFoundError, StorageError
+from paceline.air.manifest import verify
 from paceline.storage.commit import Stager, commit
-from paceline.storage.manifest import verify
 from paceline.storage.run_dir import MANIFEST_NAME
 from paceline.storage.tree import SourceFile
 from tests.storage.small_disk import run_on_small_disk
@@ -101,7 +101,7 @@ def test_f11_names_that_are_not_unicode(tmp_path: Path) -> None:
     staging = staged(tmp_path / "source", tmp_path / "staging")
     program = (
         "import sys; from pathlib import Path\n"
-        "from paceline.storage.manifest import verify\n"
+        "from paceline.air.manifest import verify\n"
         "print(ascii(list(verify(Path(sys.argv[1])).files)))\n"
     )
     for locale in ("C", "C.UTF-8", "POSIX"):

@@ -11,8 +11,8 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.manifest import hash_file
 from paceline.run.trial_files import as_json
-from paceline.storage.manifest import hash_file
 from paceline.tune.search.searcher import Searcher
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Memory:
             file = self._file(self._saved)
             with self._audience.guarded():
                 self._searcher.save(str(file))
-            self._journal.searcher_saved(self._saved, hash_file(file) if file.is_file() else None)
+            self._journal.searcher_saved(self._saved, hash_file(file)[1] if file.is_file() else None)
             self._journal.flush()
             self._forget_older(file)
 
@@ -75,7 +75,7 @@ class Memory:
         file = self._file(record["saved"])
         if not file.is_file():
             return False
-        if record.get("hash") in (None, hash_file(file)):
+        if record.get("hash") in (None, hash_file(file)[1]):
             return True
         self._audience.warn_once(f"{file.name} is damaged; the searcher is told again what it has seen.")
         return False

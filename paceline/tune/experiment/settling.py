@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
+from paceline.air.manifest import read_manifest
 from paceline.air.result import Status
 from paceline.run.history import JournalHistory, load_result
 from paceline.run.trial_files import ending, is_hardly_begun, state_records
-from paceline.storage.manifest import read_manifest
 from paceline.storage.run_dir import RunDir
 from paceline.tune.experiment.experiment import Experiment
 from paceline.tune.experiment.outcomes import last_metrics, outcome_from_files
