@@ -91,7 +91,7 @@ def test_the_lock_is_given_back_even_if_the_storage_has_gone(results_dir: Path) 
         run_dir = RunDir(results_dir)
         filesystem = SimpleNamespace(label="s3://bucket/trial")
 
-        def push_state(self) -> None:
+        def push_state(self, *, complete: bool = False) -> None:
             raise StorageError(5, "the storage has gone")
 
         def release(self) -> None:
