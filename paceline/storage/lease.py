@@ -57,7 +57,6 @@ class Lease:
         """Why the last renewal failed."""
         self._lost = ""
         """Why this driver may not write any more."""
-        self._superseded = False
         self._released = threading.Event()
         self._writing = threading.Lock()
         """The release is the last thing that is written."""
@@ -105,7 +104,7 @@ class Lease:
             self._filesystem.delete(name)
             raise self._refusal(self._read(max(numbers, default=0)), "It was faster")
         self._number, self._renewed_at = number, began
-        self._lost, self._superseded = "", False
+        self._lost = ""
         _held.add(self._holder["token"])
         with contextlib.suppress(StorageError):  # the next holder tries again
             for earlier in numbers[:-1]:
@@ -163,7 +162,6 @@ class Lease:
     def _require_newest(self) -> None:
         newest = max(self._numbers(), default=0)
         if newest != self._number:
-            self._superseded = True
             self._lose(f"{_named(self._read(newest))} has taken over" if newest else "the lease was deleted")
             self.raise_if_lost()
 
@@ -177,9 +175,14 @@ class Lease:
             return
         self._released.set()
         _held.discard(self._holder["token"])
-        with self._writing:
-            if not self._superseded:
-                self._filesystem.write_text(self._name(self._number), json.dumps({**self._holder, "released": True}))
+        if self._lost:  # by now it expires by itself, and the store may be out of reach
+            return
+        if not self._writing.acquire(timeout=GIVE_UP_SECONDS):
+            raise StorageError(f"the lease of {self._filesystem.label} could not be given back: a renewal hangs")
+        try:
+            self._filesystem.write_text(self._name(self._number), json.dumps({**self._holder, "released": True}))
+        finally:
+            self._writing.release()
 
     # -- the store ------------------------------------------------------------------------
 
