@@ -22,7 +22,6 @@ from typing import Any
 
 from paceline.air import Checkpoint, CheckpointConfig, DatasetConfig, FailureConfig, RunConfig, ScalingConfig, session
 from paceline.testing.chaos import Marks, Process, process
-from paceline.testing.scripts import saved_iteration, write_state
 from paceline.train import DataParallelTrainer
 
 STACKS_SIGNAL = signal.SIGRTMIN + 3
@@ -147,10 +146,33 @@ def _stay() -> None:
         time.sleep(600)
 
 
+# Not those of paceline.testing.scripts: a worker would import trainers for them, which takes longer than its training.
+
+
+def write_state(directory: Path, number: int) -> None:
+    """Two files that belong together."""
+    (directory / "number.txt").write_text(str(number))
+    (directory / "weights.bin").write_bytes(bytes([number]) * PAYLOAD)
+
+
+def read_state(directory: Path) -> int:
+    """The row a checkpoint was saved at; fails if its files are not of the same one."""
+    number = int((directory / "number.txt").read_text())
+    assert (directory / "weights.bin").read_bytes() == bytes([number]) * PAYLOAD, "torn or mixed checkpoint"
+    return number
+
+
+def saved_number(checkpoint: Checkpoint | None) -> int:
+    if checkpoint is None:
+        return 0
+    with checkpoint.as_directory() as directory:
+        return read_state(Path(directory))
+
+
 def count(config: dict[str, Any]) -> None:
     """Count up to `rows`; every second row has a checkpoint."""
     settings = Settings(**config["settings"])
-    start = saved_iteration(session.get_checkpoint())
+    start = saved_number(session.get_checkpoint())
     diary = Diary(settings, start)
     for number in range(start + 1, config["rows"] + 1):
         if number % 2:
@@ -158,7 +180,7 @@ def count(config: dict[str, Any]) -> None:
             diary.report(number, {"score": number}, reduce={"score": "max"} if number == start + 1 else None)
             continue
         with tempfile.TemporaryDirectory(dir=settings.place) as directory:
-            write_state(Path(directory), session.get_world_rank(), number, PAYLOAD)
+            write_state(Path(directory), number)
             diary.report(number, {"score": number}, Checkpoint.from_directory(directory))
     diary.returning()
 
@@ -208,7 +230,7 @@ def fit_run(settings: Settings) -> dict[str, Any]:
     tell("fit")
     result = trainer.fit()
     assert result.checkpoint is not None
-    saved = result.checkpoint.to_dict()["step"] if data else saved_iteration(result.checkpoint)
+    saved = result.checkpoint.to_dict()["step"] if data else saved_number(result.checkpoint)
     rows = (result.metrics or {}).get("training_iteration")
     return {"path": result.path, "restored": bool(earlier), "attempts": result.attempts, "rows": rows, "saved": saved}
 

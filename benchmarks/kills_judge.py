@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kills_driver import DATASET_ROWS, EPOCHS, ROWS, TRIAL_ROWS, TRIALS, Settings
+from benchmarks.kills_driver import DATASET_ROWS, EPOCHS, ROWS, TRIAL_ROWS, TRIALS, Settings, read_state
 from paceline.testing.invariants import LEFTOVERS, journal_records, result_file_iterations, verify, whole_records
-from paceline.testing.scripts import read_state
 
 COLUMNS = ("hangs", "orphans", "torn", "lost", "duplicated", "wrong errors", "leftovers")
 """hangs: fit() or restore() did not return. orphans: a process outlived its run by more than a second. torn: a

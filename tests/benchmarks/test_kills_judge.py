@@ -100,7 +100,7 @@ def test_a_killed_driver_may_end_like_that(finished: Callable[[str], Settings]) 
 
 
 def flip_a_byte(checkpoint: Path) -> None:
-    path = checkpoint / "nested" / "weights.bin"
+    path = checkpoint / "weights.bin"
     path.write_bytes(b"?" + path.read_bytes()[1:])
 
 
