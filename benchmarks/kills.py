@@ -30,8 +30,12 @@ from benchmarks.kills_judge import COLUMNS, judge
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     scratch = Path(tempfile.mkdtemp(prefix="paceline-kills-"))
-    with busy(options.busy):
-        failed = kills_start.campaign(options, scratch) if options.start else campaign(options, scratch)
+    try:
+        with busy(options.busy):
+            failed = kills_start.campaign(options, scratch) if options.start else campaign(options, scratch)
+    except BaseException:
+        print(f"the campaign did not come to its end; its files are in {scratch}", file=sys.stderr)
+        raise
     if failed:
         print(f"what went wrong is kept in {scratch}")
         return 1
