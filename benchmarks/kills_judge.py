@@ -156,7 +156,7 @@ def judge_starts(settings: Settings, trials: Iterable[str]) -> Iterator[Finding]
 def judge_rows(
     settings: Settings, trial_dir: Path, lives: list[Life], rows: int | None, finished: bool
 ) -> Iterator[Finding]:
-    """Acknowledged rows are in the journal once; the history that survived is 1..`rows` on every rank."""
+    """Acknowledged rows are in the journal once; the history that survived is 1..`rows`."""
     records = list(journal_records(trial_dir))
     written = Counter(
         (record["metrics"]["life"], record["rank"], record["index"]) for record in records if record["kind"] == "row"
@@ -172,7 +172,8 @@ def judge_rows(
         yield Finding("duplicated", f"{trial_dir}: row {index} of rank {rank} is twice in one attempt")
     *_, last = [record for record in records if record["kind"] in ("run", "attempt", "end")]
     if finished and last.get("status") == "finished":
-        yield from _judge_history(settings, trial_dir, history, rows)
+        resumed_after = max(record["start_index"] for record in records if record["kind"] == "attempt")
+        yield from _judge_history(settings, trial_dir, history, rows, resumed_after)
     elif finished and settings.workload != "search":  # how its trials ended is judged for all of them
         yield Finding("lost", f"{trial_dir}: the run finished, but the last thing written down is {last}")
 
@@ -203,14 +204,21 @@ def survivors(records: Iterable[dict[str, Any]]) -> tuple[dict[tuple[int, int], 
 
 
 def _judge_history(
-    settings: Settings, trial_dir: Path, history: dict[tuple[int, int], dict[str, Any]], rows: int | None
+    settings: Settings,
+    trial_dir: Path,
+    history: dict[tuple[int, int], dict[str, Any]],
+    rows: int | None,
+    resumed_after: int,
 ) -> Iterator[Finding]:
     ranks = 1 if settings.workload == "search" else settings.workers
     last = rows if rows is not None else max((index for _, index in history), default=0)
     for rank in range(ranks):
-        indices = [index for each, index in sorted(history) if each == rank]
-        if indices != list(range(1, last + 1)):
-            yield Finding("lost", f"{trial_dir}: rank {rank} has the rows {indices} instead of 1..{last}")
+        # Rank 0's rows decide. A rank that was behind a checkpoint goes on after rows that it never came to report;
+        # with a dataset the ranks keep step.
+        first = 1 if rank == 0 or settings.workload == "data" else resumed_after + 1
+        indices = [index for each, index in sorted(history) if each == rank and index >= first]
+        if indices != list(range(first, last + 1)):
+            yield Finding("lost", f"{trial_dir}: rank {rank} has the rows {indices} instead of {first}..{last}")
     strange = [key for key, row in history.items() if row["metrics"]["iteration"] != key[1]]
     if strange:
         yield Finding("duplicated", f"{trial_dir}: rows and their content are out of step: {strange}")

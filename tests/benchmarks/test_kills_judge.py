@@ -78,6 +78,15 @@ def is_row(record: Record, index: int, rank: int = 0) -> bool:
     return record["kind"] == "row" and (record["index"], record["rank"]) == (index, rank)
 
 
+def retried(records: list[Record], after: int) -> list[Record]:
+    """The same run with a second attempt that starts after a row."""
+    *records, end = records
+    attempt = next(record for record in records if record["kind"] == "attempt")
+    later = [each for each in records if each["kind"] == "row" and each["index"] > after]
+    earlier = [each for each in records if each not in later]
+    return [*earlier, {**attempt, "attempt": 1, "start_index": after}, *later, end]
+
+
 @pytest.mark.parametrize("workload", ["run", "search", "data"])
 def test_a_whole_experiment_has_no_findings(finished: Callable[[str], Settings], workload: str) -> None:
     assert judge(finished(workload), [Life(exit=0)]) == []
@@ -124,18 +133,28 @@ def test_a_row_is_missing_that_a_killed_rank_had_sent(copy: Callable[[str], Sett
     pid = settings.marks.read("started", rank=1)[0]["pid"]
 
     def superseded(records: list[Record]) -> list[Record]:
-        """Row 3 of rank 1 belongs to an attempt that failed, so that the history is whole without it."""
-        first = next(record for record in records if record["kind"] == "attempt")
-        start = {**first, "attempt": 1, "start_index": 2}
-        again = [{**each, "metrics": {**each["metrics"], "life": "next"}} for each in records if is_row(each, 3, 1)]
-        before = [each for each in records if each["kind"] != "row" or each["index"] <= 2]
-        after = [each for each in records if each["kind"] == "row" and each["index"] > 2 and not is_row(each, 3, 1)]
-        *before, end = before
-        return [*before, start, *after, *again, end]
+        """Row 3 of rank 1 is another function's, as if that of an attempt that failed had been lost."""
+        for row in (record for record in records if is_row(record, 3, 1)):
+            row["metrics"]["life"] = "next"
+        return retried(records, 2)
 
     rewrite(one(settings, "*/journal.jsonl"), superseded)
     assert columns(settings, Life(exit=0)) == set()
     assert columns(settings, Life(exit=0, killed=["rank"], killed_ranks=[pid])) == {"lost"}
+
+
+def test_a_rank_that_was_behind_a_checkpoint_has_fewer_rows(copy: Callable[[str], Settings]) -> None:
+    """Nothing is lost: it never came to report them."""
+    settings = replace(copy("run"), acknowledged=False)
+
+    def behind(records: list[Record]) -> list[Record]:
+        return [each for each in retried(records, 4) if not (is_row(each, 3, 1) or is_row(each, 4, 1))]
+
+    rewrite(one(settings, "*/journal.jsonl"), behind)
+    for path in settings.marks.directory.glob("*.marks"):
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if '"iteration": 4' not in line))
+    assert columns(settings) == set()
 
 
 def test_a_row_is_there_twice(copy: Callable[[str], Settings]) -> None:
