@@ -186,6 +186,11 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+NEARLY_ALL = 0.9
+LARGE_SHARE = 0.1
+"""Parts of the memory that a killed process must have had for its end to be taken for a lack of memory."""
+
+
 def describe_exit(
     rank: int,
     status: int,
@@ -212,7 +217,9 @@ def describe_exit(
             message += f"; peak memory {_gigabytes(max_rss)}{limit}: probably out of memory"
             hint = "Use a smaller batch or fewer workers, or give the machine or container more memory."
         elif number == signal.SIGKILL:
-            hint = "This is often the system's out-of-memory killer; see dmesg."
+            hint = "Somebody killed it, or the system's out-of-memory killer; see dmesg."
+            if out_of_memory_kills > 0:
+                hint = f"{out_of_memory_kills} process(es) of its control group ran out of memory meanwhile. {hint}"
     else:
         exit_code = os.waitstatus_to_exitcode(status)
         if exit_code == 0:
@@ -236,7 +243,13 @@ def describe_exit(
 
 
 def _memory_ran_out(max_rss: int, memory_limit: int | None, out_of_memory_kills: int) -> bool:
-    return out_of_memory_kills > 0 or (memory_limit is not None and max_rss >= 0.9 * memory_limit)
+    """Evident from the process itself, or because a large one is gone and the kernel counted one.
+
+    The counter is of a whole control group: others may be in it, whose end says nothing about a small process.
+    """
+    if memory_limit is None:
+        return False
+    return max_rss >= (LARGE_SHARE if out_of_memory_kills > 0 else NEARLY_ALL) * memory_limit
 
 
 def _gigabytes(size: int | None) -> str:

@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from paceline.air.errors import MetricError, WorkerFailure
 from paceline.air.metrics import plain_metrics
 from paceline.engine.failures import describe_exception, describe_exit
+from paceline.engine.local import linux
 from paceline.engine.protocol import decode_failure, encode
 
 GIGABYTE = 2**30
@@ -181,5 +183,26 @@ def test_a_kill_near_the_memory_limit_reads_as_out_of_memory() -> None:
     assert near.kind == "oom"
     assert "SIGKILL (9); peak memory 11.8 GB of 12.0 GB: probably out of memory" in near.message
     assert near.hint
-    assert exit_failure(status, kills=1).kind == "oom"
-    assert exit_failure(status, limit=None).kind == "signal"
+    assert exit_failure(status, kills=1, rss=2 * GIGABYTE).kind == "oom"
+    assert exit_failure(status, kills=1, rss=2 * GIGABYTE, limit=None).kind == "signal"
+
+
+def test_a_small_process_is_not_said_to_have_run_out_of_memory_because_another_did() -> None:
+    failure = exit_failure(status_of("import os; os.kill(os.getpid(), 9)"), kills=1)
+    assert failure.kind == "signal"
+    assert "memory" not in failure.message
+    assert failure.hint.startswith("1 process(es) of its control group ran out of memory meanwhile.")
+
+
+def test_kills_elsewhere_on_the_machine_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts is the control group of this process, not what is above it, or below that."""
+    group = tmp_path / "machine" / "group"
+    group.mkdir(parents=True)
+    (tmp_path / "machine" / "memory.events").write_text("oom 3\noom_kill 7\n")
+    (group / "memory.events").write_text("oom 3\noom_kill 5\n")
+    monkeypatch.setattr(linux, "_memory_groups", lambda: (str(group), str(group.parent)))
+    assert linux.out_of_memory_kills() == 0, "these include groups below"
+    (tmp_path / "machine" / "memory.events.local").write_text("oom 2\noom_kill 2\n")
+    assert linux.out_of_memory_kills() == 2
+    (group / "memory.events.local").write_text("oom 1\noom_kill 1\n")
+    assert linux.out_of_memory_kills() == 1
