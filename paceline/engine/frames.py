@@ -68,6 +68,8 @@ class FrameSocket:
         self.closed = True
         close_all(self._fds)
         self._fds.clear()
+        close_all(self._large_head[1])  # Of a frame that never got complete.
+        self._large_head = (0, ())
         for _, fds in self._unsent:
             close_all(fds)
         self._unsent.clear()
@@ -151,7 +153,7 @@ class FrameSocket:
             self.took_something = True
         if self._large_filled < len(view):
             return []
-        tag, fds = self._large_head
+        (tag, fds), self._large_head = self._large_head, (0, ())
         body = bytes(view)
         view.release()
         self._large = None
@@ -195,8 +197,7 @@ class FrameSocket:
         """Write one frame without waiting; `unsent` says whether `flush` must be called later."""
         self._check_owner()
         parts = self._pack(tag, body, fds)
-        # Descriptors are duplicated: the caller may close its own before they are sent.
-        self._unsent.append((parts[0], tuple(os.dup(fd) for fd in fds)))
+        self._unsent.append((parts[0], _duplicates(fds)))  # The caller may close its own before they are sent.
         self._unsent.extend((part, ()) for part in parts[1:])
         self.flush()
 
@@ -246,6 +247,18 @@ class FrameSocket:
 def close_all(fds: Iterable[int]) -> None:
     for fd in fds:
         os.close(fd)
+
+
+def _duplicates(fds: Sequence[int]) -> tuple[int, ...]:
+    """All of them or none."""
+    made: list[int] = []
+    try:
+        for fd in fds:
+            made.append(os.dup(fd))
+    except OSError:
+        close_all(made)
+        raise
+    return tuple(made)
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:

@@ -55,7 +55,7 @@ class InlineGroup(ChannelGroup):
             self._thread.start()
         except BaseException:
             self._closed = True
-            self._channel.frames.close()
+            self._channel.close()
             self._leave()
             raise
 
@@ -65,7 +65,7 @@ class InlineGroup(ChannelGroup):
         except (ConnectionError, SystemExit):
             return
         finally:
-            self._channel.frames.close()
+            self._channel.close()
 
     def _on_hangup(self, member: Member) -> None:
         member.gone = True

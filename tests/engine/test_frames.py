@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from paceline.engine import protocol
 from paceline.engine.frames import HEADER, MAX_FDS, Frame, FrameSocket, socket_pair
+from paceline.engine.worker_loop import Channel
 
 Pair = tuple[FrameSocket, FrameSocket]
 
@@ -145,3 +147,41 @@ def test_announced_descriptors_that_did_not_come_are_an_error(pair: Pair) -> Non
     assert "announced 3 descriptors but 0 came" in right.broken
     with pytest.raises(ValueError, match=str(MAX_FDS)):
         left.send(1, b"", [0] * (MAX_FDS + 1))
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_descriptors_of_a_frame_that_never_got_complete_are_closed() -> None:
+    before = open_files()
+    left, right = (FrameSocket(sock) for sock in socket_pair())
+    left.post(1, b"x" * 3_000_000, [0, 1])
+    assert right.read() == []
+    assert left.unsent
+    left.close()
+    right.close()
+    assert open_files() == before
+
+
+def test_descriptors_that_nobody_took_are_closed() -> None:
+    before = open_files()
+    left, right = (FrameSocket(sock) for sock in socket_pair())
+    channel = Channel(right, 0, 1)
+    left.send(protocol.MESSAGE, b"taken", [0])
+    assert channel.receive(10) == b"taken"
+    for _ in range(3):
+        left.send(protocol.MESSAGE, b"waiting", [0, 1])
+    left.sock.sendall(HEADER.pack(4, 1, 9))  # Announces more descriptors than there are.
+    assert channel.receive(10) == b"waiting"
+    left.close()
+    channel.close()
+    assert open_files() == before
+
+
+def test_a_frame_whose_descriptors_cannot_be_copied_leaves_none_open(pair: Pair) -> None:
+    before = open_files()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        pair[0].post(1, b"", [0, 1, 9999])
+    assert open_files() == before
+    assert not pair[0].unsent

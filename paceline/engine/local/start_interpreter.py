@@ -14,8 +14,12 @@ def write_boot_config(module: str, sys_path: list[str], payload: bytes) -> int:
     """The file that boot.py reads, as a descriptor: nothing of it shows in a list of processes."""
     head = {"module": module, "sys_path": sys_path, "stacks_signal": linux.STACKS_SIGNAL}
     fd = linux.anonymous_file("paceline-boot")
-    with open(os.dup(fd), "wb") as file:
-        file.write(json.dumps(head).encode() + b"\n" + payload)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(json.dumps(head).encode() + b"\n" + payload)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 
