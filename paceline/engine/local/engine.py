@@ -19,6 +19,8 @@ from paceline.engine.reactor import Reactor
 
 IMPORT_TIME_PREFIXES = (b"OMP_", b"MKL_", b"TORCH", b"LD_", b"PYTHON")
 """Variables that libraries read when they are imported: another value needs another warden."""
+MOST_IDLE_WARDENS = 4
+"""Each holds a framework in memory. The one that was not used for longest goes; one with workers never."""
 FDS_PER_WORKER = 4
 SPARE_FDS = 128
 
@@ -35,6 +37,7 @@ class LocalEngine(Engine):
         self._closed = False
         self._reactor = Reactor()
         self._wardens: dict[WardenKey, WardenClient] = {}
+        """The one that was used last is the last."""
         self._groups: weakref.WeakSet[LocalGroup] = weakref.WeakSet()
         self._numbers = itertools.count(1)
 
@@ -46,13 +49,16 @@ class LocalEngine(Engine):
     def warm(self, preload: Sequence[str]) -> None:
         if os.getpid() == self._pid:
             self._warden(tuple(preload))
+            self._end_idle_wardens()
 
     def start_group(self, placement: Placement) -> WorkerGroup:
         self._check(placement)
-        # A new interpreter has no use for what the warden has imported.
-        warden = self._warden(() if placement.fresh else placement.preload)
-        group = LocalGroup(next(self._numbers), placement, warden, self._reactor)
+        with self._reactor.lock:  # Until the group listens to it, the warden could be taken for an idle one.
+            # A new interpreter has no use for what the warden has imported.
+            warden = self._warden(() if placement.fresh else placement.preload)
+            group = LocalGroup(next(self._numbers), placement, warden, self._reactor)
         self._groups.add(group)
+        self._end_idle_wardens()
         group.launch()
         return group
 
@@ -74,13 +80,21 @@ class LocalEngine(Engine):
     def _warden(self, preload: tuple[str, ...]) -> WardenClient:
         key = (preload, import_time_variables(), sys.executable)
         with self._reactor.lock:
-            warden = self._wardens.get(key)
+            warden = self._wardens.pop(key, None)
             if warden is not None and (warden.lost or warden.load_error is not None):
                 warden.close()
                 warden = None
             if warden is None:
-                warden = self._wardens[key] = WardenClient(preload, self._reactor)
+                warden = WardenClient(preload, self._reactor)
+            self._wardens[key] = warden
             return warden
+
+    def _end_idle_wardens(self) -> None:
+        with self._reactor.lock:
+            idle = [key for key, warden in self._wardens.items() if warden.idle]
+            surplus = [self._wardens.pop(key) for key in idle[:-MOST_IDLE_WARDENS]]
+        for warden in surplus:
+            warden.close()
 
     def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
         return wait_for_groups(self._reactor, groups, timeout)
