@@ -4,8 +4,10 @@ as it was, and when the session ends none of the processes it started is left.""
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +34,15 @@ def interruptible() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_process_left() -> Iterator[None]:
+def own_runtime_dir() -> Iterator[None]:
+    """Drivers outside of these tests, and what they left behind, are no concern of theirs."""
+    os.environ["XDG_RUNTIME_DIR"] = folder = tempfile.mkdtemp(prefix="paceline-tests-")
+    yield
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_left(own_runtime_dir: None) -> Iterator[None]:
     """Fail the session if a process outlives it."""
     token = uuid.uuid4().hex
     os.environ[SESSION_VARIABLE] = token

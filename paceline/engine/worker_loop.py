@@ -62,6 +62,13 @@ class Channel:
         fds, self._fds = self._fds, []
         return fds
 
+    def close(self) -> None:
+        """Hang up; descriptors that nobody took are closed."""
+        self.frames.close()
+        close_all(self.take_fds())
+        while self._inbox:
+            close_all(self._inbox.popleft()[2])
+
     def next_frame(self, timeout: float | None = None) -> Frame | None:
         """The next frame of any kind, None once the time is up. Raises ConnectionError at the end."""
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -143,15 +150,20 @@ def flush_output() -> None:
             continue
 
 
-def start_pulse(frames: FrameSocket, interval: float | None, on_hangup: Callable[[], None]) -> None:
+def start_pulse(
+    frames: FrameSocket, interval: float | None, on_hangup: Callable[[], None], driver_fd: int | None = None
+) -> None:
     """Show every `interval` seconds that the interpreter still runs Python, and notice the driver's end.
 
-    A Python thread on purpose: it stands still while something holds the interpreter's lock.
+    A Python thread on purpose: it stands still while something holds the interpreter's lock. `driver_fd` is the
+    driver's pidfd: a child that the driver forked can keep the channel open.
     """
 
     def beat() -> None:
         poller = select.poll()
         poller.register(frames.sock, getattr(select, "POLLRDHUP", select.POLLHUP))
+        if driver_fd is not None:
+            poller.register(driver_fd, select.POLLIN)
         while not poller.poll(None if interval is None else interval * 1000):
             try:
                 frames.send_unless_busy(protocol.HEARTBEAT)

@@ -24,7 +24,6 @@ from paceline.engine.base import (
 from paceline.engine.devices import VISIBLE_VARIABLE, assign_gpus, usable_gpus
 from paceline.engine.frames import MAX_FDS
 from paceline.engine.serialization import dumps
-from paceline.run import process_registry
 from paceline.run.messages import FromWorker, SessionSetup, ToWorker, decode_from_worker, encode
 from paceline.run.root_cause import ECHO_SETTLE_S, SETTLE_S, is_echo
 from paceline.run.spec import RunSpec
@@ -82,7 +81,6 @@ class Attempt:
         try:
             self._group = group = self._engine.start_group(self._placement())
             self.pids = group.processes()
-            process_registry.record(self._run_dir.processes, self.number, self.pids)
             config = self._spec.backend_config
             self._is_set_up = True
             self._backend.on_start(group, config)

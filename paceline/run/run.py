@@ -547,7 +547,6 @@ class Run:
         self._conclude(result)
 
     def _conclude(self, result: Result) -> None:
-        self._run_dir.processes.unlink(missing_ok=True)
         self.result = result
         self._observers.finished(result, result.metrics.get("training_iteration", 0))
         self.phase = Phase.DONE

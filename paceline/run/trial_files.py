@@ -18,7 +18,8 @@ from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.result import Status
 from paceline.air.secrets import masked, secret_paths
-from paceline.run import process_registry, side_files
+from paceline.engine.local import drivers, leftovers
+from paceline.run import side_files
 from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
 from paceline.storage.commit import is_put_aside, quarantine
 from paceline.storage.files import delete_tree
@@ -87,6 +88,7 @@ class TrialFiles:
         Returns what the remote store refused: the run is over and its result is on the local disk.
         """
         warnings: list[str] = []
+        drivers.leave_run(str(self.run_dir.root))
         try:
             try:
                 self.journal.close()
@@ -96,6 +98,15 @@ class TrialFiles:
         finally:
             self.lock.release()
         return warnings
+
+    def register(self) -> None:
+        """Let others find this run, and end what drivers that were killed have left on this machine."""
+        ended = leftovers.sweep()
+        if ended:
+            self.notes.append(f"Ended {ended} process(es) that an earlier driver had left behind.")
+        problem = drivers.enter_run(self.identity.experiment_id, str(self.run_dir.root))
+        if problem:
+            self.notes.append(f"If this driver is killed, the next one cannot end what it leaves behind: {problem}.")
 
 
 def _let_go(mirror: Mirror) -> list[str]:
@@ -124,6 +135,7 @@ def create(spec: RunSpec, engine_name: str, shared_sync: SharedSync | None = Non
     with _locked(run_dir, mirror) as lock:
         files = TrialFiles(run_dir, Journal(run_dir.journal), lock, name, identity, mirror, notes=notes)
         with _closed_on_error(files):
+            files.register()
             files.journal.append(_header(spec, name, identity), finite=False)
             files.journal.sync()
     return files
@@ -141,6 +153,7 @@ def _create_in_search(spec: RunSpec, place: TrialPlace, shared_sync: SharedSync 
         journal = Journal(run_dir.journal, shared_sync)
         files = TrialFiles(run_dir, journal, lock, place.experiment_name, spec.identity, mirror)
         with _closed_on_error(files):
+            files.register()
             journal.append(_header(spec, place.experiment_name, spec.identity), finite=False)
             journal.flush()
     return files
@@ -214,9 +227,7 @@ def reopen(spec: RunSpec, shared_sync: SharedSync | None = None) -> TrialFiles:
             files.warnings += [*warnings, *side_files.repair(run_dir, continues=files.ended_as != "finished")]
             files.surviving = surviving_indices(run_dir)
             files.notes += _what_was_not_given_again(header["settings"], spec.run_config)
-            ended = process_registry.end_survivors(run_dir.processes)
-            if ended:
-                files.notes.append(f"Ended {len(ended)} worker process(es) that the last driver had left behind.")
+            files.register()
             run_dir.sweep()
     return files
 

@@ -50,7 +50,6 @@ class RunDir:
         self.result_json = root / "result.json"
         self.progress_csv = root / "progress.csv"
         self.error_txt = root / "error.txt"
-        self.processes = root / "processes.jsonl"
         self.logs_dir = root / "logs"
 
     def __repr__(self) -> str:

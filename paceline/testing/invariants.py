@@ -26,7 +26,8 @@ from typing import Any
 
 from paceline.air.errors import TrainingFailedError
 from paceline.air.result import Result
-from paceline.testing.chaos import Process, children, descendants, wait_for
+from paceline.engine.protocol import RUN_ID_VARIABLE
+from paceline.testing.chaos import Process, children, descendants, process, wait_for
 
 SECONDS_TO_GO = 1.0
 """How long the processes of a run may still be seen after its end."""
@@ -72,8 +73,8 @@ def check_run(
 
 
 def check_no_processes(trial_dir: Path, processes: Iterable[Process] = ()) -> None:
-    """No process of the run is alive: by its registry, by descent, and among those known to the test."""
-    suspects = {*processes, *registered_processes(trial_dir)}
+    """No process of the run is alive: by its marks, by descent, and among those known to the test."""
+    suspects = {*processes, *run_processes(trial_dir)}
     try:
         wait_for(
             lambda: not any(suspect.alive for suspect in suspects) and not worker_descendants(),
@@ -90,19 +91,21 @@ def check_no_processes(trial_dir: Path, processes: Iterable[Process] = ()) -> No
     assert not shared, f"shared memory is left: {shared}"
 
 
-def registered_processes(trial_dir: Path) -> list[Process]:
-    """The workers that the run wrote down, those of this boot of the machine."""
-    path = trial_dir / "processes.jsonl"
-    if not path.exists():
+def run_processes(trial_dir: Path) -> list[Process]:
+    """The workers of the run and what they started, found by the run's id in their environment."""
+    header = next(journal_records(trial_dir), {}) if (trial_dir / "journal.jsonl").exists() else {}
+    if "experiment_id" not in header:
         return []
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    whole_lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    entries = [json.loads(line) for line in whole_lines]
-    return [
-        Process(int(entry["pid"]), int(entry["start"]))
-        for entry in entries
-        if entry["boot"] == boot and entry["start"] is not None
-    ]
+    mark = f"{RUN_ID_VARIABLE}={header['experiment_id']}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if mark in variables and (suspect := process(int(entry.name))):
+            found.append(suspect)
+    return found
 
 
 def worker_descendants() -> list[Process]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import textwrap
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from paceline.air import Result
 from paceline.air.errors import RunLockedError
 from paceline.storage.lock import RunLock
-from paceline.testing.chaos import Driver
+from paceline.testing.chaos import Driver, children, process, wait_for
 from paceline.testing.invariants import check_run, journal_records
 from paceline.testing.scripts import Action, make_trainer
 from paceline.train import DataParallelTrainer
@@ -47,6 +48,32 @@ def test_c1_killed_driver_leaves_nothing_and_its_run_continues(lab: Laboratory, 
         assert DataParallelTrainer.can_restore(str(turn.trial_dir))
         turn.succeed(plan.continued(turn.trial_dir))
         assert {mark["after"] for mark in turn.marks.read("started")} == {0, 3}
+
+
+@pytest.mark.parametrize("then", ["restore", "another run"])
+def test_c1_what_a_driver_killed_with_its_warden_left_is_ended_by_the_next(lab: Laboratory, then: str) -> None:
+    daemons = [Action("daemons", 3, rank, str(lab.marks.directory)) for rank in range(2)]
+    plan = lab.plan(*daemons, *waiting(lab, 4))
+    with lab.drive(plan) as driver:
+        lab.marks.wait("action", 2, do="wait")
+        left = [found for mark in lab.marks.wait("daemon", 6) if (found := process(mark["pid"]))]
+        assert len(left) == 6
+        first = lab.trial_dir
+        driver.send(signal.SIGSTOP)  # so that neither can react to the end of the other
+        for warden in children(driver.pid):
+            os.kill(warden.pid, signal.SIGKILL)
+            wait_for(lambda warden=warden: not warden.alive, "the warden's end")
+        driver.kill()
+        assert all(each.alive for each in left)
+        assert DataParallelTrainer.can_restore(str(first))
+        Result.from_path(str(first))
+        assert all(each.alive for each in left), "who only looks ends nothing"
+        if then == "restore":
+            lab.succeed(plan.continued(first))
+        else:
+            elsewhere = Laboratory(lab.root / "elsewhere")
+            elsewhere.succeed(elsewhere.plan())
+        assert [each for each in left if each.alive] == []
 
 
 def test_c2_journal_torn_at_every_byte_of_its_last_record(lab: Laboratory) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import paceline.data
 from paceline.air import Checkpoint, CheckpointConfig, DatasetConfig, FailureConfig, ScalingConfig
-from paceline.testing.invariants import check_run, registered_processes
+from paceline.testing.invariants import check_run, run_processes
 from paceline.train import DataParallelTrainer
 from paceline.tune.callback import Callback
 from tests.data.ingest_runs import (
@@ -201,7 +201,7 @@ class KillsAtAnyMoment(Callback):
             threading.Timer(self._rng.random() * 0.03, self._kill, [Path(trial.local_path)]).start()
 
     def _kill(self, trial_dir: Path) -> None:
-        alive = [process for process in registered_processes(trial_dir) if process.alive]
+        alive = [process for process in run_processes(trial_dir) if process.alive]
         if alive:
             os.kill(self._rng.choice(alive).pid, signal.SIGKILL)
             self.killed += 1

@@ -66,7 +66,6 @@ STATE_FILES = [
     "params.json",
     "result.json",
     "progress.csv",
-    "processes.jsonl",
     "checkpoint_000001/MANIFEST.json",
     "checkpoint_000001/.metadata.json",
     "checkpoint_000001/dict_checkpoint.pkl",

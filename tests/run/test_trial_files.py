@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -16,12 +18,15 @@ import pytest
 
 from paceline.air import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError, RestoreError, RunLockedError, StorageError
+from paceline.engine.local import drivers
 from paceline.run import trial_files
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.spec import RunSpec, TrainFunction, TrialIdentity, TrialPlace
 from paceline.storage.commit import Stager, commit
 from paceline.storage.journal import Journal, read
+from paceline.storage.lock import boot_id
 from paceline.storage.run_dir import RunDir
+from paceline.testing.chaos import process
 
 
 def nothing() -> None:
@@ -168,23 +173,50 @@ class TestDirectoryThatASearchChose:
             self.create(directory)
 
 
-def test_reopening_ends_and_sweeps_what_the_last_driver_left(results_dir: Path) -> None:
-    import subprocess
-    import sys
-
-    from paceline.run import process_registry
-
+def test_reopening_sweeps_what_the_last_driver_left(results_dir: Path) -> None:
     files = trial_files.create(spec(name="experiment"), "local")
     files.close()
     leftover = files.run_dir.staging(3, 0)
     leftover.mkdir()
-    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as orphan:
-        process_registry.record(files.run_dir.processes, 0, {0: orphan.pid})
-        again = trial_files.reopen(spec(restore=str(files.run_dir.root)))
-        again.close()
-        assert orphan.wait() == -9
+    trial_files.reopen(spec(restore=str(files.run_dir.root))).close()
     assert not leftover.exists()
-    assert "Ended 1 worker process" in again.notes[0]
+
+
+@pytest.mark.parametrize("how", ["new", "again"])
+def test_who_opens_a_run_ends_what_dead_drivers_left(results_dir: Path, how: str) -> None:
+    code = (
+        "import os, subprocess\nfrom paceline.engine.local import drivers\n"
+        "sleep = subprocess.Popen(['sleep', '1000'], env={**os.environ, **drivers.mark()}, stdout=subprocess.DEVNULL)\n"
+        "print(sleep.pid, flush=True)\nos._exit(0)"
+    )
+    files = trial_files.create(spec(name="experiment"), "local")
+    files.close()
+    left = process(int(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout))
+    assert left is not None
+    if how == "new":
+        files = trial_files.create(spec(name="experiment"), "local")
+    else:
+        files = trial_files.reopen(spec(restore=str(files.run_dir.root)))
+    assert not left.alive
+    assert files.notes[-1] == "Ended 1 process(es) that an earlier driver had left behind."
+    runs = [run for driver in drivers.live_drivers() if driver.pid == os.getpid() for run in driver.runs]
+    assert runs == [(files.identity.experiment_id, str(files.run_dir.root))]
+    files.close()
+    assert [driver.runs for driver in drivers.live_drivers() if driver.pid == os.getpid()] == [()]
+
+
+def test_a_file_in_a_run_names_no_process_to_end(results_dir: Path) -> None:
+    """Runs used to have a list of their processes, which anybody who gave away a directory could write."""
+    files = trial_files.create(spec(name="experiment"), "local")
+    files.close()
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as innocent:
+        facts = process(innocent.pid)
+        assert facts is not None
+        line = {"rank": 0, "attempt": 0, "pid": facts.pid, "start": facts.start, "boot": boot_id()}
+        (files.run_dir.root / "processes.jsonl").write_text(json.dumps(line) + "\n")
+        trial_files.reopen(spec(restore=str(files.run_dir.root))).close()
+        assert innocent.poll() is None
+        innocent.kill()
 
 
 def test_memory_storage_needs_the_inline_engine(results_dir: Path) -> None:

@@ -21,7 +21,7 @@ from paceline.air import faults
 from paceline.engine import protocol
 from paceline.engine.failures import describe_exception
 from paceline.engine.frames import FrameSocket
-from paceline.engine.local import environment, linux, messages, thread_pools
+from paceline.engine.local import drivers, environment, leftovers, linux, messages, processes, thread_pools
 from paceline.engine.local.start_interpreter import boot_command, write_boot_config
 from paceline.engine.local.thread_pools import limit_torch
 from paceline.engine.serialization import new_main_module
@@ -29,6 +29,8 @@ from paceline.engine.worker_loop import Channel, WorkerLoop, flush_output, start
 
 CHANNEL_LOST_EXIT = 113
 """The driver hung up, or the channel was closed under the worker's feet."""
+
+_ending = threading.Lock()
 
 
 def become_worker(request: messages.Spawn, channel_fd: int, warden_pid: int, warden_fds: list[int]) -> NoReturn:
@@ -38,6 +40,8 @@ def become_worker(request: messages.Spawn, channel_fd: int, warden_pid: int, war
         for fd in warden_fds:
             os.close(fd)
         os.setsid()
+        processes.join_group(request.group)
+        linux.show_variable(protocol.RUN_ID_VARIABLE, request.run_id)
         linux.die_with_parent(warden_pid)
         channel = _open_channel(request, channel_fd)
         try:
@@ -68,14 +72,28 @@ def main(payload: bytes) -> NoReturn:
 
 def serve(request: messages.Spawn, channel: Channel, crash_fd: int) -> NoReturn:
     """Say READY, serve until the driver has had enough, and end without the interpreter's own teardown."""
+    driver = os.environ[processes.DRIVER_VARIABLE]
+    driver_fd = drivers.open_driver(driver)
     try:
-        start_pulse(channel.frames, request.pulse_s, on_hangup=lambda: os._exit(CHANNEL_LOST_EXIT))
+        start_pulse(channel.frames, request.pulse_s, lambda: _end_without_driver(driver), driver_fd)
         channel.frames.send(protocol.READY, b"", [crash_fd])
         WorkerLoop(channel).run()
     except ConnectionError:
-        os._exit(1)
+        _end_without_driver(driver)
     _say_goodbye()
     os._exit(0)
+
+
+def _end_without_driver(driver: str) -> NoReturn:
+    """The driver hung up, or is gone: then the warden ends this process, unless it is stopped.
+
+    Two threads may notice: the second one waits until the first has ended the process.
+    """
+    _ending.acquire()
+    try:
+        leftovers.end_in_place_of_warden(driver)
+    finally:
+        os._exit(CHANNEL_LOST_EXIT)
 
 
 def _say_goodbye() -> None:
@@ -119,7 +137,9 @@ def _enter_surroundings(request: messages.Spawn) -> None:
     os.dup2(log_fd, 1)
     os.dup2(log_fd, 2)
     os.close(log_fd)
+    marks = processes.own_marks()
     environment.change(around.changed_variables, around.removed_variables)
+    os.environ.update(marks)  # The driver's own environment does not have them, or has those of a driver above it.
     if request.threads is not None:
         for name in thread_pools.VARIABLES:
             os.environ.setdefault(name, str(request.threads))

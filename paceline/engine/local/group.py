@@ -13,7 +13,7 @@ from paceline.engine.base import Placement, WorkerPlace
 from paceline.engine.channel_group import ChannelGroup, Member, Overdue, State
 from paceline.engine.failures import describe_exit, signal_name
 from paceline.engine.frames import FrameSocket, socket_pair
-from paceline.engine.local import environment, linux, messages, processes
+from paceline.engine.local import environment, linux, messages
 from paceline.engine.local.child import CHANNEL_LOST_EXIT
 from paceline.engine.local.crash_file import (
     SETTLE_S,
@@ -30,8 +30,8 @@ from paceline.engine.reactor import Reactor
 EXIT_STATUS_WAIT_S = 1.0
 """How long the warden may take to relay how a dead worker ended."""
 KILL_WAIT_S = 10.0
-ANSWER_WAIT_S = 0.5
-"""How long the warden may take to end a group before it is checked whether it is stopped."""
+STOPPED_WARDEN_WAIT_S = 0.3
+"""A warden ends a group in milliseconds; if it has not by then, somebody may have stopped it."""
 CLOSED_HINT = "Something in the worker closed descriptors that it had not opened, as daemonizing code does."
 
 
@@ -157,8 +157,7 @@ class LocalGroup(ChannelGroup):
             time.sleep(SETTLE_S)
             self._warden.kill()  # The next start may have more luck.
             parts.append(f"still importing {', '.join(self._warden.preload)}:\n{self._warden.diagnosis()}")
-        elif self._warden.is_stopped:
-            self._warden.kill()
+        elif self._warden.kill_if_stopped():
             parts.append("the process that starts the workers is stopped; it was killed")
         else:
             for member in waiting:  # They have no crash file yet: their stacks go to the log.
@@ -325,8 +324,8 @@ class LocalGroup(ChannelGroup):
             self._warden.tell(messages.KillGroup(self._number))
             if not self._warden.loaded:
                 return  # It is still importing; when it gets to this group, the group ends at once.
-            if not self._wait_for(lambda: self._gone or self._warden.lost, ANSWER_WAIT_S) and self._warden.is_stopped:
-                self._warden.kill()  # It watches over nobody now; what is left of its workers is found without it.
+            if not self._wait_for(lambda: self._gone or self._warden.lost, STOPPED_WARDEN_WAIT_S):
+                self._warden.kill_if_stopped()
             if not self._wait_for(lambda: self._gone or self._warden.lost, KILL_WAIT_S):
                 warnings.append(f"some processes of the group did not end within {KILL_WAIT_S:g} s of SIGKILL")
         if self._warden.lost:
@@ -338,12 +337,8 @@ class LocalGroup(ChannelGroup):
             if member.pidfd is not None:
                 linux.send_signal(member.pid or 0, member.pidfd, 9)
         sessions = {member.pid for member in self._locals if member.pid is not None}
-        deadline = time.monotonic() + KILL_WAIT_S
-        while processes.kill_remains(sessions, self.placement.run_id, self._warden.token):
-            if time.monotonic() > deadline:
-                warnings.append(f"some processes of the group did not end within {KILL_WAIT_S:g} s of SIGKILL")
-                return
-            time.sleep(0.005)
+        if not self._warden.kill_remains(sessions, KILL_WAIT_S):
+            warnings.append(f"some processes of the group did not end within {KILL_WAIT_S:g} s of SIGKILL")
 
     def _close(self, member: LocalMember) -> None:
         self._detach(member)

@@ -40,6 +40,28 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def show_variable(name: str, value: str) -> None:
+    """Change a variable in the memory that /proc shows the environment from.
+
+    That is where the program was started with it; a longer value would not fit there, and a shorter one is not needed.
+    """
+    if not IS_LINUX:
+        return
+    getenv = _libc().getenv
+    getenv.restype = ctypes.c_void_p
+    address = getenv(os.fsencode(name))
+    if address is not None and len(ctypes.string_at(address)) == len(os.fsencode(value)):
+        ctypes.memmove(address, os.fsencode(value), len(os.fsencode(value)))
+
+
+def pid_namespace(pid: int | str) -> str:
+    """Names the namespace in which process ids mean the same; empty where it cannot be seen."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
+
+
 def die_at_hangup(pipe_fd: int) -> None:
     """Be killed by the kernel when the other end of the pipe closes, even in the middle of an import."""
     signal.signal(signal.SIGIO, signal.SIG_DFL)
@@ -61,6 +83,14 @@ def open_pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None
+
+
+@cache
+def has_pidfds() -> bool:
+    pidfd = open_pidfd(os.getpid())
+    if pidfd is not None:
+        os.close(pidfd)
+    return pidfd is not None
 
 
 def send_signal(pid: int, pidfd: int | None, number: int) -> None:
@@ -109,12 +139,17 @@ def memory_limit() -> int | None:
 
 
 def out_of_memory_kills() -> int:
-    """How many processes the kernel has killed for memory: in our control group, else on the machine."""
-    for path in (f"{folder}/{name}" for folder in _memory_groups() for name in ("memory.events", "memory.oom_control")):
-        count = _oom_kills_in(path)
+    """How many processes of our own control group the kernel has killed for memory; 0 where it does not say.
+
+    Counters of the machine, and of everything below another group, tell nothing about our processes. Our own group is
+    the nearest one that counts: below it, memory is not watched.
+    """
+    for folder in _memory_groups():
+        counts = (_oom_kills_in(f"{folder}/{name}") for name in ("memory.events.local", "memory.oom_control"))
+        count = next((count for count in counts if count is not None), None)
         if count is not None:
             return count
-    return _oom_kills_in("/proc/vmstat") or 0
+    return 0
 
 
 def _oom_kills_in(path: str) -> int | None:

@@ -1,15 +1,70 @@
-"""Finding processes: who descends from whom, and to which worker an orphan belonged."""
+"""Finding processes: who descends from whom, to which worker an orphan belonged, and which driver started it."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
-from paceline.engine.protocol import RUN_ID_VARIABLE
+from paceline.engine.local import linux
 
+DRIVER_VARIABLE = "PACELINE_DRIVER"
+"""The identity of a driver, in the environment of everything that it and its workers start."""
 WARDEN_VARIABLE = "PACELINE_WARDEN"
-"""In the environment of a warden, and so of everything that is forked from it and not executed."""
+"""A warden's token and the number of a group, in the environment of everything below that warden.
+
+/proc shows the environment that a program was executed with. A worker is only forked, so it changes this variable in
+place: then /proc shows its group for itself and for what it forks, however that hides.
+"""
+NO_GROUP = 0
+"""The number that a warden carries itself."""
+
+
+def warden_mark(token: str, group: int = NO_GROUP) -> str:
+    """The value of WARDEN_VARIABLE; always of one length, because it is changed in place."""
+    return f"{token}-{group:08x}"
+
+
+def join_group(group: int) -> None:
+    """In a fork of a warden: carry the mark of a group from here on."""
+    mark = warden_mark(os.environ[WARDEN_VARIABLE].partition("-")[0], group)
+    linux.show_variable(WARDEN_VARIABLE, mark)
+    os.environ[WARDEN_VARIABLE] = mark
+
+
+def own_marks() -> dict[str, str]:
+    """What this process was marked with."""
+    return {name: os.environ[name] for name in (DRIVER_VARIABLE, WARDEN_VARIABLE) if name in os.environ}
+
+
+def start_time(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot; None if there is none, or only its exit status."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields and fields[0] not in "ZX" else None
+
+
+def is_stopped(pid: int) -> bool:
+    """By a signal, or by a debugger."""
+    return _stat(pid)[:1] in (["T"], ["t"])
+
+
+def lineage(pid: int) -> set[int]:
+    """The process itself, its parent, and so on."""
+    found: set[int] = set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        fields = _stat(pid)
+        pid = int(fields[1]) if fields else 0
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat after the command, which may hold anything; none if the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].decode().split()
+    except OSError:
+        return []
 
 
 def children_of(pid: int) -> list[int]:
@@ -43,14 +98,7 @@ def with_descendants(pids: Iterable[int]) -> list[int]:
 
 def _parents() -> dict[int, int]:
     """Parent of every process, from the process table: for kernels that do not list children."""
-    parents: dict[int, int] = {}
-    for pid in _all_processes():
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                parents[pid] = int(file.read().rpartition(b")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-    return parents
+    return {pid: int(fields[1]) for pid in _all_processes() if (fields := _stat(pid))}
 
 
 def _all_processes() -> list[int]:
@@ -68,13 +116,8 @@ def session_of(pid: int) -> int | None:
         return None
 
 
-def run_id_of(pid: int) -> str | None:
-    """The run a program was started for. A process that was only forked shows the warden's environment."""
-    return _variables_of(pid).get(RUN_ID_VARIABLE)
-
-
 def _variables_of(pid: int) -> dict[str, str]:
-    """The environment a process was executed with."""
+    """The environment that a process was executed with."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             entries = [os.fsdecode(entry).partition("=") for entry in file.read().split(b"\0")]
@@ -83,7 +126,14 @@ def _variables_of(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in entries}
 
 
+def group_of(pid: int) -> tuple[str, int] | None:
+    """The warden's token and the number of the group that a process came from."""
+    token, _, group = _variables_of(pid).get(WARDEN_VARIABLE, "").partition("-")
+    return (token, int(group, 16)) if len(group) == 8 else None
+
+
 def kill_all(pids: Iterable[int]) -> None:
+    """Kill processes that cannot have been replaced by others: descendants of this one."""
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -91,37 +141,66 @@ def kill_all(pids: Iterable[int]) -> None:
             continue
 
 
-def kill_remains(sessions: set[int], run_id: str, warden: str) -> int:
+def kill_remains(sessions: Collection[int], warden: str) -> int:
     """Kill what workers left behind when their warden is dead; returns how many there were.
 
-    What they started is in a worker's session, or was executed with the run's id, or was
-    only forked and then shows the environment of that warden.
+    What they started is in a worker's session, or carries the mark of that warden.
     """
 
     def belongs(pid: int) -> bool:
-        if session_of(pid) in sessions:
-            return True
-        variables = _variables_of(pid)
-        return variables.get(RUN_ID_VARIABLE) == run_id or variables.get(WARDEN_VARIABLE) == warden
+        group = group_of(pid)
+        return session_of(pid) in sessions or (group is not None and group[0] == warden)
 
-    others = [pid for pid in _all_processes() if pid != os.getpid()]
-    remains = [pid for pid in others if belongs(pid) and not _is_zombie(pid)]
-    kill_all(remains)
-    return len(remains)
+    return len(_kill_own(belongs, spared=[os.getpid()]))
 
 
-def _is_zombie(pid: int) -> bool:
-    return _state_of(pid) in ("Z", "")
+def end_marked(driver: str, spared: Collection[int]) -> list[int]:
+    """Kill the processes of this driver, as far as they can be found; returns those that were found.
+
+    These carry the driver's mark, or no mark at all but are in a session that was made below one of its wardens.
+    Wardens are left to the end: while they live, nothing that is below them can get out of sight.
+    """
+    wardens: set[int] = set()
+    sessions: set[int] = set()
+    for pid in _all_processes():
+        variables = _variables_of(pid) if _is_own(pid) else {}
+        if variables.get(DRIVER_VARIABLE) == driver and WARDEN_VARIABLE in variables:
+            sessions.add(session_of(pid) or pid)
+            if variables[WARDEN_VARIABLE].endswith(warden_mark("", NO_GROUP)):
+                wardens.add(pid)
+
+    def belongs(pid: int) -> bool:
+        carried = _variables_of(pid).get(DRIVER_VARIABLE)
+        return carried == driver or (carried is None and session_of(pid) in sessions)
+
+    return _kill_own(belongs, {*spared, *wardens}) or _kill_own(belongs, spared)
 
 
-def is_stopped(pid: int) -> bool:
-    return _state_of(pid) in ("T", "t")
+def _kill_own(belongs: Callable[[int], bool], spared: Collection[int]) -> list[int]:
+    """Kill this user's processes that belong to somebody; returns which.
+
+    Each is opened first, looked at then, and killed by that descriptor: so it is the one that was looked at.
+    """
+    killed = []
+    for pid in _all_processes():
+        if pid in spared or not _is_own(pid) or not belongs(pid):
+            continue
+        pidfd = linux.open_pidfd(pid)
+        try:
+            if (pidfd is not None or not linux.has_pidfds()) and _is_own(pid) and belongs(pid):
+                linux.send_signal(pid, pidfd, signal.SIGKILL)
+                killed.append(pid)
+        finally:
+            if pidfd is not None:
+                os.close(pidfd)
+    return killed
 
 
-def _state_of(pid: int) -> str:
-    """The letter that ps shows; empty if there is no such process."""
+def _is_own(pid: int) -> bool:
+    """Whether a process is alive, this user's, and in our pid namespace."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0].decode()
-    except (OSError, IndexError):
-        return ""
+        if os.stat(f"/proc/{pid}").st_uid != os.geteuid():  # Root's if it has rights of its own.
+            return False
+    except OSError:
+        return False
+    return start_time(pid) is not None and linux.pid_namespace(pid) == linux.pid_namespace("self")

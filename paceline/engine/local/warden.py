@@ -20,7 +20,7 @@ import weakref
 from dataclasses import dataclass, field
 
 from paceline.engine.frames import FrameSocket
-from paceline.engine.local import child, environment, linux, messages, processes
+from paceline.engine.local import child, drivers, environment, leftovers, linux, messages, processes
 from paceline.engine.local.thread_pools import ThreadPools
 
 DYING_POLL_S = 0.001
@@ -32,7 +32,6 @@ MAX_DYING_POLL_S = 0.05
 class Group:
     """The workers of one group, as long as anything of it lives."""
 
-    run_id: str
     alive: dict[int, int] = field(default_factory=dict)
     """Process id to rank of the workers that have not been reaped."""
     sessions: set[int] = field(default_factory=set)
@@ -52,9 +51,12 @@ class Warden:
         self._settings = settings
         self._control = FrameSocket(socket.socket(fileno=settings.control_fd))
         self._groups: dict[int, Group] = {}
+        self._token = os.environ[processes.WARDEN_VARIABLE].partition("-")[0]
+        self._driver = os.environ[processes.DRIVER_VARIABLE]
         self._wakeup_read, self._wakeup_write = os.pipe()
         os.set_blocking(self._wakeup_write, False)
         self._quit = False
+        self._told_to_quit = False
 
     def run(self) -> None:
         """Serve until the driver says so or is gone; then leave nothing behind."""
@@ -66,6 +68,8 @@ class Warden:
                 self._end_dying_groups()
         finally:
             self._kill_everything()
+            if not self._told_to_quit and drivers.has_ended(self._driver, leftovers.DRIVER_END_WAIT_S):
+                leftovers.sweep_after(self._driver)  # What a stopped warden, or the driver itself, has left.
         os._exit(0)
 
     def _set_up(self) -> None:
@@ -90,7 +94,7 @@ class Warden:
         gc.freeze()  # Or the first collection in each worker would copy most of the memory.
 
     def _on_terminate(self, *_: object) -> None:
-        self._quit = True
+        self._quit = self._told_to_quit = True
 
     def _preload(self) -> str | None:
         """Import what workers will need. A module that is not installed is left to the worker to miss."""
@@ -146,9 +150,9 @@ class Warden:
                 if isinstance(request, messages.Spawn):
                     self._spawn(request, fds[0])
                 elif isinstance(request, messages.KillGroup):
-                    self._groups.setdefault(request.group, Group(run_id="")).dying = True
+                    self._groups.setdefault(request.group, Group()).dying = True
                 else:
-                    self._quit = True
+                    self._quit = self._told_to_quit = True
             if self._control.closed:
                 self._quit = True
             if not frames:
@@ -171,7 +175,7 @@ class Warden:
         if pid == 0:
             child.become_worker(request, channel_fd, warden_pid, self._own_fds())
         os.close(channel_fd)
-        group = self._groups.setdefault(request.group, Group(request.run_id))
+        group = self._groups.setdefault(request.group, Group())
         group.alive[pid] = request.rank
         group.sessions.add(pid)
         pidfd = linux.open_pidfd(pid)  # Nobody but this thread reaps: the number is still the worker's.
@@ -199,23 +203,22 @@ class Warden:
 
     def _end_dying_groups(self) -> None:
         for number in [number for number, group in self._groups.items() if group.dying]:
-            group = self._groups[number]
-            members = self._everything_of(group)
+            members = self._everything_of(number)
             if members:
                 processes.kill_all(members)
                 self._reap()
-                members = self._everything_of(group)
+                members = self._everything_of(number)
             if not members:
                 del self._groups[number]
                 self._tell(messages.GroupGone(number))
                 if not self._groups:
                     processes.kill_all(processes.with_descendants(processes.children_of(os.getpid())))
 
-    def _everything_of(self, group: Group) -> list[int]:
+    def _everything_of(self, number: int) -> list[int]:
         """The group's workers, what is below them, and orphans that came from them."""
-        workers = self._workers()
+        group, workers = self._groups[number], self._workers()
         orphans = [pid for pid in processes.children_of(os.getpid()) if pid not in workers]
-        roots = [*group.alive, *(pid for pid in orphans if self._came_from(pid, group))]
+        roots = [*group.alive, *(pid for pid in orphans if self._came_from(pid, number))]
         members = processes.with_descendants(roots)
         group.claimed.update(members)
         return members
@@ -223,10 +226,11 @@ class Warden:
     def _workers(self) -> set[int]:
         return {pid for group in self._groups.values() for pid in group.alive}
 
-    def _came_from(self, orphan: int, group: Group) -> bool:
+    def _came_from(self, orphan: int, number: int) -> bool:
+        group = self._groups[number]
         if len(self._groups) == 1 or orphan in group.claimed or processes.session_of(orphan) in group.sessions:
             return True
-        return processes.run_id_of(orphan) == group.run_id
+        return processes.group_of(orphan) == (self._token, number)
 
     def _kill_everything(self) -> None:
         """Kill and reap every descendant, however it hid, until there is none."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from paceline.engine import protocol
 from paceline.engine.frames import FrameSocket, close_all, socket_pair
-from paceline.engine.local import environment, linux, messages, processes
+from paceline.engine.local import drivers, environment, linux, messages, processes
 from paceline.engine.local.start_interpreter import boot_command, write_boot_config
 from paceline.engine.reactor import WRITE, Reactor
 
 END_TIMEOUT_S = 5.0
+REMAINS_PAUSE_S = 0.005
 MAX_DIAGNOSIS = 16 * 1024
+UNKNOWN_RUN = "0" * 32
+"""In the place where /proc shows the run of a forked worker; as long as the ids of runs."""
 
 
 class Listener(Protocol):
@@ -34,26 +40,45 @@ class WardenClient:
         self.load_error: str | None = None
         self.lost = False
         self.token = os.urandom(8).hex()
+        self.environment = environment.with_variables(
+            environment.current(),
+            {
+                processes.WARDEN_VARIABLE: processes.warden_mark(self.token),
+                protocol.RUN_ID_VARIABLE: UNKNOWN_RUN,
+                **drivers.mark(),
+            },
+        )
+        """What the warden, and so every worker, starts with."""
         self._reactor = reactor
         self._listeners: dict[int, Listener] = {}
         self._last_words = ""
-        self._diagnosis_fd = linux.anonymous_file("paceline-warden")
-        self._process, self._control = self._launch()
+        with contextlib.ExitStack() as on_error:
+            self._diagnosis_fd = linux.anonymous_file("paceline-warden")
+            on_error.callback(os.close, self._diagnosis_fd)
+            ours, theirs = socket_pair()
+            on_error.callback(ours.close)
+            with theirs:
+                self._process, self._lifeline_fd = self._launch(theirs.fileno())
+            on_error.pop_all()
+        self._control = FrameSocket(ours)
         reactor.add(self._control.fileno(), self._on_control)
 
-    def _launch(self) -> tuple[subprocess.Popen[bytes], FrameSocket]:
-        ours, theirs = socket_pair()
-        driver_fd = linux.open_pidfd(os.getpid())
-        lifeline_fd, self._lifeline_fd = os.pipe()
-        settings = messages.WardenSettings(theirs.fileno(), driver_fd, lifeline_fd, list(self.preload))
-        config_fd = write_boot_config("paceline.engine.local.warden", absolute_sys_path(), messages.encode(settings))
-        passed = [fd for fd in (theirs.fileno(), driver_fd, lifeline_fd, config_fd) if fd is not None]
-        self.environment = environment.with_variables(environment.current(), {processes.WARDEN_VARIABLE: self.token})
-        """What the warden, and so every worker, starts with."""
-        try:
+    def _launch(self, control_fd: int) -> tuple[subprocess.Popen[bytes], int]:
+        """The process, and our end of its lifeline. Whatever happens, nothing that is only the warden's stays open."""
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as on_error:
+            lifeline_fd, our_lifeline_fd = os.pipe()
+            theirs.callback(os.close, lifeline_fd)
+            on_error.callback(os.close, our_lifeline_fd)
+            driver_fd = linux.open_pidfd(os.getpid())
+            if driver_fd is not None:
+                theirs.callback(os.close, driver_fd)
+            settings = messages.WardenSettings(control_fd, driver_fd, lifeline_fd, list(self.preload))
+            payload = messages.encode(settings)
+            config_fd = write_boot_config("paceline.engine.local.warden", absolute_sys_path(), payload)
+            theirs.callback(os.close, config_fd)
             process = subprocess.Popen(
                 boot_command(config_fd),
-                pass_fds=passed,
+                pass_fds=[fd for fd in (control_fd, driver_fd, lifeline_fd, config_fd) if fd is not None],
                 start_new_session=True,
                 cwd="/",
                 env=self.environment,
@@ -61,17 +86,17 @@ class WardenClient:
                 stdout=subprocess.DEVNULL,
                 stderr=self._diagnosis_fd,
             )
-        finally:
-            theirs.close()
-            os.close(config_fd)
-            os.close(lifeline_fd)
-            if driver_fd is not None:
-                os.close(driver_fd)
-        return process, FrameSocket(ours)
+            on_error.pop_all()
+        return process, our_lifeline_fd
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no workers."""
+        return not self._listeners
 
     def listen(self, group: int, listener: Listener) -> None:
         self._listeners[group] = listener
@@ -125,14 +150,25 @@ class WardenClient:
         """Have it write where it is to its standard error."""
         linux.send_signal(self.pid, None, linux.STACKS_SIGNAL)
 
-    @property
-    def is_stopped(self) -> bool:
-        """Somebody sent it SIGSTOP: it does nothing until it is continued, if ever."""
-        return processes.is_stopped(self.pid)
-
     def kill(self) -> None:
         """End a warden that is stuck in an import or stopped; workers that it has die with it."""
         self._process.kill()
+
+    def kill_if_stopped(self) -> bool:
+        """If somebody stopped it, it neither starts nor ends workers: another one must, and `kill_remains`."""
+        stopped = processes.is_stopped(self.pid)
+        if stopped:
+            self.kill()
+        return stopped
+
+    def kill_remains(self, sessions: Collection[int], timeout: float) -> bool:
+        """End what the workers of a dead warden, leaders of these sessions, have left; False if some did not end."""
+        deadline = time.monotonic() + timeout
+        while processes.kill_remains(sessions, self.token):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(REMAINS_PAUSE_S)
+        return True
 
     def close(self) -> None:
         """End the warden and everything below it."""
@@ -148,6 +184,7 @@ class WardenClient:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+            self.kill_remains((), END_TIMEOUT_S)
         os.close(self._diagnosis_fd)
         os.close(self._lifeline_fd)
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
-from paceline.engine.base import Message, WorkerGroup
+from paceline.engine.base import Message, WorkerChannel, WorkerGroup
 from paceline.engine.choose import choose_engine
 from paceline.testing.chaos import Marks
 from paceline.testing.engine_contract import bodies_of, collect, placement_in, run_task
 from tests.engine.local import tasks
 
 
-def with_families(folder: Path, workers: int = 4) -> WorkerGroup:
+def with_families(folder: Path, workers: int = 4, **settings: Any) -> WorkerGroup:
     """Workers with children, detached children and daemons; their ids go to the marks."""
-    group = choose_engine("local").start_group(placement_in(folder, workers))
+    group = choose_engine("local").start_group(placement_in(folder, workers, **settings))
     run_task(group, tasks.start_a_family)
     events = collect(group, lambda events: len(events) == workers)
     for event in events:
@@ -29,6 +32,38 @@ def with_families(folder: Path, workers: int = 4) -> WorkerGroup:
 def wait(folder: Path) -> None:
     with_families(folder)
     Marks(folder / "marks").say("running")
+    time.sleep(1000)
+
+
+def with_fresh_interpreters(folder: Path) -> None:
+    with_families(folder, fresh=True)
+    Marks(folder / "marks").say("running")
+    time.sleep(1000)
+
+
+def with_two_wardens(folder: Path) -> None:
+    """One with workers, and an idle one that has been loaded."""
+    choose_engine("local").start_group(placement_in(folder / "idle", 1, preload=("json",))).shutdown()
+    wait(folder)
+
+
+def with_bare_children(folder: Path) -> None:
+    """Children without an environment: one below its parent, and one whose parent is gone."""
+
+    def start(channel: WorkerChannel, argument: bytes) -> None:
+        code = (
+            "import subprocess as s; print(s.Popen(['sleep', '1000'], env={}, stdout=s.DEVNULL, stderr=s.DEVNULL).pid)"
+        )
+        lost = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+        shell = subprocess.Popen(["sh", "-c", "env -i sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE)
+        assert shell.stdout is not None
+        channel.send(json.dumps([int(lost), int(shell.stdout.readline())]).encode())
+        channel.receive()
+
+    group = choose_engine("local").start_group(placement_in(folder, 1))
+    run_task(group, start)
+    (event,) = collect(group, lambda events: len(events) == 1)
+    Marks(folder / "marks").say("running", pids=json.loads(bodies_of([event], 0)[0]))
     time.sleep(1000)
 
 

@@ -26,14 +26,19 @@ def wait_then_signal(channel: WorkerChannel, argument: bytes) -> None:
 
 
 def start_a_family(channel: WorkerChannel, argument: bytes) -> None:
-    """Start a child, a child in a session of its own, and a daemon that forked twice; say their ids."""
+    """Start a child, a child in a session of its own, and two daemons that forked twice; say their ids."""
     plain = subprocess.Popen(["sleep", "1000"])
     apart = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    channel.send(json.dumps([os.getpid(), plain.pid, apart.pid, _daemon()]).encode())
+    family = [os.getpid(), plain.pid, apart.pid, daemon(), daemon(["sleep", "1000"])]
+    channel.send(json.dumps(family).encode())
     channel.receive()
 
 
-def _daemon() -> int:
+def start_a_family_and_return(channel: WorkerChannel, argument: bytes) -> None:
+    channel.send(json.dumps([daemon(), daemon(["sleep", "1000"])]).encode())
+
+
+def daemon(command: list[str] | None = None) -> int:
     """The process id of a grandchild that has left parent and session and closed everything."""
     reader, writer = os.pipe()
     if os.fork() == 0:
@@ -41,6 +46,8 @@ def _daemon() -> int:
         if os.fork() == 0:
             os.write(writer, str(os.getpid()).encode())
             os.closerange(0, 100)
+            if command is not None:
+                os.execvp(command[0], command)
             time.sleep(1000)
         os._exit(0)
     pid = int(os.read(reader, 20))

@@ -73,7 +73,7 @@ def test_shutdown_ends_everything_that_workers_started(start_group: StartGroup) 
     group = start_group()
     run_task(group, tasks.start_a_family)
     family = family_of(all_said(group))
-    assert len(family) == 8
+    assert len(family) == 10
     group.shutdown()
     assert [member for member in family if member.alive] == []
 
@@ -90,16 +90,39 @@ def test_children_of_a_killed_worker_are_found(start_group: StartGroup) -> None:
 
 
 def test_one_group_ends_without_touching_another(start_group: StartGroup) -> None:
-    first, second = start_group(run_id="first"), start_group(run_id="second")
+    first, second = start_group(run_id="the same"), start_group(run_id="the same")
     run_task(first, tasks.start_a_family)
     run_task(second, tasks.start_a_family)
     first_family, second_family = family_of(all_said(first)), family_of(all_said(second))
     first.shutdown()
     assert [member for member in second_family if not member.alive] == []
-    daemons = first_family[3::4]  # Forked, never executed: only their descent could tell whose they were.
-    assert [member for member in first_family if member.alive and member not in daemons] == []
+    assert [member for member in first_family if member.alive] == [], "daemons too, forked or executed"
     second.shutdown()
-    wait_for(lambda: not any(member.alive for member in first_family + second_family), "the daemons' end")
+    assert [member for member in second_family if member.alive] == []
+
+
+def test_daemons_of_workers_that_ended_go_while_another_group_runs(start_group: StartGroup) -> None:
+    first, second = start_group(run_id="the same"), start_group(run_id="the same")
+    run_task(second, tasks.start_a_family)
+    second_family = family_of(all_said(second))
+    run_task(first, tasks.start_a_family_and_return)
+    daemons = family_of([event for event in collect_to_end(first) if isinstance(event, Message)])
+    assert all(daemon.alive for daemon in daemons)
+    first.shutdown(grace=30)
+    assert [daemon for daemon in daemons if daemon.alive] == []
+    assert [member for member in second_family if not member.alive] == []
+
+
+def test_a_stopped_warden_keeps_nothing_alive(tmp_path: Path) -> None:
+    engine = LocalEngine()
+    group = engine.start_group(placement_in(tmp_path, 2))
+    run_task(group, tasks.start_a_family)
+    family = family_of(all_said(group))
+    (warden,) = engine._wardens.values()
+    os.kill(warden.pid, signal.SIGSTOP)
+    assert group.shutdown() == []
+    assert [member for member in family if member.alive] == []
+    engine.close()
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
 from pathlib import Path
 
-from paceline.testing.engine_contract import collect, collect_to_end, run_task
+import pytest
+
+from paceline.engine.local import warden_client
+from paceline.engine.local.engine import LocalEngine
+from paceline.engine.reactor import Reactor
+from paceline.testing.chaos import children, wait_for
+from paceline.testing.engine_contract import collect, collect_to_end, placement_in, run_task
 from tests.engine.local import tasks
 from tests.engine.local.conftest import StartGroup
 
@@ -87,3 +95,40 @@ def test_nothing_of_a_group_stays_open_in_the_driver(start_group: StartGroup) ->
         group.stacks()
         group.shutdown()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("broken", ["Popen", "pipe", "write_boot_config"])
+def test_a_warden_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, "no more of these")
+
+    reactor = Reactor()
+    before = os.listdir("/proc/self/fd")
+    place = {"Popen": subprocess, "pipe": os, "write_boot_config": warden_client}[broken]
+    with monkeypatch.context() as patch:
+        patch.setattr(place, broken, fail)
+        with pytest.raises(OSError, match="no more of these"):
+            warden_client.WardenClient((), reactor)
+    assert os.listdir("/proc/self/fd") == before
+    reactor.close()
+
+
+def test_at_most_four_wardens_without_workers_are_kept(tmp_path: Path) -> None:
+    engine = LocalEngine()
+    modules = ["json", "csv", "shelve", "wave", "zipfile", "calendar"]
+    busy = engine.start_group(placement_in(tmp_path / "busy", 1, preload=("uuid",)))
+    for module in modules:
+        engine.start_group(placement_in(tmp_path / module, 1, preload=(module,))).shutdown()
+    engine.warm((modules[2],))
+    wardens = [child for child in children(os.getpid()) if "engine/local/boot.py" in child.command]
+    kept = [preload for preload, _, _ in engine._wardens]
+    assert kept == [("uuid",), (modules[3],), (modules[4],), (modules[5],), (modules[2],)]
+    mine = {warden.pid for warden in engine._wardens.values()}
+    assert len(mine & {warden.pid for warden in wardens}) == 5
+    assert busy.execute(os.getpid) == list(busy.processes().values())
+    before = os.listdir("/proc/self/fd")
+    engine.warm(("fractions",))
+    assert len(os.listdir("/proc/self/fd")) == len(before), "one came, one went"
+    busy.shutdown()
+    engine.close()
+    wait_for(lambda: not any(warden.pid in mine and warden.alive for warden in wardens), "the wardens' end")
