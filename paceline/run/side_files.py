@@ -41,7 +41,7 @@ def repair(run_dir: RunDir, *, continues: bool) -> list[str]:
     A run that `continues` writes rows. Returns what to tell the user.
     """
     notes: list[str] = []
-    files = [run_dir.params, run_dir.result_json, run_dir.progress_csv, run_dir.error_txt, run_dir.processes]
+    files = [run_dir.params, run_dir.result_json, run_dir.progress_csv, run_dir.error_txt]
     for path in [*files, *run_dir.logs_dir.glob("rank_*.log*")]:
         if path.is_dir():
             notes += _put_aside(path, "was a directory instead of a file")
