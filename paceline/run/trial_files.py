@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -163,20 +162,12 @@ def _make_room(run_dir: RunDir) -> None:
     try:
         state_records(run_dir)
     except (RestoreError, StorageError):
-        if is_hardly_begun(run_dir):
+        if run_dir.is_hardly_begun():
             delete_tree(run_dir.root)
         else:  # of a run whose journal is damaged there may be checkpoints
             quarantine(run_dir.root)
     else:
         raise StorageError(f"{run_dir.root} holds a run already; a new trial cannot be put there.")
-
-
-def is_hardly_begun(run_dir: RunDir) -> bool:
-    """Whether there is nothing, or only what a driver leaves that dies before it has described its run."""
-    if not os.path.lexists(run_dir.root):
-        return True
-    first_names = {run_dir.lock.name, run_dir.logs_dir.name, run_dir.journal.name}
-    return run_dir.root.is_dir() and first_names.issuperset(os.listdir(run_dir.root))
 
 
 def _header(spec: RunSpec, experiment_name: str, identity: TrialIdentity) -> dict[str, Any]:

@@ -84,6 +84,13 @@ class RunDir:
             raise storage_error(error, self.root, "listing the checkpoints") from error
         return sorted(found)
 
+    def is_hardly_begun(self) -> bool:
+        """Whether there is nothing, or only what a driver leaves that dies before it has described its run."""
+        if not os.path.lexists(self.root):
+            return True
+        first_names = {self.lock.name, self.logs_dir.name, self.journal.name}
+        return self.root.is_dir() and first_names.issuperset(os.listdir(self.root))
+
     def create(self) -> None:
         """Make the directory, for this user alone; one that is already there must be this user's own."""
         if os.path.lexists(self.root):

@@ -15,7 +15,7 @@ from paceline.air.errors import CheckpointError, RestoreError, StorageError, Tra
 from paceline.air.manifest import read_manifest
 from paceline.air.result import Status
 from paceline.run.history import JournalHistory, load_result
-from paceline.run.trial_files import ending, is_hardly_begun, state_records
+from paceline.run.trial_files import ending, state_records
 from paceline.storage.run_dir import RunDir
 from paceline.tune.experiment.experiment import Experiment
 from paceline.tune.experiment.outcomes import last_metrics, outcome_from_files
@@ -124,7 +124,7 @@ class Settlement:
         try:
             return ending(state_records(run_dir)) or "unfinished"
         except (RestoreError, StorageError) as error:
-            if not is_hardly_begun(run_dir):
+            if not run_dir.is_hardly_begun():
                 self._experiment.audience.warn_once(f"{each.trial} can only be started anew: {error}")
             return None
 
