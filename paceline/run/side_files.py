@@ -60,7 +60,9 @@ def checkpoint_at(path: Path, warn: Callable[[str], None]) -> Checkpoint:
     Its content is checked when it is read.
     """
     try:
-        return Checkpoint.from_directory(path)
+        checkpoint = Checkpoint.from_directory(path)
+        checkpoint.get_metadata()
+        return checkpoint
     except (CheckpointError, OSError) as error:
         if not path.is_dir():
             raise StorageError(errno.ENOENT, "the checkpoint was deleted while it was in use", str(path)) from error

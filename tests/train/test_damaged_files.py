@@ -44,8 +44,7 @@ def count(config: dict[str, Any]) -> None:
 
 
 SIDE_FILES = [
-    "error.txt", "events.out.tfevents.*", "lock", "logs/rank_0.log", "params.json", "processes.jsonl", "progress.csv",
-    "result.json",
+    "error.txt", "events.out.tfevents.*", "lock", "logs/rank_0.log", "params.json", "progress.csv", "result.json",
 ]  # fmt: skip
 CHECKPOINTS = [f"checkpoint_{number:06d}" for number in range(STEPS - 1)]
 CHECKPOINT_FILES = ["MANIFEST.json", ".metadata.json", "dict_checkpoint.pkl"]
@@ -69,7 +68,6 @@ def make_run(directory: Path, **config: Any) -> Path:
     trial = trainer.fit(raise_on_error=False).log_dir
     assert trial is not None
     (trial / "error.txt").touch()
-    (trial / "processes.jsonl").write_text('{"rank": 0, "attempt": 0, "pid": 1, "start": 1, "boot": "another"}\n')
     (trial / "logs" / "rank_0.log").write_text("from a worker process\n")
     return trial
 
