@@ -140,9 +140,15 @@ class Session:
                 self._channel.send(encode(Warned(text)))
 
     def get_checkpoint(self) -> Checkpoint | None:
-        """The newest committed checkpoint of this run, or the one it started from."""
+        """The newest committed checkpoint of this run, or the one it started from.
+
+        A rank that has not reported yet gets the one it started from, however far the others are: all ranks must begin
+        at the same row.
+        """
         with self._lock:
             self._read_messages()
+            if self._index == self._setup.start_index:
+                return self._resume
             return self._stager.newest_committed() or self._resume
 
     def get_dataset_shard(self, name: str | None = None) -> Any:

@@ -11,6 +11,7 @@ from paceline.air import Checkpoint
 from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
 from paceline.run.messages import Acknowledged, Decision, Hold
 from paceline.run.session import Session
+from tests.air.damage import committed
 from tests.run.fake_channel import FakeChannel, session_setup
 
 
@@ -68,6 +69,20 @@ def test_a_rank_runs_ahead_only_within_its_window(tmp_path: Path) -> None:
     for _ in range(7):
         session.report({})
     assert waited_at == [3, 5, 7]
+
+
+def test_a_rank_that_starts_late_begins_where_the_others_began(tmp_path: Path) -> None:
+    """Rank 0's background checkpoints are committed before this rank has reported anything."""
+    committed(Checkpoint.from_dict({"step": 4}), tmp_path / "checkpoint_000000")
+    channel = FakeChannel()
+    start = Checkpoint.from_dict({"step": 3})
+    session = Session(session_setup(tmp_path, world_rank=1, world_size=2, async_save=True), channel, start)
+    channel.inbox.append(Acknowledged(0, 1))
+    assert session.get_checkpoint() is start
+    session.report({})
+    newest = session.get_checkpoint()
+    assert newest is not None
+    assert newest.to_dict()["step"] == 4
 
 
 def test_a_stop_is_raised_after_the_row_and_no_report_follows(tmp_path: Path) -> None:
