@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,17 @@ def test_a_damaged_remote_checkpoint_is_not_committed_locally(mirror: Mirror, ru
     with pytest.raises(CheckpointNotFoundError):
         mirror.pull_checkpoint(5, tmp_path / "other" / "checkpoint_000005")
     assert os.listdir(tmp_path / "other") == []
+
+
+def test_a_manifest_on_the_store_cannot_set_dangerous_modes(mirror: Mirror, run_dir: RunDir, tmp_path: Path) -> None:
+    manifest = verify(run_dir.checkpoint(0))
+    files = {name: replace(entry, mode=0o4777) for name, entry in manifest.files.items()}
+    mirror.push_checkpoint(0)
+    mirror.filesystem.write_text("checkpoint_000000/MANIFEST.json", replace(manifest, files=files).encode().decode())
+    (tmp_path / "other").mkdir()
+    pulled = tmp_path / "other" / "checkpoint_000000"
+    mirror.pull_checkpoint(0, pulled)
+    assert {(pulled / name).stat().st_mode & 0o7777 for name in files} == {0o755}
 
 
 def test_state_goes_up_when_it_changed_and_comes_back(mirror: Mirror, run_dir: RunDir, tmp_path: Path) -> None:
