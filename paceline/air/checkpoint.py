@@ -92,12 +92,7 @@ class Checkpoint:
     @classmethod
     def _around(cls: type[C], source: Source) -> C:
         """A checkpoint of the class that wrote the content, if that is loaded and fits `cls`."""
-        try:
-            name = CheckpointMetadata.decode(source.read_file(CHECKPOINT_METADATA_FILE), source.describe()).class_name
-        except CheckpointCorruptError:
-            if not (isinstance(source, LocalDirectory | Remote) and source.is_committed()):
-                raise
-            name = None  # one may refer to a damaged checkpoint: reading it raises
+        name = CheckpointMetadata.decode(source.read_file(CHECKPOINT_METADATA_FILE), source.describe()).class_name
         checkpoint = Checkpoint.__new__(loaded_class(name, cls))
         checkpoint._adopt(source)
         assert isinstance(checkpoint, cls)

@@ -129,10 +129,11 @@ def test_only_what_is_read_is_verified(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [".metadata.json", "MANIFEST.json"])
-def test_a_reference_to_a_damaged_checkpoint_is_no_error(file: str, of_dict: Path) -> None:
+def test_damage_that_hides_the_class_is_noticed_at_once(file: str, of_dict: Path) -> None:
     (of_dict / file).write_bytes(b"damage")
-    checkpoint = Checkpoint.from_directory(of_dict)
-    assert checkpoint.path == str(of_dict)
+    with pytest.raises(CheckpointCorruptError, match=file):
+        Checkpoint.from_directory(of_dict)
+    checkpoint = Checkpoint(of_dict)  # a mere reference
     with pytest.raises(CheckpointCorruptError, match=file):
         checkpoint.to_dict()
 
