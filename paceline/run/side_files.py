@@ -60,9 +60,7 @@ def checkpoint_at(path: Path, warn: Callable[[str], None]) -> Checkpoint:
     Its content is checked when it is read.
     """
     try:
-        checkpoint = Checkpoint.from_directory(path)
-        checkpoint.get_metadata()
-        return checkpoint
+        return Checkpoint.from_directory(path)
     except (CheckpointError, OSError) as error:
         if not path.is_dir():
             raise StorageError(errno.ENOENT, "the checkpoint was deleted while it was in use", str(path)) from error
