@@ -13,8 +13,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
+
+from paceline.air.process_identity import boot_id
 
 PREFIX = "paceline-checkpoint-"
 _IN_USE = re.compile(rf"{PREFIX}in-use-([0-9a-f]+)-\w+")
@@ -67,6 +68,5 @@ def _remove_unless_held(path: Path) -> None:
         os.close(descriptor)
 
 
-@cache
 def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")[:16]
+    return boot_id().replace("-", "")[:16] or "0"

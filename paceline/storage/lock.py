@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import json
 import os
 import socket
@@ -23,36 +22,11 @@ from types import TracebackType
 from typing import Any
 
 from paceline.air.errors import RunLockedError
+from paceline.air.process_identity import boot_id, pid_namespace, start_time
 from paceline.storage.files import PRIVATE_FILE_MODE, storage_error
 
 _held: dict[str, RunLock] = {}
 """Real path of the lock file -> the lock that this process holds."""
-
-
-@functools.cache
-def boot_id() -> str:
-    """Changes with every boot of this machine: a pid of another boot means nothing."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if there is none, or only its exit status."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if state in "ZX" else int(fields[18])
-
-
-def pid_namespace() -> str:
-    """Changes with every container: a pid of another namespace means nothing here."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
 
 
 def describe_this_process() -> dict[str, Any]:

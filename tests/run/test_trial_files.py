@@ -18,13 +18,13 @@ import pytest
 
 from paceline.air import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError, RestoreError, RunLockedError, StorageError
+from paceline.air.process_identity import boot_id
 from paceline.engine.local import drivers
 from paceline.run import trial_files
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.spec import RunSpec, TrainFunction, TrialIdentity, TrialPlace
 from paceline.storage.commit import Stager, commit
 from paceline.storage.journal import Journal, read
-from paceline.storage.lock import boot_id
 from paceline.storage.run_dir import RunDir
 from paceline.testing.chaos import process
 

@@ -20,10 +20,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from paceline.air.process_identity import boot_id, pid_namespace, start_time
 from paceline.engine.local import linux
-from paceline.engine.local.processes import DRIVER_VARIABLE, start_time
+from paceline.engine.local.processes import DRIVER_VARIABLE
 from paceline.storage.files import PRIVATE_DIR_MODE, PRIVATE_FILE_MODE
-from paceline.storage.lock import boot_id
 
 _IDENTITY = re.compile(r"(\d+)-(\d+)-[0-9a-f]{8}")
 _MOST_TRIES = 100
@@ -48,7 +48,7 @@ class Driver:
     @property
     def is_here(self) -> bool:
         """Whether its process id means the same process to us."""
-        return self.boot_id == boot_id() and self.pid_namespace == linux.pid_namespace("self")
+        return self.boot_id == boot_id() and self.pid_namespace == pid_namespace()
 
 
 def is_running(identity: str) -> bool:
@@ -106,7 +106,7 @@ class _Registration:
             return
         try:
             folder = runtime_dir(create=True)
-            head = {"boot_id": boot_id(), "pid_namespace": linux.pid_namespace("self")}
+            head = {"boot_id": boot_id(), "pid_namespace": pid_namespace()}
             self._head = json.dumps(head).encode() + b"\n"
             self._path = os.path.join(folder, self.identity)
             self._fd = _create_locked(self._path, self._head)

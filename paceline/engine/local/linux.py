@@ -54,14 +54,6 @@ def show_variable(name: str, value: str) -> None:
         ctypes.memmove(address, os.fsencode(value), len(os.fsencode(value)))
 
 
-def pid_namespace(pid: int | str) -> str:
-    """Names the namespace in which process ids mean the same; empty where it cannot be seen."""
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
-    except OSError:
-        return ""
-
-
 def die_at_hangup(pipe_fd: int) -> None:
     """Be killed by the kernel when the other end of the pipe closes, even in the middle of an import."""
     signal.signal(signal.SIGIO, signal.SIG_DFL)

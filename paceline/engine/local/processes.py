@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterable
 
+from paceline.air.process_identity import pid_namespace, start_time, stat_of
 from paceline.engine.local import linux
 
 DRIVER_VARIABLE = "PACELINE_DRIVER"
@@ -37,15 +38,9 @@ def own_marks() -> dict[str, str]:
     return {name: os.environ[name] for name in (DRIVER_VARIABLE, WARDEN_VARIABLE) if name in os.environ}
 
 
-def start_time(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None if there is none, or only its exit status."""
-    fields = _stat(pid)
-    return int(fields[19]) if fields and fields[0] not in "ZX" else None
-
-
 def is_stopped(pid: int) -> bool:
     """By a signal, or by a debugger."""
-    return _stat(pid)[:1] in (["T"], ["t"])
+    return stat_of(pid)[:1] in (["T"], ["t"])
 
 
 def lineage(pid: int) -> set[int]:
@@ -53,18 +48,9 @@ def lineage(pid: int) -> set[int]:
     found: set[int] = set()
     while pid > 0 and pid not in found:
         found.add(pid)
-        fields = _stat(pid)
+        fields = stat_of(pid)
         pid = int(fields[1]) if fields else 0
     return found
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat after the command, which may hold anything; none if the process is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].decode().split()
-    except OSError:
-        return []
 
 
 def children_of(pid: int) -> list[int]:
@@ -98,7 +84,7 @@ def with_descendants(pids: Iterable[int]) -> list[int]:
 
 def _parents() -> dict[int, int]:
     """Parent of every process, from the process table: for kernels that do not list children."""
-    return {pid: int(fields[1]) for pid in _all_processes() if (fields := _stat(pid))}
+    return {pid: int(fields[1]) for pid in _all_processes() if (fields := stat_of(pid))}
 
 
 def _all_processes() -> list[int]:
@@ -203,4 +189,4 @@ def _is_own(pid: int) -> bool:
             return False
     except OSError:
         return False
-    return start_time(pid) is not None and linux.pid_namespace(pid) == linux.pid_namespace("self")
+    return start_time(pid) is not None and pid_namespace(pid) == pid_namespace()

@@ -1,0 +1,39 @@
+"""Which process is meant by a process id: the numbers are used again, and mean nothing on another machine."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+
+@functools.cache
+def boot_id() -> str:
+    """Changes with every boot of this machine; empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def pid_namespace(pid: int | str = "self") -> str:
+    """Names the namespace, such as a container's, in which process ids mean the same; empty if it cannot be seen."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if there is none, or only its exit status."""
+    fields = stat_of(pid)
+    return int(fields[19]) if fields and fields[0] not in "ZX" else None
+
+
+def stat_of(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat after the command, which may hold anything; none if the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].decode().split()
+    except OSError:
+        return []
