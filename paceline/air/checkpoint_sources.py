@@ -38,6 +38,7 @@ from paceline.air.manifest import (
     find_manifest,
     hash_file,
     manifest_name,
+    open_regular,
     parse_manifest,
     verify_files,
     verify_names,
@@ -135,7 +136,8 @@ class LocalDirectory(Source):
     def read_file(self, name: str) -> bytes | None:
         self.check()
         try:
-            content = Path(self.path, name).read_bytes()
+            with open_regular(Path(self.path, name)) as file:
+                content: bytes | None = file.read()
         except (FileNotFoundError, IsADirectoryError):
             content = None
         manifest = find_manifest(Path(self.path))
@@ -157,7 +159,7 @@ class LocalDirectory(Source):
             verify_names(Path(self.path), manifest)
             verify_files(Path(self.path), manifest, lambda name: name == DICT_CHECKPOINT_FILE)
         try:
-            with Path(self.path, DICT_CHECKPOINT_FILE).open("rb") as file:
+            with open_regular(Path(self.path, DICT_CHECKPOINT_FILE)) as file:
                 data = read_pickle(file, f"{self.path}/{DICT_CHECKPOINT_FILE}")
         except FileNotFoundError:
             data = None

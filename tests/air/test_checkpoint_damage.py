@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from paceline import train
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError
 from paceline.air.result import Result
 from paceline.storage.stager import Stager
 from paceline.train import CheckpointConfig, DataParallelTrainer, RunConfig, ScalingConfig
@@ -126,6 +127,16 @@ def test_only_what_is_read_is_verified(tmp_path: Path) -> None:
     flip(path / ".metadata.json")
     with pytest.raises(CheckpointCorruptError, match=r"\.metadata\.json"):
         checkpoint.get_metadata()
+
+
+@pytest.mark.parametrize("file", [".metadata.json", "MANIFEST.json", "dict_checkpoint.pkl"])
+def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(file: str, of_dict: Path) -> None:
+    (of_dict / file).unlink()
+    os.mkfifo(of_dict / file)
+    for read in (Checkpoint.to_dict, Checkpoint.get_metadata, Checkpoint.verify):
+        if (file, read) != ("dict_checkpoint.pkl", Checkpoint.get_metadata):
+            with pytest.raises(CheckpointError, match="not a regular file"):
+                read(Checkpoint(of_dict))
 
 
 @pytest.mark.parametrize("file", [".metadata.json", "MANIFEST.json"])
