@@ -354,7 +354,8 @@ class ChannelGroup(WorkerGroup):
                 return
             self._raise_if_one_is_lost(name)
             for rank in missing:
-                if self._members[rank].gone or self._members[rank].frames.closed:
+                member = self._members[rank]
+                if member.gone or (member.state is State.ENDED and member.frames.closed):
                     raise EngineError(f"rank {rank} has already ended; {name}() cannot be called there")
             remaining = deadline - time.monotonic()
             if remaining <= 0:
