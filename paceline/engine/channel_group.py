@@ -130,8 +130,8 @@ class ChannelGroup(WorkerGroup):
 
     def _read(self, member: Member) -> bool:
         """Take what is in the channel; False if it held nothing."""
+        frames = iter(member.frames.read())
         try:
-            frames = member.frames.read()
             events = self._events
             rank = member.rank
             for tag, body, fds in frames:
@@ -141,6 +141,8 @@ class ChannelGroup(WorkerGroup):
                     self._on_control(member, tag, body, fds)
         except msgspec.MsgspecError as error:
             member.frames.broken = str(error)
+            for _, _, fds in frames:  # Those behind it.
+                close_all(fds)
         if member.frames.broken:
             self._detach(member)
             member.frames.close()
@@ -238,8 +240,12 @@ class ChannelGroup(WorkerGroup):
 
     def _give_up_on(self, overdue: list[Overdue]) -> None:
         """All are asked for their stacks at once, and without the lock: other groups are served meanwhile."""
+        rounds = self._reactor.rounds
         stacks = self.stacks(STACKS_WAIT_S)
         with self._reactor.lock:
+            if self._reactor.rounds != rounds:  # Another thread has listened meanwhile.
+                still_late = {late.member for late in self._overdue(time.monotonic())}
+                overdue = [late for late in overdue if late.member in still_late]
             for late in overdue:
                 text = stacks.get(late.member.rank, "")
                 self._fail(late.member, late.kind, late.message, traceback=text, hint=late.hint)

@@ -202,14 +202,16 @@ def live_drivers() -> list[Driver]:
     return drivers
 
 
-def dead_drivers(*, alone: bool = False) -> Iterator[Driver]:
+def dead_drivers(only: str | None = None) -> Iterator[Driver]:
     """The drivers that have provably died without removing their file.
 
     The caller removes the file with `remove` once nothing of that driver is left. Processes of one driver must not end
-    each other while they look for the rest: with `alone`, a driver is given to one of them only.
+    each other while they look for the rest: each asks for `only` that driver, and one of them gets it.
     """
     for identity, fd in _open_files(os.O_RDWR):
-        if _is_locked(fd) or (alone and not _try_lock(fd, _SWEEPER_BYTE)):
+        if only is not None and identity != only:
+            continue
+        if _is_locked(fd) or (only is not None and not _try_lock(fd, _SWEEPER_BYTE)):
             continue
         driver = _read(identity, fd)
         if driver is None:
@@ -243,7 +245,10 @@ def runtime_dir(*, create: bool = False) -> str:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, PRIVATE_DIR_MODE)
     if not _is_own_dir(folder) and os.path.lexists(folder):
-        raise PermissionError(f"{folder} is not a directory that belongs to this user alone (mode 0700). Remove it")
+        raise PermissionError(
+            f"{folder} is not a directory that belongs to this user alone (mode 0700). Remove it, or set "
+            "XDG_RUNTIME_DIR to a directory of your own"
+        )
     return folder
 
 
@@ -299,8 +304,10 @@ def _create_locked(path: str, content: bytes) -> int:
             if _try_lock(fd, _DRIVER_BYTE) and os.fstat(fd).st_nlink:
                 os.pwrite(fd, content, 0)
                 return fd
-        except BaseException:
+        except BaseException:  # a file system without such locks, or a full one
             os.close(fd)
+            with contextlib.suppress(OSError):
+                os.unlink(path)
             raise
         os.close(fd)
     raise OSError(f"{path} is removed again and again")
@@ -316,9 +323,12 @@ def _try_lock(fd: int, byte: int) -> bool:
 
 
 def _is_locked(fd: int) -> bool:
-    """Whether its driver holds the file."""
-    kind: int = struct.unpack_from("h", fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _flock(_DRIVER_BYTE)))[0]
-    return kind != fcntl.F_UNLCK
+    """Whether its driver holds the file, or may hold it: where that cannot be seen, nobody is provably dead."""
+    try:
+        lock = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _flock(_DRIVER_BYTE))
+    except OSError:
+        return True
+    return bool(struct.unpack_from("h", lock)[0] != fcntl.F_UNLCK)
 
 
 def _flock(byte: int) -> bytes:

@@ -30,10 +30,9 @@ def sweep() -> int:
 
 def sweep_after(identity: str, *spared: int) -> bool:
     """The same for the driver of this process; False if another process of that driver does it."""
-    for driver in drivers.dead_drivers(alone=True):
-        if driver.identity == identity:
-            _end(driver, {os.getpid(), *spared})
-            return True
+    for driver in drivers.dead_drivers(only=identity):
+        _end(driver, {os.getpid(), *spared})
+        return True
     return False
 
 

@@ -165,7 +165,7 @@ def be_busy(seconds: float) -> None:
 
 def test_a_driver_that_was_busy_blames_nobody(start_group: StartGroup) -> None:
     group = waiting_group(start_group)
-    be_busy(2.0)
+    be_busy(1.2)
     assert group.poll(0.2) == []
 
 
@@ -185,9 +185,11 @@ def test_a_slow_driver_notices_a_stopped_worker(start_group: StartGroup, monkeyp
     group = waiting_group(start_group)
     os.kill(group.processes()[1], signal.SIGSTOP)
     events: list[Event] = []
-    for _ in range(20):
+    for _ in range(40):
         be_busy(0.12)  # Each time longer than what counts as the driver's own fault.
         events += group.poll(0.0)
+        if deaths(events):
+            break
     assert [(died.rank, died.failure.kind) for died in deaths(events)] == [(1, "unresponsive")]
 
 
@@ -205,7 +207,8 @@ def test_silent_workers_are_asked_for_their_stacks_together_and_without_the_lock
     def watched_stacks(timeout: float = 1.0) -> dict[int, str]:
         other = threading.Thread(target=take_the_lock)
         other.start()
-        other.join()
+        other.join(10)
+        assert not other.is_alive(), "the lock is held"
         return stacks(timeout)
 
     monkeypatch.setattr(group, "stacks", watched_stacks)
@@ -246,15 +249,6 @@ def test_a_death_elsewhere_is_the_cause_of_a_call_that_fails(start_group: StartG
         group.execute(fail_because_of_the_peer, ranks=[0])
     assert caught.value.failure is not None
     assert caught.value.failure.signal == signal.SIGKILL
-
-
-def test_a_group_whose_warden_is_stopped_is_ended(start_group: StartGroup, engine: LocalEngine) -> None:
-    group = start_group()
-    run_task(group, tasks.start_a_family)
-    family = family_of(all_said(group))
-    os.kill(group._warden.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
-    assert group.shutdown() == []
-    wait_for(lambda: not any(member.alive for member in family), "the end of everything that workers started")
 
 
 def test_a_worker_that_closes_its_channel_is_lost(start_group: StartGroup) -> None:

@@ -71,6 +71,34 @@ def test_a_killed_driver_is_dead_and_its_file_tells_which_runs_it_had(other: sub
     assert dead.runs == (("a", "/runs/a"), ("b", "/runs/b"))
 
 
+def test_processes_of_other_drivers_do_not_claim_this_one(other: subprocess.Popen[str]) -> None:
+    """Several drivers may die at once; the processes of each look for theirs."""
+    assert other.stdout is not None
+    identity = other.stdout.readline().strip()
+    other.kill()
+    other.wait()
+    assert list(drivers.dead_drivers(only="1-1-00000000")) == []
+    looking_at_all = drivers.dead_drivers()
+    assert next(looking_at_all).identity == identity
+    first = drivers.dead_drivers(only=identity)
+    assert next(first).identity == identity
+    assert list(drivers.dead_drivers(only=identity)) == [], "one of its own processes has it already"
+
+
+def test_a_file_system_without_locks_is_no_reason_not_to_run(runtime_dir: Path) -> None:
+    code = (
+        "from paceline.engine.local import drivers, leftovers\n"
+        "drivers.fcntl.F_OFD_SETLK = drivers.fcntl.F_OFD_GETLK = 9999\n"  # the system answers EINVAL
+        "print(drivers.enter_run('a', '/runs/a'))\n"
+        "open(drivers.runtime_dir() + '/1-1-00000000', 'w').write('a file of somebody who could lock it')\n"
+        "assert leftovers.sweep() == 0\n"
+        "assert drivers.live_drivers() == []\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Invalid argument" in done.stdout
+    assert os.listdir(runtime_dir) == ["1-1-00000000"]
+
+
 def test_a_forked_child_is_another_driver(runtime_dir: Path) -> None:
     code = (
         "import os\nfrom paceline.engine.local import drivers\n"
