@@ -24,6 +24,7 @@ from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.dataset_transforms import Transforms
 from paceline.data.formats import to_numpy
 from paceline.data.sources.memory import TableSource
+from paceline.engine.local import leftovers
 
 GUARD_S = 60.0
 """Against hanging only; nothing takes that long."""
@@ -372,3 +373,16 @@ def test_processes_end_with_their_parent_however_it_ends(script: Path, number: i
         parent.communicate(timeout=GUARD_S)
     assert len(pids) == 2
     wait_until_gone(pids)
+
+
+def test_what_a_process_started_is_swept_after_its_parent_was_killed(script: Path) -> None:
+    start = "print('child', subprocess.Popen(['sleep', '1000'], start_new_session=True).pid, flush=True)"
+    source = script.read_text().replace("time.sleep(600)", f"{start}; time.sleep(600)")
+    script.write_text(f"import subprocess\n{source}")
+    with subprocess.Popen([sys.executable, script, "sleep"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = next(int(line.split()[1]) for line in parent.stdout if line.startswith(b"child"))
+        parent.kill()
+    assert psutil.Process(child).status() != psutil.STATUS_ZOMBIE
+    assert leftovers.sweep() == 1
+    wait_until_gone({child})
