@@ -13,6 +13,7 @@ from paceline.run.trial_files import TrialFiles
 def make_keeper(spec: RunSpec, files: TrialFiles) -> CheckpointKeeper:
     """With the checkpoints of an earlier driver, if the run is continued."""
     keeper = CheckpointKeeper(spec.run_config.checkpoint_config, files.run_dir, files.journal, files.mirror)
+    keeper.warnings += files.warnings
     if files.records:
         if files.kept_in_memory and files.ended_as != "finished":
             raise RestoreError(
@@ -20,7 +21,6 @@ def make_keeper(spec: RunSpec, files: TrialFiles) -> CheckpointKeeper:
                 "Start it anew, and give num_to_keep another value to be able to restore."
             )
         keeper.load(files.records)
-        keeper.warnings += files.warnings
         lost = list(lost_rows(files.run_dir, keeper.committed, files.last_row))
         for record in lost:
             files.journal.append(record, finite=False)

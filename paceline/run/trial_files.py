@@ -38,7 +38,7 @@ from paceline.storage.run_dir import (
     trial_dir_name,
 )
 from paceline.storage.shared_sync import SharedSync
-from paceline.storage.twin import catch_up, twin_of_trial, write_origin
+from paceline.storage.twin import catch_up, read_origin, twin_of_trial, write_origin
 
 _MOST_DRAWS = 100
 
@@ -102,7 +102,7 @@ class TrialFiles:
         """Let others find this run, and end what drivers that were killed have left on this machine."""
         ended = leftovers.sweep()
         if ended:
-            self.notes.append(f"Ended {ended} process(es) that an earlier driver had left behind.")
+            self.warnings.append(f"Ended {ended} process(es) that an earlier driver had left behind.")
         problem = drivers.enter_run(self.identity.experiment_id, str(self.run_dir.root))
         if problem:
             self.notes.append(f"If this driver is killed, the next one cannot end what it leaves behind: {problem}.")
@@ -229,6 +229,11 @@ def _place_to_restore(spec: RunSpec) -> tuple[RunDir, Mirror | None]:
     if isinstance(path, Path):
         if not (run_dir := RunDir(path)).journal.exists():
             raise _no_journal(run_dir)
+        if origin := read_origin(run_dir.origin):
+            raise RestoreError(
+                f"{path} is the local copy of {origin}: restore {origin!r}, or what follows would never get there. To "
+                f"continue on this machine only, delete {run_dir.origin} first."
+            )
         return run_dir, None
     run_dir = twin_of_trial(path) if spec.place is None else RunDir(spec.place.directory)
     filesystem = FsspecFilesystem(path, spec.run_config.storage_filesystem)
@@ -308,10 +313,15 @@ def _how_to_restore_earlier(experiment_dir: Path, trainer_name: str) -> list[str
             continue
         if records and ending(records) != "finished":
             return [
-                f"An earlier run named {experiment_dir.name!r} did not finish; this one starts anew. To continue "
-                f"the earlier one: {trainer_name}.restore({str(trial.root)!r}, train_loop_per_worker=...).fit()"
+                f"An earlier run named {experiment_dir.name!r} did not finish; this is a new run. To continue the "
+                f"earlier one: {trainer_name}.restore({_place_of(trial)!r}, train_loop_per_worker=...).fit()"
             ]
     return []
+
+
+def _place_of(run_dir: RunDir) -> str:
+    """What restore() takes: the URI of a run on remote storage."""
+    return read_origin(run_dir.origin) or str(run_dir.root)
 
 
 def find_trials(path: Path) -> list[RunDir]:

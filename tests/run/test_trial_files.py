@@ -198,7 +198,7 @@ def test_who_opens_a_run_ends_what_dead_drivers_left(results_dir: Path, how: str
     else:
         files = trial_files.reopen(spec(restore=str(files.run_dir.root)))
     assert not left.alive
-    assert files.notes[-1] == "Ended 1 process(es) that an earlier driver had left behind."
+    assert files.warnings == ["Ended 1 process(es) that an earlier driver had left behind."]
     runs = [run for driver in drivers.live_drivers() if driver.pid == os.getpid() for run in driver.runs]
     assert runs == [(files.identity.experiment_id, str(files.run_dir.root))]
     files.close()

@@ -164,6 +164,23 @@ def test_restored_from_the_uri_on_another_machine(bucket: str, tmp_path: Path, r
     assert result.path == uri
 
 
+def test_the_local_copy_of_a_remote_run_is_not_restored_by_itself(
+    bucket: str, results_dir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What follows would stay on this machine, and the journal at the URI would name checkpoints that are not there."""
+
+    def fail(config: dict[str, Any]) -> None:
+        count({"steps": 2})
+        raise ValueError("not finished")
+
+    storage = f"s3://{bucket}/results"
+    failed = quick_trainer(fail, name="experiment", storage_path=storage).fit(raise_on_error=False)
+    with pytest.raises(RestoreError, match=f"is the local copy of {failed.path}: restore"):
+        DataParallelTrainer.restore(str(failed.log_dir), train_loop_per_worker=count).fit()
+    quick_trainer(fail, name="experiment", storage_path=storage, verbose=1).fit(raise_on_error=False)
+    assert f"restore({failed.path!r}" in "".join(capfd.readouterr())
+
+
 @pytest.mark.faults
 def test_a_spot_instance_is_lost_and_another_machine_goes_on(
     bucket: str, tmp_path: Path, results_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
