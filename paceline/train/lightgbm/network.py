@@ -14,8 +14,8 @@ import io
 import os
 import random
 import socket
-import struct
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from multiprocessing import AuthenticationError
@@ -123,46 +123,53 @@ def _let_everyone_in(token: bytes, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     with hub:
         while missing := set(range(1, _place[1])) - arrived.keys():
-            hub.settimeout(max(0.001, deadline - time.monotonic()))
-            try:
-                line = _without_delay(Connection(hub.accept()[0].detach()))
-            except TimeoutError:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
                 names = ", ".join(map(str, sorted(missing)))
                 raise ConnectionError(
                     f"LightGBM's workers did not meet within {timeout_s:g} s: rank(s) {names} did not come to rank 0."
-                ) from None
+                )
+            hub.settimeout(left_s)
             try:
-                arrived[_rank_at(line, token)] = line
+                line = Connection(hub.accept()[0].detach())
+            except OSError:  # the time is over, or the peer hung up first
+                continue
+            try:
+                arrived[_rank_at(line, token, min(_HELLO_S, left_s))] = line
             except (AuthenticationError, EOFError, OSError):  # somebody else's: a program that tries ports
                 line.close()
     _lines[:] = [arrived[rank] for rank in sorted(arrived)]
 
 
-def _rank_at(line: Connection, token: bytes) -> int:
-    """Who is at the other end, if it has the key and shows it soon."""
-    _limit_waits(line, _HELLO_S)
-    deliver_challenge(line, token)
-    answer_challenge(line, token)
-    rank = int.from_bytes(line.recv_bytes(4))
-    _limit_waits(line, 0)
-    return rank
+def _rank_at(line: Connection, token: bytes, seconds: float) -> int:
+    """Who is at the other end, if it has the key and shows it within so many seconds."""
+    _without_delay(line)
+    with _socket_of(line) as connected:
+        cut = threading.Timer(seconds, _shut_down, [connected])  # a socket timeout would restart at each byte
+        cut.start()
+        try:
+            deliver_challenge(line, token)
+            answer_challenge(line, token)
+            return int.from_bytes(line.recv_bytes(4))
+        finally:
+            cut.cancel()
+            cut.join()
+
+
+def _shut_down(connected: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the peer has hung up
+        connected.shutdown(socket.SHUT_RDWR)
 
 
 def _without_delay(line: Connection) -> Connection:
     """Small messages that go to and fro in each round must not wait to be sent together: that costs 40 ms each time."""
-    _set_option(line, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with _socket_of(line) as connected:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return line
 
 
-def _limit_waits(line: Connection, seconds: float) -> None:
-    """What is not sent or does not come within so many seconds is an OSError; 0: there is no limit."""
-    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        _set_option(line, socket.SOL_SOCKET, option, struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6)))
-
-
-def _set_option(line: Connection, level: int, option: int, value: int | bytes) -> None:
-    with socket.socket(fileno=os.dup(line.fileno())) as connected:
-        connected.setsockopt(level, option, value)
+def _socket_of(line: Connection) -> socket.socket:
+    return socket.socket(fileno=os.dup(line.fileno()))
 
 
 # -- LightGBM's network -----------------------------------------------------------------------------

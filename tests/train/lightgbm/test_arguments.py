@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -115,6 +118,39 @@ def test_strangers_at_the_hub_delay_nobody_for_long(hub: int, monkeypatch: pytes
         line.send_bytes(b"here")
         assert network._lines[0].recv_bytes() == b"here"
         line.close()
+
+
+def test_strangers_at_the_hub_do_not_extend_the_deadline(hub: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_HELLO_S", 0.1)
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", hub))) for _ in range(20)]
+        with pytest.raises(ConnectionError, match=r"within 0\.3 s.*rank\(s\) 1 did not come"):
+            network._let_everyone_in(b"t" * 32, 0.3)
+        with pytest.raises(ConnectionResetError):  # still waiting in line when the hub gave up
+            silent[-1].recv(1)
+
+
+def test_a_stranger_that_sends_byte_by_byte_has_no_more_time(hub: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_HELLO_S", 0.1)
+    token = b"t" * 32
+
+    def drip(stranger: socket.socket) -> bool:
+        """Whether the hub cut the connection before everything was sent."""
+        try:
+            stranger.sendall(struct.pack("!i", 256))
+            for _ in range(100):
+                stranger.sendall(b"x")
+                time.sleep(0.02)
+        except OSError:
+            return True
+        return False
+
+    with socket.create_connection(("127.0.0.1", hub)) as stranger, ThreadPoolExecutor(2) as others:
+        dripping = others.submit(drip, stranger)
+        arriving = others.submit(network._line_to_hub, hub, token, 1)
+        network._let_everyone_in(token, 30)
+        arriving.result().close()
+        assert dripping.result()
 
 
 def test_a_rank_that_does_not_come_is_named_in_time(hub: int) -> None:
