@@ -51,7 +51,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help=f"any of {','.join(WORKLOADS)} (default: all)")
     parser.add_argument("--parallel", type=int, default=2, help="experiments at a time (default: 2)")
     parser.add_argument("--limit", type=float, default=30.0, help="seconds after which a driver hangs (default: 30)")
-    parser.add_argument("--busy", type=int, default=0, help="so many processes do nothing but use a core")
+    parser.add_argument("--busy", type=int, default=0, help="number of processes that do nothing but use a core")
     parser.add_argument("--start", action="store_true", help="kill within 25 ms of a fork and count hanging fits")
     options = parser.parse_args(arguments)
     options.kinds = options.kinds.split(",")
@@ -102,7 +102,7 @@ def campaign(options: argparse.Namespace, scratch: Path) -> bool:
     print(table(reports, pairs))
     print(f"{len(reports)} experiments in {time.monotonic() - started:.0f} s; seed {options.seed}")
     left = sum(bool(report.temporary) for report in reports)
-    print(f"for information: {left} left something in TMPDIR, which is no directory of the run")
+    print(f"for information: {left} left something in TMPDIR, which does not belong to the run")
     return any(report.findings for report in reports)
 
 

@@ -43,7 +43,7 @@ class Settings:
     """run, search or data"""
     workers: int = 2
     acknowledged: bool = False
-    """Somebody may decide after each row, so that report() returns only when the row is written down."""
+    """A stopper may decide after each row, so report() returns only when the row is written down."""
     large: bool = False
     """Rows are larger than what is read from a socket at once."""
     strays: bool = False
@@ -90,7 +90,7 @@ def run_config(settings: Settings) -> RunConfig:
 
 
 class Diary:
-    """What a train function tells about itself. `life` is in its rows too, which makes every report unique."""
+    """What a train function records about itself. `life` is in its rows too, which makes every report unique."""
 
     def __init__(self, settings: Settings, after: int) -> None:
         self._settings = settings
@@ -176,7 +176,7 @@ def count(config: dict[str, Any]) -> None:
     diary = Diary(settings, start)
     for number in range(start + 1, config["rows"] + 1):
         if number % 2:
-            # Ranks wait for each other once, or a late one would find a checkpoint of this very attempt to go on from.
+            # Ranks wait for each other once, or a late one would find a checkpoint of this very attempt to resume from.
             diary.report(number, {"score": number}, reduce={"score": "max"} if number == start + 1 else None)
             continue
         with tempfile.TemporaryDirectory(dir=settings.place) as directory:
@@ -186,7 +186,7 @@ def count(config: dict[str, Any]) -> None:
 
 
 def read_rows(config: dict[str, Any]) -> None:
-    """Read a shard for some epochs; each report tells the ids of a batch. Shares may be unequal: ranks keep step."""
+    """Read a shard for some epochs; each report contains the ids of a batch. Shares may be unequal: ranks keep step."""
     settings = Settings(**config["settings"])
     newest = session.get_checkpoint()
     number = newest.to_dict()["step"] if newest else 0

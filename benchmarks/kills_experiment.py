@@ -1,4 +1,4 @@
-"""One experiment of the kill campaign: a driver, something of it killed, and a driver that goes on if need be."""
+"""One experiment of the kill campaign: a driver, a kill, and a driver that resumes if necessary."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Course:
 
 @dataclass
 class Report:
-    """What came of an experiment."""
+    """The outcome of an experiment."""
 
     number: int
     workload: str
@@ -128,7 +128,7 @@ def experiment(
     place.mkdir()
     settings = draw_settings(chance, place, workload, scratch / "dataset")
     kills = [draw_kill(chance, settings, target, course)]
-    if chance.random() < 0.2:  # what goes on is killed too
+    if chance.random() < 0.2:  # the resuming driver is killed too
         again = Kill(target, "retry", 1, chance.random() * EARLY_S, chance.randrange(1000))
         kills.append(draw_kill(chance, settings, target, course) if target in ("driver", "both") else again)
     report = Report(number, workload, target, kills, settings)
@@ -224,7 +224,7 @@ class Scene:
         os.close(self._pipe)
 
     def next_told(self, timeout: float = PATIENCE_S) -> str | None:
-        """The next line that the driver tells; None if it ends, or tells nothing for so long."""
+        """The next line from the driver; None if it ends, or writes nothing in time."""
         deadline = time.monotonic() + timeout
         while b"\n" not in self._unread:
             left = max(0.0, deadline - time.monotonic())
@@ -250,7 +250,7 @@ class Scene:
         return None
 
     def ranks(self) -> list[int]:
-        """The workers: children of the warden that are no orphans it has adopted."""
+        """The workers: children of the warden that are not adopted orphans."""
         warden = self.warden()
         return sorted(pid for pid in children(warden) if _is_worker(pid, warden)) if warden else []
 

@@ -26,7 +26,7 @@ retried, or files that cannot be judged. leftovers: temporary files in the trial
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that must not be."""
+    """Something that must not happen."""
 
     column: str
     text: str
@@ -46,7 +46,7 @@ class Life:
     strays: list[str] = field(default_factory=list)
     """Processes that were there a second after the end."""
     ended_trials: list[str] = field(default_factory=list)
-    """Trials of which an end was written down before this driver started."""
+    """Trials whose end was recorded before this driver started."""
     stacks: str = ""
     output: str = ""
     seconds: float = 0.0
@@ -84,7 +84,7 @@ def judge_lives(lives: list[Life]) -> Iterator[Finding]:
 
 
 def judge_outcome(settings: Settings, outcome: dict[str, Any]) -> Iterator[Finding]:
-    """What fit() gave to the last driver."""
+    """What fit() returned in the last driver."""
     for stray in outcome["strays"]:
         yield Finding("orphans", f"{stray} was alive a second after fit(), in a driver that lived on")
     if settings.workload == "search":
@@ -213,7 +213,7 @@ def _judge_history(
     ranks = 1 if settings.workload == "search" else settings.workers
     last = rows if rows is not None else max((index for _, index in history), default=0)
     for rank in range(ranks):
-        # Rank 0's rows decide. A rank that was behind a checkpoint goes on after rows that it never came to report;
+        # Rank 0's rows decide. A rank that was behind a checkpoint resumes after rows that it never reported;
         # with a dataset the ranks keep step.
         first = 1 if rank == 0 or settings.workload == "data" else resumed_after + 1
         indices = [index for each, index in sorted(history) if each == rank and index >= first]
@@ -239,7 +239,7 @@ def _progress_iterations(trial_dir: Path) -> list[int]:
 
 
 def _judge_dataset(trial_dir: Path, rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
-    """Every row of the dataset was given to somebody once in every epoch."""
+    """Every row of the dataset was given to exactly one rank in every epoch."""
     given: dict[int, Counter[int]] = defaultdict(Counter)
     for row in rows:
         given[row["metrics"]["epoch"]].update(row["metrics"]["ids"])
@@ -287,7 +287,7 @@ def experiment_journals(settings: Settings) -> list[list[dict[str, Any]]]:
 
 
 def trials_that_ended(settings: Settings) -> list[str]:
-    """Of a search, those of which an end is written down now: by the search, or by the trial itself."""
+    """The trials of a search whose end is recorded by now: by the search, or by the trial itself."""
     ended = set()
     for records in experiment_journals(settings):
         ends = {record["n"] for record in records if record["kind"] == "end"}

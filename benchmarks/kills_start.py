@@ -105,7 +105,7 @@ class Hunter:
         return shots
 
     def _shoot(self, scene: Scene, workers: int) -> Shot | None:
-        """Wait for the next fit and kill in it; None if there was nobody to kill."""
+        """Wait for the next fit and kill in it; None if there was no process to kill."""
         if scene.next_told() != "begin":
             return None
         target, delay = self._chance.choice(self._targets), self._chance.random() * WITHIN_S

@@ -304,8 +304,8 @@ class RunConfig:
     engine: Any = None
     """Where workers live: "local", "inline" or an Engine; None chooses."""
     max_log_bytes: int | None = DEFAULT_MAX_LOG_BYTES
-    """When a worker's log is longer, its content moves to logs/rank_<k>.log.1, in the place of what was there; None:
-    without limit."""
+    """When a worker's log is longer, its content moves to logs/rank_<k>.log.1 and replaces what was there; None:
+    no limit."""
 
     def __post_init__(self) -> None:
         if self.name is not None:

@@ -55,5 +55,5 @@ class BackendConfig:
         return Backend
 
     def notes(self, world_size: int) -> list[str]:
-        """What the user must know of so many workers; shown once, when the run begins."""
+        """What the user must know about a run with this many workers; shown once, when the run begins."""
         return []

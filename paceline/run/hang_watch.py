@@ -1,7 +1,7 @@
 """Notices ranks that stopped making progress while others wait for them.
 
-Time is monotonic, and a long time in which the driver itself did not run (a suspended laptop, a
-loaded machine) is hardly held against the workers.
+Time is monotonic. A long gap in which the driver itself did not run (a suspended laptop, a loaded
+machine) barely counts against the workers.
 """
 
 from __future__ import annotations

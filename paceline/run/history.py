@@ -118,7 +118,7 @@ def filler_of(identity: TrialIdentity, config: Mapping[str, Any], attempt: Mappi
 def lost_rows(run_dir: RunDir, kept: Sequence[KeptCheckpoint], last_row: int) -> Iterator[dict[str, Any]]:
     """The records of the rows after `last_row` that were reported with a checkpoint.
 
-    A journal that was cut short has lost them; the checkpoints' own manifests tell them too.
+    A journal that was cut short has lost them; the checkpoints' own manifests contain them too.
     """
     for each in sorted(kept, key=lambda each: each.iteration):
         if each.iteration <= last_row:

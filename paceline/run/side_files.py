@@ -36,7 +36,7 @@ def free_lock_name(path: Path) -> list[str]:
 
 
 def repair(run_dir: RunDir, *, continues: bool) -> list[str]:
-    """Put aside what is damaged, so that it can be written anew. Call it with the run's lock held.
+    """Put aside what is damaged, so that it can be written again. Call it with the run's lock held.
 
     A run that `continues` writes rows. Returns what to tell the user.
     """

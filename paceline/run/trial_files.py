@@ -60,7 +60,7 @@ class TrialFiles:
     notes: list[str] = field(default_factory=list)
     """What the user should know."""
     warnings: list[str] = field(default_factory=list)
-    """What was found damaged: told to the user, and part of the result."""
+    """What was found damaged: shown to the user, and part of the result."""
 
     @property
     def attempts_so_far(self) -> int:
@@ -162,7 +162,7 @@ def _make_room(run_dir: RunDir) -> None:
     try:
         state_records(run_dir)
     except (RestoreError, StorageError):
-        if run_dir.is_hardly_begun():
+        if run_dir.has_barely_begun():
             delete_tree(run_dir.root)
         else:  # of a run whose journal is damaged there may be checkpoints
             quarantine(run_dir.root)

@@ -19,9 +19,9 @@ from paceline.serve.problem import GONE
 
 LINGER_SECONDS = 5.0
 LINGER_BYTES = 256 << 20
-"""So much of what follows a refused request is taken in and dropped."""
+"""How many bytes after a refused request are read and discarded."""
 LAST_REQUEST_SECONDS = 2.0
-"""How long a client that had connected before the server was told to end may take to send its request."""
+"""How long a client that had connected before the server was asked to stop may take to send its request."""
 _LINE_BYTES = 4
 """Of each header beside its name and value."""
 

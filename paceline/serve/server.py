@@ -108,7 +108,7 @@ def url_of(listening: socket.socket, tls: ssl.SSLContext | None) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Notes signals; what follows from them is for the one who runs the server. Answers all who came before the end."""
+    """Records signals and leaves acting on them to its caller. Answers all clients that connected before the end."""
 
     signalled: int | None = None
 

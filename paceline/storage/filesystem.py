@@ -22,7 +22,7 @@ TOTAL_SECONDS = 60.0
 """No operation is started again after this long."""
 FIRST_PAUSE_SECONDS = 0.2
 _COARSEST_TIMES = 1.0
-"""Seconds: S3 tells times without fractions."""
+"""Seconds: S3 reports times without fractions."""
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Filesystem(Protocol):
     def check(self) -> None:
         """Write and delete a small file, so that missing rights or a missing bucket are known before work starts.
 
-        A store or package that would silently overwrite what it shall create is refused, too.
+        A store or package that would silently overwrite a file instead of creating it is refused, too.
         """
         ...
 
@@ -140,7 +140,7 @@ class FsspecFilesystem:
         if created_again:
             raise StorageError(
                 errno.ENOTSUP,
-                "the storage cannot be used: it overwrites a file that shall only be created if there is none, so that "
+                "the storage cannot be used: it overwrites a file that must only be created if it does not exist, so "
                 "nothing would keep two drivers apart. For s3:// install s3fs>=2024.12 and aiobotocore>=2.15, which "
                 "pip install 'paceline[s3]' does; an S3 server must support If-None-Match",
                 self.label,

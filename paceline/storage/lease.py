@@ -36,7 +36,7 @@ POLL_SECONDS = 1.0
 
 _NUMBER = re.compile(r"\d{6,}")
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Nobody sets it, and it goes on while the machine is suspended."""
+"""A clock that nobody can set, and that keeps counting while the machine is suspended."""
 
 _held: set[str] = set()
 """The tokens of the leases that this process holds."""
@@ -66,7 +66,7 @@ class Lease:
     def acquire(self, announce: Callable[[str], None] | None = None) -> None:
         """Take the lease. Waits at most LEASE_SECONDS for that of a silent holder; a live one raises RunLockedError.
 
-        `announce` is told once, before a wait, how long it may take.
+        Before a wait, `announce` is called once with a message that says how long it may take.
         """
         number, text = self._look()
         if number and not _is_free(text):
@@ -125,7 +125,7 @@ class Lease:
                 pause = min(POLL_SECONDS, RENEW_SECONDS)
 
     def renew(self) -> None:
-        """Tell everybody that the holder lives. Called every RENEW_SECONDS by a thread of the lease."""
+        """Show others that the holder is alive. Called every RENEW_SECONDS by a thread of the lease."""
         with self._writing:
             self.raise_if_lost()
             began = _now()
@@ -152,7 +152,7 @@ class Lease:
             reason = self._why_not or "this process was stopped or suspended"
             self._lose(f"the lease could not be renewed for {silent:.0f} s: {reason}")
         if not self._lost and self._released.is_set():
-            self._lose("the lease was given back")
+            self._lose("the lease was released")
         if self._lost:
             raise StorageError(
                 f"this driver may no longer write {self._filesystem.label}: {self._lost}. Nothing more is stored "
@@ -170,7 +170,7 @@ class Lease:
         _held.discard(self._holder["token"])
 
     def release(self) -> None:
-        """Give the lease back. The file stays, so that a number is never used twice."""
+        """Release the lease. The file stays, so that a number is never used twice."""
         if not self._number or self._released.is_set() or os.getpid() != self._pid:
             return
         self._released.set()
@@ -178,7 +178,7 @@ class Lease:
         if self._lost:  # by now it expires by itself, and the store may be out of reach
             return
         if not self._writing.acquire(timeout=GIVE_UP_SECONDS):
-            raise StorageError(f"the lease of {self._filesystem.label} could not be given back: a renewal hangs")
+            raise StorageError(f"the lease of {self._filesystem.label} could not be released: a renewal hangs")
         try:
             self._filesystem.write_text(self._name(self._number), json.dumps({**self._holder, "released": True}))
         finally:
@@ -207,7 +207,7 @@ class Lease:
     def _refusal(self, text: str, why: str) -> RunLockedError:
         return RunLockedError(
             f"another driver is writing {self._filesystem.label}: {_named(text)}. {why}. Wait for it to end or stop "
-            f"it; the place is free as soon as it has ended well, and {LEASE_SECONDS:.0f} s after it has died"
+            f"it; the lease is released when it ends normally, and expires {LEASE_SECONDS:.0f} s after it dies"
         )
 
 

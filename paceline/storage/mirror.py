@@ -90,7 +90,7 @@ class Mirror:
         """Upload what the journal got since the last time, and what is written beside it if it changed.
 
         Files that repeat the journal's rows go up when they have grown by a quarter, or with `complete`: the cost
-        of a checkpoint must not grow with the run, and a restore makes them anew.
+        of a checkpoint must not grow with the run, and a restore rebuilds them.
         """
         with self._pushing_state:
             self.lease.check()
@@ -152,7 +152,7 @@ class Mirror:
         return verify(staging)
 
     def acquire(self, announce: Callable[[str], None] | None = None) -> None:
-        """Become the one driver that writes there, or raise RunLockedError; `announce` tells of a wait."""
+        """Become the one driver that writes there, or raise RunLockedError; `announce` is called before a wait."""
         self.lease.acquire(announce)
         self.filesystem.abort_stale_uploads()
 

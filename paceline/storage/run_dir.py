@@ -84,8 +84,8 @@ class RunDir:
             raise storage_error(error, self.root, "listing the checkpoints") from error
         return sorted(found)
 
-    def is_hardly_begun(self) -> bool:
-        """Whether there is nothing, or only what a driver leaves that dies before it has described its run."""
+    def has_barely_begun(self) -> bool:
+        """Whether it is empty, or has only what a driver leaves if it dies before it has described its run."""
         if not os.path.lexists(self.root):
             return True
         first_names = {self.lock.name, self.logs_dir.name, self.journal.name}

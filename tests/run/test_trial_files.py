@@ -155,7 +155,7 @@ class TestDirectoryThatASearchChose:
         place = TrialPlace(directory, "search")
         trial_files.create(dataclasses.replace(spec(), place=place), "local").close()
 
-    def test_what_hardly_began_is_removed(self, directory: Path) -> None:
+    def test_what_barely_began_is_removed(self, directory: Path) -> None:
         (directory / "logs").mkdir(parents=True)
         (directory / "journal.jsonl").write_bytes(b"half a rec")
         self.create(directory)
@@ -356,7 +356,7 @@ def test_histories_that_differ_are_not_mixed(remote_run: tuple[str, Path], tmp_p
     journal.close()
     with pytest.raises(RestoreError, match=f"delete the local copy at {local}"):
         trial_files.reopen(spec(restore=uri))
-    continue_elsewhere(uri, tmp_path / "elsewhere", 3)  # the locks were given back
+    continue_elsewhere(uri, tmp_path / "elsewhere", 3)  # the locks were released
     assert indices(local / "journal.jsonl") == [1, 7]
 
 

@@ -80,7 +80,7 @@ def has_ended(identity: str, timeout: float) -> bool:
 
 
 def _process_of(identity: str) -> tuple[int, int]:
-    """Process id and start time; of no process if this is no identity."""
+    """Process id and start time; (-1, -1) if this is not an identity."""
     found = _IDENTITY.fullmatch(identity)
     return (int(found[1]), int(found[2])) if found else (-1, -1)
 
@@ -101,7 +101,7 @@ class _Registration:
         self.problem = ""
 
     def begin(self) -> None:
-        """Have a file from here on. That there can be none is said, and is no reason not to run."""
+        """Create and lock this driver's file. If that fails, note the problem: the run works without the file."""
         if self._fd is not None or self.problem or not linux.IS_LINUX:
             return
         try:
@@ -262,7 +262,7 @@ def _is_own_dir(path: str) -> bool:
 
 
 def _open_files(flags: int) -> Iterator[tuple[str, int]]:
-    """The files of drivers, each open until the next is asked for. A file of somebody else is none."""
+    """The files of drivers, each open until the next is asked for. Files of other users are skipped."""
     try:
         folder = runtime_dir()
         names = [name for name in os.listdir(folder) if _IDENTITY.fullmatch(name)]
@@ -282,7 +282,7 @@ def _open_files(flags: int) -> Iterator[tuple[str, int]]:
 
 
 def _read(identity: str, fd: int) -> Driver | None:
-    """None if its driver has not come to write who it is."""
+    """None if the driver died before it wrote who it is."""
     head, _, rest = os.pread(fd, 1 << 20, 0).partition(b"\n")
     try:
         facts = json.loads(head)
@@ -310,7 +310,7 @@ def _create_locked(path: str, content: bytes) -> int:
                 os.unlink(path)
             raise
         os.close(fd)
-    raise OSError(f"{path} is removed again and again")
+    raise OSError(f"{path} keeps being removed")
 
 
 def _try_lock(fd: int, byte: int) -> bool:

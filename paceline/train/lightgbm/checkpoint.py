@@ -127,7 +127,7 @@ class LightGBMCheckpoint(Checkpoint):
         try:
             booster = Booster(model_str=content.decode())
         except (LightGBMError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{self!r}: {filename} is damaged, or no model of LightGBM: {error}") from error
+            raise CheckpointError(f"{self!r}: {filename} is damaged, or not a LightGBM model: {error}") from error
         booster.best_iteration = self.details().best_iteration
         return booster
 

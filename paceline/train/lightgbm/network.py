@@ -32,7 +32,7 @@ checkpoint, it waits in a callback) is waited for."""
 _BIND_S = 5.0
 _LISTEN_S = 20.0
 _HELLO_S = 5.0
-"""How long somebody who has come to the hub may take to show the key: others wait behind."""
+"""How long a peer that connects to the hub may take to show the key: others wait behind it."""
 _LOWEST_PORT = 20000
 
 _hub: socket.socket | None = None
@@ -136,13 +136,13 @@ def _let_everyone_in(token: bytes, timeout_s: float) -> None:
                 continue
             try:
                 arrived[_rank_at(line, token, min(_HELLO_S, left_s))] = line
-            except (AuthenticationError, EOFError, OSError):  # somebody else's: a program that tries ports
+            except (AuthenticationError, EOFError, OSError):  # not a worker: a program that tries ports
                 line.close()
     _lines[:] = [arrived[rank] for rank in sorted(arrived)]
 
 
 def _rank_at(line: Connection, token: bytes, seconds: float) -> int:
-    """Who is at the other end, if it has the key and shows it within so many seconds."""
+    """Who is at the other end, if it has the key and shows it within `seconds`."""
     _without_delay(line)
     with _socket_of(line) as connected:
         cut = threading.Timer(seconds, _shut_down, [connected])  # a socket timeout would restart at each byte

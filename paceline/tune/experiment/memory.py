@@ -71,13 +71,13 @@ class Memory:
         return None
 
     def _is_sound(self, record: dict[str, Any]) -> bool:
-        """Whether the state is there as it was saved; journals of earlier versions do not tell its hash."""
+        """Whether the state is there as it was saved; journals of earlier versions do not contain its hash."""
         file = self._file(record["saved"])
         if not file.is_file():
             return False
         if record.get("hash") in (None, hash_file(file)[1]):
             return True
-        self._audience.warn_once(f"{file.name} is damaged; the searcher is told again what it has seen.")
+        self._audience.warn_once(f"{file.name} is damaged; the results so far are replayed to the searcher instead.")
         return False
 
     def restore_searcher(self, number: int) -> None:

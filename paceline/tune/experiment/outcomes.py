@@ -62,7 +62,7 @@ def result_from_files(
     remote: str | None = None,
     filesystem: Any = None,
 ) -> Result:
-    """The result of a trial that ended like this; one that never came to begin has no files.
+    """The result of a trial that ended like this; a trial that never started has no files.
 
     `metrics` is the last row according to the experiment: the trial's own journal may be damaged.
     """

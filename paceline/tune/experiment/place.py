@@ -102,7 +102,7 @@ def origin_of(journal: Path) -> Path:
 def _last_time(journal: Path) -> float:
     """The last time that the journal itself tells; 0.0 if there is none."""
     times: list[float] = []
-    with contextlib.suppress(StorageError):  # where it is damaged is told when it is chosen
+    with contextlib.suppress(StorageError):  # damage is reported when this journal is chosen
         times = [record["time"] for record in read_tail(journal) if "time" in record]
         if not times:  # many rows since
             times = [record["time"] for record in read(journal) if "time" in record]

@@ -119,13 +119,13 @@ class Settlement:
         each.has_files = not self._rules.restart_errored and self._ending_of(each) is not None
 
     def _ending_of(self, each: TrialRun) -> Status | None:
-        """How the trial's own journal says that it ended; None if there is no run in it that could go on."""
+        """How the trial's own journal says that it ended; None if it has no run that could be resumed."""
         run_dir = RunDir(each.directory)
         try:
             return ending(state_records(run_dir)) or "unfinished"
         except (RestoreError, StorageError) as error:
-            if not run_dir.is_hardly_begun():
-                self._experiment.audience.warn_once(f"{each.trial} can only be started anew: {error}")
+            if not run_dir.has_barely_begun():
+                self._experiment.audience.warn_once(f"{each.trial} has to start over: {error}")
             return None
 
     def _tell_left(self, each: TrialRun, status: Status) -> None:

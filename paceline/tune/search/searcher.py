@@ -145,8 +145,8 @@ class Searcher:
             self._warn_once(
                 "replay",
                 f"{type(self).__name__} does not repeat itself: for trial {trial_id} it suggested {masked(config)!r} "
-                f"before the interruption and {masked(suggestion)!r} now. The search goes on, but from another "
-                "state than the one it was left in. Seed it, or define remember().",
+                f"before the interruption and {masked(suggestion)!r} now. The search continues, but from a different "
+                "state than before the interruption. Seed it, or define remember().",
             )
 
     def save(self, path: str) -> None:

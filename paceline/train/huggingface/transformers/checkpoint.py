@@ -28,10 +28,10 @@ _ANY_WEIGHTS = (
 )
 _TRAINING_ARGUMENTS = "training_args.bin"
 _FROM_FILES_ALONE = {"local_files_only": True, "trust_remote_code": False}
-"""Not told, Transformers asks on the terminal whether to run code that lies beside the model."""
+"""Without these, Transformers asks on the terminal whether to run code that lies beside the model."""
 _WEIGHTS_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack")
 _STATE_OF_TRAINING = ("optimizer", "scheduler", "scaler", "rng_state", "global_step")
-"""How names of files begin that are for going on with the training; they can be larger than the model."""
+"""How the names of files begin that only a resumed training needs; they can be larger than the model."""
 
 C = TypeVar("C", bound="TransformersCheckpoint")
 
