@@ -53,12 +53,12 @@ def masked(value: Any) -> Any:
     Dicts, lists, tuples, sets, dataclasses and namespaces are looked into. What stands below a secret name
     is secret too. Any other object with a secret attribute is masked as a whole, because its repr may show it.
     """
-    return value if next(_secrets(value, False, set()), None) is None else _copy(value, False, {})
+    return value if next(_secrets(value, False, {}), None) is None else _copy(value, False, {})
 
 
 def secret_paths(value: Any) -> list[Path]:
     """Where `masked` finds secrets."""
-    return list(_secrets(value, False, set()))
+    return list(_secrets(value, False, {}))
 
 
 def missing_secrets(paths: Iterable[Iterable[Any]], given: Any) -> list[str]:
@@ -89,8 +89,11 @@ def is_secret_name(name: str) -> bool:
     return last in _LAST_WORDS or last in _KEYS or before + last in _KEYS
 
 
-def _secrets(value: Any, below: bool, seen: set[tuple[int, bool]]) -> Iterator[Path]:
-    """`below`: a name above says that everything here is secret."""
+def _secrets(value: Any, below: bool, seen: dict[tuple[int, bool], Any]) -> Iterator[Path]:
+    """`below`: a name above says that everything here is secret.
+
+    `seen` holds the objects themselves, because the id of one that is freed may be given to the next.
+    """
     if isinstance(value, str | bytes | bytearray):
         if below or isinstance(value, Secret):
             yield ()
@@ -102,7 +105,7 @@ def _secrets(value: Any, below: bool, seen: set[tuple[int, bool]]) -> Iterator[P
         return
     if (id(value), below) in seen:
         return
-    seen.add((id(value), below))
+    seen[id(value), below] = value
     for name, child in children:
         kind = type(child)
         if isinstance(name, Secret):
@@ -114,8 +117,8 @@ def _secrets(value: Any, below: bool, seen: set[tuple[int, bool]]) -> Iterator[P
                     yield (name, *path)
 
 
-def _copy(value: Any, below: bool, made: dict[tuple[int, bool], Any]) -> Any:
-    """`made`: the copies so far, because an object may contain itself."""
+def _copy(value: Any, below: bool, made: dict[tuple[int, bool], tuple[Any, Any]]) -> Any:
+    """`made`: the objects copied so far with their copies, because an object may contain itself."""
     if isinstance(value, Secret) or (below and isinstance(value, str | bytes | bytearray)):
         return _mask()
     children = _children(value)
@@ -123,25 +126,32 @@ def _copy(value: Any, below: bool, made: dict[tuple[int, bool], Any]) -> Any:
         return _mask() if _has_secret_attribute(value) else value
     place = (id(value), below)
     if place in made:
-        return made[place]
+        return made[place][1]
     new: Any
     items = ((_shown(name), _copy(child, below or _is_secret(name), made)) for name, child in children)
     if isinstance(value, Mapping):
         new = {} if type(value) is dict or not isinstance(value, dict) else copy.copy(value)
-        made[place] = new
+        shown = new if isinstance(value, dict) else MappingProxyType(new)  # no more plain data than the original
+        made[place] = (value, shown)
         new.clear()
         new.update(items)
-        return new if isinstance(value, dict) else MappingProxyType(new)  # no more plain data than the original
+        return shown
     if isinstance(value, list):
-        new = made[place] = []
+        new = []
+        made[place] = (value, new)
         new.extend(item for _, item in items)
         return new
     if isinstance(value, tuple):
-        new = [item for _, item in items]
-        return type(value)(*new) if hasattr(value, "_fields") else tuple(new)
+        parts = [item for _, item in items]
+        new = type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        made[place] = (value, new)
+        return new
     if isinstance(value, set | frozenset):
-        return frozenset(_STARS if _is_mask(item) else item for _, item in items)
-    new = made[place] = copy.copy(value)
+        new = frozenset(_STARS if _is_mask(item) else item for _, item in items)
+        made[place] = (value, new)
+        return new
+    new = copy.copy(value)
+    made[place] = (value, new)
     for name, item in items:
         object.__setattr__(new, name, item)
     return new

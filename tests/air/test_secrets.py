@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import pickle
 from collections import OrderedDict, namedtuple
+from collections.abc import Iterator, Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -113,6 +114,34 @@ def test_no_form_shows_the_secret(value: Any) -> None:
     for encode in (repr, msgspec.json.Encoder(enc_hook=repr).encode):
         assert "hush" in str(encode(config)) or Secret in map(type, getattr(value, "__iter__", list)())
         assert "hush" not in str(encode(masked(config)))
+
+
+class MadeOnAccess(Mapping[str, Any]):
+    """Each look at a section makes a new one, at the address of the last."""
+
+    def __init__(self, sections: dict[str, tuple[type, list[tuple[str, str]]]]) -> None:
+        self._sections = sections
+
+    def __getitem__(self, key: str) -> Any:
+        kind, pairs = self._sections[key]
+        return kind([dict(pairs)]) if kind is not dict else dict(pairs)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sections)
+
+    def __len__(self) -> int:
+        return len(self._sections)
+
+
+@pytest.mark.parametrize("kind", [dict, list, tuple])
+def test_sections_that_are_made_on_access(kind: type) -> None:
+    sections = {f"section{number}": (kind, [("user", f"user{number}")]) for number in range(20)}
+    config = MadeOnAccess({**sections, "last": (kind, [("api_key", "hush")])})
+    expected = {name: config[name] for name in sections}
+    expected["last"] = {"api_key": MASK} if kind is dict else kind([{"api_key": MASK}])
+    assert secret_paths(config) == [("last", "api_key") if kind is dict else ("last", 0, "api_key")]
+    assert dict(masked(config)) == expected
+    assert dict(masked({"inner": config})["inner"]) == expected
 
 
 def test_a_structure_that_contains_itself() -> None:
