@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from functools import partial
-from types import MappingProxyType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 Path = tuple[Any, ...]
@@ -20,6 +22,11 @@ Path = tuple[Any, ...]
 _ABSENT = object()
 _STARS = "***"
 _NEVER_SECRET = frozenset({bool, int, float, type(None)})
+_SHOWN_BY_NAME = (type, ModuleType, FunctionType, BuiltinFunctionType, logging.Logger)
+"""Their repr shows no content, and what can be reached from them is the whole process."""
+
+_Seen = dict[tuple[int, bool], Any]
+"""By id, and whether a name above is secret: the objects themselves, because the id of a freed one is used again."""
 
 _LAST_WORDS = frozenset({"password", "passwd", "passphrase", "secret", "credential", "credentials"})
 _KEYS = frozenset({"apikey", "accesskey", "privatekey"})
@@ -50,15 +57,18 @@ class Secret(str):
 def masked(value: Any) -> Any:
     """`value` with ``{"secret": True}`` in the place of each secret; the same object if it contains none.
 
-    Dicts, lists, tuples, sets, dataclasses and namespaces are looked into. What stands below a secret name
-    is secret too. Any other object with a secret attribute is masked as a whole, because its repr may show it.
+    Dicts and their views, lists, tuples, sets, deques, dataclasses and namespaces are looked into. What stands
+    below a secret name is secret too. Any other object is masked as a whole if there is a secret anywhere in its
+    attributes, because its repr may show it.
     """
-    return value if next(_secrets(value, False, {}), None) is None else _copy(value, False, {})
+    harmless: _Seen = {}
+    found = next(_secrets(value, False, {}, harmless), None)
+    return value if found is None else _copy(value, False, {}, harmless)
 
 
 def secret_paths(value: Any) -> list[Path]:
     """Where `masked` finds secrets."""
-    return list(_secrets(value, False, {}))
+    return list(_secrets(value, False, {}, {}))
 
 
 def missing_secrets(paths: Iterable[Iterable[Any]], given: Any) -> list[str]:
@@ -89,18 +99,15 @@ def is_secret_name(name: str) -> bool:
     return last in _LAST_WORDS or last in _KEYS or before + last in _KEYS
 
 
-def _secrets(value: Any, below: bool, seen: dict[tuple[int, bool], Any]) -> Iterator[Path]:
-    """`below`: a name above says that everything here is secret.
-
-    `seen` holds the objects themselves, because the id of one that is freed may be given to the next.
-    """
+def _secrets(value: Any, below: bool, seen: _Seen, harmless: _Seen) -> Iterator[Path]:
+    """`below`: a name above says that everything here is secret."""
     if isinstance(value, str | bytes | bytearray):
         if below or isinstance(value, Secret):
             yield ()
         return
     children = _children(value)
     if children is None:
-        if _has_secret_attribute(value):
+        if _holds_secret(value, below, harmless):
             yield ()
         return
     if (id(value), below) in seen:
@@ -113,22 +120,22 @@ def _secrets(value: Any, below: bool, seen: dict[tuple[int, bool], Any]) -> Iter
         elif kind not in _NEVER_SECRET:  # most of what is long is numbers
             inherits = below or _is_secret(name)
             if inherits or kind is not str:
-                for path in _secrets(child, inherits, seen):
+                for path in _secrets(child, inherits, seen, harmless):
                     yield (name, *path)
 
 
-def _copy(value: Any, below: bool, made: dict[tuple[int, bool], tuple[Any, Any]]) -> Any:
+def _copy(value: Any, below: bool, made: dict[tuple[int, bool], tuple[Any, Any]], harmless: _Seen) -> Any:
     """`made`: the objects copied so far with their copies, because an object may contain itself."""
     if isinstance(value, Secret) or (below and isinstance(value, str | bytes | bytearray)):
         return _mask()
     children = _children(value)
     if children is None:
-        return _mask() if _has_secret_attribute(value) else value
+        return _mask() if _holds_secret(value, below, harmless) else value
     place = (id(value), below)
     if place in made:
         return made[place][1]
     new: Any
-    items = ((_shown(name), _copy(child, below or _is_secret(name), made)) for name, child in children)
+    items = ((_shown(name), _copy(child, below or _is_secret(name), made, harmless)) for name, child in children)
     if isinstance(value, Mapping):
         new = {} if type(value) is dict or not isinstance(value, dict) else copy.copy(value)
         shown = new if isinstance(value, dict) else MappingProxyType(new)  # no more plain data than the original
@@ -136,7 +143,7 @@ def _copy(value: Any, below: bool, made: dict[tuple[int, bool], tuple[Any, Any]]
         new.clear()
         new.update(items)
         return shown
-    if isinstance(value, list):
+    if isinstance(value, list | deque | KeysView | ValuesView | ItemsView):
         new = []
         made[place] = (value, new)
         new.extend(item for _, item in items)
@@ -163,7 +170,9 @@ def _children(value: Any) -> Iterable[tuple[Any, Any]] | None:
         return value.items()
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return zip(value._fields, value, strict=True)
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, ItemsView):
+        return enumerate({key: item} for key, item in value)  # so that the key tells what the item is
+    if isinstance(value, list | tuple | set | frozenset | deque | KeysView | ValuesView):
         return enumerate(value)
     if type(value).__name__ in ("Namespace", "SimpleNamespace"):  # argparse takes long to import
         attributes: dict[str, Any] = vars(value)
@@ -173,18 +182,52 @@ def _children(value: Any) -> Iterable[tuple[Any, Any]] | None:
     return None
 
 
-def _has_secret_attribute(value: Any) -> bool:
-    attributes = value.keywords if isinstance(value, partial) else getattr(value, "__dict__", None)
-    if type(attributes) is not dict:
-        return False
-    return any(
-        isinstance(item, Secret) or (isinstance(item, str | bytes | bytearray) and _is_secret(name))
-        for name, item in attributes.items()
-    )
+def _holds_secret(value: Any, below: bool, harmless: _Seen) -> bool:
+    """Whether something that the object leads to is secret. Without recursion, because objects form long chains.
+
+    `harmless`: what earlier searches went through without finding anything.
+    """
+    waiting, seen = [(value, below)], _Seen()
+    while waiting:
+        value, below = waiting.pop()
+        if isinstance(value, str | bytes | bytearray):
+            if below or isinstance(value, Secret):
+                return True
+            continue
+        place = (id(value), below)
+        if place in seen or place in harmless:
+            continue
+        seen[place] = value
+        try:
+            parts = list(_parts(value))
+        except Exception:  # an object that cannot be searched is not shown either
+            return True
+        for name, child in parts:
+            if isinstance(name, Secret):
+                return True
+            if type(child) not in _NEVER_SECRET:
+                waiting.append((child, below or _is_secret(name)))
+    harmless.update(seen)
+    return False
+
+
+def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
+    """What the repr of a container or of any other object may show."""
+    if isinstance(value, _SHOWN_BY_NAME):
+        return ()
+    if isinstance(value, partial):
+        return [("func", value.func), ("args", value.args), *value.keywords.items()]
+    if isinstance(value, MethodType):
+        return [("self", value.__self__)]
+    attributes = getattr(value, "__dict__", None)
+    own = list(attributes.items()) if type(attributes) is dict else []
+    return [*(_children(value) or ()), *own]
 
 
 def _at(value: Any, path: Iterable[Any]) -> Any:
     for key in path:
+        if isinstance(value, deque | KeysView | ValuesView | ItemsView):
+            value = [child for _, child in _children(value) or ()]
         if isinstance(value, Mapping):
             value = value[key] if key in value else value.get(str(key), _ABSENT)  # JSON's keys are text
         elif isinstance(value, list | tuple) and isinstance(key, int):

@@ -6,7 +6,7 @@ import argparse
 import copy
 import dataclasses
 import pickle
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, deque, namedtuple
 from collections.abc import Iterator, Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -81,6 +81,18 @@ class Client:
         return f"Client({self.api_key})"
 
 
+class Shown:
+    """An object whose repr shows all that it has."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+    def __repr__(self) -> str:
+        return f"Shown({vars(self)})"
+
+    def method(self) -> None: ...
+
+
 def test_nested_values() -> None:
     config = {
         "lists": [{"token": "v"}, ("a", {"password": "v"})],
@@ -106,6 +118,17 @@ def test_nested_values() -> None:
         {"passwords": {"password": {"hush"}}},
         Client("hush"),
         partial(Client, api_key="hush"),
+        partial(print, {"api_key": "hush"}),
+        partial(print, client=Client("hush")),
+        Shown(inner={"api_key": "hush"}),
+        Shown(inner=Shown(inner=[Account("u", "hush")])),
+        Shown(inner=deque([Shown(api_key="hush")])),
+        Shown(credentials=Shown(value="hush")),
+        Shown(api_key="hush").method,
+        deque([{"api_key": "hush"}]),
+        {"api_key": "hush"}.items(),
+        {"a": {"api_key": "hush"}}.values(),
+        {Login("u", "hush"): 1}.keys(),
         SimpleNamespace(inner=argparse.Namespace(password="hush")),
     ],
 )
@@ -114,6 +137,31 @@ def test_no_form_shows_the_secret(value: Any) -> None:
     for encode in (repr, msgspec.json.Encoder(enc_hook=repr).encode):
         assert "hush" in str(encode(config)) or Secret in map(type, getattr(value, "__iter__", list)())
         assert "hush" not in str(encode(masked(config)))
+
+
+def test_objects_without_secrets_stay_as_they_are() -> None:
+    chain = Shown(name="end")
+    for _ in range(5000):
+        chain = Shown(name="link", next=chain)
+    chain.first = chain  # type: ignore[attr-defined]
+    config = {"a": [chain, Shown(inner={"eos_token": "</s>", "token": 5})], "b": deque(["text"]), "c": {"d": 1}.items()}
+    assert masked(config) is config
+    shown = masked({**config, "api_key": "hush", "client": Shown(chain=chain, api_key="hush")})
+    assert shown["a"][0] is chain
+    assert shown["client"] == MASK
+
+
+def test_an_object_that_shares_a_secret_with_one_before_it() -> None:
+    shared = {"api_key": "hush"}
+    assert masked([Shown(inner=shared), Shown(inner=shared)]) == [MASK, MASK]
+
+
+def test_an_object_that_cannot_be_searched_is_masked() -> None:
+    class Broken(dict[str, Any]):
+        def items(self) -> Any:
+            raise OSError("closed")
+
+    assert masked({"a": Shown(inner=Broken())}) == {"a": MASK}
 
 
 class MadeOnAccess(Mapping[str, Any]):
@@ -156,9 +204,12 @@ def test_a_structure_that_contains_itself() -> None:
 
 
 def test_values_come_back_from_the_config_that_is_passed_again() -> None:
-    config = {"api_key": "v", "db": [{"password": "w"}], "lr": 0.1}
+    config: dict[str, Any] = {"api_key": "v", "db": [{"password": "w"}], "lr": 0.1}
     paths = secret_paths(config)
     assert paths == [("api_key",), ("db", 0, "password")]
+    for same in (deque(config["db"]), {1: config["db"][0]}.values()):
+        assert missing_secrets(secret_paths({"db": same}), {"db": same}) == []
+        assert filled(masked({"db": same}), {"db": same}) == {"db": config["db"]}
     assert filled(masked(config), config) == config
     assert filled({**masked(config), "lr": 0.2}, config) == {**config, "lr": 0.2}
     assert missing_secrets(paths, config) == []
