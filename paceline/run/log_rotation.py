@@ -1,8 +1,9 @@
 """Keeps the logs of a run's workers below a limit: what is in a log that is too long moves to one older file.
 
 The content is copied and the log truncated, because a worker's own children hold its descriptor. All of them
-append, so what they write next stands at the beginning of the log. Lines that are written between the last
-look at the log's size and the truncation are lost; that is microseconds.
+append, so what they write next stands at the beginning of the log. What they write during the copy is copied
+too, once. What they write after that and before the truncation is lost: a line at the end of the older file says
+how much. Only what comes in the microseconds between the last look at the size and the truncation is not counted.
 """
 
 from __future__ import annotations
@@ -15,14 +16,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from paceline.run.follow import LogFollower, older_log
-from paceline.storage.files import PRIVATE_FILE_MODE
+from paceline.storage.files import PRIVATE_FILE_MODE, write_all
 
 LOOK_EVERY_S = 1.0
 AFTER_FAILURE_S = 60.0
 """When to try again after a copy that could not be written."""
 _CHUNK_BYTES = 1024 * 1024
-_MOST_TIMES = 4
-"""A writer that is faster than the copy cannot keep it going for ever: so many times the size at its beginning."""
 
 
 class LogRotation:
@@ -89,24 +88,41 @@ class LogRotation:
 
 
 def _move_content(path: Path) -> int:
-    """Move what is in the file to the older one; returns how many bytes that was."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    source = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        target = os.open(older_log(path), flags, PRIVATE_FILE_MODE)
+    """Move what is in the file to the older one; returns the size of that.
+
+    The copy has a name of its own until it is complete, so that a full disk does not cost the older file.
+    """
+    older = older_log(path)
+    temporary = older.with_name(f".{older.name}.tmp")
+    with contextlib.ExitStack() as stack:
+        source = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        stack.callback(os.close, source)
+        target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE_MODE)
+        stack.callback(os.close, target)
         try:
-            copied, most = 0, _MOST_TIMES * os.fstat(source).st_size
-            while copied < most and (chunk := os.pread(source, _CHUNK_BYTES, copied)):
-                copied += os.write(target, chunk)
-        except OSError:
-            os.ftruncate(target, 0)  # part of a copy is of no use on a disk that is full
+            copied = _copy(source, target, 0)
+            copied = _copy(source, target, copied)  # once more only: a fast writer would keep it going for ever
+            os.replace(temporary, older)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            error.filename = error.filename or str(older)  # a failed write does not name its file
             raise
-        finally:
-            os.close(target)
+        lost = os.fstat(source).st_size - copied
         os.ftruncate(source, 0)
-    finally:
-        os.close(source)
-    return copied
+        if lost > 0:
+            with contextlib.suppress(OSError):  # the disk is full
+                write_all(target, b"\n(%d bytes of output are lost, written while this log was moved)\n" % lost)
+        return os.fstat(target).st_size
+
+
+def _copy(source: int, target: int, start: int) -> int:
+    """Copy from `start` to where the source ends now; returns where that is."""
+    end = os.fstat(source).st_size
+    while start < end and (chunk := os.pread(source, min(_CHUNK_BYTES, end - start), start)):
+        write_all(target, chunk)
+        start += len(chunk)
+    return start
 
 
 def _size(path: Path) -> int:

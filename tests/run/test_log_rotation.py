@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ from paceline.engine.local.crash_file import tail_of
 from paceline.run import log_rotation
 from paceline.run.follow import LogFollower, older_log
 from paceline.run.log_rotation import LogRotation
+from paceline.testing.chaos import wait_for
 from paceline.train import DataParallelTrainer
 from paceline.tune import Tuner
 from tests.train.quick import quick_trainer
@@ -72,8 +75,7 @@ def test_a_grandchild_that_holds_the_descriptor_goes_on(log: Path) -> None:
         script = f"print('x' * {LIMIT}, flush=True); input(); print('later', flush=True)"
         child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=file)
     rotation = LogRotation({0: log}, LIMIT)
-    while not log.exists() or log.stat().st_size <= LIMIT:
-        assert child.poll() is None
+    wait_for(lambda: log.stat().st_size > LIMIT, "the child's output")
     settle(rotation)
     assert log.stat().st_size == 0
     child.communicate(b"\n", timeout=60)
@@ -115,8 +117,12 @@ def test_a_follower_whose_older_file_was_removed_goes_on(log: Path) -> None:
     append(log, lines(0, 6000))
     rotation = LogRotation({0: log}, LIMIT, follower)
     rotation.look(at_once=True)
-    while older_log(log).exists() is False or log.stat().st_size:
+
+    def was_moved() -> bool:
         assert list(follower.read()) == [], "it leaves the log alone meanwhile"
+        return older_log(log).exists() and log.stat().st_size == 0
+
+    wait_for(was_moved, "the log to be moved")
     older_log(log).unlink()
     rotation.wait()
     append(log, "new\n")
@@ -126,23 +132,83 @@ def test_a_follower_whose_older_file_was_removed_goes_on(log: Path) -> None:
 
 def test_writers_are_not_held_up_and_lines_stay_whole(log: Path) -> None:
     """A writer at full speed: what is in the two files at the end is the end of what was written."""
-    done = threading.Event()
+    end = threading.Event()
+    starts = range(0, 10_000_000, 50)
+    last = 0
 
     def write() -> None:
-        for start in range(0, 200_000, 50):
+        nonlocal last
+        for start in starts:
+            if end.is_set():
+                break
             append(log, lines(start, 50))
-        done.set()
+        append(log, lines(start, 50))  # the log is not touched any more, so this must be there
+        last = start + 49
 
+    def rotated() -> bool:
+        settle(rotation)
+        times.update([older_log(log).stat().st_mtime_ns] if older_log(log).exists() else [])
+        return len(times) > 10
+
+    times: set[int] = set()
     writer = threading.Thread(target=write)
     rotation = LogRotation({0: log}, LIMIT)
     writer.start()
-    while not done.is_set():
+    try:
+        wait_for(rotated, "ten rotations")
+    finally:
+        end.set()
+        writer.join()
+    kept = older_log(log).read_text() + log.read_text()
+    assert len(kept) >= LIMIT
+    numbers = [int(number) for number in re.findall(r"^line (\d{7})$", kept, re.MULTILINE)]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] == last
+    rest = re.sub(r"^line \d{7}\n", "", kept, flags=re.MULTILINE)
+    assert len(rest.splitlines()) <= 3, "more than a line that was cut off, and the line that says so"
+
+
+def test_what_is_lost_to_a_fast_writer_is_said(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that adds as much as is copied, each time."""
+    pread, mover = os.pread, "paceline-logs"
+    starts = iter(range(10_000, 1_000_000, 10_000))
+
+    def slow_pread(descriptor: int, size: int, position: int) -> bytes:
+        chunk = pread(descriptor, size, position)
+        if threading.current_thread().name == mover:
+            append(log, lines(next(starts), 10_000))
+        return chunk
+
+    follower = LogFollower({0: log})
+    append(log, lines(0, 10_000))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", slow_pread)
+        settle(LogRotation({0: log}, LIMIT, follower))
+    notice = "\n(130000 bytes of output are lost, written while this log was moved)\n"
+    assert older_log(log).read_text() == lines(0, 20_000) + notice
+    append(log, "new\n")
+    assert "".join(text for _, text in follower.drain()) == lines(0, 20_000) + notice + "new\n"
+    assert log.read_text() == "new\n"
+    follower.close()
+
+
+def test_a_copy_that_fails_does_not_cost_the_older_file(log: Path) -> None:
+    warnings: list[str] = []
+    rotation = LogRotation({0: log}, LIMIT, None, warnings.append)
+    append(log, lines(0, 6000))
+    settle(rotation)
+    append(log, lines(6000, 6000))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, hard))  # as if the disk were full
+    try:
         settle(rotation)
-    writer.join()
-    for path in (older_log(log), log):
-        whole, _, _ = path.read_text().rpartition("\n")  # the last write may have been cut off by the truncation
-        numbers = [int(line.removeprefix("line ")) for line in whole.splitlines()]
-        assert numbers == sorted(set(numbers))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert older_log(log).read_text() == lines(0, 6000)
+    assert log.read_text() == lines(6000, 6000)
+    assert sorted(path.name for path in log.parent.iterdir()) == ["rank_0.log", "rank_0.log.1"]
+    (warning,) = warnings
+    assert str(older_log(log)) in warning
 
 
 def test_a_log_that_cannot_be_copied_stays_as_it_is(log: Path) -> None:
