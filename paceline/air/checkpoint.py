@@ -176,6 +176,7 @@ class Checkpoint:
             if self._source.contains(target):
                 raise ConfigError(f"to_directory({target!r}) lies inside {self!r}, and would become part of itself.")
         is_new = not os.path.lexists(target)
+        _refuse_to_overwrite(LocalDirectory(target))
         try:
             self.write_files(DirectorySink(Path(target)))
         except BaseException:
@@ -226,6 +227,10 @@ class Checkpoint:
             self.to_directory(place.path)
         else:
             assert isinstance(place, Remote)
+            if place == self._source:
+                self.verify()
+                return uri
+            _refuse_to_overwrite(place)
             with temporary_directory() as folder:
                 place.upload(Path(self.to_directory(folder)))
         return uri
@@ -423,3 +428,11 @@ class Checkpoint:
         if isinstance(source, LocalDirectory | Remote):
             return hash(self.uri)
         return id(source)
+
+
+def _refuse_to_overwrite(place: LocalDirectory | Remote) -> None:
+    if place.is_committed():
+        raise CheckpointError(
+            f"{place.describe()} is a committed checkpoint of a run and is not overwritten. Choose another place, or "
+            "delete it first."
+        )

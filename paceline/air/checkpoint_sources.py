@@ -31,7 +31,7 @@ from paceline.air.constants import (
     PREPROCESSOR_KEY,
     TIMESTAMP_KEY,
 )
-from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError, ConfigError
 from paceline.air.manifest import (
     Manifest,
     Wanted,
@@ -123,8 +123,11 @@ class LocalDirectory(Source):
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path))
 
     def is_committed(self) -> bool:
-        """Whether it has a manifest, be it damaged."""
-        return Path(self.path, CHECKPOINT_MANIFEST_FILE).exists()
+        """Whether it has a manifest of ours, be it damaged."""
+        try:
+            return find_manifest(Path(self.path)) is not None
+        except CheckpointCorruptError:
+            return True
 
     def verify(self, wanted: Wanted | None = None, again: bool = False) -> None:
         """Compare the files that are wanted (None: all) with the manifest, if there is one."""
@@ -271,6 +274,9 @@ class Remote(Source):
 
     @cached_property
     def _manifest(self) -> Manifest | None:
+        return self._read_manifest()
+
+    def _read_manifest(self) -> Manifest | None:
         content = self._content(CHECKPOINT_MANIFEST_FILE)
         where = f"{shown(self.uri)}/{CHECKPOINT_MANIFEST_FILE}"
         return None if content is None else parse_manifest(content, where)
@@ -283,8 +289,11 @@ class Remote(Source):
             return None
 
     def is_committed(self) -> bool:
-        """Whether it has a manifest, be it damaged."""
-        return self._content(CHECKPOINT_MANIFEST_FILE) is not None
+        """Whether it has a manifest of ours, be it damaged."""
+        try:
+            return self._read_manifest() is not None
+        except CheckpointCorruptError:
+            return True
 
     def read_file(self, name: str) -> bytes | None:
         content = self._content(name)

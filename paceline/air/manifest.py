@@ -138,7 +138,7 @@ def find_manifest(checkpoint_dir: Path) -> Manifest | None:
     try:
         with open_regular(path) as file:
             return parse_manifest(file.read(), str(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error

@@ -25,6 +25,7 @@ from paceline.air.errors import (
     SerializationError,
 )
 from paceline.air.packing import DirectorySink
+from tests.air.damage import committed
 
 DATA = {"epoch": 3, "weights": [1.5, float("inf")], "nested": {"é": None}}
 REPORT = {"timestamp": 1_700_000_000, "number": 4, "iteration": 5}
@@ -462,9 +463,31 @@ def test_notes_of_other_tools_are_read(tmp_path: Path) -> None:
 
 
 def test_a_committed_checkpoint_is_not_changed(tmp_path: Path) -> None:
-    (tmp_path / "MANIFEST.json").write_text("{}")
+    (tmp_path / "MANIFEST.json").write_text("damaged")
     with pytest.raises(CheckpointError, match="to_directory"):
         Checkpoint(tmp_path).set_metadata({})
+
+
+@pytest.mark.parametrize("scheme", ["", "file://", "memory://"])
+def test_a_committed_checkpoint_is_not_overwritten(scheme: str, tmp_path: Path) -> None:
+    path = committed(Checkpoint.from_dict({"epoch": 1}), tmp_path / "checkpoint_000000")
+    place = f"{scheme}{path}"
+    if scheme == "memory://":
+        fsspec.filesystem("memory").put(str(path), str(path), recursive=True)
+    write = Checkpoint.to_uri if scheme else Checkpoint.to_directory
+    with pytest.raises(CheckpointError, match="committed checkpoint of a run and is not overwritten"):
+        write(Checkpoint.from_dict({"epoch": 2}), place)
+    assert Checkpoint(place).to_dict()["epoch"] == 1
+    assert write(Checkpoint(place), place) == place  # it is there already
+    if scheme == "memory://":
+        fsspec.filesystem("memory").pipe_file(f"{path}/MANIFEST.json", b"damaged")
+    else:
+        (path / "MANIFEST.json").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match="is not overwritten"):
+        write(Checkpoint.from_dict({"epoch": 2}), place)
+    copy = Checkpoint.from_dict({"epoch": 1}).to_directory(tmp_path / "copy")
+    (tmp_path / "copy" / "MANIFEST.json").write_text('{"written by": "other software"}')
+    assert Checkpoint(Checkpoint.from_dict({"epoch": 2}).to_directory(copy)).to_dict() == {"epoch": 2}
 
 
 def test_report_facts_are_in_the_dict(tmp_path: Path) -> None:
