@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from paceline.air.errors import ConfigError, StorageError
+from paceline.air.process_identity import start_time
 from paceline.storage.files import (
     PRIVATE_DIR_MODE,
     PRIVATE_FILE_MODE,
@@ -30,7 +31,7 @@ LONGEST_TRIAL_NAME = 100
 _CHECKPOINT = re.compile(r"checkpoint_(\d{6,})")
 _LEFTOVER = re.compile(r"\.checkpoint_\d{6,}\.tmp-(\d+|pull)-[0-9a-f]{8}|\.trash-checkpoint_\d{6,}-[0-9a-f]{8}")
 """Staged checkpoints and half-deleted ones: exactly the names that are made in this package."""
-_SMALL_LEFTOVER = re.compile(r"\.(journal\.jsonl|params\.json|error\.txt)\.tmp-(\d{1,10})")
+_SMALL_LEFTOVER = re.compile(r"\.(journal\.jsonl|origin|params\.json|error\.txt)\.tmp-(\d{1,10})")
 """Small files on their way to their name, with the pid of their writer."""
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _NOT_IN_TAG = re.compile(r"[^\w.=,+-]+")
@@ -148,7 +149,7 @@ class RunDir:
 def _is_leftover(name: str) -> bool:
     """Whether a name is certainly that of something nobody will finish."""
     if small := _SMALL_LEFTOVER.fullmatch(name):
-        return not os.path.exists(f"/proc/{small[2]}")
+        return start_time(int(small[2])) is None
     return _LEFTOVER.fullmatch(name) is not None
 
 

@@ -120,14 +120,16 @@ def test_sweep_removes_leftovers_only_and_follows_no_link(tmp_path: Path) -> Non
     assert (outside / "precious").exists()
 
 
-def test_sweep_removes_small_files_of_writers_that_are_dead(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["error.txt", "journal.jsonl", "origin", "params.json"])
+def test_sweep_removes_small_files_of_writers_that_are_dead(name: str, tmp_path: Path) -> None:
     dead = subprocess.Popen(["true"])
-    dead.wait()
-    half_written, being_written = (tmp_path / f".error.txt.tmp-{pid}" for pid in (dead.pid, os.getpid()))
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)  # its exit status is still there
+    half_written, being_written = (tmp_path / f".{name}.tmp-{pid}" for pid in (dead.pid, os.getpid()))
     half_written.touch()
     being_written.touch()
     assert RunDir(tmp_path).sweep() == [half_written]
     assert being_written.exists()
+    dead.wait()
 
 
 @pytest.mark.parametrize(
