@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from paceline.air.errors import RestoreError
-from paceline.storage.commit import to_trash
+from paceline.storage.commit import quarantine, to_trash
 from paceline.storage.files import storage_error, write_durably
 from paceline.storage.filesystem import without_credentials
 from paceline.storage.journal import _end_of_whole_records, read
@@ -43,17 +43,20 @@ def name_of_its_own(name: str, experiment_uri: str) -> str:
 
 
 def read_origin(path: Path) -> str:
-    """What an origin file says; "" if there is none."""
+    """What an origin file says; "" if there is none, or if it is damaged: then the histories are compared."""
     try:
-        return path.read_text()
-    except FileNotFoundError:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
         return ""
     except OSError as error:
         raise storage_error(error, path, "reading the origin") from error
+    return text if "://" in text else ""
 
 
 def write_origin(path: Path, uri: str) -> None:
-    """Say what a directory is the twin of."""
+    """Say what a directory is the twin of. A directory in the file's place is put aside."""
+    if path.is_dir():
+        quarantine(path)
     try:
         write_durably(path, without_credentials(uri).encode())
     except OSError as error:
