@@ -16,6 +16,7 @@ from paceline.air import Checkpoint, RunConfig, session
 from paceline.air.errors import RestoreError, RunLockedError, StorageError
 from paceline.run.callbacks import Callback
 from paceline.tune import ResultGrid, TuneConfig, Tuner
+from paceline.tune.experiment import remote
 from paceline.tune.experiment.remote import RemoteJournal
 from tests.storage.s3_server import s3_filesystem, s3_server
 
@@ -76,6 +77,19 @@ def test_an_experiment_is_continued_where_there_are_no_local_files(storage: str,
     checkpoints = [result.checkpoint for result in again]
     assert [checkpoint.to_dict()["a"] for checkpoint in checkpoints if checkpoint] == [1, 2, 1, 2]
     assert sorted(mark.name.split("-")[0] for mark in marks.iterdir()) == ["1", "1", "2", "2"]
+
+
+def test_a_store_that_goes_out_of_reach_at_the_start_is_named(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_reach(*_: object) -> None:
+        raise StorageError("the store is out of reach")
+
+    monkeypatch.setattr(remote, "_bring_up_to_date", out_of_reach)
+    really_release = remote.Lease.release
+    monkeypatch.setattr(remote.Lease, "release", lambda lease: (really_release(lease), out_of_reach()))
+    with pytest.raises(StorageError, match="out of reach"):
+        search(storage, tmp_path, [1])
 
 
 def test_a_place_without_an_experiment_is_refused(storage: str) -> None:

@@ -31,6 +31,7 @@ class RemoteJournal:
 
     def __init__(self, place: ExperimentPlace, filesystem: Any, announce: Callable[[str], None] | None = None) -> None:
         assert place.uri is not None
+        self.problem = ""
         self._local = place.journal
         self._store = FsspecFilesystem(place.uri, filesystem)
         self._store.check()
@@ -46,7 +47,6 @@ class RemoteJournal:
             raise
         self._pool = DaemonPool(1, "paceline-experiment-upload")
         self._latest: Future[None] | None = None
-        self.problem = ""
 
     def push(self) -> None:
         """Upload the journal soon; what is appended while an upload waits goes along with it."""
