@@ -57,6 +57,8 @@ INTERRUPT_WAIT_S = 30.0
 
 BREAK_OFF_WAIT_S = 2.0
 """How long the end of everything waits for workers that are coming up; they end by themselves afterwards."""
+STORE_WAIT_S = 10.0
+"""How long a driver that was interrupted waits for a remote store to take the last state."""
 
 
 class Phase(enum.Enum):
@@ -95,6 +97,7 @@ class Run:
         )
         self._closed = False
         self._broken_off = False
+        self._store_wait_s: float | None = None
         self._pid = os.getpid()
         self._given: StartPoint | None = None
         """Where the user's own checkpoint lets the run start."""
@@ -498,15 +501,24 @@ class Run:
         self._observers.last_row = rows[-1] if rows else None
         self._rank_metrics = self._history.last_rank_metrics()
 
-    def break_off(self, status: Status, error: Exception | None = None, *, wait_s: float = BREAK_OFF_WAIT_S) -> None:
+    def break_off(
+        self,
+        status: Status,
+        error: Exception | None = None,
+        *,
+        wait_s: float = BREAK_OFF_WAIT_S,
+        store_wait_s: float = STORE_WAIT_S,
+    ) -> None:
         """The driver itself was interrupted, or something in it failed: end the workers, keep what was reached.
 
         Whatever goes wrong here is a consequence, and the first error is the one to report. Workers that are coming
-        up or going are waited for at most `wait_s` seconds.
+        up or going are waited for at most `wait_s` seconds, and after an interrupt a remote store `store_wait_s`.
         """
         if os.getpid() != self._pid:
             return
         self._broken_off = True
+        if status == "interrupted":
+            self._store_wait_s = store_wait_s
         self._work.wait(wait_s)
         if self.result is None:
             with contextlib.suppress(Exception):
@@ -588,7 +600,7 @@ class Run:
             stack.callback(self._work.wait)
 
     def _close_files(self) -> None:
-        warnings = self._files.close()
+        warnings = self._files.close(self._store_wait_s)
         if self.result is not None:  # it is complete, but for what the remote store refused at the very end
             self.result.warnings += [*self._keeper.warnings, *warnings]
 

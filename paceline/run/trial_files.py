@@ -21,6 +21,7 @@ from paceline.engine.local import drivers, leftovers
 from paceline.run import side_files
 from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
 from paceline.storage.commit import is_put_aside, quarantine
+from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.files import delete_tree
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal, read
@@ -41,6 +42,7 @@ from paceline.storage.shared_sync import SharedSync
 from paceline.storage.twin import catch_up, read_origin, twin_of_trial, write_origin
 
 _MOST_DRAWS = 100
+_NEXT_WAITS = f"the next driver on another machine has to wait for {LEASE_SECONDS:.0f} s"
 
 
 @dataclass
@@ -81,9 +83,10 @@ class TrialFiles:
         """True if an earlier driver wrote no checkpoint to disk because it was told so."""
         return self.records[0]["settings"]["num_to_keep"] == 0 and not has_checkpoints(self.records)
 
-    def close(self) -> list[str]:
+    def close(self, store_wait_s: float | None = None) -> list[str]:
         """Give everything back; the locks go even if the storage has gone: the next driver may find it again.
 
+        The remote store gets `store_wait_s` seconds to answer; None: as long as its operations are tried again.
         Returns what the remote store refused: the run is over and its result is on the local disk.
         """
         warnings: list[str] = []
@@ -93,7 +96,7 @@ class TrialFiles:
                 self.journal.close()
             finally:
                 if self.mirror is not None:
-                    warnings = _let_go(self.mirror)
+                    warnings = _let_go(self.mirror, store_wait_s)
         finally:
             self.lock.release()
         return warnings
@@ -108,11 +111,32 @@ class TrialFiles:
             self.notes.append(f"If this driver is killed, the next one cannot end what it leaves behind: {problem}.")
 
 
-def _let_go(mirror: Mirror) -> list[str]:
+def _let_go(mirror: Mirror, wait_s: float | None) -> list[str]:
+    if mirror.lease.failing:
+        problem = f"{mirror.filesystem.label} is out of reach: {mirror.lease.failing}"
+    elif wait_s is None:
+        return _push_and_release(mirror)
+    else:
+        pool = DaemonPool(1, "paceline-let-go")
+        letting_go = pool.submit(partial(_push_and_release, mirror))
+        pool.close(wait=False)
+        try:
+            return letting_go.result(wait_s)
+        except TimeoutError:
+            problem = f"{mirror.filesystem.label} did not answer in time"
+    mirror.lease.abandon()
+    return [f"{problem}; {_only_here(mirror)}, and {_NEXT_WAITS}."]
+
+
+def _only_here(mirror: Mirror) -> str:
+    return f"the newest state is only in {mirror.run_dir.root}"
+
+
+def _push_and_release(mirror: Mirror) -> list[str]:
     warnings = []
     for step, consequence in (
-        (partial(mirror.push_state, complete=True), f"the newest state is only in {mirror.run_dir.root}"),
-        (mirror.release, f"the next driver on another machine has to wait for {LEASE_SECONDS:.0f} s"),
+        (partial(mirror.push_state, complete=True), _only_here(mirror)),
+        (mirror.release, _NEXT_WAITS),
     ):
         try:
             step()

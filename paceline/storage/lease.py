@@ -169,13 +169,23 @@ class Lease:
         self._lost = reason
         _held.discard(self._holder["token"])
 
+    @property
+    def failing(self) -> str:
+        """Why the last renewal failed; "" if it did not, or if the lease is lost anyway."""
+        return "" if self._lost else self._why_not
+
+    def abandon(self) -> None:
+        """Write no more. Nobody tells the store: the lease expires by itself."""
+        if self._number:
+            self._released.set()
+            _held.discard(self._holder["token"])
+
     def release(self) -> None:
         """Release the lease. The file stays, so that a number is never used twice."""
         if not self._number or self._released.is_set() or os.getpid() != self._pid:
             return
-        self._released.set()
-        _held.discard(self._holder["token"])
-        if self._lost:  # by now it expires by itself, and the store may be out of reach
+        self.abandon()
+        if self._lost or self._why_not:  # it expires by itself, and the store may be out of reach
             return
         if not self._writing.acquire(timeout=GIVE_UP_SECONDS):
             raise StorageError(f"the lease of {self._filesystem.label} could not be released: a renewal hangs")

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fsspec
 import pytest
 
 from paceline.air import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
@@ -92,6 +93,8 @@ def test_only_one_driver_at_a_time(results_dir: Path) -> None:
 
 def test_the_lock_is_given_back_even_if_the_storage_has_gone(results_dir: Path) -> None:
     class GoneMirror:
+        lease = SimpleNamespace(failing="")
+
         released = False
         run_dir = RunDir(results_dir)
         filesystem = SimpleNamespace(label="s3://bucket/trial")
@@ -387,3 +390,34 @@ def make_checkpoint(run_dir: RunDir, content: str) -> None:
             file.write(content.encode())
         stager.finish({"number": 0, "iteration": 2})
     commit(stager.directory, run_dir.checkpoint(0))
+
+
+@pytest.fixture
+def mirrored(results_dir: Path) -> Iterator[trial_files.TrialFiles]:
+    store, root = fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}"
+    yield trial_files.create(spec(storage_path=f"memory:/{root}"), "inline")
+    store.rm(root, recursive=True)
+
+
+def test_a_store_that_does_not_answer_is_not_waited_for_after_an_interrupt(
+    mirrored: trial_files.TrialFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert mirrored.mirror is not None
+    over = threading.Event()
+    monkeypatch.setattr(mirrored.mirror, "push_state", lambda **_: over.wait(60))
+    (warning,) = mirrored.close(store_wait_s=0.01)
+    over.set()
+    assert f"did not answer in time; the newest state is only in {mirrored.run_dir.root}, and the next" in warning
+    trial_files.reopen(spec(restore=mirrored.mirror.filesystem.label)).close()
+
+
+def test_a_store_that_is_known_to_be_out_of_reach_is_not_asked_at_the_end(
+    mirrored: trial_files.TrialFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert mirrored.mirror is not None
+    asked: list[str] = []
+    monkeypatch.setattr(mirrored.mirror, "push_state", lambda **_: asked.append("push"))
+    monkeypatch.setattr(mirrored.mirror.lease, "_why_not", "the network is down")
+    (warning,) = mirrored.close()
+    assert asked == []
+    assert "is out of reach: the network is down; the newest state is only in" in warning

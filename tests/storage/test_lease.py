@@ -294,6 +294,20 @@ def test_why_it_could_not_renew_is_told(
     lease.release()
 
 
+def test_who_could_not_renew_does_not_wait_for_the_store_at_the_end(
+    memory: FsspecFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "RENEW_SECONDS", 0.001)
+    broken = Broken(memory)
+    lease = Lease(broken)  # type: ignore[arg-type]
+    lease.acquire()
+    broken.is_down = True
+    wait_until(lambda: lease.failing != "")
+    lease.release()  # raises if it asks the store
+    assert "released" not in holder(memory)
+    Lease(memory).acquire()  # this process knows that it holds it no more
+
+
 def test_a_renewal_that_takes_too_long_does_not_count(
     memory: FsspecFilesystem, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

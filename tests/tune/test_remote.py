@@ -15,8 +15,9 @@ from paceline import tune
 from paceline.air import Checkpoint, RunConfig, session
 from paceline.air.errors import RestoreError, RunLockedError, StorageError
 from paceline.run.callbacks import Callback
+from paceline.storage.mirror import Mirror
 from paceline.tune import ResultGrid, TuneConfig, Tuner
-from paceline.tune.experiment import remote
+from paceline.tune.experiment import experiment, remote
 from paceline.tune.experiment.remote import RemoteJournal
 from tests.storage.s3_server import s3_filesystem, s3_server
 
@@ -90,6 +91,30 @@ def test_a_store_that_goes_out_of_reach_at_the_start_is_named(
     monkeypatch.setattr(remote.Lease, "release", lambda lease: (really_release(lease), out_of_reach()))
     with pytest.raises(StorageError, match="out of reach"):
         search(storage, tmp_path, [1])
+
+
+def test_a_store_that_does_not_answer_is_not_waited_for_after_an_interrupt(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, waited_out = threading.Event(), []
+    monkeypatch.setattr(experiment, "STORE_WAIT_S", 0.01)
+    monkeypatch.setattr(experiment, "_LEAST_STORE_WAIT_S", 0.01)
+
+    def hang(*_: object, **__: object) -> None:
+        if not over.wait(20):
+            waited_out.append(True)
+
+    def interrupt() -> None:
+        monkeypatch.setattr(Mirror, "push_state", hang)
+        monkeypatch.setattr(RemoteJournal, "_upload", hang)
+        raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            search_during(storage, tmp_path, interrupt)
+        assert waited_out == []
+    finally:
+        over.set()
 
 
 def test_a_place_without_an_experiment_is_refused(storage: str) -> None:

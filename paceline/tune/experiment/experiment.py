@@ -16,7 +16,7 @@ from paceline.air.errors import ConfigError, DataError, SerializationError
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine
 from paceline.engine.devices import usable_gpus
-from paceline.run.run import BREAK_OFF_WAIT_S, Phase, Run
+from paceline.run.run import BREAK_OFF_WAIT_S, STORE_WAIT_S, Phase, Run
 from paceline.run.trial import Trial
 from paceline.run.trial_files import announce
 from paceline.storage.lock import RunLock
@@ -44,6 +44,9 @@ WAIT_S = 0.1
 """How long a step waits for news; reports, deaths and finished work end the wait at once."""
 STEP_EVERY_S = 0.2
 """How often a run is stepped even though nothing happens, so that it can look at its clocks."""
+
+_LEAST_STORE_WAIT_S = 1.0
+"""For each trial, once a remote store has used up the time that all of them share after an interrupt."""
 
 
 class Experiment:
@@ -99,6 +102,7 @@ class Experiment:
         self._fatal: Exception | None = None
         self._started = False
         self._closed = False
+        self._broken_off = False
 
     # -- the loop's view ------------------------------------------------------------------
 
@@ -388,6 +392,7 @@ class Experiment:
 
     def break_off(self, status: Status, error: Exception | None = None) -> None:
         """The driver itself was interrupted, or code of the user's failed: end everything, keep what was reached."""
+        self._broken_off = True
         self.stop.stopping = True
         self.stop.interrupted = True
         self.launcher.cancel()
@@ -405,10 +410,15 @@ class Experiment:
 
     def _break_off_runs(self) -> None:
         """Those at work first: they end at once. The others, whose workers come or go, share one limit."""
-        deadline = time.monotonic() + BREAK_OFF_WAIT_S
+        began = time.monotonic()
         running = [(each, each.run) for each in self.trials if each.run is not None]
         for each, run in sorted(running, key=lambda pair: pair[1].group is None):
-            run.break_off("interrupted", wait_s=max(0.0, deadline - time.monotonic()))
+            gone = time.monotonic() - began
+            run.break_off(
+                "interrupted",
+                wait_s=max(0.0, BREAK_OFF_WAIT_S - gone),
+                store_wait_s=max(_LEAST_STORE_WAIT_S, STORE_WAIT_S - gone),
+            )
             if run.result is not None:
                 each.outcome = outcome_of_result(each, run.result)
             each.run = None
@@ -430,7 +440,7 @@ class Experiment:
                     stack.callback(each.run.close)
 
     def _close_remote(self, remote: RemoteJournal) -> None:
-        remote.close()
+        remote.close(STORE_WAIT_S if self._broken_off else None)
         if remote.problem:
             self.audience.progress.warning(remote.problem)
 

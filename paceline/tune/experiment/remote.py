@@ -63,11 +63,19 @@ class RemoteJournal:
                 f"{self._local.name} could not be uploaded, the newest state is only in {self._local}: {error}"
             )
 
-    def close(self) -> None:
-        """The remote copy is complete when this returns, or `problem` says why not."""
+    def close(self, wait_s: float | None = None) -> None:
+        """The remote copy is complete when this returns, or `problem` says why not.
+
+        The store gets `wait_s` seconds to answer; None: as long as its operations are tried again.
+        """
         self._pool.submit(self._upload)
-        self._pool.close()
-        self.release()
+        ending = self._pool.submit(self.release)
+        self._pool.close(wait=False)
+        try:
+            ending.result(wait_s)
+        except TimeoutError:
+            self.lease.abandon()
+            self.problem = f"{self._store.label} did not answer in time, the newest state is only in {self._local}"
 
     def release(self) -> None:
         """Let the next driver write there."""
