@@ -348,9 +348,5 @@ def _render(body: dict[str, Any]) -> bytes:
 
 
 def is_manifest(path: Path) -> bool:
-    """Whether a file of that name was written by paceline."""
-    try:
-        body = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(body, dict) and body.keys() >= _KEYS
+    """Whether a MANIFEST.json was written by paceline; CheckpointCorruptError if it is damaged."""
+    return find_manifest(path.parent) is not None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.air.errors import CheckpointError, CheckpointNotFoundError, StorageError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError, StorageError
 from paceline.air.manifest import verify
 from paceline.storage.commit import Stager, commit
 from paceline.storage.run_dir import MANIFEST_NAME
@@ -239,6 +239,13 @@ def test_a_users_own_file_named_like_the_manifest_is_refused(source: Path, tmp_p
     (source / MANIFEST_NAME).write_text("{}")
     with Stager(tmp_path / "staging") as stager, pytest.raises(CheckpointError, match="reserved"):
         stager.add_directory(source)
+
+
+def test_a_damaged_manifest_is_not_taken_for_a_users_own_file(source: Path, tmp_path: Path) -> None:
+    for damaged in ("", '{"files": {}}'):
+        (source / MANIFEST_NAME).write_text(damaged)
+        with Stager(tmp_path / "staging") as stager, pytest.raises(CheckpointCorruptError, match="damaged"):
+            stager.add_directory(source)
 
 
 def test_e14_a_missing_run_directory_is_not_created(tmp_path: Path) -> None:
