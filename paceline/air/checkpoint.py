@@ -171,7 +171,7 @@ class Checkpoint:
         target = os.path.abspath(os.fspath(path))
         if isinstance(self._source, LocalDirectory):
             if self._source.is_at(target):
-                self.verify()
+                self._compare_with_manifest()
                 return target
             if self._source.contains(target):
                 raise ConfigError(f"to_directory({target!r}) lies inside {self!r}, and would become part of itself.")
@@ -205,14 +205,23 @@ class Checkpoint:
     def verify(self) -> None:
         """Read the whole checkpoint and compare it with its manifest; CheckpointCorruptError if it is damaged.
 
-        One that no run has committed has no manifest: there is nothing to compare it with.
+        A checkpoint that no run has committed has no manifest. It cannot be verified, which is a CheckpointError.
         """
-        if isinstance(self._source, LocalDirectory):
+        if not self._compare_with_manifest():
+            raise CheckpointError(f"{self!r} cannot be verified: no run has committed it, so it has no manifest.")
+
+    def _compare_with_manifest(self) -> bool:
+        """Whether there was a manifest to compare the content with."""
+        source = self._source
+        if isinstance(source, MemoryDict):
+            return False
+        if isinstance(source, LocalDirectory):
             with self._next_best_named():
-                self._source.verify(again=True)
-        elif not isinstance(self._source, MemoryDict):
-            with temporary_directory() as folder:
-                self.to_directory(folder)
+                source.verify(again=True)
+            return source.is_committed()
+        with temporary_directory() as folder:
+            self.to_directory(folder)
+        return not isinstance(source, Remote) or source.is_committed()
 
     def to_bytes(self) -> bytes:
         """The whole checkpoint packed into bytes."""
@@ -228,7 +237,7 @@ class Checkpoint:
         else:
             assert isinstance(place, Remote)
             if place == self._source:
-                self.verify()
+                self._compare_with_manifest()
                 return uri
             _refuse_to_overwrite(place)
             with temporary_directory() as folder:

@@ -149,7 +149,7 @@ class Lease:
             return
         silent = _now() - self._renewed_at
         if not self._lost and silent > GIVE_UP_SECONDS:
-            reason = self._why_not or "this process was stopped or suspended"
+            reason = self._why_not or "the store did not answer, or this process was stopped"
             self._lose(f"the lease could not be renewed for {silent:.0f} s: {reason}")
         if not self._lost and self._released.is_set():
             self._lose("the lease was released")

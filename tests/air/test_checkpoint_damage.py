@@ -129,6 +129,13 @@ def test_only_what_is_read_is_verified(tmp_path: Path) -> None:
         checkpoint.get_metadata()
 
 
+def test_what_no_run_has_committed_cannot_be_verified(of_dict: Path, tmp_path: Path) -> None:
+    copy = Checkpoint.from_directory(of_dict).to_directory(str(tmp_path / "copy"))
+    for checkpoint in (Checkpoint.from_dict({"x": 1}), Checkpoint.from_directory(copy)):
+        with pytest.raises(CheckpointError, match="cannot be verified"):
+            checkpoint.verify()
+
+
 @pytest.mark.parametrize("file", [".metadata.json", "MANIFEST.json", "dict_checkpoint.pkl"])
 def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(file: str, of_dict: Path) -> None:
     (of_dict / file).unlink()

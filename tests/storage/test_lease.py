@@ -264,7 +264,7 @@ def test_who_cannot_renew_stops_in_time_and_for_good(
     clock.now += GIVE_UP_SECONDS - 1
     lease.check()  # the last renewal counts, not the first
     clock.now += 2
-    with pytest.raises(StorageError, match="could not be renewed for 46 s: this process was stopped or suspended"):
+    with pytest.raises(StorageError, match="could not be renewed for 46 s: the store did not answer"):
         lease.raise_if_lost()
     with pytest.raises(StorageError, match="could not be renewed"):
         lease.renew()
