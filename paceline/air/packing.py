@@ -317,7 +317,10 @@ def _entries(stream: BinaryIO) -> Iterator[tuple[tarfile.TarInfo, io.BufferedRea
             yield entry, content
             last = entry.name
     if last != CHECKPOINT_MANIFEST_FILE:
-        raise CheckpointCorruptError("These bytes are not a whole packed checkpoint: the end is missing.")
+        raise CheckpointCorruptError(
+            "These bytes are not a whole packed checkpoint: the end is missing, or an earlier version of paceline "
+            "wrote them. Pack the checkpoint again with to_bytes()."
+        )
 
 
 def check_zip_size(path: Path) -> None:

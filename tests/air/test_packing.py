@@ -99,6 +99,15 @@ def test_the_number_of_entries_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_p
         Checkpoint(tmp_path).to_bytes()
 
 
+def test_bytes_of_an_earlier_version_are_told_apart() -> None:
+    """They had no manifest at the end."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo(".metadata.json"))
+    with pytest.raises(CheckpointCorruptError, match="an earlier version of paceline wrote them"):
+        Checkpoint.from_bytes(stream.getvalue()).to_dict()
+
+
 def test_every_cut_is_noticed() -> None:
     data = Checkpoint.from_dict({"x": b"0123456789" * 200}).to_bytes()
     content = len(data.rstrip(b"\0"))
