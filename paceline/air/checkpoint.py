@@ -23,7 +23,6 @@ from paceline.air.checkpoint_sources import (
     Source,
     dict_source,
     place_of,
-    shown,
 )
 from paceline.air.constants import (
     CHECKPOINT_ID_KEY,
@@ -35,6 +34,7 @@ from paceline.air.constants import (
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError
 from paceline.air.manifest import Wanted
 from paceline.air.packing import DirectorySink, FileSink, TarSink
+from paceline.air.secrets import without_credentials
 from paceline.air.temporary import PREFIX, temporary_directory
 
 __all__ = ["Checkpoint", "FileSink", "preprocessor_loaders"]
@@ -377,7 +377,7 @@ class Checkpoint:
 
     def _where(self) -> str | None:
         """Its place for people; None if it has none."""
-        return None if self.path is None else shown(self.path)
+        return None if self.path is None else without_credentials(self.path)
 
     def _read_file(self, name: str) -> bytes | None:
         """A file's content, verified; None if there is no such file."""

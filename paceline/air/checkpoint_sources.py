@@ -10,7 +10,6 @@ import errno
 import io
 import mmap
 import os
-import re
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -44,6 +43,7 @@ from paceline.air.manifest import (
     verify_names,
 )
 from paceline.air.packing import FileSink, TarSink, read_packed, safe_relative, tree, unpack
+from paceline.air.secrets import without_credentials
 from paceline.air.temporary import temporary_directory
 
 Kind = Literal["local_path", "data_dict", "uri"]
@@ -258,7 +258,7 @@ class Remote(Source):
     kind: ClassVar[Kind] = "uri"
 
     def describe(self) -> str:
-        return f"uri={shown(self.uri)!r}"
+        return f"uri={without_credentials(self.uri)!r}"
 
     def _opened(self) -> tuple[Any, str]:
         """The filesystem, and the directory's path on it."""
@@ -269,7 +269,7 @@ class Remote(Source):
         try:
             filesystem, path = fsspec.core.url_to_fs(self.uri)
         except (ValueError, ImportError) as error:
-            raise CheckpointError(f"{shown(self.uri)} cannot be reached: {error}") from error
+            raise CheckpointError(f"{without_credentials(self.uri)} cannot be reached: {error}") from error
         return filesystem, path
 
     @cached_property
@@ -278,7 +278,7 @@ class Remote(Source):
 
     def _read_manifest(self) -> Manifest | None:
         content = self._content(CHECKPOINT_MANIFEST_FILE)
-        where = f"{shown(self.uri)}/{CHECKPOINT_MANIFEST_FILE}"
+        where = f"{without_credentials(self.uri)}/{CHECKPOINT_MANIFEST_FILE}"
         return None if content is None else parse_manifest(content, where)
 
     def _content(self, name: str) -> bytes | None:
@@ -298,7 +298,7 @@ class Remote(Source):
     def read_file(self, name: str) -> bytes | None:
         content = self._content(name)
         if self._manifest is not None:
-            self._manifest.check_content(shown(self.uri), manifest_name(name), content)
+            self._manifest.check_content(without_credentials(self.uri), manifest_name(name), content)
         return content
 
     def write_file(self, name: str, content: bytes) -> None:
@@ -312,11 +312,11 @@ class Remote(Source):
         prefix = path.rstrip("/") + "/"
         entries = {name[len(prefix) :]: facts for name, facts in found.items() if name.startswith(prefix)}
         if not entries and not filesystem.isdir(path):
-            raise CheckpointNotFoundError(f"There is no checkpoint at {shown(self.uri)}.")
+            raise CheckpointNotFoundError(f"There is no checkpoint at {without_credentials(self.uri)}.")
         manifest = self._manifest
         if manifest is not None:
             for name in manifest.files.keys() - entries.keys():
-                manifest.check_content(shown(self.uri), name, None)
+                manifest.check_content(without_credentials(self.uri), name, None)
         for name, facts in sorted(entries.items()):
             if name in ("", CHECKPOINT_MANIFEST_FILE):  # "": an object store's mark of the directory itself
                 continue
@@ -327,7 +327,7 @@ class Remote(Source):
             target.parent.mkdir(parents=True, exist_ok=True)
             filesystem.get_file(f"{prefix}{name}", str(target))
             if manifest is not None:
-                manifest.check(shown(self.uri), name, *hash_file(target))
+                manifest.check(without_credentials(self.uri), name, *hash_file(target))
 
     def upload(self, folder: Path) -> None:
         filesystem, path = self._opened()
@@ -348,11 +348,6 @@ class Remote(Source):
         with temporary_directory() as folder:
             self.download(folder)
             return LocalDirectory(str(folder)).load_dict()
-
-
-def shown(uri: str) -> str:
-    """The URI without what may be a password in it."""
-    return re.sub(r"//[^/@]*@", "//***@", uri)
 
 
 def _packed(entries: list[tuple[str, Path]], place: str, expected: Manifest | None) -> bytes:

@@ -251,3 +251,8 @@ def _mask() -> dict[str, bool]:
 
 def _is_mask(value: Any) -> bool:
     return isinstance(value, Mapping) and len(value) == 1 and value.get("secret") is True
+
+
+def without_credentials(uri: str) -> str:
+    """The URI without user, password and query; a path as it is."""
+    return re.sub(r"://[^/]*@", "://", uri.partition("?")[0]) if "://" in uri else uri

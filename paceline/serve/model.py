@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_sources import Remote, shown
+from paceline.air.checkpoint_sources import Remote
 from paceline.air.checkpoint_trust import code_parts
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError
 from paceline.air.manifest import verify
+from paceline.air.secrets import without_credentials as shown
 from paceline.serve.columns import InputColumns, input_columns, library_of, model_of
 from paceline.serve.place import is_checkpoint
 from paceline.serve.rows import NumberTypes, Rows, joined

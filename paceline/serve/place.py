@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_sources import shown
 from paceline.air.constants import CHECKPOINT_MANIFEST_FILE, CHECKPOINT_METADATA_FILE
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.result import Result
+from paceline.air.secrets import without_credentials as shown
 from paceline.run.trial_files import find_remote_trials, find_trials
 from paceline.storage.run_dir import resolve_storage
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from paceline.air.errors import ConfigError, StorageError
+from paceline.air.secrets import without_credentials
 
 ATTEMPTS = 5
 TOTAL_SECONDS = 60.0
@@ -303,11 +304,6 @@ def is_transient(error: BaseException) -> bool:
 
 def _probe_name() -> str:
     return f".write-check-{secrets.token_hex(8)}"
-
-
-def without_credentials(uri: str) -> str:
-    """The URI without user, password and query."""
-    return re.sub(r"://[^/]*@", "://", uri.partition("?")[0])
 
 
 def _credentials(uri: str) -> list[str]:

@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 
 from paceline.air.errors import RestoreError
+from paceline.air.secrets import without_credentials
 from paceline.storage.commit import quarantine, to_trash
 from paceline.storage.files import storage_error, write_durably
-from paceline.storage.filesystem import without_credentials
 from paceline.storage.journal import _end_of_whole_records, read
 from paceline.storage.journal_parts import fetch_journal
 from paceline.storage.mirror import Mirror

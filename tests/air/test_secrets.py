@@ -16,7 +16,16 @@ import msgspec
 import pytest
 
 import paceline
-from paceline.air.secrets import Secret, filled, is_secret_name, masked, missing_secrets, secret_paths
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.secrets import (
+    Secret,
+    filled,
+    is_secret_name,
+    masked,
+    missing_secrets,
+    secret_paths,
+    without_credentials,
+)
 
 MASK = {"secret": True}
 
@@ -215,3 +224,10 @@ def test_values_come_back_from_the_config_that_is_passed_again() -> None:
     assert missing_secrets(paths, config) == []
     assert missing_secrets(paths, {"api_key": MASK, "db": []}) == ["api_key", "db/0/password"]
     assert filled(masked(config), {}) == masked(config)
+
+
+def test_credentials_in_a_uri_are_not_shown() -> None:
+    uri = "memory://key:canary@bucket/x?token=canary"
+    assert without_credentials(uri) == "memory://bucket/x"
+    assert without_credentials("/data/what?/x@y") == "/data/what?/x@y"
+    assert repr(Checkpoint(uri)) == "Checkpoint(uri='memory://bucket/x')"

@@ -15,6 +15,7 @@ from paceline import tune
 from paceline.air import Checkpoint, RunConfig, session
 from paceline.air.errors import RestoreError, RunLockedError, StorageError
 from paceline.run.callbacks import Callback
+from paceline.storage.lease import Lease
 from paceline.storage.mirror import Mirror
 from paceline.tune import ResultGrid, TuneConfig, Tuner
 from paceline.tune.experiment import experiment, remote
@@ -83,12 +84,17 @@ def test_an_experiment_is_continued_where_there_are_no_local_files(storage: str,
 def test_a_store_that_goes_out_of_reach_at_the_start_is_named(
     storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    really_release = Lease.release
+
     def out_of_reach(*_: object) -> None:
         raise StorageError("the store is out of reach")
 
+    def release(lease: Lease) -> None:
+        really_release(lease)
+        out_of_reach()
+
     monkeypatch.setattr(remote, "_bring_up_to_date", out_of_reach)
-    really_release = remote.Lease.release
-    monkeypatch.setattr(remote.Lease, "release", lambda lease: (really_release(lease), out_of_reach()))
+    monkeypatch.setattr(Lease, "release", release)
     with pytest.raises(StorageError, match="out of reach"):
         search(storage, tmp_path, [1])
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import DataError
-from paceline.storage.filesystem import without_credentials
+from paceline.air.secrets import without_credentials
 
 if TYPE_CHECKING:
     import pyarrow as pa

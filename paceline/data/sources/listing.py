@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 from paceline.air import session
 from paceline.air.errors import ConfigError, DataError, DataNotFoundError
+from paceline.air.secrets import without_credentials
 from paceline.data.sources.file_entry import FileEntry, local_state, stamp_of
-from paceline.storage.filesystem import without_credentials
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 

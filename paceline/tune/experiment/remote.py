@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air.errors import RestoreError
+from paceline.air.secrets import without_credentials
 from paceline.run.trial import Trial
 from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.files import make_private_dirs
-from paceline.storage.filesystem import FsspecFilesystem, without_credentials
+from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal_parts import JournalParts, fetch_journal
 from paceline.storage.lease import LEASE_SECONDS, Lease
 from paceline.storage.mirror import Mirror
