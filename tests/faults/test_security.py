@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 
 from paceline.air import Checkpoint, Result
-from paceline.air.errors import StorageError
+from paceline.air.errors import CheckpointCorruptError, StorageError
 from paceline.storage.run_dir import RunDir
 from paceline.testing.chaos import descendants
 from paceline.testing.invariants import check_run, listening_sockets
@@ -102,11 +102,16 @@ def test_s4_nothing_that_lies_in_a_run_is_ever_unpickled(lab: Laboratory, failed
 
 
 def test_s4_the_canary_sings(lab: Laboratory, failed_dict_run: Path) -> None:
-    """The user's own request for the dict does unpickle: so the test above would notice."""
+    """The user's own request for the dict does unpickle: so the test above would notice. It does only what the manifest,
+    if there is one, says."""
     song = lab.root / "song"
     file = failed_dict_run / "checkpoint_000001" / "dict_checkpoint.pkl"
     assert file.exists()
     file.write_bytes(cloudpickle.dumps({"value": Canary(song)}))
+    with pytest.raises(CheckpointCorruptError):
+        Checkpoint.from_directory(str(file.parent)).to_dict()
+    assert not song.exists()
+    (file.parent / "MANIFEST.json").unlink()
     Checkpoint.from_directory(str(file.parent)).to_dict()
     assert song.exists()
 
