@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from paceline.air.errors import (
     AttemptFailure,
@@ -22,6 +23,7 @@ from paceline.air.errors import (
     WorkerError,
     WorkerFailure,
 )
+from paceline.run.follow import older_log
 
 SETTLE_S = 0.15
 """How long the other ranks' failures are collected after the first: peers of a dead rank
@@ -189,6 +191,8 @@ def describe(failures: Sequence[AttemptFailure], reason: str) -> str:
         ]
     if cause.log_path:
         lines += ["", f"Full output of rank {cause.rank}: {cause.log_path}"]
+        if (older := older_log(Path(cause.log_path))).exists():
+            lines.append(f"Earlier output: {older}")
     return "\n".join(lines)
 
 

@@ -102,8 +102,7 @@ def test_s4_nothing_that_lies_in_a_run_is_ever_unpickled(lab: Laboratory, failed
 
 
 def test_s4_the_canary_sings(lab: Laboratory, failed_dict_run: Path) -> None:
-    """The user's own request for the dict does unpickle: so the test above would notice. It does only what the manifest,
-    if there is one, says."""
+    """The user's own request for the dict does unpickle, so the test above would notice. A manifest guards it."""
     song = lab.root / "song"
     file = failed_dict_run / "checkpoint_000001" / "dict_checkpoint.pkl"
     assert file.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -254,6 +255,12 @@ def test_one_screen() -> None:
     assert "attempt 2: rank 0: reason 1" in text
     assert text.endswith("Full output of rank 1: l.log")
     assert len(text.splitlines()) < 45
+
+
+def test_an_older_part_of_the_log_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rank_1.log.1").write_text("before\n")
+    text = describe([AttemptFailure(0, full(log_path=str(tmp_path / "rank_1.log")))], "")
+    assert text.endswith(f"Earlier output: {tmp_path / 'rank_1.log.1'}")
 
 
 def test_ranks_that_failed_alike_are_told_together() -> None:
