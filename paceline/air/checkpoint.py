@@ -180,7 +180,7 @@ class Checkpoint:
         try:
             self.write_files(DirectorySink(Path(target)))
         except BaseException:
-            if is_new:  # nobody shall take a part of it for the whole
+            if is_new:  # nobody must take a part of it for the whole
                 shutil.rmtree(target, ignore_errors=True)
             raise
         return target

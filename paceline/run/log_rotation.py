@@ -27,7 +27,7 @@ _CHUNK_BYTES = 1024 * 1024
 class LogRotation:
     """Looks at the logs now and then. Copying takes place in a thread, because a driver must not wait for a disk.
 
-    The follower leaves a log alone while it is copied, and is told where to go on.
+    The follower leaves a log alone while it is copied, and learns where to continue.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ def _move_content(path: Path) -> int:
         stack.callback(os.close, target)
         try:
             copied = _copy(source, target, 0)
-            copied = _copy(source, target, copied)  # once more only: a fast writer would keep it going for ever
+            copied = _copy(source, target, copied)  # once more only: a fast writer would keep it going forever
             os.replace(temporary, older)
         except OSError as error:
             with contextlib.suppress(OSError):
