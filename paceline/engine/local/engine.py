@@ -81,6 +81,8 @@ class LocalEngine(Engine):
         key = (preload, import_time_variables(), sys.executable)
         with self._reactor.lock:
             warden = self._wardens.pop(key, None)
+            if warden is not None:
+                warden.look()
             if warden is not None and (warden.lost or warden.load_error is not None):
                 warden.close()
                 warden = None

@@ -131,6 +131,11 @@ class WardenClient:
         if self._control.closed:
             self._lose()
 
+    def look(self) -> None:
+        """Notice a warden that has died while nobody waited for anything."""
+        if not self.lost and self._process.poll() is not None:
+            self._lose()
+
     def _lose(self) -> None:
         self._last_words = self.diagnosis()  # Groups may ask when the next start has closed this one.
         self.lost = True

@@ -337,6 +337,18 @@ def test_a_warden_that_is_gone_before_the_start_is_a_failed_start(tmp_path: Path
     engine.close()
 
 
+def test_a_warden_that_died_between_two_starts_is_replaced(tmp_path: Path) -> None:
+    engine = LocalEngine()
+    engine.start_group(placement_in(tmp_path, 1)).shutdown()
+    (warden,) = engine._wardens.values()
+    os.kill(warden.pid, signal.SIGKILL)
+    wait_for(lambda: not is_alive(warden.pid), "the warden to end")
+    group = engine.start_group(placement_in(tmp_path, 1))
+    assert group.execute(lambda: "fine") == ["fine"]
+    group.shutdown()
+    engine.close()
+
+
 def test_a_stopped_warden_is_replaced(tmp_path: Path) -> None:
     engine = LocalEngine()
     engine.start_group(placement_in(tmp_path, 1)).shutdown()
