@@ -159,8 +159,8 @@ def restored_plan(
         space = from_description(facts["space"])
     elif facts["space"] is not None and _written(space) != _written(from_description(facts["space"])):
         raise RestoreError(
-            "param_space differs from the experiment's, and a search cannot go on in another space: leave it out, or "
-            "start a new experiment with another name."
+            "param_space differs from the experiment's, and a search cannot continue in another space: pass the same "
+            "one again (without secrets it may be left out), or start a new experiment with another name."
         )
     settings = {name: facts[name] for name in _PLAIN_SETTINGS}
     if tune is not None:
