@@ -2,8 +2,7 @@
 
 The content is copied and the log truncated, because a worker's own children hold its descriptor. All of them
 append, so what they write next stands at the beginning of the log. What they write during the copy is copied
-too, once. What they write after that and before the truncation is lost: a line at the end of the older file says
-how much. Only what comes in the microseconds between the last look at the size and the truncation is not counted.
+too. If they write as fast as that, the rest is lost: a line at the end of the older file says how much. Only what comes in the microseconds between the last look at the size and the truncation is not counted.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ LOOK_EVERY_S = 1.0
 AFTER_FAILURE_S = 60.0
 """When to try again after a copy that could not be written."""
 _CHUNK_BYTES = 1024 * 1024
+_MOST_PASSES = 10
+"""How often a copy takes what was written meanwhile. Each time that is less, unless a writer is as fast as the copy."""
 
 
 class LogRotation:
@@ -100,8 +101,11 @@ def _move_content(path: Path) -> int:
         target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE_MODE)
         stack.callback(os.close, target)
         try:
-            copied = _copy(source, target, 0)
-            copied = _copy(source, target, copied)  # once more only: a fast writer would keep it going forever
+            copied = 0
+            for _ in range(_MOST_PASSES):  # A writer that is faster than the copy would keep it going forever.
+                before, copied = copied, _copy(source, target, copied)
+                if copied == before:
+                    break
             os.replace(temporary, older)
         except OSError as error:
             with contextlib.suppress(OSError):

@@ -183,6 +183,7 @@ def test_what_is_lost_to_a_fast_writer_is_said(log: Path, monkeypatch: pytest.Mo
     append(log, lines(0, 10_000))
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", slow_pread)
+        patch.setattr(log_rotation, "_MOST_PASSES", 2)
         settle(LogRotation({0: log}, LIMIT, follower))
     notice = "\n(130000 bytes of output are lost, written while this log was moved)\n"
     assert older_log(log).read_text() == lines(0, 20_000) + notice
