@@ -2,7 +2,8 @@
 
 The content is copied and the log truncated, because a worker's own children hold its descriptor. All of them
 append, so what they write next stands at the beginning of the log. What they write during the copy is copied
-too. If they write as fast as that, the rest is lost: a line at the end of the older file says how much. Only what comes in the microseconds between the last look at the size and the truncation is not counted.
+too. If they write as fast as that, the rest is lost: a line at the end of the older file says how much. Only what
+comes in the microseconds between the last look at the size and the truncation is not counted.
 """
 
 from __future__ import annotations
@@ -101,12 +102,14 @@ def _move_content(path: Path) -> int:
         target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE_MODE)
         stack.callback(os.close, target)
         try:
-            copied = 0
-            for _ in range(_MOST_PASSES):  # A writer that is faster than the copy would keep it going forever.
+            copied = _copy(source, target, 0)
+            os.replace(
+                temporary, older
+            )  # Before the rest, so that nothing is between the last copy and the truncation.
+            for _ in range(_MOST_PASSES):  # A writer that is as fast as the copy would keep it going forever.
                 before, copied = copied, _copy(source, target, copied)
                 if copied == before:
                     break
-            os.replace(temporary, older)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
