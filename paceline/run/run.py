@@ -173,7 +173,7 @@ class Run:
             self._watch.progressed(rank)
             flow.received(rank, message, descriptors)
         flow.conclude_commits()
-        if self._files.mirror is not None:  # after the commits: one that failed for this reason is no cause to retry
+        if self._files.mirror is not None:  # after the commits: one that failed because of it must not cause a retry
             self._files.mirror.lease.raise_if_lost()
         self._look_for_trouble(attempt, flow)
         self._start_grace_period(flow)

@@ -1,4 +1,4 @@
-"""How TensorFlow's workers are told of each other, and what trainer and backend take; TensorFlow is not used."""
+"""How TensorFlow's workers learn of each other, and what trainer and backend take; TensorFlow is not used."""
 
 from __future__ import annotations
 
