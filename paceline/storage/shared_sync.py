@@ -16,8 +16,8 @@ from pathlib import Path
 from paceline.storage.files import sync_names
 
 SYNC_SECONDS = 0.05
-_MOST_WAITING = 256
-"""Closed files that wait for the disk, each with its descriptor; beyond it the caller waits."""
+MOST_WAITING = 256
+"""Closed files whose descriptors are still open because the disk lags behind; beyond it the caller waits."""
 
 
 class SharedSync:
@@ -26,8 +26,12 @@ class SharedSync:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._working = threading.Lock()
+        """One pass at a time: a caller that has to wait waits for the pass under way as well."""
         self._dirty: dict[int, Callable[[], None]] = {}
         self._to_close: list[int] = []
+        self._unclosed = 0
+        """Those to close, and those that are being closed."""
         self._names: set[Path] = set()
         self._wanted = threading.Event()
         self._closing = threading.Event()
@@ -48,7 +52,8 @@ class SharedSync:
         with self._lock:
             self._to_close.append(descriptor)
             self._names.update(names)
-            too_many = len(self._to_close) > _MOST_WAITING
+            self._unclosed += 1
+            too_many = self._unclosed > MOST_WAITING
         if too_many:
             self._work_off()
         self._start()
@@ -80,17 +85,20 @@ class SharedSync:
             self._work_off()
 
     def _work_off(self) -> None:
-        with self._lock:
-            dirty, self._dirty = self._dirty, {}
-            to_close, self._to_close = self._to_close, []
-            names, self._names = self._names, set()
-        for sync in dirty.values():
-            sync()
-        for descriptor in to_close:
-            with contextlib.suppress(OSError):  # its last content was flushed; nobody is left to be told
-                os.fdatasync(descriptor)
-            with contextlib.suppress(OSError):  # which a network file system may say here, and the others go on
-                os.close(descriptor)
-        for directory in names:
-            with contextlib.suppress(OSError):
-                sync_names(directory)
+        with self._working:
+            with self._lock:
+                dirty, self._dirty = self._dirty, {}
+                to_close, self._to_close = self._to_close, []
+                names, self._names = self._names, set()
+            for sync in dirty.values():
+                sync()
+            for descriptor in to_close:
+                with contextlib.suppress(OSError):  # its last content was flushed; nobody is left to be told
+                    os.fdatasync(descriptor)
+                with contextlib.suppress(OSError):  # a network file system may fail here; the others are closed anyway
+                    os.close(descriptor)
+            with self._lock:
+                self._unclosed -= len(to_close)
+            for directory in names:
+                with contextlib.suppress(OSError):
+                    sync_names(directory)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from paceline.storage.journal import Journal, read
-from paceline.storage.shared_sync import SharedSync
-
-
-def open_files() -> set[str]:
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            found.add(os.readlink(f"/proc/self/fd/{name}"))
-    return found
+from paceline.storage.shared_sync import MOST_WAITING, SharedSync
+from tests.descriptors import open_files
 
 
 def test_what_is_appended_can_be_read_at_once_and_files_are_closed_in_the_end(tmp_path: Path) -> None:
@@ -49,14 +43,34 @@ def test_everything_is_synced(tmp_path: Path, synced: list[Path]) -> None:
     shared.close()
 
 
-def test_many_closed_files_do_not_pile_up(tmp_path: Path) -> None:
-    shared = SharedSync()
-    for number in range(600):
-        journal = Journal(tmp_path / str(number), shared)
-        journal.append({"n": number})
-        journal.close()
-        assert len([path for path in open_files() if path.startswith(f"{tmp_path}/")]) <= 258
-    shared.close()
+def test_many_closed_files_do_not_pile_up_while_the_disk_is_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really, stuck, free = os.fdatasync, threading.Event(), threading.Event()
+
+    def fdatasync(descriptor: int) -> None:
+        stuck.set()
+        assert free.wait(60)
+        really(descriptor)
+
+    def use_journals() -> None:
+        for number in range(2 * MOST_WAITING):
+            journal = Journal(tmp_path / str(number), shared)
+            journal.append({"n": number})
+            journal.close()
+            assert number or stuck.wait(60)  # the first file is under way, and stays there
+            most.append(len([path for path in open_files() if path.startswith(f"{tmp_path}/")]))
+
+    most: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    with contextlib.closing(SharedSync()) as shared:
+        user = threading.Thread(target=use_journals)
+        user.start()
+        user.join(1)  # as many as may wait take a tenth of it
+        free.set()
+        user.join()
+    assert max(most) == MOST_WAITING
+    assert len(most) == 2 * MOST_WAITING
 
 
 def test_a_failed_sync_is_told_to_the_next_who_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
