@@ -136,7 +136,7 @@ class Checkpoint:
         return checkpoint
 
     @classmethod
-    def _from_memory_file(cls: type[C], fd: int) -> C:
+    def from_memory_file(cls: type[C], fd: int) -> C:
         """A checkpoint that lives in a memory file written by `write_packed`; takes `fd` over."""
         return cls._around(Packed(fd))
 

@@ -30,7 +30,7 @@ SAFE_PERMISSIONS = 0o755
 _KEYS = frozenset(["format", "algorithm", "files", "checksum"])
 _SETTLED_NS = 50_000_000
 """A file changed so recently may change again within one tick of the clock that its times are taken from."""
-_MOST_REMEMBERED = 100_000
+MOST_REMEMBERED = 100_000
 
 Wanted = Callable[[str], bool]
 """Whether a file of this name is going to be read."""
@@ -266,7 +266,7 @@ def remember(status: os.stat_result, digest: str) -> None:
     """Note the hash of a file that had this status before it was read."""
     if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) < _SETTLED_NS:
         return
-    if len(_verified) >= _MOST_REMEMBERED:
+    if len(_verified) >= MOST_REMEMBERED:
         _verified.clear()
     _verified[_identity(status)] = digest
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from paceline.data.block import Chunk
     from paceline.data.plan import Plan
 
-_ROWS_TO_MERGE_AT = 1 << 18
+ROWS_TO_MERGE_AT = 1 << 18
 _ROW = "row"
 Function = tuple[str, str, str]
 """A column, what to compute of it, which values count."""
@@ -136,7 +136,7 @@ class Aggregator:
                 continue
             held.append(partial.table)
             self._absorb(accumulators, partial.accumulators)
-            if sum(len(table) for table in held[1:]) > max(_ROWS_TO_MERGE_AT, len(held[0])):
+            if sum(len(table) for table in held[1:]) > max(ROWS_TO_MERGE_AT, len(held[0])):
                 held = [self._merged_table(held)]
         return Partial(self._merged_table(held), accumulators) if held else None
 

@@ -39,22 +39,22 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
 
     def __init__(self, plan: Source) -> None:
         super().__init__(plan)
-        self._stats = IterationStats(source=self._plan.describe())
+        self._stats = IterationStats(source=self.plan.describe())
 
     # -- what it is -----------------------------------------------------------------------
 
     def schema(self) -> pa.Schema:
         """Names and types of the columns."""
-        return self._plan.schema()
+        return self.plan.schema()
 
     def stats(self) -> str:
         """Where the time of the last pass over this dataset went."""
         return self._stats.to_string()
 
     def __repr__(self) -> str:
-        blocks = self._plan.blocks() if self._plan._counts is not None else None
+        blocks = self.plan.blocks() if self.plan.is_counted else None
         rows = f", rows={sum(block.rows or 0 for block in blocks)}" if blocks is not None else ""
-        return f"{type(self).__name__}({self._plan.describe()}{rows})"
+        return f"{type(self).__name__}({self.plan.describe()}{rows})"
 
     def __len__(self) -> int:
         raise TypeError("a dataset may have to be read to know its length: use count()")
@@ -82,7 +82,7 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
         from paceline.data.formats import concat, to_batch
 
         chunks, rows = [], 0
-        for chunk in chunks_of(self._plan):
+        for chunk in chunks_of(self.plan):
             rows += chunk.num_rows
             if limit is not None and rows > limit:
                 raise DataError(
@@ -99,7 +99,7 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
         """All rows as one Arrow table."""
         import pyarrow as pa
 
-        return pa.Table.from_batches(list(chunks_of(self._plan)), schema=self.schema())
+        return pa.Table.from_batches(list(chunks_of(self.plan)), schema=self.schema())
 
     def iterator(self) -> DataIterator:
         """An iterator that counts epochs, like the shard of a single worker: each pass is the next epoch."""
@@ -134,8 +134,8 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
 
     def _begin(self, options: BatchOptions) -> Epoch:
         self._warn_if_read_whole_by_every_worker()
-        self._stats = IterationStats(source=self._plan.describe(), notes=self._plan.notes())
-        plan = self._plan.resolved()
+        self._stats = IterationStats(source=self.plan.describe(), notes=self.plan.notes())
+        plan = self.plan.resolved()
         pieces = [Piece(block) for block in range(len(plan.blocks()))]
         order = None
         if options.window:
@@ -154,4 +154,4 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
             )
 
     def _rows_per_pass(self) -> int | None:
-        return sum(self._plan.row_counts()) if self._plan.knows_counts else None
+        return sum(self.plan.row_counts()) if self.plan.knows_counts else None

@@ -17,8 +17,8 @@ class Aggregates(DatasetBase):
 
     def count(self) -> int:
         """How many rows there are; files that say so are not read for it."""
-        rows = sum(self._plan.row_counts())
-        skipped = self._plan.skipped()
+        rows = sum(self.plan.row_counts())
+        skipped = self.plan.skipped()
         if skipped:
             more = f" And {len(skipped) - 1} more, see stats()." if len(skipped) > 1 else ""
             warn_at_users_line(f"count: {rows:,} rows without what could not be read. {skipped[0]}{more}")
@@ -28,7 +28,7 @@ class Aggregates(DatasetBase):
         """Several aggregations in one pass: {their name: value}."""
         from paceline.data.aggregation import Aggregator
 
-        (row,) = Aggregator((), aggregations).run(self._plan).to_pylist()
+        (row,) = Aggregator((), aggregations).run(self.plan).to_pylist()
         return dict(row)
 
     def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
@@ -72,5 +72,5 @@ class Aggregates(DatasetBase):
         if isinstance(on, str):
             (value,) = self.aggregate(make(on)).values()
             return value
-        names = self._plan.schema().names if on is None else on
+        names = self.plan.schema().names if on is None else on
         return self.aggregate(*(make(name) for name in names))

@@ -19,9 +19,14 @@ class DatasetBase:
     def __init__(self, plan: Source) -> None:
         self._plan = plan if isinstance(plan, Plan) else Plan(plan)
 
+    @property
+    def plan(self) -> Plan:
+        """The source of the rows and the operations on them, read-only."""
+        return self._plan
+
     def _then(self, operation: Operation) -> Self:
         """This dataset with one more operation."""
-        return type(self)(self._plan.then(operation))
+        return type(self)(self.plan.then(operation))
 
     def _of(self, source: Source) -> Self:
         """A dataset of another source."""
@@ -29,8 +34,8 @@ class DatasetBase:
 
     def _known_schema(self) -> pa.Schema | None:
         """The columns, if they can be told without running a function of the user's."""
-        schema: pa.Schema | None = self._plan.source.schema()
-        for operation in self._plan.operations:
+        schema: pa.Schema | None = self.plan.source.schema()
+        for operation in self.plan.operations:
             schema = operation.output_schema(schema)
             if schema is None:
                 return None

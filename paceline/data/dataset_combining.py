@@ -33,13 +33,13 @@ class Combining(DatasetBase):
 
         if num_blocks is not None:
             num_blocks = whole_number(num_blocks, "num_blocks", least=1)
-        return self._of(RowShuffled(KeptSource(self._plan), _seed(seed), num_blocks))
+        return self._of(RowShuffled(KeptSource(self.plan), _seed(seed), num_blocks))
 
     def randomize_block_order(self, *, seed: int | None = None) -> Self:
         """Blocks (row groups, parts of files) in a random order; in training, in another one in each epoch."""
         from paceline.data.sources.shuffled import BlockShuffled
 
-        return self._of(BlockShuffled(self._plan, _seed(seed)))
+        return self._of(BlockShuffled(self.plan, _seed(seed)))
 
     def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Self:
         """Rows in the order of one or more columns: equal rows keep their order, nulls come last."""
@@ -51,7 +51,7 @@ class Combining(DatasetBase):
             raise ConfigError(f"sort: descending has {len(flags)} values for {len(names)} columns: give one for each.")
         for flag in flags:
             check_bool(flag, "sort: descending")
-        return self._of(SortedSource(self._plan, tuple(zip(names, flags, strict=True))))
+        return self._of(SortedSource(self.plan, tuple(zip(names, flags, strict=True))))
 
     def repartition(self, num_blocks: int, *, shuffle: bool = False) -> Self:
         """The same rows in `num_blocks` blocks of equal size; with shuffle=True in a random order."""
@@ -60,7 +60,7 @@ class Combining(DatasetBase):
         num_blocks = whole_number(num_blocks, "num_blocks", least=1)
         if shuffle:
             return self.random_shuffle(num_blocks=num_blocks)
-        return self._of(RepartitionedSource(self._plan, num_blocks))
+        return self._of(RepartitionedSource(self.plan, num_blocks))
 
     # -- parts ----------------------------------------------------------------------------
 
@@ -144,14 +144,14 @@ class Combining(DatasetBase):
 
         for other in others:
             _check_dataset(other, "union")
-        return self._of(UnionSource((self._plan, *(other._plan for other in others))))
+        return self._of(UnionSource((self.plan, *(other.plan for other in others))))
 
     def zip(self, other: Self) -> Self:
         """The columns of both, row by row. A column whose name is taken gets _1 at its end."""
         from paceline.data.sources.zipped import ZippedSource
 
         _check_dataset(other, "zip")
-        return self._of(ZippedSource(self._plan, other._plan))
+        return self._of(ZippedSource(self.plan, other.plan))
 
     def join(self, other: Self, on: str | Sequence[str], how: str = "inner") -> Self:
         """Rows of both that agree in the columns `on`, in the order of this dataset's rows.
@@ -162,7 +162,7 @@ class Combining(DatasetBase):
         from paceline.data.sources.joined import JoinedSource
 
         _check_dataset(other, "join")
-        return self._of(JoinedSource(self._plan, other._plan, tuple(column_names(on, "join: on")), how))
+        return self._of(JoinedSource(self.plan, other.plan, tuple(column_names(on, "join: on")), how))
 
     def groupby(self, key: str | Sequence[str] | None) -> GroupedData[Self]:
         """Groups of rows that agree in one or more columns; None: all rows as one group."""
@@ -176,7 +176,7 @@ class Combining(DatasetBase):
         """Run everything once, now, and keep the rows: beyond 64 MB in a temporary file."""
         from paceline.data.store import stored
 
-        return self._of(stored(self._plan))
+        return self._of(stored(self.plan))
 
     def fully_executed(self) -> Self:
         """The old name of `materialize`."""
@@ -188,25 +188,25 @@ class Combining(DatasetBase):
 
     def input_files(self) -> list[str]:
         """The files that the rows are read from; none for what was in memory, or has been materialized."""
-        return self._plan.input_files()
+        return self.plan.input_files()
 
     def num_blocks(self) -> int:
         """How many parts the rows come in."""
-        return len(self._plan.blocks())
+        return len(self.plan.blocks())
 
     def size_bytes(self) -> int | None:
         """About what all rows take in memory; None where only reading them would tell."""
-        sizes = [block.size_bytes for block in self._plan.blocks()]
+        sizes = [block.size_bytes for block in self.plan.blocks()]
         known = [size for size in sizes if size is not None]
         return sum(known) if len(known) == len(sizes) else None
 
     def _row_count(self) -> int:
-        return sum(self._plan.row_counts())
+        return sum(self.plan.row_counts())
 
     def _rows(self, start: int, stop: int) -> Self:
         from paceline.data.sources.slices import sliced
 
-        return self._of(sliced(self._plan, start, stop))
+        return self._of(sliced(self.plan, start, stop))
 
     def _cut(self, cuts: Sequence[int]) -> list[Self]:
         return [self._rows(start, stop) for start, stop in pairwise(cuts)]

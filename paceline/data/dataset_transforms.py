@@ -243,7 +243,7 @@ class Transforms(DatasetBase):
         """New names: a dict from old to new ones, or a list with a name for every column."""
         if not isinstance(names, Mapping):
             new_names = _column_names("rename_columns", names)
-            old_names = self._plan.schema().names
+            old_names = self.plan.schema().names
             if len(new_names) != len(old_names):
                 raise ConfigError(
                     f"rename_columns: there are {len(old_names)} columns but {len(new_names)} names. The columns are "

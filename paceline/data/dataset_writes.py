@@ -73,4 +73,4 @@ class Writes(DatasetBase):
     def _write(self, path: str | os.PathLike[str], form: FileFormat, filesystem: Any, try_create_dir: bool) -> None:
         from paceline.data.write_files import write_blocks
 
-        write_blocks(self._plan, path, form, filesystem=filesystem, try_create_dir=try_create_dir)
+        write_blocks(self.plan, path, form, filesystem=filesystem, try_create_dir=try_create_dir)

@@ -39,7 +39,7 @@ class GroupedData(Generic[D]):
 
     def aggregate(self, *aggregations: Aggregation) -> D:
         """One row per group: its keys, and a column for each aggregation."""
-        return self._dataset._of(AggregatedSource(self._dataset._plan, Aggregator(self._keys, aggregations)))
+        return self._dataset._of(AggregatedSource(self._dataset.plan, Aggregator(self._keys, aggregations)))
 
     def count(self) -> D:
         """Rows per group, in column "count()"."""
@@ -76,13 +76,13 @@ class GroupedData(Generic[D]):
         """What `fn` makes of each group, given whole as one batch; it returns or yields batches of any length."""
         function = UserFunction("map_groups", fn, fn_args, fn_kwargs)
         work = BatchWork(function, check_batch_format(batch_format), zero_copy=False, keeps_row_count=False)
-        plan = self._dataset._plan
+        plan = self._dataset.plan
         source = WholeGroups(plan, self._keys) if self._keys else RepartitionedSource(plan, 1)
         return self._dataset._of(Plan(source, (MapGroups(work, self._keys),)))
 
     def _each(self, on: str | Sequence[str] | None, make: Callable[[str], ColumnAggregation]) -> D:
         if on is None:
-            names = [name for name in self._dataset._plan.schema().names if name not in self._keys]
+            names = [name for name in self._dataset.plan.schema().names if name not in self._keys]
         else:
             names = column_names(on, "on")
         return self.aggregate(*(make(name) for name in names))

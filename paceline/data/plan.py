@@ -74,6 +74,11 @@ class Plan(Source):
         return [Block(block.name) for block in blocks]
 
     @property
+    def is_counted(self) -> bool:
+        """True if the rows have been counted by reading them."""
+        return self._counts is not None
+
+    @property
     def knows_counts(self) -> bool:
         """True if the number of rows of every block is known without reading."""
         return all(block.rows is not None for block in self.blocks())

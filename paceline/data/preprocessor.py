@@ -131,7 +131,7 @@ class Preprocessor(ABC):
         """Learn. Built-in ones say what they need by `_statistics` instead, so that several share one pass."""
         from paceline.data.statistics import compute
 
-        self._learn(compute(ds._plan, self._statistics(), type(self).__name__))
+        self._learn(compute(ds.plan, self._statistics(), type(self).__name__))
         return self
 
     def _statistics(self) -> list[Statistic]:

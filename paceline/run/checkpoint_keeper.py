@@ -279,7 +279,7 @@ class CheckpointKeeper:
         """The checkpoint as users get it."""
         if self.in_memory:
             assert self.memory_file is not None
-            checkpoint = Checkpoint._from_memory_file(os.dup(self.memory_file))
+            checkpoint = Checkpoint.from_memory_file(os.dup(self.memory_file))
             checkpoint._data_state = kept.data
             return checkpoint
         path = self.run_dir.checkpoint(kept.number)

@@ -22,7 +22,7 @@ LOOK_EVERY_S = 1.0
 AFTER_FAILURE_S = 60.0
 """When to try again after a copy that could not be written."""
 _CHUNK_BYTES = 1024 * 1024
-_MOST_PASSES = 10
+MOST_PASSES = 10
 """How often a copy takes what was written meanwhile. Each time that is less, unless a writer is as fast as the copy."""
 
 
@@ -106,7 +106,7 @@ def _move_content(path: Path) -> int:
             os.replace(
                 temporary, older
             )  # Before the rest, so that nothing is between the last copy and the truncation.
-            for _ in range(_MOST_PASSES):  # A writer that is as fast as the copy would keep it going forever.
+            for _ in range(MOST_PASSES):  # A writer that is as fast as the copy would keep it going forever.
                 before, copied = copied, _copy(source, target, copied)
                 if copied == before:
                     break

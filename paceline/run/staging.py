@@ -186,7 +186,7 @@ class CheckpointStager:
         """The run's newest checkpoint is in this memory file: rank 0's own, or what the driver sent of it."""
         from paceline.air.checkpoint import Checkpoint
 
-        self._newest = Checkpoint._from_memory_file(memory_file)
+        self._newest = Checkpoint.from_memory_file(memory_file)
 
     def acknowledged(self, checkpoints: int) -> None:
         """The driver has committed that many background checkpoints; ranks that stage none hear of them too."""

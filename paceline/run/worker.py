@@ -72,5 +72,5 @@ def _resume_checkpoint(setup: SessionSetup, files: list[int]) -> Checkpoint | No
     if setup.resume_uri is not None:
         return Checkpoint.from_uri(setup.resume_uri)
     if setup.resume_in_memory:
-        return Checkpoint._from_memory_file(files.pop(0))
+        return Checkpoint.from_memory_file(files.pop(0))
     return None

@@ -74,6 +74,11 @@ class Batcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         """The one that the model's thread answers to; None: there is no thread."""
 
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for the model."""
+        return len(self._waiting)
+
     async def predict(self, rows: Rows, *, arrow: bool, gone: Callable[[], bool] | None = None) -> Answer:
         """The predictions for these rows; raises the Problem that the client is told."""
         loop = asyncio.get_running_loop()

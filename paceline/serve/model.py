@@ -202,7 +202,7 @@ def _verify(local: Checkpoint, checkpoint: Checkpoint) -> None:
 def _refuse_code(local: Checkpoint, checkpoint: Checkpoint) -> None:
     if parts := code_parts(local):
         raise CheckpointError(
-            f"{_describe(checkpoint)} is not loaded: {', '.join(parts)} can run any code that was put there. If you "
+            f"{_describe(checkpoint)} is not loaded: {named} can run any code that was put there. If you "
             "trust where the checkpoint comes from, say so: trust=True, or --trust on the command line."
         )
 

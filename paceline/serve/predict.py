@@ -29,6 +29,11 @@ class PredictEndpoint:
         self._limits = limits
         self._budget = Budget(limits.held_bytes)
 
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for the model."""
+        return self._batcher.waiting
+
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         unread = True
         held = 0

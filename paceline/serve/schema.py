@@ -11,7 +11,7 @@ from paceline.serve import arrow_body, json_body
 from paceline.serve.model import Model
 
 MEDIA_ARROW = arrow_body.MEDIA_TYPE.decode()
-_STATUSES = {
+STATUSES = {
     "400": "The body cannot be read",
     "401": "The token is missing or wrong",
     "408": "The body came too slowly",
@@ -64,7 +64,7 @@ def predict_operation(model: Model) -> dict[str, Any]:
                 "description": "The predictions, in the order of the rows",
                 "content": {"application/json": {"schema": answer}, MEDIA_ARROW: stream},
             },
-            **{status: {"description": text} for status, text in _STATUSES.items()},
+            **{status: {"description": text} for status, text in STATUSES.items()},
         },
     }
 

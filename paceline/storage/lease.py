@@ -76,10 +76,10 @@ class Lease:
     def _wait_for_expiry(self, number: int, text: str, announce: Callable[[str], None] | None) -> int:
         if is_of_this_process(_parsed(text)):
             raise self._refusal(text, "It is this very process")
-        deadline = _now() + LEASE_SECONDS - self._filesystem.age(self._name(number))
-        if announce is not None and deadline > _now():
+        deadline = now() + LEASE_SECONDS - self._filesystem.age(self._name(number))
+        if announce is not None and deadline > now():
             announce(
-                f"Waiting at most {deadline - _now():.0f} s for {_named(text)}, which was writing "
+                f"Waiting at most {deadline - now():.0f} s for {_named(text)}, which was writing "
                 f"{self._filesystem.label} and may be gone. Press Ctrl-C to give up."
             )
         while True:
@@ -88,14 +88,14 @@ class Lease:
                 return seen
             if (seen, seen_text) != (number, text):
                 raise self._refusal(seen_text, "It has just renewed its lease")
-            left = deadline - _now()
+            left = deadline - now()
             if left <= 0:
                 return number
-            _pause(min(POLL_SECONDS, left))
+            pause(min(POLL_SECONDS, left))
 
     def _take(self, number: int) -> None:
         self._holder = {**describe_this_process(), "token": secrets.token_hex(16), "renewals": 0}
-        began, text, name = _now(), json.dumps(self._holder), self._name(number)
+        began, text, name = now(), json.dumps(self._holder), self._name(number)
         # A put whose answer got lost is sent again and then finds its own file.
         if not self._filesystem.create_exclusive(name, text) and self._read(number) != text:
             raise self._refusal(self._read(number), "It was faster")
@@ -115,20 +115,20 @@ class Lease:
     # -- holding it -----------------------------------------------------------------------
 
     def _keep_renewing(self, released: threading.Event) -> None:
-        pause = RENEW_SECONDS
-        while not released.wait(pause) and not self._lost:
+        wait_s = RENEW_SECONDS
+        while not released.wait(wait_s) and not self._lost:
             try:
                 self.renew()
-                pause = RENEW_SECONDS
+                wait_s = RENEW_SECONDS
             except Exception as error:
                 self._why_not = str(error)
-                pause = min(POLL_SECONDS, RENEW_SECONDS)
+                wait_s = min(POLL_SECONDS, RENEW_SECONDS)
 
     def renew(self) -> None:
         """Show others that the holder is alive. Called every RENEW_SECONDS by a thread of the lease."""
         with self._writing:
             self.raise_if_lost()
-            began = _now()
+            began = now()
             self._holder["renewals"] += 1
             self._filesystem.write_text(self._name(self._number), json.dumps(self._holder))
             self._require_newest()
@@ -147,7 +147,7 @@ class Lease:
         """Raise StorageError if this driver may not write any more, as far as is known here."""
         if not self._number:
             return
-        silent = _now() - self._renewed_at
+        silent = now() - self._renewed_at
         if not self._lost and silent > GIVE_UP_SECONDS:
             reason = self._why_not or "the store did not answer, or this process was stopped"
             self._lose(f"the lease could not be renewed for {silent:.0f} s: {reason}")
@@ -244,9 +244,9 @@ def _parsed(text: str) -> dict[str, Any]:
     return holder if isinstance(holder, dict) else {}
 
 
-def _now() -> float:
+def now() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-def _pause(seconds: float) -> None:
+def pause(seconds: float) -> None:
     time.sleep(seconds)

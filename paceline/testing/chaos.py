@@ -24,8 +24,8 @@ from paceline.air.faults import FAULT_VARIABLE
 
 Found = TypeVar("Found")
 
-GUARD_S = 30.0
-"""How long to wait for something that ought to happen at once."""
+GUARD_S = 60.0
+"""How long to wait for something that happens at once on an idle machine."""
 
 
 def wait_for(look: Callable[[], Found], what: str, timeout: float = GUARD_S) -> Found:

@@ -108,10 +108,6 @@ class FilesystemContract:
         filesystem.download("deep/bytes", tmp_path / "bytes")
         assert (tmp_path / "bytes").read_bytes() == b"\xff\0\r\n"
 
-    def test_check_leaves_nothing_behind(self, filesystem: Filesystem) -> None:
-        filesystem.check()
-        assert filesystem.list() == []
-
     def test_the_age_of_a_file_is_never_exaggerated(self, filesystem: Filesystem) -> None:
         began = time.monotonic()
         filesystem.write_text("young", "x")

@@ -61,10 +61,10 @@ def save_plot(
     chosen = _chosen_params(observations, params, kind)
     _check_enough_to_draw(kind, observations, chosen)
     if kind == "param_importances":
-        observations = _evenly(observations, _MOST_FOR_IMPORTANCES)
+        observations = evenly(observations, _MOST_FOR_IMPORTANCES)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _named_extra(), _quiet():
-        study = _study(observations, mode)
+        study = study_of(observations, mode)
         if suffix in _INTERACTIVE:
             _draw_interactive(kind, study, path, metric, chosen)
         else:
@@ -100,7 +100,7 @@ def _check_enough_to_draw(kind: PlotKind, observations: Sequence[Observation], c
             raise ConfigError("No parameter was searched by every trial. Say which ones to compare with params=[...].")
 
 
-def _evenly(observations: Sequence[Observation], most: int) -> list[Observation]:
+def evenly(observations: Sequence[Observation], most: int) -> list[Observation]:
     """At most so many of the trials that can be drawn, early and late ones alike."""
     drawn = [each for each in observations if each.value is not None]
     return [drawn[number * len(drawn) // most] for number in range(most)] if len(drawn) > most else drawn
@@ -117,7 +117,8 @@ def _full_name(name: str, known: list[str]) -> str:
     raise ConfigError(f"params has {name!r}, which no trial searched{near_miss(name, known)}")
 
 
-def _study(observations: Sequence[Observation], mode: str) -> optuna.Study:
+def study_of(observations: Sequence[Observation], mode: str) -> optuna.Study:
+    """The trials as Optuna draws them."""
     import optuna
     from optuna.trial import TrialState
 

@@ -120,7 +120,7 @@ def prepared(
 
     A shuffle at the end of the dataset's own plan becomes the order of epochs: it is made anew for each of them.
     """
-    plan = dataset._plan
+    plan = dataset.plan
     source = plan.source
     if isinstance(source, RowShuffled | BlockShuffled):
         shuffle = "rows" if isinstance(source, RowShuffled) else shuffle if shuffle == "rows" else "blocks"

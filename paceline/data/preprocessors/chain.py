@@ -103,7 +103,7 @@ def _sees_the_same(stage: Preprocessor, ahead: list[Preprocessor], ds: Any) -> b
     needed = stage._input_columns()
     if needed is None:
         return False
-    unchanged = set(ds._plan.schema().names)
+    unchanged = set(ds.plan.schema().names)
     for earlier in ahead:
         changed = earlier._output_columns()
         if changed is None:
@@ -120,10 +120,10 @@ def _fit_together(stages: list[Preprocessor], ds: Any) -> None:
     for stage in stages:
         if stage._fits_by_statistics():
             statistics[stage] = stage._statistics()
-            check_columns(ds._plan.schema(), statistics[stage], type(stage).__name__)
+            check_columns(ds.plan.schema(), statistics[stage], type(stage).__name__)
         else:
             stage._fit(ds)
-    values = compute(ds._plan, [statistic for wanted in statistics.values() for statistic in wanted], "Chain")
+    values = compute(ds.plan, [statistic for wanted in statistics.values() for statistic in wanted], "Chain")
     for stage, wanted in statistics.items():
         stage._learn({statistic: values[statistic] for statistic in wanted})
     for stage in stages:

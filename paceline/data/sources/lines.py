@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BLOCK_BYTES = 32 << 20
-_SMALLEST_BLOCK = 64 << 10
-_SEARCH_STEP = 64 << 10
-_READ_STEP = 4 << 20
+SMALLEST_BLOCK = 64 << 10
+SEARCH_STEP = 64 << 10
+READ_STEP = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def cut_files(files: Sequence[FileEntry], parallelism: int, *, splittable: bool)
     size = BLOCK_BYTES
     if parallelism != -1:
         total = sum(file.size for file in files)
-        size = max(_SMALLEST_BLOCK, min(size, -(-total // parallelism)))
+        size = max(SMALLEST_BLOCK, min(size, -(-total // parallelism)))
     pieces = []
     for index, file in enumerate(files):
         if file.size <= size or not splittable or compression(file) is not None:
@@ -90,7 +90,7 @@ def _line_start(file: pa.NativeFile, position: int, size: int) -> int:
         return min(position, size)
     position -= 1  # if a line ends right before, the next one begins exactly there
     while position < size:
-        part = file.read_at(min(_SEARCH_STEP, size - position), position)
+        part = file.read_at(min(SEARCH_STEP, size - position), position)
         found = bytes(part).find(b"\n")
         if found >= 0:
             return position + found + 1
@@ -102,7 +102,7 @@ def read_parts(stream: pa.NativeFile, label: str) -> Iterator[bytes]:
     """The bytes of a stream, some MB at a time."""
     while True:
         try:
-            part = stream.read(_READ_STEP)
+            part = stream.read(READ_STEP)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{label} cannot be read: {error}") from error
         if not part:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from paceline.data.block import Chunk
 
 _READ_ERRORS = (OSError, pa.ArrowException)
-_LARGE_ROW_GROUP = 64 << 20
+LARGE_ROW_GROUP = 64 << 20
 _LOCAL_BUFFER = 256 << 10
 _REMOTE_BUFFER = 4 << 20
 """Per column of a large row group: small enough for many columns, large enough that requests are few."""
@@ -136,7 +136,7 @@ class ParquetSource(FileSource):
                     with ThreadPoolExecutor(min(LISTING_THREADS, len(self.files))) as pool:
                         footers = pool.map(lambda index: self._read_footer(index, schema), range(len(self.files)))
                         groups = tuple(group for groups in footers for group in groups)
-                    self._large_files = {group.file for group in groups if group.size > _LARGE_ROW_GROUP}
+                    self._large_files = {group.file for group in groups if group.size > LARGE_ROW_GROUP}
                     self._close_idle()  # how to open a file for its rows is known only now
                     self._row_groups = groups
         return self._row_groups

@@ -41,6 +41,12 @@ class LocalEngine(Engine):
         self._groups: weakref.WeakSet[LocalGroup] = weakref.WeakSet()
         self._numbers = itertools.count(1)
 
+    @property
+    def wardens(self) -> tuple[WardenClient, ...]:
+        """The wardens that are running, the one that was used last at the end."""
+        with self._reactor.lock:
+            return tuple(self._wardens.values())
+
     def resources(self) -> dict[str, float]:
         cpus = self._num_cpus if self._num_cpus is not None else float(usable_cpus())
         gpus = self._num_gpus if self._num_gpus is not None else float(len(visible_gpus()))

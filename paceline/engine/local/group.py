@@ -55,7 +55,8 @@ class LocalGroup(ChannelGroup):
 
     def __init__(self, number: int, placement: Placement, warden: WardenClient, reactor: Reactor) -> None:
         super().__init__(placement, reactor)
-        self._number = number
+        self.number = number
+        """Tells the groups of one engine apart."""
         self._warden = warden
         self._locals: list[LocalMember] = []
         self._gone = False
@@ -93,7 +94,7 @@ class LocalGroup(ChannelGroup):
             wanted = environment.with_variables(drivers_own, place.env)
             changed, removed = environment.difference(self._warden.environment, wanted)
             request = messages.Spawn(
-                group=self._number,
+                group=self.number,
                 run_id=self.placement.run_id,
                 rank=place.rank,
                 world_size=self.world_size,
@@ -302,7 +303,7 @@ class LocalGroup(ChannelGroup):
         self._kill(warnings)
         with self._reactor.lock:
             self._closed = True
-            self._warden.forget(self._number)
+            self._warden.forget(self.number)
             self._close_events()
             for member in self._locals:
                 self._close(member)
@@ -321,7 +322,7 @@ class LocalGroup(ChannelGroup):
             member.killed_by_us = not member.gone
         self._reactor.run_once(0.0)
         if not self._warden.lost:
-            self._warden.tell(messages.KillGroup(self._number))
+            self._warden.tell(messages.KillGroup(self.number))
             if not self._warden.loaded:
                 return  # It is still importing; when it gets to this group, the group ends at once.
             if not self._wait_for(lambda: self._gone or self._warden.lost, STOPPED_WARDEN_WAIT_S):

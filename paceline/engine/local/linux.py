@@ -121,7 +121,7 @@ def current_umask() -> int:
 def memory_limit() -> int | None:
     """Bytes this machine or a control group lets our processes have."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for folder in _memory_groups():
+    for folder in memory_groups():
         for name in ("memory.max", "memory.limit_in_bytes"):
             try:
                 limits.append(int(_read(f"{folder}/{name}")))
@@ -136,7 +136,7 @@ def out_of_memory_kills() -> int:
     Counters of the machine, and of everything below another group, tell nothing about our processes. Our own group is
     the nearest one that counts: below it, memory is not watched.
     """
-    for folder in _memory_groups():
+    for folder in memory_groups():
         counts = (_oom_kills_in(f"{folder}/{name}") for name in ("memory.events.local", "memory.oom_control"))
         count = next((count for count in counts if count is not None), None)
         if count is not None:
@@ -153,7 +153,7 @@ def _oom_kills_in(path: str) -> int | None:
 
 
 @cache
-def _memory_groups() -> tuple[str, ...]:
+def memory_groups() -> tuple[str, ...]:
     """The folders of our control group and of those above it, nearest first."""
     folders: list[str] = []
     try:

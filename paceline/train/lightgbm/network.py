@@ -29,9 +29,10 @@ LOOPBACK = "127.0.0.1"
 _PATIENCE_MINUTES = 7 * 24 * 60
 """How long LightGBM waits for a peer. That one died is noticed by the driver, at once; one that is busy (it stores a
 checkpoint, it waits in a callback) is waited for."""
-_BIND_S = 5.0
 _LISTEN_S = 20.0
-_HELLO_S = 5.0
+BIND_S = 5.0
+"""How long to retry a port that is taken."""
+HELLO_S = 5.0
 """How long a peer that connects to the hub may take to show the key: others wait behind it."""
 _LOWEST_PORT = 20000
 
@@ -58,9 +59,9 @@ def take_place(rank: int, world_size: int) -> None:
 def join(hub_port: int, token: bytes, timeout_s: float) -> None:
     """Connect this rank's line and its LightGBM with all others."""
     if _place[0] == 0:
-        _let_everyone_in(token, timeout_s)
+        let_everyone_in(token, timeout_s)
     else:
-        _lines[:] = [_line_to_hub(hub_port, token, _place[0])]
+        _lines[:] = [line_to_hub(hub_port, token, _place[0])]
     _join_lightgbm()
 
 
@@ -109,13 +110,15 @@ def gather(value: bytes) -> list[bytes]:
 # -- our own line ---------------------------------------------------------------------------------
 
 
-def _line_to_hub(hub_port: int, token: bytes, rank: int) -> Connection:
+def line_to_hub(hub_port: int, token: bytes, rank: int) -> Connection:
+    """On ranks above 0: a line to rank 0, which says who is calling."""
     line = _without_delay(Client((LOOPBACK, hub_port), authkey=token))
     line.send_bytes(rank.to_bytes(4))
     return line
 
 
-def _let_everyone_in(token: bytes, timeout_s: float) -> None:
+def let_everyone_in(token: bytes, timeout_s: float) -> None:
+    """On rank 0: wait for the lines of all others, and for nobody else."""
     global _hub
     assert _hub is not None
     hub, _hub = _hub, None
@@ -135,7 +138,7 @@ def _let_everyone_in(token: bytes, timeout_s: float) -> None:
             except OSError:  # the time is over, or the peer hung up first
                 continue
             try:
-                arrived[_rank_at(line, token, min(_HELLO_S, left_s))] = line
+                arrived[_rank_at(line, token, min(HELLO_S, left_s))] = line
             except (AuthenticationError, EOFError, OSError):  # not a worker: a program that tries ports
                 line.close()
     _lines[:] = [arrived[rank] for rank in sorted(arrived)]
@@ -182,7 +185,7 @@ def _join_lightgbm() -> None:
     ports = [int.from_bytes(value) for value in gather(held.getsockname()[1].to_bytes(4))]
     _wait_until_listening(ports[rank + 1 :])
     held.close()
-    _init_network(ports, ports[rank])
+    init_network(ports, ports[rank])
 
 
 def hold_port() -> socket.socket:
@@ -191,7 +194,7 @@ def hold_port() -> socket.socket:
     LightGBM cannot take the socket over, nor share the port with it, so it is closed a moment before. Nobody is given
     the port by chance in that moment: it lies below those that the system hands out.
     """
-    for port in _candidates():
+    for port in candidate_ports():
         held = socket.socket()
         try:
             held.bind(("", port))
@@ -202,7 +205,8 @@ def hold_port() -> socket.socket:
     raise OSError("There is no free port for LightGBM.")
 
 
-def _candidates() -> Iterable[int]:
+def candidate_ports() -> Iterable[int]:
+    """Ports to try, in this order; 0 lets the system choose."""
     try:
         handed_out_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -233,7 +237,7 @@ def _listening_ports() -> set[int] | None:
     return {int(entry[1].rpartition(":")[2], 16) for entry in entries if entry[3] == "0A"}
 
 
-def _init_network(ports: list[int], own_port: int) -> None:
+def init_network(ports: list[int], own_port: int) -> None:
     """Returns when all ranks are connected.
 
     A port that was taken after all is tried again for a while. Another one cannot be chosen: the other ranks may
@@ -242,7 +246,7 @@ def _init_network(ports: list[int], own_port: int) -> None:
     from lightgbm.basic import _LIB, LightGBMError, _safe_call  # type: ignore[attr-defined]  # the C interface
 
     machines = ",".join(f"{LOOPBACK}:{port}" for port in ports).encode()
-    deadline = time.monotonic() + _BIND_S
+    deadline = time.monotonic() + BIND_S
     while True:
         try:
             with _silence():

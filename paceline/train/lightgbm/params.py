@@ -52,7 +52,7 @@ QUANTILE_OBJECTIVES = frozenset(
 )
 """Objectives whose leaves are medians or other quantiles, under all their names."""
 
-_NETWORK = {
+NETWORK = {
     "num_machines": ("num_machine",),
     "machines": ("workers", "nodes"),
     "machine_list_filename": ("machine_list_file", "machine_list", "mlist"),
@@ -60,12 +60,14 @@ _NETWORK = {
     "time_out": (),
     "pre_partition": ("is_pre_partition",),
 }
-_COLUMNS = {
+"""Parameters of LightGBM's network, which the trainer sets: their other names."""
+COLUMNS = {
     "label_column": ("label",),
     "weight_column": ("weight",),
     "group_column": ("group", "group_id", "query_column", "query", "query_id"),
     "ignore_column": ("ignore_feature", "blacklist"),
 }
+"""Parameters that name columns, for which the trainer has arguments: their other names."""
 _ONE_WORKER_ONLY: Mapping[str, tuple[tuple[str, ...], str]] = {
     "linear_tree": (("linear_trees",), "each worker would train a model of its own rows alone"),
     "interaction_constraints": ((), "LightGBM fails in the first round"),
@@ -115,14 +117,14 @@ def rounds_of(params: Any, num_boost_round: Any) -> Any:
 
 def check_params(params: Mapping[str, Any], num_workers: int | None) -> None:
     """Refuse what the trainer decides itself, and learners that do not fit to rows that are dealt to workers."""
-    for name, others in _NETWORK.items():
+    for name, others in NETWORK.items():
         for each in (name, *others):
             if each in params:
                 raise ConfigError(
                     f"params[{each!r}]: the workers are connected by the trainer. Leave it out; "
                     "ScalingConfig(num_workers=...) says how many there are."
                 )
-    for name, others in _COLUMNS.items():
+    for name, others in COLUMNS.items():
         for each in (name, *others):
             if each in params:
                 raise ConfigError(

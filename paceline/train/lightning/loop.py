@@ -39,10 +39,10 @@ class LightningLoop:
         trusts_own_checkpoints: bool,
     ) -> None:
         self._settings = settings
-        self._fit_args = {**settings.fit_args}
+        self.fit_args = {**settings.fit_args}
         path = settings.fit_args.get("ckpt_path")
         if path is not None and os.path.exists(path):  # workers have directories of their own
-            self._fit_args["ckpt_path"] = os.path.abspath(path)
+            self.fit_args["ckpt_path"] = os.path.abspath(path)
         self._datasets = datasets
         self._iter_options = iter_options
         self._trusts_own_checkpoints = trusts_own_checkpoints
@@ -87,7 +87,7 @@ class LightningLoop:
         return prepare_trainer(lightning(settings.package).Trainer(**arguments))
 
     def _fit_arguments(self, trainer: Any, session: SessionProtocol, stack: ExitStack) -> dict[str, Any]:
-        arguments = dict(self._fit_args)
+        arguments = dict(self.fit_args)
         for name, argument in _ARGUMENT_OF_DATASET.items():
             if name in self._datasets:
                 arguments[argument] = ShardLoader(session.get_dataset_shard(name), self._iter_options)

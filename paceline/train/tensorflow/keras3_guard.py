@@ -38,13 +38,14 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
         import tensorflow as tf
 
         if isinstance(model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            raise ConfigError(_advice(method.__name__))
+            raise ConfigError(advice(method.__name__))
         return method(model, *args, **kwargs)
 
     return checked
 
 
-def _advice(method: str) -> str:
+def advice(method: str) -> str:
+    """What to use instead of this method."""
     if find_spec("tf_keras") is not None:
         use_tf_keras = "build it with `tf.keras` under TF_USE_LEGACY_KERAS=1, which is tf_keras and can"
     else:

@@ -151,14 +151,15 @@ def _session(function: str) -> SessionProtocol:
 def _need_process_group(function: str) -> None:
     """Peers that are not connected would each train a model of their own, and nobody would notice."""
     world_size = _session(function).world_size
-    if world_size > 1 and not _are_connected():
+    if world_size > 1 and not are_connected():
         raise SessionMisuseError(
             f"paceline.train.torch.{function}(): the {world_size} workers are not connected, there is no process group "
             "of torch.distributed. Use TorchTrainer, which makes one; a DataParallelTrainer does not."
         )
 
 
-def _are_connected() -> bool:
+def are_connected() -> bool:
+    """Whether this worker has a process group with the others."""
     import torch.distributed as dist
 
     return dist.is_available() and dist.is_initialized()

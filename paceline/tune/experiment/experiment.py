@@ -44,8 +44,7 @@ WAIT_S = 0.1
 """How long a step waits for news; reports, deaths and finished work end the wait at once."""
 STEP_EVERY_S = 0.2
 """How often a run is stepped even though nothing happens, so that it can look at its clocks."""
-
-_LEAST_STORE_WAIT_S = 1.0
+LEAST_STORE_WAIT_S = 1.0
 """For each trial, once a remote store has used up the time that all of them share after an interrupt."""
 
 
@@ -417,7 +416,7 @@ class Experiment:
             run.break_off(
                 "interrupted",
                 wait_s=max(0.0, BREAK_OFF_WAIT_S - gone),
-                store_wait_s=max(_LEAST_STORE_WAIT_S, STORE_WAIT_S - gone),
+                store_wait_s=max(LEAST_STORE_WAIT_S, STORE_WAIT_S - gone),
             )
             if run.result is not None:
                 each.outcome = outcome_of_result(each, run.result)

@@ -52,9 +52,10 @@ class RemoteJournal:
     def push(self) -> None:
         """Upload the journal soon; what is appended while an upload waits goes along with it."""
         if self._latest is None or self._latest.done() or self._latest.running():
-            self._latest = self._pool.submit(self._upload)
+            self._latest = self._pool.submit(self.upload)
 
-    def _upload(self) -> None:
+    def upload(self) -> None:
+        """Upload the journal now; if that fails, `problem` says why."""
         try:
             self.lease.check()
             self._parts.push()
@@ -69,7 +70,7 @@ class RemoteJournal:
 
         The store gets `wait_s` seconds to answer; None: as long as its operations are tried again.
         """
-        self._pool.submit(self._upload)
+        self._pool.submit(self.upload)
         ending = self._pool.submit(self.release)
         self._pool.close(wait=False)
         try:

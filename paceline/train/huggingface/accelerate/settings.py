@@ -31,7 +31,7 @@ ACCUMULATION = "gradient_accumulation_steps"
 """Accelerator reads it from a variable with every distributed_type; files of `accelerate config` have it for DeepSpeed
 only."""
 _PRECISIONS = ("no", "fp16", "bf16", "fp8")
-_KNOWN = frozenset(
+KNOWN = frozenset(
     [
         *SECTIONS,
         ACCUMULATION,
@@ -167,13 +167,13 @@ def _check_place(settings: dict[str, Any], source: str) -> None:
 
 
 def _check_names(settings: dict[str, Any], source: str) -> None:
-    unknown = [name for name in settings if name not in _KNOWN]
+    unknown = [name for name in settings if name not in KNOWN]
     if not unknown:
         return
     # Perhaps a setting of a newer Accelerate: the one installed knows.
     from accelerate.commands.config.config_args import ClusterConfig
 
-    known = sorted(_KNOWN | ClusterConfig.__dataclass_fields__.keys())
+    known = sorted(KNOWN | ClusterConfig.__dataclass_fields__.keys())
     refused = [f"has no setting {name!r}{near_miss(name, known)}" for name in unknown if name not in known]
     if refused:
         raise ConfigError(f"{source} {' It '.join(refused)}")
