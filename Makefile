@@ -7,22 +7,37 @@ PY := $(VENV)/bin/python
 INSTALL := python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP_INSTALL := $(VENV)/bin/$(INSTALL)
 TORCH_VENV := .venv-torch
-PYTEST := $(PY) -m pytest
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST := $(PY) -m pytest -q --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-faults test-torch-only horovod check format bench bench-20gb kills setup clean
+.PHONY: help demo test-core test test-all test-slow test-faults test-rl test-torch-only horovod check format bench bench-20gb kills setup clean
 
 help: ## list the commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
-demo: setup ## train a small network on the digits with 2 workers, then resume it
-	@$(PY) examples/digits_demo.py
+demo: $(VENV)/.demo-ready ## train a small network on the digits with 2 workers, then resume it
+	@PYTHONDONTWRITEBYTECODE= $(PY) examples/digits_demo.py
 
-test: check horovod ## all checks, then the tests; the last line is pytest's summary
-	@$(PYTEST) -q -m "not faults"
+# The layers below the frameworks, and what all trainers share.
+CORE_TESTS := tests/air tests/storage tests/engine tests/run tests/data tests/train/test_*.py
+
+test-core: setup ## the tests for everyday work (under 3 minutes)
+	@$(PYTEST) -m "not slow and not faults and not rl" $(CORE_TESTS)
+
+test: check horovod ## all checks, then the tests (under 12 minutes); the last line is pytest's summary
+	@$(PYTEST) -m "not slow and not faults and not rl" --durations=10
+
+test-all: test test-slow test-faults test-rl ## everything: `make test`, full contracts, fault injection, RLlib
+
+test-slow: setup horovod ## full contracts, repetitions and rare combinations
+	@$(PYTEST) -m "slow and not faults and not rl"
 
 test-faults: setup horovod ## the long fault injection runs
-	@$(PYTEST) -q -m faults
+	@$(PYTEST) -m "faults and not rl"
+
+test-rl: setup $(VENV)/.rl-ready ## the tests of RLTrainer, which train with RLlib; installs it
+	@$(PYTEST) -m rl --durations=10
 
 test-torch-only: ## the PyTorch tests in an environment with no other framework (1 GB in .venv-torch; removed on success)
 	@rm -rf $(TORCH_VENV)
@@ -53,19 +68,37 @@ bench-20gb: setup ## 20 GB of Parquet through 2 workers (needs 30 GB in TMPDIR; 
 kills: setup ## kill drivers, workers and wardens 1,000 times and look for what was lost (about 20 minutes)
 	@$(PY) -m benchmarks kills --n 1000
 
-setup: $(VENV)/.ready
+setup: $(VENV)/.ready ## install every framework and the tools into .venv
 
-# torch goes in first and alone: nothing that comes later may pull in another version of it.
-$(VENV)/.ready: pyproject.toml constraints.txt
+# The part of pyproject.toml that the environment depends on, rewritten only when it changes: the file also holds
+# settings of tools.
+REQUIREMENTS := sed -n '/^dependencies/,/^\[tool/p' pyproject.toml
+$(VENV)/.requirements: pyproject.toml
 	@test -x $(PY) || { echo "creating $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing into $(VENV) (the first time takes a few minutes)"
-	@$(PIP_INSTALL) torch==2.13.0
-	@$(PIP_INSTALL) --editable '.[dev]'
-	@$(PIP_INSTALL) --no-deps tf_keras
+	@$(REQUIREMENTS) | cmp -s - $@ || $(REQUIREMENTS) >$@
+
+# pip leaves alone what is there already: a changed extra costs only its own packages. It compiles one file after the
+# other, so that is left to Python: in the demo whatever it imports, for development everything and on all cores.
+$(VENV)/.demo-ready: $(VENV)/.requirements constraints.txt
+	@echo "installing what the demo needs into $(VENV): PyTorch and scikit-learn (a minute the first time)"
+	@$(PIP_INSTALL) --no-compile --editable '.[torch,sklearn]'
 	@touch $@
 
-$(VENV)/.horovod-ready: tools/horovod/install tools/horovod/cxx $(VENV)/.ready
+$(VENV)/.ready: $(VENV)/.demo-ready
+	@echo "installing the other frameworks and the tools into $(VENV) (a few minutes the first time)"
+	@$(PIP_INSTALL) --no-compile --editable '.[dev]'
+	@$(PIP_INSTALL) --no-compile --no-deps tf_keras
+	@$(PY) -m compileall -q -j 0 $(VENV)/lib >/dev/null || true # some packages ship files for other versions of Python
+	@touch $@
+
+# The versions that the wheel is built for are in constraints.txt; other changes of the environment do not concern it.
+$(VENV)/.horovod-ready: tools/horovod/install tools/horovod/cxx constraints.txt | $(VENV)/.ready
 	@PIP_CONSTRAINT=constraints.txt tools/horovod/install $(PY)
+	@touch $@
+
+$(VENV)/.rl-ready: $(VENV)/.ready
+	@echo "installing RLlib into $(VENV)"
+	@$(PIP_INSTALL) --editable '.[rllib]'
 	@touch $@
 
 $(VENV)/.bench-ready: $(VENV)/.ready
