@@ -24,6 +24,10 @@ SESSION_VARIABLE = "PACELINE_TEST_SESSION"
 OWN_VARIABLES = ("PACELINE_RESULTS_DIR", "PACELINE_ENGINE", "PACELINE_FAULT", "RAY_ADDRESS")
 SECONDS_TO_GO = 5.0
 
+# Set before a framework is loaded. Threads of OpenMP spin while they wait, which costs the test processes beside this
+# one many times what the waiting threads gain.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
@@ -34,15 +38,22 @@ def interruptible() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_runtime_dir() -> Iterator[None]:
-    """Drivers outside of these tests, and what they left behind, are no concern of theirs."""
-    os.environ["XDG_RUNTIME_DIR"] = folder = tempfile.mkdtemp(prefix="paceline-tests-")
-    yield
+def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Test processes run side by side: each has its own home, temporary directory and registry of live drivers."""
+    tmp_path_factory.getbasetemp()  # chosen before TMPDIR changes: pytest keeps the files of its last sessions
+    folder = tempfile.mkdtemp(prefix="paceline-tests-")
+    os.chmod(folder, 0o755)  # some tests continue as another user
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, mode in (("HOME", 0o755), ("TMPDIR", 0o755), ("XDG_RUNTIME_DIR", 0o700)):
+            os.mkdir(path := os.path.join(folder, variable.lower()), mode)
+            patch.setenv(variable, path)
+        patch.setattr(tempfile, "tempdir", None)  # tempfile remembers the directory it found first
+        yield
     shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_process_left(own_runtime_dir: None) -> Iterator[None]:
+def no_process_left(own_directories: None) -> Iterator[None]:
     """Fail the session if a process outlives it."""
     token = uuid.uuid4().hex
     os.environ[SESSION_VARIABLE] = token

@@ -141,6 +141,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_with_only_torch_a_network_is_trained_and_used(tmp_path: Path) -> None:
     hidden = {name for framework in NEEDED_BY for name in OTHER_NAMES.get(framework, (framework,))} - {"torch"}
     assert run_without(sorted(hidden), TRAIN_WITH_TORCH, tmp_path) == "(2, 1)\n"

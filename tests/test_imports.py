@@ -262,6 +262,26 @@ def modules_after(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.fixture(scope="module")
+def exported() -> dict[str, list[str]]:
+    """What each package of EXPORTED has in __all__, seen by another interpreter: a framework that a name loads may set
+    environment variables."""
+    program = """
+import importlib, json, sys
+exported = {}
+for name in json.loads(sys.argv[1]):
+    module = importlib.import_module(name)
+    assert set(module.__all__) <= set(dir(module)), f"dir({name}) lacks names"
+    assert all(getattr(module, each) is not None for each in module.__all__), name
+    exported[name] = module.__all__
+print(json.dumps(exported))
+"""
+    command = [sys.executable, "-c", program, json.dumps([*EXPORTED])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -289,19 +309,10 @@ def test_import_is_cheap(code: str) -> None:
 
 
 @pytest.mark.parametrize("module_name", EXPORTED)
-def test_exported_members_are_pinned(module_name: str) -> None:
-    """In an interpreter of its own: some names load a framework, which may set environment variables."""
-    program = f"""
-import json, {module_name} as module
-assert set(module.__all__) <= set(dir(module)), "dir() lacks names"
-assert all(getattr(module, name) is not None for name in module.__all__)
-print(json.dumps(module.__all__))
-"""
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    exported = json.loads(done.stdout)
-    assert len(exported) == len(set(exported))
-    assert set(exported) == EXPORTED[module_name]
+def test_exported_members_are_pinned(module_name: str, exported: dict[str, list[str]]) -> None:
+    names = exported[module_name]
+    assert len(names) == len(set(names))
+    assert set(names) == EXPORTED[module_name]
 
 
 @pytest.mark.parametrize("module_name", OLD_PATHS)
@@ -343,14 +354,14 @@ def test_what_is_not_there_fails_as_an_import_does(line: str) -> None:
 @pytest.mark.parametrize("path", ["paceline.train.gbdt_trainer", "paceline.train.rl"])
 def test_an_attribute_that_is_to_come_says_so(path: str) -> None:
     package, _, name = path.rpartition(".")
-    with pytest.raises(AttributeError, match=rf"{path} is not in this version; what there is: "):
+    with pytest.raises(AttributeError, match=rf"{path} .*version"):
         getattr(importlib.import_module(package), name)
     assert name not in dir(importlib.import_module(package))
 
 
 @pytest.mark.parametrize(("name", "way"), [("read_sql", "from_arrow"), ("from_spark", "read_parquet")])
 def test_a_source_that_is_not_there_names_another_way(name: str, way: str) -> None:
-    with pytest.raises(AttributeError, match=rf"paceline\.data\.{name} is not in this version: .*{way}"):
+    with pytest.raises(AttributeError, match=rf"paceline\.data\.{name} .*{way}"):
         getattr(importlib.import_module("paceline.data"), name)
 
 

@@ -26,6 +26,7 @@ from paceline.air.errors import (
 )
 from paceline.air.packing import DirectorySink
 from tests.air.damage import committed
+from tests.descriptors import open_descriptors
 
 DATA = {"epoch": 3, "weights": [1.5, float("inf")], "nested": {"é": None}}
 REPORT = {"timestamp": 1_700_000_000, "number": 4, "iteration": 5}
@@ -80,7 +81,7 @@ def memory_file(checkpoint: Checkpoint, report: dict[str, Any] | None = None) ->
     descriptor = os.memfd_create("checkpoint")
     with os.fdopen(os.dup(descriptor), "wb") as file:
         checkpoint.write_packed(file, report=report)
-    return type(checkpoint)._from_memory_file(descriptor)
+    return type(checkpoint).from_memory_file(descriptor)
 
 
 Convert = Callable[[Checkpoint, Path], Checkpoint]
@@ -182,12 +183,12 @@ def test_exactly_one_source(sources: dict[str, Any]) -> None:
         Checkpoint(**sources)
 
 
-# F8: places that are no checkpoint
+# Places that are no checkpoint
 
 
 def test_a_missing_directory_is_told_at_once(tmp_path: Path) -> None:
     for make in (Checkpoint, Checkpoint.from_directory):
-        with pytest.raises(CheckpointNotFoundError, match="moved or deleted"):
+        with pytest.raises(CheckpointNotFoundError, match="nowhere"):
             make(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError):
         Checkpoint.from_uri(f"file://{tmp_path}/nowhere")
@@ -226,7 +227,7 @@ def test_an_unreadable_directory_is_told_at_once(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path / "mine")], capture_output=True, text=True, check=False
     )
     assert "CheckpointError" in done.stderr
-    assert "cannot be read by user 65534" in done.stderr
+    assert "user 65534" in done.stderr
 
 
 def test_an_empty_directory_is_a_checkpoint(tmp_path: Path) -> None:
@@ -238,7 +239,7 @@ def test_an_empty_directory_is_a_checkpoint(tmp_path: Path) -> None:
 def test_a_missing_remote_directory(memory_uri: str) -> None:
     with pytest.raises(CheckpointNotFoundError, match="memory://"):
         Checkpoint.from_uri(memory_uri).to_dict()
-    with pytest.raises(CheckpointError, match="cannot be reached"):
+    with pytest.raises(CheckpointError, match="nosuch://place"):
         Checkpoint.from_uri("nosuch://place").to_dict()
 
 
@@ -255,7 +256,7 @@ class Canary:
         return os.mkdir, (str(self.mark),)
 
 
-def test_s4_nothing_but_to_dict_unpickles(tmp_path: Path, memory_uri: str) -> None:
+def test_nothing_but_to_dict_unpickles(tmp_path: Path, memory_uri: str) -> None:
     mark = tmp_path / "unpickled"
     path = Checkpoint.from_dict({"x": Canary(mark)}).to_directory(tmp_path / "checkpoint")
     checkpoint = Checkpoint.from_directory(path)
@@ -369,13 +370,13 @@ def test_forms_travel_to_another_process(directory: Path, tmp_path: Path) -> Non
 
 
 def test_a_memory_file_is_closed_with_its_checkpoint() -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     checkpoint = memory_file(Checkpoint.from_dict(DATA))
     same = FancyCheckpoint.from_checkpoint(checkpoint)
     del checkpoint
     assert same.to_dict() == DATA
     del same
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert not open_descriptors() - before
 
 
 def test_equality() -> None:
@@ -475,7 +476,7 @@ def test_a_committed_checkpoint_is_not_overwritten(scheme: str, tmp_path: Path) 
     if scheme == "memory://":
         fsspec.filesystem("memory").put(str(path), str(path), recursive=True)
     write = Checkpoint.to_uri if scheme else Checkpoint.to_directory
-    with pytest.raises(CheckpointError, match="committed checkpoint of a run and is not overwritten"):
+    with pytest.raises(CheckpointError, match=r"checkpoint_000000.*overwritten"):
         write(Checkpoint.from_dict({"epoch": 2}), place)
     assert Checkpoint(place).to_dict()["epoch"] == 1
     assert write(Checkpoint(place), place) == place  # it is there already
@@ -483,7 +484,7 @@ def test_a_committed_checkpoint_is_not_overwritten(scheme: str, tmp_path: Path) 
         fsspec.filesystem("memory").pipe_file(f"{path}/MANIFEST.json", b"damaged")
     else:
         (path / "MANIFEST.json").write_bytes(b"damaged")
-    with pytest.raises(CheckpointError, match="is not overwritten"):
+    with pytest.raises(CheckpointError, match=r"checkpoint_000000.*overwritten"):
         write(Checkpoint.from_dict({"epoch": 2}), place)
     copy = Checkpoint.from_dict({"epoch": 1}).to_directory(tmp_path / "copy")
     (tmp_path / "copy" / "MANIFEST.json").write_text('{"written by": "other software"}')

@@ -63,25 +63,25 @@ READERS: dict[str, Callable[[Checkpoint], Any]] = {
 def test_a_flipped_bit_is_noticed(reader: str, of_files: Path) -> None:
     READERS[reader](Checkpoint.from_directory(of_files))
     flip(of_files / "deep" / "model.bin")
-    with pytest.raises(CheckpointCorruptError, match=r"content of file 'deep/model\.bin' changed"):
+    with pytest.raises(CheckpointCorruptError, match=r"'deep/model\.bin' changed"):
         READERS[reader](Checkpoint.from_directory(of_files))
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_a_missing_and_an_extra_file_are_noticed(reader: str, of_files: Path) -> None:
     (of_files / "stranger").touch()
-    with pytest.raises(CheckpointCorruptError, match="extra file 'stranger'"):
+    with pytest.raises(CheckpointCorruptError, match=r"extra.*'stranger'"):
         READERS[reader](Checkpoint.from_directory(of_files))
     (of_files / "stranger").unlink()
     (of_files / "deep" / "model.bin").unlink()
-    with pytest.raises(CheckpointCorruptError, match=r"file 'deep/model\.bin' is missing"):
+    with pytest.raises(CheckpointCorruptError, match=r"'deep/model\.bin'.*missing"):
         READERS[reader](Checkpoint.from_directory(of_files))
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_a_damaged_manifest_is_noticed(reader: str, of_files: Path) -> None:
     flip(of_files / "MANIFEST.json")
-    with pytest.raises(CheckpointCorruptError, match=r"MANIFEST\.json is damaged"):
+    with pytest.raises(CheckpointCorruptError, match=r"MANIFEST\.json.*damaged"):
         READERS[reader](Checkpoint.from_directory(of_files))
 
 
@@ -92,7 +92,7 @@ def test_a_dict_is_not_unpickled_from_damaged_bytes(of_dict: Path) -> None:
     with pytest.raises(CheckpointCorruptError, match=r"dict_checkpoint\.pkl"):
         checkpoint.to_dict()
     (of_dict / "dict_checkpoint.pkl").unlink()
-    with pytest.raises(CheckpointCorruptError, match=r"'dict_checkpoint\.pkl' is missing"):
+    with pytest.raises(CheckpointCorruptError, match=r"'dict_checkpoint\.pkl'.*missing"):
         checkpoint.to_dict()
 
 
@@ -132,7 +132,7 @@ def test_only_what_is_read_is_verified(tmp_path: Path) -> None:
 def test_what_no_run_has_committed_cannot_be_verified(of_dict: Path, tmp_path: Path) -> None:
     copy = Checkpoint.from_directory(of_dict).to_directory(str(tmp_path / "copy"))
     for checkpoint in (Checkpoint.from_dict({"x": 1}), Checkpoint.from_directory(copy)):
-        with pytest.raises(CheckpointError, match="cannot be verified"):
+        with pytest.raises(CheckpointError, match="verified"):
             checkpoint.verify()
 
 
@@ -142,7 +142,7 @@ def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(file: str, of_dict: 
     os.mkfifo(of_dict / file)
     for read in (Checkpoint.to_dict, Checkpoint.get_metadata, Checkpoint.verify):
         if (file, read) != ("dict_checkpoint.pkl", Checkpoint.get_metadata):
-            with pytest.raises(CheckpointError, match="not a regular file"):
+            with pytest.raises(CheckpointError, match="regular file"):
                 read(Checkpoint(of_dict))
 
 
@@ -195,11 +195,11 @@ def test_a_remote_checkpoint_is_verified(of_files: Path) -> None:
             reader(Checkpoint.from_uri("memory://damage/run"))
         filesystem.pipe_file("/damage/run/deep/model.bin", b"m" * 9_999 + b"n")
         for reader in readers:
-            with pytest.raises(CheckpointCorruptError, match=r"memory://damage/run: content of file 'deep/model\.bin'"):
+            with pytest.raises(CheckpointCorruptError, match=r"memory://damage/run.*'deep/model\.bin'"):
                 reader(Checkpoint.from_uri("memory://damage/run"))
         filesystem.rm_file("/damage/run/deep/model.bin")
         for reader in readers:
-            with pytest.raises(CheckpointCorruptError, match=r"'deep/model\.bin' is missing"):
+            with pytest.raises(CheckpointCorruptError, match=r"'deep/model\.bin'.*missing"):
                 reader(Checkpoint.from_uri("memory://damage/run"))
         filesystem.pipe_file("/damage/run/.metadata.json", b"damage")
         with pytest.raises(CheckpointCorruptError, match=r"\.metadata\.json"):
@@ -236,24 +236,33 @@ def test_a_damaged_checkpoint_of_a_result_names_the_next_best_one(results_dir: P
     result = Result.from_path(path)
     best = result.get_best_checkpoint("loss", "min")
     assert best is not None
-    with pytest.raises(CheckpointCorruptError, match=r"checkpoint_000001: .* next best .*/checkpoint_000002$"):
+    with pytest.raises(CheckpointCorruptError, match=r"checkpoint_000001.* next best .*/checkpoint_000002$"):
         best.to_dict()
     worst = result.get_best_checkpoint("loss", "max")
     assert worst is not None
-    with pytest.raises(CheckpointCorruptError, match=r"checkpoint_000000: .* next best .*/checkpoint_000002$"):
+    with pytest.raises(CheckpointCorruptError, match=r"checkpoint_000000.* next best .*/checkpoint_000002$"):
         worst.to_directory()
     assert result.checkpoint is not None
-    with pytest.raises(CheckpointCorruptError, match=r"checkpoint_000002: .* next best .*/checkpoint_000001$"):
+    with pytest.raises(CheckpointCorruptError, match=r"checkpoint_000002.* next best .*/checkpoint_000001$"):
         result.checkpoint.to_dict()
     order = [checkpoint for checkpoint, _ in Result.from_path(path).best_checkpoints]
-    with pytest.raises(CheckpointCorruptError, match=r"checkpoint_000001: .* next best .*/checkpoint_000002$"):
+    with pytest.raises(CheckpointCorruptError, match=r"checkpoint_000001.* next best .*/checkpoint_000002$"):
         order[-1].verify()
-    with pytest.raises(CheckpointCorruptError, match=r"checkpoint_000000: .* next best .*/checkpoint_000001$"):
+    with pytest.raises(CheckpointCorruptError, match=r"checkpoint_000000.* next best .*/checkpoint_000001$"):
         as_directory(order[0])
 
 
-def test_the_only_checkpoint_names_no_other(results_dir: Path) -> None:
+def test_a_checkpoint_that_was_only_in_memory_is_there(results_dir: Path) -> None:
     result = fitted(num_to_keep=0)
     assert result.checkpoint is not None
     assert result.checkpoint.to_dict()["loss"] == 2.0
-    assert result.checkpoint._next_best is None
+
+
+def test_the_only_checkpoint_names_no_other(of_dict: Path) -> None:
+    flip(of_dict / "dict_checkpoint.pkl")
+    checkpoint = Checkpoint.from_directory(of_dict)
+    for result in (Result(checkpoint=checkpoint), Result(checkpoint=checkpoint, best_checkpoints=[(checkpoint, {})])):
+        assert result.checkpoint is not None
+        with pytest.raises(CheckpointCorruptError) as caught:
+            result.checkpoint.to_dict()
+        assert "next best" not in str(caught.value)

@@ -82,10 +82,10 @@ def test_damage_on_the_store_is_noticed(bucket: str, tmp_path: Path) -> None:
     store.pipe_file("checkpoints/run/d/dict_checkpoint.pkl", content.replace(b"w", b"v", 1))
     checkpoint = Checkpoint.from_uri(uri)
     assert checkpoint.number == 0
-    with pytest.raises(CheckpointCorruptError, match=rf"{uri}: content of file 'dict_checkpoint\.pkl' changed"):
+    with pytest.raises(CheckpointCorruptError, match=rf"{uri}.*'dict_checkpoint\.pkl'"):
         checkpoint.to_dict()
     with pytest.raises(CheckpointCorruptError), checkpoint.as_directory():
         pass
     store.rm_file("checkpoints/run/d/dict_checkpoint.pkl")
-    with pytest.raises(CheckpointCorruptError, match=r"'dict_checkpoint\.pkl' is missing"):
+    with pytest.raises(CheckpointCorruptError, match=r"'dict_checkpoint\.pkl'.*missing"):
         checkpoint.to_dict()

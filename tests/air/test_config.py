@@ -23,7 +23,7 @@ class Domain:
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, "2", True, 10**6])
-def test_f1_number_of_workers_is_refused(workers: Any) -> None:
+def test_number_of_workers_is_refused(workers: Any) -> None:
     with pytest.raises(ValueError, match="num_workers") as caught:
         ScalingConfig(num_workers=workers)
     assert isinstance(caught.value, PacelineError)
@@ -55,7 +55,7 @@ def test_the_largest_number_of_workers_depends_on_cores(monkeypatch: pytest.Monk
         ({"resources_per_worker": {"CPU": -1}}, "CPU"),
         ({"resources_per_worker": {"CPU": float("nan")}}, "CPU"),
         ({"resources_per_worker": {"CPU": "2"}}, "CPU"),
-        ({"resources_per_worker": {1: 2}}, "resource names"),
+        ({"resources_per_worker": {1: 2}}, "resources_per_worker.*names"),
         ({"trainer_resources": 3}, "trainer_resources"),
         ({"placement_strategy": "pack"}, "PACK"),
         ({"_max_cpu_fraction_per_node": 2.0}, "_max_cpu_fraction_per_node"),
@@ -213,7 +213,7 @@ def test_checkpoint_settings_are_accepted() -> None:
         5,
     ],
 )
-def test_f10_unsafe_names_are_refused(name: Any) -> None:
+def test_unsafe_names_are_refused(name: Any) -> None:
     with pytest.raises(ValueError, match="RunConfig name"):
         RunConfig(name=name)
 
@@ -321,17 +321,17 @@ def test_custom_syncers_are_refused_with_the_replacement() -> None:
     ],
 )
 def test_a_misspelt_setting_is_answered_with_the_right_one(config: Any, misspelt: str, meant: str) -> None:
-    with pytest.raises(TypeError, match=f"no setting '{misspelt}': did you mean {meant}\\?"):
+    with pytest.raises(TypeError, match=rf"'{misspelt}'.*{meant}"):
         config(**{misspelt: 2})
 
 
 def test_a_setting_like_no_other_is_answered_with_the_list() -> None:
-    with pytest.raises(TypeError, match=r"no setting 'xyzzy'; there are: max_failures, .*progress\.$"):
+    with pytest.raises(TypeError, match=r"'xyzzy'.*max_failures, .*max_attempts_without_progress"):
         FailureConfig(xyzzy=1)  # type: ignore[call-arg]
 
 
 def test_refusals_name_only_what_works() -> None:
-    with pytest.raises(ConfigError, match=r"engine is 'lokal': use one of 'local', 'inline'\.$"):
+    with pytest.raises(ConfigError, match=r"engine.*'lokal'.*'local', 'inline'\.$"):
         RunConfig(engine="lokal")
-    with pytest.raises(ConfigError, match=r"num_workers is '2': give a whole number of 1 or more\.$"):
+    with pytest.raises(ConfigError, match=r"num_workers.*'2'.*whole number.*\b1\b"):
         ScalingConfig(num_workers="2")  # type: ignore[arg-type]

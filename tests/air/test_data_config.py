@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from paceline.air.config import DataConfig, DatasetConfig
+from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError
 
 DEFAULT = {"train": DatasetConfig(fit=True, split=True), "*": DatasetConfig()}
@@ -78,3 +79,14 @@ def test_train_alone_is_split_by_default() -> None:
             DataConfig(datasets_to_split=wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="uneven"):
         DataConfig(uneven="no")  # type: ignore[arg-type]
+
+
+def test_a_config_takes_a_seed_of_numpy() -> None:
+    assert type(DataConfig(seed=np.int64(3)).seed) is int  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"seed.*-1"):
+        DatasetConfig(seed=-1)
+
+
+def test_one_name_is_not_a_list_of_names() -> None:
+    with pytest.raises(ConfigError, match=r"\['train'\].*'all'"):
+        DataConfig(datasets_to_split="train")

@@ -37,7 +37,7 @@ class Text(str):
     pass
 
 
-F6_TABLE: list[tuple[Any, Any]] = [
+PLAIN_VALUES: list[tuple[Any, Any]] = [
     (None, None),
     (True, True),
     (False, False),
@@ -82,8 +82,8 @@ F6_TABLE: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "expected"), F6_TABLE, ids=lambda value: repr(value)[:40])
-def test_f6_values_become_plain_exactly(given: Any, expected: Any) -> None:
+@pytest.mark.parametrize(("given", "expected"), PLAIN_VALUES, ids=lambda value: repr(value)[:40])
+def test_values_become_plain_exactly(given: Any, expected: Any) -> None:
     plain, finite = plain_metrics({"m": given})
     assert plain == {"m": expected}
     assert finite
@@ -103,33 +103,33 @@ def test_numbers_that_are_not_finite_are_kept_and_noted(value: Any) -> None:
     assert not math.isfinite(kept)
 
 
-F5_F7_TABLE: list[tuple[Any, str]] = [
-    (None, "takes a dict"),
-    ([("a", 1)], "takes a dict"),
-    (3, "takes a dict"),
-    ({1: 2}, "the key 1 of type int"),
-    ({"a": {None: 2}}, "metric 'a' has the key None"),
-    ({"a": {"b": torch.zeros(2, 3)}}, r"metric 'a/b' is a torch.Tensor of shape \(2, 3\)"),
-    ({"a": [1, np.zeros(0)]}, r"metric 'a\[1\]' is a numpy.ndarray of shape \(0,\)"),
-    ({"a": object()}, "metric 'a' is of type object"),
-    ({"a": {1, 2}}, "of type set"),
-    ({"a": b"bytes"}, "of type bytes"),
-    ({"a": 1j}, "of type complex"),
-    ({"a": np.complex64(1j)}, "of type complex"),
-    ({"a": 2**64}, "beyond 64 bits"),
-    ({"a": [-(2**63) - 1]}, "beyond 64 bits"),
-    ({"a": "\ud800"}, "not valid Unicode"),
+REFUSED_VALUES: list[tuple[Any, str]] = [
+    (None, "dict.*None"),
+    ([("a", 1)], "dict.*list"),
+    (3, r"dict.*\bint\b"),
+    ({1: 2}, r"key 1\b.*int"),
+    ({"a": {None: 2}}, "'a'.*key None"),
+    ({"a": {"b": torch.zeros(2, 3)}}, r"'a/b'.*torch\.Tensor.*\(2, 3\)"),
+    ({"a": [1, np.zeros(0)]}, r"'a\[1\]'.*numpy\.ndarray.*\(0,\)"),
+    ({"a": object}, "'a'.*type"),
+    ({"a": {1, 2}}, "'a'.*set"),
+    ({"a": b"bytes"}, "'a'.*bytes"),
+    ({"a": 1j}, "'a'.*complex"),
+    ({"a": np.complex64(1j)}, "'a'.*complex"),
+    ({"a": 2**64}, "'a'.*64 bits"),
+    ({"a": [-(2**63) - 1]}, r"'a\[0\]'.*64 bits"),
+    ({"a": "\ud800"}, "'a'.*Unicode"),
     ({"a": "x" * 100_000_000}, "100,000,00. bytes .*'a'"),
     ({"a": [0.5] * 200_000}, "1,000,000 bytes"),
     ({str(i): "y" * 100 for i in range(20_000)}, "1,000,000 bytes"),
-    ({str(i): 0 for i in range(1_000_000)}, f"1,000,000 keys; the limit is {KEY_LIMIT:,}"),
+    ({str(i): 0 for i in range(1_000_000)}, f"1,000,000 keys.*{KEY_LIMIT:,}"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("given", "message"), F5_F7_TABLE, ids=lambda value: repr(value)[:30] if len(repr(value)) < 200 else ""
+    ("given", "message"), REFUSED_VALUES, ids=lambda value: repr(value)[:30] if len(repr(value)) < 200 else ""
 )
-def test_f5_f7_other_values_are_refused_by_name(given: Any, message: str) -> None:
+def test_other_values_are_refused_by_name(given: Any, message: str) -> None:
     with pytest.raises(MetricError, match=message) as caught:
         plain_metrics(given)
     assert isinstance(caught.value, TypeError)
@@ -139,7 +139,7 @@ def test_f5_f7_other_values_are_refused_by_name(given: Any, message: str) -> Non
 def test_a_dict_that_contains_itself_is_refused() -> None:
     loop: dict[str, Any] = {}
     loop["again"] = loop
-    with pytest.raises(MetricError, match="contains itself"):
+    with pytest.raises(MetricError, match=r"again.*itself"):
         plain_metrics(loop)
 
 

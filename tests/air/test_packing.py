@@ -62,7 +62,7 @@ def test_plain_files_are_accepted(tmp_path: Path) -> None:
     ],
     ids=lambda bad: bad[0].name + bad[0].type.decode(),
 )
-def test_s6_other_entries_are_refused(bad: list[tarfile.TarInfo], tmp_path: Path) -> None:
+def test_other_entries_are_refused(bad: list[tarfile.TarInfo], tmp_path: Path) -> None:
     target = tmp_path / "to"
     target.mkdir()
     with pytest.raises(CheckpointCorruptError):
@@ -104,7 +104,7 @@ def test_bytes_of_an_earlier_version_are_told_apart() -> None:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         archive.addfile(tarfile.TarInfo(".metadata.json"))
-    with pytest.raises(CheckpointCorruptError, match="an earlier version of paceline wrote them"):
+    with pytest.raises(CheckpointCorruptError, match="earlier version"):
         Checkpoint.from_bytes(stream.getvalue()).to_dict()
 
 
@@ -167,9 +167,9 @@ def test_an_archive_cannot_be_larger_than_its_bytes(tmp_path: Path) -> None:
         huge.size = 1 << 50
         stream.write(huge.tobuf(tarfile.PAX_FORMAT))
         archive.offset = stream.tell()
-    with pytest.raises(CheckpointCorruptError, match=r"'huge' claims 1,125,899,906,842,624 bytes, more than there are"):
+    with pytest.raises(CheckpointCorruptError, match=r"'huge'.*1,125,899,906,842,624"):
         Checkpoint.from_bytes(stream.getvalue())
-    with pytest.raises(CheckpointCorruptError, match="claims"):
+    with pytest.raises(CheckpointCorruptError, match="'huge'"):
         packing.unpack(stream, tmp_path / "to")
     assert not list((tmp_path / "to").iterdir())
 
@@ -187,5 +187,5 @@ def test_a_zip_archive_out_of_proportion_is_refused(tmp_path: Path, monkeypatch:
     with zipfile.ZipFile(model, "w") as archive:
         archive.writestr("weights", b"\0" * (4 << 20))
     packing.check_zip_size(model)
-    with pytest.raises(CheckpointError, match=r"bomb\.zip is not loaded: .* would become 4,194,304"):
+    with pytest.raises(CheckpointError, match=r"bomb\.zip.*4,194,304"):
         packing.check_zip_size(bomb)

@@ -9,41 +9,38 @@ from typing import Any
 
 import pytest
 
+from paceline.air import RunConfig, ScalingConfig, session
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import ConfigError
 from paceline.air.result import Result
-
-
-class CountingHistory:
-    def __init__(self) -> None:
-        self.reads = 0
-
-    def rows(self) -> list[dict[str, Any]]:
-        self.reads += 1
-        return [
-            {"loss": 2.0, "eval": {"acc": 0.5}, "training_iteration": 1, "config": {}},
-            {"loss": 1.0, "eval": {"acc": 0.75}, "training_iteration": 2, "config": {}, "late": "x"},
-        ]
-
-    def rank_rows(self) -> list[dict[str, Any]]:
-        return [{"rank": rank, "training_iteration": 1, "loss": float(rank)} for rank in range(2)]
+from paceline.run.history import JournalHistory
+from paceline.train import DataParallelTrainer
 
 
 def kept(*metrics: dict[str, Any]) -> list[tuple[Checkpoint, dict[str, Any]]]:
     return [(Checkpoint.from_dict({"n": n}), row) for n, row in enumerate(metrics)]
 
 
-def test_rows_are_read_when_asked_for_and_once() -> None:
-    history = CountingHistory()
-    result = Result(_history=history)
-    assert history.reads == 0
-    frame = result.metrics_dataframe
-    assert list(frame.columns) == ["loss", "eval/acc", "training_iteration", "late"]
+def two_reports() -> None:
+    session.report({"loss": 2.0, "eval": {"acc": 0.5}})
+    session.report({"loss": 1.0, "eval": {"acc": 0.75}, "late": "x"})
+
+
+def test_rows_are_read_when_asked_for_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunConfig(engine="inline", storage_path=str(tmp_path), verbose=0)
+    result = DataParallelTrainer(two_reports, scaling_config=ScalingConfig(num_workers=1), run_config=run).fit()
+    reads = []
+    rows = JournalHistory.rows
+    monkeypatch.setattr(JournalHistory, "rows", lambda history: reads.append(1) or rows(history))
+    again = Result.from_path(result.path)
+    assert reads == []
+    frame = again.metrics_dataframe
+    assert list(frame.columns)[:2] == ["loss", "eval/acc"]
     assert frame["eval/acc"].tolist() == [0.5, 0.75]
     assert frame["late"].isna().tolist() == [True, False]
-    assert result.metrics_dataframe is frame
-    assert history.reads == 1
-    assert result.rank_dataframe["rank"].tolist() == [0, 1]
+    assert again.metrics_dataframe is frame
+    assert reads == [1]
+    assert again.rank_dataframe["rank"].tolist() == [0, 0]
 
 
 def test_without_history_the_frames_are_empty() -> None:
@@ -73,12 +70,12 @@ def test_best_checkpoint() -> None:
     assert best("loss", "max") == 0
     assert best("a/b", "max") == 1
     assert best("a/b", "min") == 1
-    with pytest.raises(ConfigError, match="There are: a/b, loss"):
+    with pytest.raises(ConfigError, match="a/b, loss"):
         best("acc", "max")
     with pytest.raises(ConfigError, match="mode"):
         best("loss", "best")
     filled_in = Result(best_checkpoints=[(Checkpoint.from_dict({}), {"date": "today", "loss": 1.0})])
-    with pytest.raises(ConfigError, match="There are: loss, date"):
+    with pytest.raises(ConfigError, match="loss, date"):
         filled_in.get_best_checkpoint("acc", "max")
     assert Result().get_best_checkpoint("loss", "min") is None
 

@@ -1,4 +1,4 @@
-"""Every framework's backend passes one suite."""
+"""Every framework's backend passes one suite: in short with each run of the tests, in full with the slow ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from paceline.train.base_trainer import BaseTrainer
 from tests.contracts import framework_trainings as trainings
 
 
-class TestTorch(BackendContract):
+class InShort(ShortBackendContract):
+    """Start, collectives, and going on from the checkpoint after a rank was killed."""
+
+    mishaps = ShortBackendContract.mishaps[1:]
+
+
+class TestTorch(InShort):
     sum_over_ranks = staticmethod(trainings.torch_sum)
 
     def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
@@ -22,7 +28,7 @@ class TestTorch(BackendContract):
         return TorchTrainer(trainings.torch_training, train_loop_config={"lesson": lesson}, **settings)
 
 
-class TestAccelerate(BackendContract):
+class TestAccelerate(InShort):
     sum_over_ranks = staticmethod(trainings.accelerate_sum)
 
     def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
@@ -31,7 +37,7 @@ class TestAccelerate(BackendContract):
         return AccelerateTrainer(trainings.accelerate_training, train_loop_config={"lesson": lesson}, **settings)
 
 
-class TestTransformers(BackendContract):
+class TestTransformers(InShort):
     sum_over_ranks = staticmethod(trainings.torch_sum)
 
     def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
@@ -40,7 +46,7 @@ class TestTransformers(BackendContract):
         return TransformersTrainer(trainings.transformers_trainer, trainer_init_config={"lesson": lesson}, **settings)
 
 
-class TestLightning(BackendContract):
+class TestLightning(InShort):
     sum_over_ranks = staticmethod(trainings.torch_sum)
 
     @pytest.fixture(autouse=True, scope="class")
@@ -57,7 +63,7 @@ class TestLightning(BackendContract):
         return LightningTrainer(config.build(), **settings)
 
 
-class TestHorovodTorch(BackendContract):
+class TestHorovodTorch(InShort):
     sum_over_ranks = staticmethod(trainings.horovod_torch_sum)
 
     def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
@@ -66,7 +72,7 @@ class TestHorovodTorch(BackendContract):
         return HorovodTrainer(trainings.horovod_torch_training, train_loop_config={"lesson": lesson}, **settings)
 
 
-class TestTensorflowInShort(ShortBackendContract):
+class TestTensorflow(InShort):
     sum_over_ranks = staticmethod(trainings.tensorflow_sum)
 
     def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
@@ -75,25 +81,43 @@ class TestTensorflowInShort(ShortBackendContract):
         return TensorflowTrainer(trainings.tensorflow_training, train_loop_config={"lesson": lesson}, **settings)
 
 
-@pytest.mark.faults
-class TestTensorflow(TestTensorflowInShort, BackendContract):
-    """The rest of it: two new interpreters that import TensorFlow for every fit."""
-
-    test_what_fails_is_named_and_training_goes_on_from_the_checkpoint = None
+@pytest.mark.slow
+class TestTorchInFull(TestTorch, BackendContract):
+    mishaps = BackendContract.mishaps
 
 
-class TestHorovodTensorflowInShort(ShortBackendContract):
+@pytest.mark.slow
+class TestAccelerateInFull(TestAccelerate, BackendContract):
+    mishaps = BackendContract.mishaps
+
+
+@pytest.mark.slow
+class TestTransformersInFull(TestTransformers, BackendContract):
+    mishaps = BackendContract.mishaps
+
+
+@pytest.mark.slow
+class TestLightningInFull(TestLightning, BackendContract):
+    mishaps = BackendContract.mishaps
+
+
+@pytest.mark.slow
+class TestHorovodTorchInFull(TestHorovodTorch, BackendContract):
+    mishaps = BackendContract.mishaps
+
+
+@pytest.mark.slow
+class TestTensorflowInFull(TestTensorflow, BackendContract):
+    mishaps = BackendContract.mishaps
+
+
+@pytest.mark.slow
+class TestHorovodTensorflowInFull(BackendContract):
+    """The guide to Horovod has a fit with TensorFlow, which is enough for each run of the tests."""
+
     sum_over_ranks = staticmethod(trainings.horovod_tensorflow_sum)
-    mishaps = ShortBackendContract.mishaps[1:]
 
     def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
         from paceline.train.horovod import HorovodTrainer
 
         return HorovodTrainer(trainings.horovod_tensorflow_training, train_loop_config={"lesson": lesson}, **settings)
-
-
-@pytest.mark.faults
-class TestHorovodTensorflow(TestHorovodTensorflowInShort, BackendContract):
-    """The rest of it, as with TensorFlow."""
-
-    mishaps = ShortBackendContract.mishaps

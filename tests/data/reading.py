@@ -10,6 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paceline.data.block import ReadRequest, Source
+from paceline.data.dataset import Dataset
+from paceline.data.formats import to_rows
+from paceline.data.sources.csv_files import CsvSource
+from paceline.data.sources.json_lines import JsonSource
+from paceline.data.sources.listing import list_files
+from paceline.data.sources.text import TextSource
 
 
 def table_of(source: Source, **request: Any) -> pa.Table:
@@ -68,3 +74,41 @@ def write_parts(directory: Path, files: int, rows: int = 20, row_group_size: int
         paths.append(directory / f"part-{part}.parquet")
         pq.write_table(table, paths[-1], row_group_size=row_group_size, compression="none", use_dictionary=False)
     return paths
+
+
+def csv_of(path: Path | list[Path], parallelism: int = -1, **options: Any) -> CsvSource:
+    return CsvSource(list_files(path), parallelism, options)
+
+
+def json_of(path: Path | list[Path], parallelism: int = -1, **options: Any) -> JsonSource:
+    return JsonSource(list_files(path), parallelism, options)
+
+
+def text_of(path: Path, parallelism: int = -1, encoding: str = "utf-8", drop_empty_lines: bool = True) -> TextSource:
+    return TextSource(list_files(path), parallelism, encoding, drop_empty_lines)
+
+
+def plan_of(dataset: Any) -> Source:
+    assert isinstance(dataset, Dataset)
+    source: Source = dataset.plan
+    return source
+
+
+def dataset_rows(dataset: Any, **request: Any) -> list[dict[str, Any]]:
+    source = plan_of(dataset)
+    chunks = (chunk for block in range(len(source.blocks())) for chunk in source.read(block, ReadRequest(**request)))
+    return [row for chunk in chunks for row in to_rows(chunk)]
+
+
+def dataset_column(dataset: Any, name: str, **request: Any) -> list[Any]:
+    return [row[name] for row in dataset_rows(dataset, **request)]
+
+
+def hugging_face_rows() -> Any:
+    import datasets  # takes a second or two
+
+    features = datasets.Features(
+        {"a": datasets.Value("int32"), "s": datasets.Value("string"), "m": datasets.Array2D((2, 2), "float32")}
+    )
+    columns = {"a": list(range(10)), "s": [str(n) for n in range(10)], "m": [[[n, 0], [0, n]] for n in range(10)]}
+    return datasets.Dataset.from_dict(columns, features=features)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+from paceline import data
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.formats import (
     check_batch_format,
@@ -171,7 +174,7 @@ def test_rows_that_lack_a_key_have_a_null_there() -> None:
 
 
 def test_a_row_that_is_no_dict_is_named() -> None:
-    with pytest.raises(DataError, match=r"^map\(f\): row 1 must be a dict.*not 3 \(int\)"):
+    with pytest.raises(DataError, match=r"^map\(f\).*row 1\b.*dict.*3 \(int\)"):
         from_rows([{"a": 1}, 3], "map(f)")  # type: ignore[list-item]
 
 
@@ -232,8 +235,8 @@ def test_tables_of_several_chunks_and_frames_of_other_tools() -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (None, "not None"),
-        ([1], r"not \[1\] \(list\)"),
+        (None, "None"),
+        ([1], r"\[1\] \(list\)"),
         (np.zeros(3), r"\(ndarray\)"),
         (pd.Series([1]), r"\(Series\)"),
         ({}, "no columns"),
@@ -242,12 +245,12 @@ def test_tables_of_several_chunks_and_frames_of_other_tools() -> None:
         ({"a": np.float32(3)}, "column 'a' .*float32"),
         ({"a": torch.tensor(2)}, "column 'a' .*Tensor"),
         ({"a": {"b": 1}}, "column 'a' .*dict"),
-        ({"a": [1], "b": [1, "x"]}, "column 'b' .*'x' with type str"),
+        ({"a": [1], "b": [1, "x"]}, "column 'b' .*'x'"),
         ({"a": np.zeros(2, complex)}, "column 'a'"),
-        ({"a": [object()]}, "column 'a'"),
+        ({"a": [object]}, "column 'a'"),
         ({"a": [1], "b": [1, 2]}, "'a': 1, 'b': 2"),
         ({1: [1]}, r"1 \(int\)"),
-        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "several columns named 'a'"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "several columns.*'a'"),
         (pd.DataFrame({"a": [1, "x"]}), "column 'a'"),
     ],
     ids=str,
@@ -325,14 +328,28 @@ def test_conform_changes_types_that_lose_nothing(have: pa.Array, want: pa.DataTy
     ids=str,
 )
 def test_conform_refuses_what_would_lose_values(have: pa.Array, want: pa.DataType) -> None:
-    with pytest.raises(DataError, match=r"^file 2: column 'a' has type"):
+    with pytest.raises(DataError, match=r"^file 2: .*'a'.*type"):
         conform(pa.record_batch({"a": have}), pa.schema([("a", want)]), "file 2")
 
 
 def test_conform_orders_columns_and_names_those_that_are_missing_or_additional() -> None:
     schema = pa.schema([("n", pa.int64()), ("x", pa.float32())])
     assert conform(NUMBERS, schema, "here").schema == schema
-    with pytest.raises(DataError, match="here: column 'z' is missing"):
+    with pytest.raises(DataError, match=r"here: .*'z'.*missing"):
         conform(NUMBERS, schema.append(pa.field("z", pa.int64())), "here")
-    with pytest.raises(DataError, match="here: there is an additional column 'x'"):
+    with pytest.raises(DataError, match=r"here: .*additional.*'x'"):
         conform(NUMBERS, pa.schema([("n", pa.int64())]), "here")
+
+
+def test_columns_of_one_name_are_refused_wherever_they_come_from(tmp_path: Path) -> None:
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    pq.write_table(twice, tmp_path / "twice.parquet")
+    (tmp_path / "twice.csv").write_text("a,a\n1,2\n")
+    for make in (
+        lambda: data.from_arrow(twice),
+        lambda: data.read_parquet(tmp_path / "twice.parquet").schema(),
+        lambda: data.read_csv(tmp_path / "twice.csv").schema(),
+        lambda: data.range(3).map_batches(lambda batch: twice, batch_format="pyarrow").take_all(),
+    ):
+        with pytest.raises(DataError, match=r"several columns.*'a'"):
+            make()

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 import paceline.data.aggregation as aggregation_module
+from paceline import data
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.aggregate import AbsMax, AggregateFn, Count, Mean, Quantile, Std, Sum, Unique
+from paceline.data.aggregate import AbsMax, AggregateFn, Count, Max, Mean, Quantile, Std, Sum, Unique
 from paceline.data.dataset import Dataset
 from paceline.data.sources.memory import TableSource
 
@@ -79,7 +80,7 @@ def test_several_keys_and_aggregations_at_once(frame: pd.DataFrame) -> None:
 
 
 def test_memory_goes_with_groups_by_merging_on_the_way(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aggregation_module, "_ROWS_TO_MERGE_AT", 10)
+    monkeypatch.setattr(aggregation_module, "ROWS_TO_MERGE_AT", 10)
     found = of_frame(frame, 7).groupby("key").aggregate(Std("x"), Count(), Unique("sub")).to_pandas()
     np.testing.assert_allclose(found["std(x)"], frame.groupby("key")["x"].std(), rtol=1e-9)
     assert found["count()"].sum() == 1000
@@ -123,11 +124,16 @@ def test_no_rows_are_no_groups() -> None:
     assert rows(dataset.groupby("key").map_groups(lambda batch: batch)) == []
 
 
-def test_the_schema_is_known_before_anything_is_computed() -> None:
+def test_the_schema_is_known_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> Any:
+        raise AssertionError("rows were read")
+
     grouped = table({"key": ["a"], "x": [1]}).groupby("key").aggregate(Sum("x"), Unique("x"))
-    assert grouped.schema().names == ["key", "sum(x)", "unique(x)"]
-    assert grouped._plan.source._result is None
-    assert grouped.to_arrow().schema == grouped.schema()
+    with monkeypatch.context() as patched:
+        patched.setattr(TableSource, "read", refused)
+        schema = grouped.schema()
+    assert schema.names == ["key", "sum(x)", "unique(x)"]
+    assert grouped.to_arrow().schema == schema
 
 
 def test_functions_of_the_user_see_their_key() -> None:
@@ -155,6 +161,45 @@ def test_what_cannot_be_grouped_is_named() -> None:
         rows(dataset.groupby("x").sum(["text"]))
     with pytest.raises(ConfigError, match="groupby"):
         dataset.groupby([])
+
+
+def test_a_misspelt_key_is_told_with_the_near_miss() -> None:
+    with pytest.raises(DataError, match=r"^groupby.*'idd'.*'id'\?"):
+        data.range(5).groupby("idd").count().take(1)
+    with pytest.raises(DataError, match=r"^groupby\(idd\).*'idd'"):
+        data.range(5).groupby("idd").map_groups(lambda group: group).take(1)
+
+
+@pytest.mark.parametrize("key", ["0", "1", "0.0", "row", "key 0", "__row", "", "列"])
+def test_a_key_may_have_any_name(key: str) -> None:
+    frame = pd.DataFrame({key: [1, 1, 2, 2], "v": [10, 20, 30, 50]})
+    dataset = data.from_pandas(frame).groupby(key).aggregate(Sum("v"), Std("v", ignore_nulls=False), Max("v"))
+    rows = dataset.take_all()
+    assert [(row[key], row["sum(v)"], row["max(v)"]) for row in rows] == [(1, 30, 20), (2, 80, 50)]
+    assert [row["std(v)"] for row in rows] == pytest.approx(frame.groupby(key)["v"].std().tolist())
+
+
+def test_a_users_aggregation_over_a_key_of_any_name() -> None:
+    longest = AggregateFn(
+        init=lambda key: 0, merge=max, accumulate_row=lambda most, row: max(most, row["v"]), name="longest"
+    )
+    dataset = data.from_items([{"0": number % 2, "v": number} for number in range(40)])
+    assert dataset.groupby("0").aggregate(longest).take_all() == [{"0": 0, "longest": 38}, {"0": 1, "longest": 39}]
+
+
+def test_half_precision_keys_sort_group_and_join() -> None:
+    dataset = data.from_arrow(pa.table({"k": pa.array(np.array([3, 1, 3], np.float16)), "v": [1, 2, 3]}))
+    assert [row["v"] for row in dataset.sort("k").take_all()] == [2, 1, 3]
+    assert dataset.groupby("k").sum("v").take_all() == [{"k": 1.0, "sum(v)": 2}, {"k": 3.0, "sum(v)": 4}]
+    assert dataset.groupby("k").map_groups(lambda group: {"n": [len(group["v"])]}).take_all() == [{"n": 1}, {"n": 2}]
+    assert dataset.join(dataset, on="k").count() == 5
+
+
+def test_groups_of_a_column_of_nulls() -> None:
+    dataset = data.from_arrow(pa.table({"k": pa.nulls(3), "v": [1, 2, 3]}))
+    assert dataset.groupby("k").map_groups(lambda group: {"n": [len(group["v"])]}).take_all() == [{"n": 3}]
+    with pytest.raises(DataError, match=r"'k'.*null.*null"):
+        dataset.join(dataset, on="k").take_all()
 
 
 # -- map_groups -----------------------------------------------------------------------------

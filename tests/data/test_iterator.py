@@ -1,8 +1,7 @@
-"""The shard of a worker: epochs, positions, and batches that belong to the user."""
+"""The shard of a worker: epochs, shares, and batches that belong to the user."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -228,73 +227,6 @@ def test_a_dataset_that_is_not_split_is_whole_for_every_rank() -> None:
         assert shard.rows_left_out() == []
 
 
-# -- positions ----------------------------------------------------------------------------
-
-
-def test_a_state_is_a_few_plain_numbers() -> None:
-    shard = shards(paceline.data.range(100), 2)[1]
-    next(iter(shard.iter_batches(batch_size=10)))
-    state = shard.state_dict()
-    assert json.loads(json.dumps(state)) == state
-    assert len(json.dumps(state)) < 200
-
-
-def test_a_state_counts_what_was_handed_out_not_what_was_read_ahead() -> None:
-    shard = paceline.data.range(1000).iterator()
-    batches = iter(shard.iter_batches(batch_size=10, prefetch_batches=8))
-    next(batches)
-    again = paceline.data.range(1000).iterator()
-    again.load_state_dict(shard.state_dict())
-    assert next(iter(again.iter_batches(batch_size=10)))["id"][0] == 10
-
-
-def test_a_state_that_was_loaded_and_not_used_is_the_same_state() -> None:
-    shard = shards(paceline.data.range(100), 2)[1]
-    batches = iter(shard.iter_batches(batch_size=10))
-    next(batches)
-    again = shards(paceline.data.range(100), 2)[1]
-    again.load_state_dict(shard.state_dict())
-    assert again.state_dict() == shard.state_dict()
-
-
-def test_states_of_all_ranks_let_another_number_of_workers_go_on() -> None:
-    before = shards(paceline.data.range(100), 2)
-    seen, states = [], []
-    for shard, batches in ((before[0], 3), (before[1], 1)):
-        passing = iter(shard.iter_batches(batch_size=10))
-        for _ in range(batches):
-            seen += next(passing)["id"].tolist()
-        states.append(shard.state_dict())
-    after = shards(paceline.data.range(100), 3)
-    for shard in after:
-        shard.load_state_dict(states)
-    rest = [ids(shard.iter_batches(batch_size=10)) for shard in after]
-    assert sorted([*seen, *(number for part in rest for number in part)]) == list(range(100))
-    assert [len(part) for part in rest] == [20, 20, 20]
-    with pytest.raises(DataError, match="one of 2 workers, and there are 3 now"):
-        after[0].load_state_dict(states[0])
-
-
-def test_another_local_shuffle_in_the_middle_of_an_epoch_repeats_nothing() -> None:
-    shard = paceline.data.range(100).iterator()
-    batches = iter(shard.iter_batches(batch_size=10, local_shuffle_buffer_size=30))
-    seen = next(batches)["id"].tolist() + next(batches)["id"].tolist()
-    again = paceline.data.range(100).iterator()
-    again.load_state_dict(shard.state_dict())
-    assert sorted(seen + ids(again.iter_batches(batch_size=10))) == list(range(100))
-
-
-def test_states_that_do_not_fit_are_refused() -> None:
-    shard = paceline.data.range(100).iterator()
-    with pytest.raises(DataError, match="dataset of 99 rows"):
-        shard.load_state_dict(paceline.data.range(99).iterator().state_dict())
-    with pytest.raises(DataError, match="not the state of a dataset shard"):
-        shard.load_state_dict({"epoch": 3})
-    with pytest.raises(DataError, match="list of states is empty"):
-        shard.load_state_dict([])
-    assert ids(shard.iter_batches()) == list(range(100))
-
-
 # -- batches ------------------------------------------------------------------------------
 
 
@@ -338,7 +270,7 @@ def test_bad_batch_options_are_refused_where_they_are_given() -> None:
     ):
         with pytest.raises(ConfigError, match=next(reversed(wrong))):
             shard.iter_batches(**wrong)
-    with pytest.raises(DataError, match="dtypes= has no use"):
+    with pytest.raises(DataError, match="dtypes="):
         shard.iter_torch_batches(collate_fn=lambda batch: batch, dtypes={"id": None})
     with pytest.raises(ValueError, match="batch_format"):
         shard.iter_batches(batch_format="lists")
@@ -427,3 +359,18 @@ def test_streaming_split_gives_each_consumer_its_share(equal: bool) -> None:
     together = sorted(row for rows in seen for row in rows)
     left_out = parts[0].rows_left_out(0)
     assert sorted([*together, *left_out]) == list(range(103))
+
+
+def test_to_pandas_of_too_many_rows_reads_no_more_than_it_must() -> None:
+    read: list[int] = []
+
+    def note(batch: dict[str, Any]) -> dict[str, Any]:
+        read.append(len(batch["id"]))
+        return batch
+
+    shard = DataIterator(prepared("train", paceline.data.range(10_000).map_batches(note, batch_size=100)))
+    read.clear()  # the rows have been counted
+    with pytest.raises(DataError, match="limit=50"):
+        shard.to_pandas(limit=50)
+    assert sum(read) < 10_000
+    assert shard.epoch == 0

@@ -17,6 +17,7 @@ from paceline.air import Checkpoint
 from paceline.air.errors import CheckpointError, ConfigError, DataError
 from paceline.data import preprocessors
 from paceline.data.dataset import Dataset
+from paceline.data.operations.preprocess import Preprocess
 from paceline.data.preprocessor import Preprocessor, PreprocessorNotFittedException
 from paceline.data.preprocessor_state import decode, encode
 from paceline.data.preprocessors import BatchMapper, Chain, MaxAbsScaler, MinMaxScaler, StandardScaler, Tokenizer
@@ -74,7 +75,7 @@ def test_a_class_that_keeps_what_it_learnt_under_any_name_is_fitted() -> None:
 
 def test_fitting_again_warns_and_replaces() -> None:
     scaler = MinMaxScaler(["x"]).fit(dataset(x=[1, 2]))
-    with pytest.warns(UserWarning, match="MinMaxScaler was fitted before"):
+    with pytest.warns(UserWarning, match=r"MinMaxScaler.*fitted"):
         scaler.fit(dataset(x=[5, 9]))
     assert scaler.stats_ == {"min(x)": 5, "max(x)": 9}
 
@@ -88,16 +89,16 @@ def test_fitting_again_in_vain_leaves_what_was_learnt() -> None:
 
 
 def test_what_is_not_fitted_does_not_transform() -> None:
-    with pytest.raises(PreprocessorNotFittedException, match=r"StandardScaler is not fitted: call fit\(dataset\)"):
+    with pytest.raises(PreprocessorNotFittedException, match=r"StandardScaler.*fit\(dataset\)"):
         StandardScaler(["x"]).transform(dataset(x=[1]))
-    with pytest.raises(PreprocessorNotFittedException, match="before transform_batch"):
+    with pytest.raises(PreprocessorNotFittedException, match="transform_batch"):
         Centered("x").transform_batch({"x": np.array([1.0])})
     assert issubclass(PreprocessorNotFittedException, RuntimeError)
 
 
 @pytest.mark.parametrize("method", ["fit", "transform", "fit_transform"])
 def test_only_datasets_are_fitted_on(method: str) -> None:
-    with pytest.raises(ConfigError, match=r"takes a Dataset, not DataFrame\. paceline.data.from_pandas"):
+    with pytest.raises(ConfigError, match=r"DataFrame.*paceline\.data\.from_pandas"):
         getattr(StandardScaler(["x"]), method)(pd.DataFrame({"x": [1.0]}))
 
 
@@ -105,11 +106,13 @@ def test_a_class_that_defines_too_little() -> None:
     class Empty(Preprocessor):
         pass
 
-    with pytest.raises(NotImplementedError, match="Empty defines no _fit"):
+    class Plain(Preprocessor):
+        _is_fittable = False
+
+    with pytest.raises(NotImplementedError, match=r"Empty.*_fit"):
         Empty().fit(dataset(x=[1]))
-    Empty._is_fittable = False
-    with pytest.raises(NotImplementedError, match="Empty defines neither _transform_pandas nor _transform_numpy"):
-        Empty().transform_batch({"x": np.array([1])})
+    with pytest.raises(NotImplementedError, match=r"Plain.*_transform_pandas.*_transform_numpy"):
+        Plain().transform_batch({"x": np.array([1])})
 
 
 # Datasets
@@ -126,7 +129,7 @@ def test_transforming_is_lazy_and_leaves_the_dataset_as_it_is() -> None:
             raise KeyError("gone")
 
     broken = Broken().transform(ds)
-    with pytest.raises(DataError, match=r"Broken failed on .*KeyError: 'gone'"):
+    with pytest.raises(DataError, match=r"Broken.*KeyError.*'gone'"):
         broken.to_arrow()
 
 
@@ -143,12 +146,12 @@ def test_rows_are_neither_added_nor_removed() -> None:
         def _transform_numpy(self, np_data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             return {"x": np_data["x"][1:]}
 
-    with pytest.raises(DataError, match=r"Shorter made 1 rows of 2.*Dataset\.filter"):
+    with pytest.raises(DataError, match=r"Shorter.*1 rows of 2.*Dataset\.filter"):
         Shorter().transform(dataset(x=[1, 2])).to_arrow()
 
 
 @pytest.mark.parametrize(
-    ("preprocessor", "expected"),
+    ("preprocessor", "users"),
     [
         (StandardScaler(["x"]), False),
         (Tokenizer(["x"]), False),
@@ -159,8 +162,8 @@ def test_rows_are_neither_added_nor_removed() -> None:
         (Doubled(), True),
     ],
 )
-def test_only_one_thread_at_a_time_runs_functions_of_users(preprocessor: Preprocessor, expected: bool) -> None:
-    assert preprocessor._runs_user_code() is expected
+def test_only_one_thread_at_a_time_runs_functions_of_users(preprocessor: Preprocessor, users: bool) -> None:
+    assert Preprocess(preprocessor).native is not users
 
 
 def test_where_time_went() -> None:
@@ -208,7 +211,7 @@ def test_results_may_be_written_to() -> None:
 
 
 def test_what_is_no_batch() -> None:
-    with pytest.raises(ConfigError, match="The batch for Doubled is a list"):
+    with pytest.raises(ConfigError, match=r"Doubled.*list"):
         Doubled().transform_batch([1, 2])
 
 
@@ -274,7 +277,7 @@ def test_only_asking_for_the_preprocessor_loads_its_pickle(tmp_path: Path) -> No
 )  # fmt: skip
 def test_a_name_in_a_file_is_only_looked_up_among_the_built_in_ones(tmp_path: Path, name: Any) -> None:
     (tmp_path / ".preprocessor.json").write_text(json.dumps({"class": name, "state": {}}))
-    with pytest.raises(CheckpointError, match="The preprocessor of"):
+    with pytest.raises(CheckpointError, match="preprocessor of"):
         Checkpoint(tmp_path).get_preprocessor()
     assert "antigravity" not in sys.modules
 
@@ -286,7 +289,7 @@ def test_a_name_in_a_file_is_only_looked_up_among_the_built_in_ones(tmp_path: Pa
 )  # fmt: skip
 def test_a_damaged_file(tmp_path: Path, content: str) -> None:
     (tmp_path / ".preprocessor.json").write_text(content)
-    with pytest.raises(CheckpointError, match="The preprocessor of"):
+    with pytest.raises(CheckpointError, match="preprocessor of"):
         Checkpoint(tmp_path).get_preprocessor()
 
 

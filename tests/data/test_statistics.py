@@ -100,14 +100,15 @@ def test_many_values_go_to_a_file_without_a_name(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(Scratch.__init__, "__defaults__", (1000,))
     used = []
-    write = Scratch._write
+    pwrite = os.pwrite
 
-    def watched(self: Scratch, values: np.ndarray, offset: int) -> None:
-        write(self, values, offset)
-        used.append(os.fstat(self._file.fileno()).st_size)  # type: ignore[union-attr]
+    def watched(descriptor: int, content: Any, offset: int) -> int:
+        written = pwrite(descriptor, content, offset)
+        used.append(os.fstat(descriptor).st_size)
         assert os.listdir(tmp_path) == []
+        return written
 
-    monkeypatch.setattr(Scratch, "_write", watched)
+    monkeypatch.setattr(os, "pwrite", watched)
     columns = {"x": skewed(5000, dtype=np.float32), "y": np.arange(5000)[::-1].copy()}
     found = compute(plan(100, **columns), [Quantiles("x", (0.1, 0.9)), Quantiles("y", (0.5,))])
     assert found[Quantiles("y", (0.5,))] == (2499.5,)
@@ -122,7 +123,7 @@ def test_a_full_disk_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    with Scratch(memory_bytes=0) as scratch, pytest.raises(DataError, match=r"No space left.*TMPDIR"):
+    with Scratch(memory_bytes=0) as scratch, pytest.raises(DataError, match=r"No space.*TMPDIR"):
         scratch.put(np.arange(3))
 
 
@@ -218,12 +219,12 @@ def test_the_result_does_not_depend_on_which_thread_is_first() -> None:
 @pytest.mark.parametrize(
     ("statistic", "message"),
     [
-        (Mean("nothing"), r"Scaler: there is no column 'nothing'; the columns are \['x', 'tags'\]"),
-        (Mean("x"), r"Scaler: column 'x' is of type string, but must hold numbers"),
-        (Quantiles("x", (0.5,)), r"'x' is of type string"),
-        (ValueCounts("tags"), r"'tags' is of type list.*plain values"),
-        (MostFrequent("tags"), r"'tags' is of type list.*plain values"),
-        (ItemCounts("x"), r"'x' is of type string, but must hold lists"),
+        (Mean("nothing"), r"Scaler.*'nothing'.*\['x', 'tags'\]"),
+        (Mean("x"), "Scaler.*'x'.*string.*numbers"),
+        (Quantiles("x", (0.5,)), "'x'.*string"),
+        (ValueCounts("tags"), "'tags'.*list.*plain values"),
+        (MostFrequent("tags"), "'tags'.*list.*plain values"),
+        (ItemCounts("x"), "'x'.*string.*lists"),
     ],
 )
 def test_a_column_that_cannot_be_used_is_refused_before_reading(statistic: Statistic, message: str) -> None:

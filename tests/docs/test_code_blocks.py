@@ -4,19 +4,27 @@ A page is one program: its Python blocks run in order, in one namespace, as a sc
 numbers are those of the page, so that a traceback points into the page. Then its shell blocks (``sh``)
 run in the same directory. A comment ``# -> text`` promises a line of output; the promised lines must appear
 in that order.
+
+Frameworks take seconds to import, in the program and again for its workers. So each page runs in the test
+process, which has already imported them; the slow tests run each page in an interpreter of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -28,6 +36,7 @@ HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 SOURCE_FILE = re.compile(r"`([a-z_/]+\.py)`")
 PROMISE = re.compile(r"#\s*->\s*(.*\S)")
 SECONDS_PER_PAGE = 90
+FIRST_PAGE = "getting-started"
 PORT_IN_PAGES = "8000"
 
 
@@ -56,16 +65,49 @@ def first_missing(promises: list[str], output: str) -> str | None:
     return next((promise for promise in promises if promise not in lines), None)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_page_runs(path: Path, tmp_path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    home = tmp_path / "home"
-    home.mkdir()
-    script = tmp_path / f"page_{path.stem.lower().replace('-', '_')}.py"  # not torch.py: it would be found as torch
-    page = read_page(text)
-    script.write_text(page.program, encoding="utf-8")
+def name_of(path: Path) -> str:
+    return path.stem
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("path", [pytest.param(page, marks=MARKS.get(page.stem, [])) for page in PAGES], ids=name_of)
+def test_page_runs(path: Path, home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    page, script = write_script(path, home.parent)
+    with as_program(home) as module:
+        exec(compile(page.program, script, "exec"), vars(module))
+    check_promises(path.name, page.promises, capfd.readouterr().out)
+    run_shell_blocks(path, home)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        page if page.stem == FIRST_PAGE else pytest.param(page, marks=pytest.mark.slow)
+        for page in PAGES
+        if page.stem not in MARKS
+    ],
+    ids=name_of,
+)
+def test_page_runs_in_an_interpreter_of_its_own(path: Path, home: Path) -> None:
+    page, script = write_script(path, home.parent)
     check_output(path.name, [sys.executable, str(script)], page.promises, home)
-    shell = read_page(text, "sh")
+    run_shell_blocks(path, home)
+
+
+def write_script(path: Path, folder: Path) -> tuple[Page, Path]:
+    page = read_page(path.read_text(encoding="utf-8"))
+    script = folder / f"page_{path.stem.lower().replace('-', '_')}.py"  # not torch.py: it would be found as torch
+    script.write_text(page.program, encoding="utf-8")
+    return page, script
+
+
+def run_shell_blocks(path: Path, home: Path) -> None:
+    shell = read_page(path.read_text(encoding="utf-8"), "sh")
     if shell.program.strip():
         write_shell_files(home)
         program = "set -e\n" + shell.program.replace(PORT_IN_PAGES, str(free_port()))
@@ -75,6 +117,29 @@ def test_page_runs(path: Path, tmp_path: Path) -> None:
 def write_shell_files(home: Path) -> None:
     """What a user's shell finds: the command of this project, and a curl that ends its output with a new line."""
     command = home / "bin" / "paceline"
+@contextlib.contextmanager
+def as_program(home: Path) -> Iterator[ModuleType]:
+    """An empty `__main__`, a user's directory, variables and warnings; what a page leaves of them is cleared away."""
+    variables, directory, own_main = dict(os.environ), Path.cwd(), sys.modules["__main__"]
+    sys.modules["__main__"] = module = ModuleType("__main__")
+    os.chdir(home)
+    os.environ |= {"HOME": str(home), "PACELINE_RESULTS_DIR": str(home / "paceline_results")}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                yield module
+            finally:
+                # As at the end of an interpreter: datasets that were not read to the end have processes.
+                vars(module).clear()
+                gc.collect()
+    finally:
+        sys.modules["__main__"] = own_main
+        os.chdir(directory)
+        os.environ.clear()
+        os.environ |= variables
+
+
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m paceline.cli.main "$@"\n', encoding="utf-8")
     command.chmod(0o700)
@@ -106,8 +171,12 @@ def check_output(name: str, command: list[str], promises: list[str], home: Path)
     said = f"--- stdout\n{output}\n--- stderr\n{errors}"
     assert process.returncode == 0, f"{name} failed\n{said}"
     missing = first_missing(promises, output)
-    assert missing is None, f"{name} promises the line {missing!r}, which was not printed there\n{said}"
+    assert missing is None, f"{name} promises the line {missing!r}, which was not printed there\n{said or output}"
 
+    check_promises(name, promises, output, said)
+
+
+def check_promises(name: str, promises: list[str], output: str, said: str = "") -> None:
 
 def free_port() -> int:
     with socket.socket() as listening:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-import lightning.fabric  # noqa: F401  # sets variables of the environment, which no single test shall be blamed for
 import pytest
-import sklearn  # noqa: F401  # the same
-import torch._dynamo  # noqa: F401  # the same
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -33,7 +30,7 @@ EXPECTED = {
     "tune_xgboost": ["rounds of the trials: [", " of 100 test rows right"],
     "xgboost_trainer": ["stored checkpoint_000010, checkpoint_000015", "went on at round 16, stopped after "],
 }
-TESTED_ELSEWHERE = ("torch_", "data_", "sklearn_", "digits_", "tensorflow_")
+TESTED_ELSEWHERE = ("torch_", "data_", "sklearn_", "digits_", "rl_", "tensorflow_")
 """What their names begin with."""
 
 

@@ -89,7 +89,7 @@ def assert_same_end(result: Result, undisturbed: Result) -> None:
     assert result.metrics_dataframe["loss"].tolist() == undisturbed.metrics_dataframe["loss"].tolist()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_worker(tmp_path: Path, undisturbed: Result, rank: int) -> None:
     result = classifier(tmp_path / "storage", failures=1, marks=str(tmp_path / "marks"), die_at=(4, rank)).fit()
     check_run(result.path, result=result, iterations=EPOCHS, attempts=2)
@@ -135,12 +135,14 @@ def test_resumed_in_a_new_run(tmp_path: Path, undisturbed: Result) -> None:
     assert all(torch.equal(ours["model"][name], weight) for name, weight in theirs["model"].items())
 
 
-def test_interpreter_exit_right_after_fit_is_quick_and_quiet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["counter", pytest.param("classifier", marks=pytest.mark.slow)])
+def test_interpreter_exit_right_after_fit_is_quiet(tmp_path: Path, kind: str) -> None:
+    """The classifier imports torch in the driver, which has threads and exit handlers of its own."""
     script = tmp_path / "script.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from tests.e2e.test_recovery import classifier\n"
-        f"print(classifier(Path({str(tmp_path / 'storage')!r}), epochs=1).fit().metrics['epoch'])\n"
+        f"from tests.e2e.{'test_recovery' if kind == 'classifier' else 'counter'} import {kind}\n"
+        f"print({kind}(Path({str(tmp_path / 'storage')!r}), epochs=1).fit().metrics['epoch'])\n"
     )
     with Driver(["-W", "error", str(script)], output=tmp_path / "driver.txt") as driver:
         assert driver.wait() == 0

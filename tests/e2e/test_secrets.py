@@ -80,7 +80,7 @@ def trainer(storage: Path, config: dict[str, Any], **run: Any) -> DataParallelTr
     return DataParallelTrainer(
         loop,
         train_loop_config=config,
-        scaling_config=ScalingConfig(num_workers=2),
+        scaling_config=ScalingConfig(num_workers=1),
         run_config=RunConfig(storage_path=str(storage), name="run", **{"verbose": 0, **run}),
     )
 
@@ -203,7 +203,7 @@ def test_a_search_writes_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture
     assert read.config == {**MASKED, "steps": 2, "x": 2.0}
 
 
-@pytest.mark.parametrize("searcher", ["variants", "optuna"])
+@pytest.mark.parametrize("searcher", [pytest.param("variants", marks=pytest.mark.slow), "optuna"])
 def test_a_restored_search_takes_secrets_from_param_space(tmp_path: Path, searcher: str) -> None:
     storage = tmp_path / "results"
     alg = OptunaSearch(seed=1) if searcher == "optuna" else None
@@ -237,6 +237,7 @@ def test_a_search_over_a_trainer_writes_no_secret(tmp_path: Path) -> None:
     assert_nowhere(storage)
 
 
+@pytest.mark.slow
 def test_takeovers_of_a_population_write_no_secret(tmp_path: Path) -> None:
     storage = tmp_path / "results"
     scheduler = PopulationBasedTraining(

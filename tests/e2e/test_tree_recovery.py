@@ -13,6 +13,7 @@ from paceline.air import CheckpointConfig, FailureConfig, Result, ScalingConfig
 from paceline.data.preprocessors import StandardScaler
 from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_run, committed_checkpoints
+from tests.faults.cases import mostly_slow
 from tests.train.trees.libraries import (
     LIGHTGBM,
     XGBOOST,
@@ -26,8 +27,7 @@ from tests.train.trees.libraries import (
     rows_of,
 )
 
-ROUNDS = 100
-EVERY_TEN = CheckpointConfig(checkpoint_frequency=10)
+ROUNDS, SAVE_EVERY = 20, 5
 ONE_RETRY = FailureConfig(max_failures=1)
 TASK = binary()
 EVEN = regression()
@@ -42,17 +42,15 @@ PARAMS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "lightgbm": {"plain": {}, "by votes": {"tree_learner": "voting", "top_k": 10}},
 }
-IN_THE_LONG_RUNS = ("approx", "dart")
+LIBRARIES = [XGBOOST, LIGHTGBM]
 CASES = [
-    pytest.param(
-        library,
-        kind,
-        id=f"{library}-{kind.replace(' ', '-')}",
-        marks=[pytest.mark.faults] if kind in IN_THE_LONG_RUNS else [],
-    )
-    for library in (XGBOOST, LIGHTGBM)
+    pytest.param(library, kind, id=f"{library}-{kind.replace(' ', '-')}")
+    for library in LIBRARIES
     for kind in PARAMS[library.name]
 ]
+
+
+lightgbm_every_day = pytest.mark.parametrize("library", mostly_slow(LIBRARIES, everyday=[LIGHTGBM]), ids=str)
 
 
 def trainer(
@@ -63,12 +61,12 @@ def trainer(
     task: Task = TASK,
     **arguments: Any,
 ) -> Any:
-    """100 rounds, a checkpoint after every 10 of them."""
+    """20 rounds, a checkpoint after every 5 of them."""
     settings: dict[str, Any] = {
         "params": {**library.params(task), **PARAMS[library.name][kind]},
         "num_boost_round": ROUNDS,
         "storage_path": str(storage),
-        "checkpoint_config": EVERY_TEN,
+        "checkpoint_config": CheckpointConfig(checkpoint_frequency=SAVE_EVERY),
         **arguments,
     }
     if notes is not None:
@@ -97,30 +95,33 @@ def assert_same_end(library: Library, result: Result, undisturbed: Result, task:
     assert library.model_text(result.checkpoint) == library.model_text(undisturbed.checkpoint)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("library", "kind"), CASES)
-def test_a_worker_killed_in_round_30_of_100(library: Library, kind: str, tmp_path: Path, undisturbed: Any) -> None:
-    notes = Notes(str(tmp_path / "marks"), at=30, rank=1, do=killed)
+def test_a_worker_killed_between_two_checkpoints(library: Library, kind: str, tmp_path: Path, undisturbed: Any) -> None:
+    notes = Notes(str(tmp_path / "marks"), at=13, rank=1, do=killed)
     result = trainer(library, tmp_path / "storage", notes, kind, failure_config=ONE_RETRY).fit()
     check_run(result.path, result=result, iterations=ROUNDS, attempts=2)
     names = [path.name for path in committed_checkpoints(Path(result.path))]
-    assert names == [f"checkpoint_{number:06}" for number in range(10, ROUNDS + 1, 10)]
+    assert names == [f"checkpoint_{number:06}" for number in range(5, ROUNDS + 1, SAVE_EVERY)]
     begun = [mark["number"] for mark in Marks(notes.marks).read("round", rank=0)]
-    assert begun == [*range(1, 31), *range(21, ROUNDS + 1)]  # no more is done again than was lost
+    assert begun == [*range(1, 14), *range(11, ROUNDS + 1)]  # no more is done again than was lost
     assert_same_end(library, result, undisturbed(library, kind))
 
 
+@pytest.mark.slow
 def test_a_kill_while_lightgbm_draws_rows_and_columns(tmp_path: Path) -> None:
     """Its draws follow from earlier ones, which a continued training does not repeat: another model, as good a one."""
     params = {**LIGHTGBM.params(TASK), "bagging_fraction": 0.7, "bagging_freq": 1, "feature_fraction": 0.6, "seed": 7}
     expected = trainer(LIGHTGBM, tmp_path / "undisturbed", params=params).fit()
-    notes = Notes(str(tmp_path / "marks"), at=30, rank=1, do=killed)
+    notes = Notes(str(tmp_path / "marks"), at=13, rank=1, do=killed)
     result = trainer(LIGHTGBM, tmp_path / "storage", notes, params=params, failure_config=ONE_RETRY).fit()
     check_run(result.path, result=result, iterations=ROUNDS, attempts=2)
     found, wanted = (rows_of(each, LIGHTGBM.key(TASK)) for each in (result, expected))
-    assert found[:20] == wanted[:20]
+    assert found[:10] == wanted[:10]
     assert found[-1] == pytest.approx(wanted[-1], abs=0.03)
 
 
+@pytest.mark.slow
 @both_libraries
 def test_rank_0_killed_in_the_first_round_and_without_a_checkpoint(
     library: Library, tmp_path: Path, undisturbed: Any
@@ -131,6 +132,7 @@ def test_rank_0_killed_in_the_first_round_and_without_a_checkpoint(
     assert_same_end(library, result, undisturbed(library))
 
 
+@pytest.mark.slow
 @both_libraries
 def test_rank_0_killed_in_the_last_round(library: Library, tmp_path: Path, undisturbed: Any) -> None:
     notes = Notes(str(tmp_path / "marks"), at=ROUNDS, rank=0, do=killed)
@@ -139,6 +141,7 @@ def test_rank_0_killed_in_the_last_round(library: Library, tmp_path: Path, undis
     assert_same_end(library, result, undisturbed(library))
 
 
+@pytest.mark.slow
 @both_libraries
 def test_early_stopping_remembers_the_best_round_over_a_kill(library: Library, tmp_path: Path) -> None:
     """The kill falls between the best round and the one that stops."""
@@ -161,10 +164,11 @@ def test_early_stopping_remembers_the_best_round_over_a_kill(library: Library, t
     assert_same_end(library, result, expected)
 
 
+@pytest.mark.slow
 @both_libraries
 def test_the_preprocessor_is_in_the_checkpoint_after_a_retry(library: Library, tmp_path: Path) -> None:
     columns = ["mean radius", "mean texture"]
-    notes = Notes(str(tmp_path / "marks"), at=30, rank=0, do=killed)
+    notes = Notes(str(tmp_path / "marks"), at=13, rank=0, do=killed)
     scaled = trainer(
         library, tmp_path / "storage", notes, failure_config=ONE_RETRY, preprocessor=StandardScaler(columns)
     )
@@ -212,9 +216,9 @@ def killed_driver(library: Library, folder: Path, at: int) -> Path:
     return trial_dir
 
 
-@both_libraries
+@lightgbm_every_day
 def test_a_run_is_restored_after_the_death_of_its_driver(library: Library, tmp_path: Path, undisturbed: Any) -> None:
-    trial_dir = killed_driver(library, tmp_path, at=35)
+    trial_dir = killed_driver(library, tmp_path, at=8)
     notes = Notes(str(tmp_path / "again"))
     assert library.trainer_class.can_restore(str(trial_dir))
     restored = library.trainer_class.restore(
@@ -223,13 +227,14 @@ def test_a_run_is_restored_after_the_death_of_its_driver(library: Library, tmp_p
     result = restored.fit()
     check_run(trial_dir, result=result, iterations=ROUNDS, attempts=2)
     begun = [mark["number"] for mark in Marks(notes.marks).read("round", rank=0)]
-    assert begun == list(range(31, ROUNDS + 1))
+    assert begun == list(range(6, ROUNDS + 1))
     assert_same_end(library, result, undisturbed(library, even=True), EVEN)
 
 
+@pytest.mark.slow
 @both_libraries
 def test_a_run_is_restored_with_another_number_of_workers(library: Library, tmp_path: Path, undisturbed: Any) -> None:
-    trial_dir = killed_driver(library, tmp_path, at=35)
+    trial_dir = killed_driver(library, tmp_path, at=8)
     restored = library.trainer_class.restore(
         str(trial_dir),
         datasets=EVEN.datasets(),
@@ -242,13 +247,14 @@ def test_a_run_is_restored_with_another_number_of_workers(library: Library, tmp_
     assert ranks == {0, 1, 2}
     assert library.rounds(result.checkpoint) == ROUNDS
     key, expected = library.key(EVEN), undisturbed(library, even=True)
-    assert rows_of(result, key)[:30] == rows_of(expected, key)[:30]
+    assert rows_of(result, key)[:5] == rows_of(expected, key)[:5]
     assert rows_of(result, key) == pytest.approx(rows_of(expected, key), rel=1e-6)
 
 
+@pytest.mark.slow
 @both_libraries
 def test_a_new_run_resumes_with_another_number_of_workers(library: Library, tmp_path: Path, undisturbed: Any) -> None:
-    first = trainer(library, tmp_path / "storage", task=EVEN, num_boost_round=40).fit()
+    first = trainer(library, tmp_path / "storage", task=EVEN, num_boost_round=10).fit()
     second = trainer(
         library,
         tmp_path / "storage",
@@ -256,10 +262,10 @@ def test_a_new_run_resumes_with_another_number_of_workers(library: Library, tmp_
         resume_from_checkpoint=first.checkpoint,
         scaling_config=ScalingConfig(num_workers=1),
     ).fit()
-    check_run(second.path, result=second, iterations=ROUNDS - 40, attempts=1)
+    check_run(second.path, result=second, iterations=ROUNDS - 10, attempts=1)
     assert library.rounds(second.checkpoint) == ROUNDS
     assert [path.name for path in committed_checkpoints(Path(second.path))] == [
-        f"checkpoint_{number:06}" for number in range(50, ROUNDS + 1, 10)
+        f"checkpoint_{number:06}" for number in range(15, ROUNDS + 1, SAVE_EVERY)
     ]
     key = library.key(EVEN)
-    assert rows_of(second, key) == pytest.approx(rows_of(undisturbed(library, even=True), key)[40:], rel=1e-6)
+    assert rows_of(second, key) == pytest.approx(rows_of(undisturbed(library, even=True), key)[10:], rel=1e-6)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.air.errors import ConfigError, EngineError
-from paceline.engine import choose
+from paceline.engine import choose, inline
 from paceline.engine.inline import InlineEngine
 
 
@@ -41,7 +41,7 @@ def test_init_declares_a_pool() -> None:
     choose.init(num_cpus=7, num_gpus=2)
     assert choose.is_initialized()
     assert choose.choose_engine().resources() == {"CPU": 7, "GPU": 2}
-    with pytest.raises(EngineError, match="already"):
+    with pytest.raises(EngineError, match=r"paceline\.shutdown\(\)"):
         choose.init()
     choose.shutdown()
     assert not choose.is_initialized()
@@ -70,7 +70,7 @@ def test_impossible_pools_are_refused(settings: dict[str, object]) -> None:
 
 
 def test_settings_of_a_cluster_are_ignored_with_one_warning() -> None:
-    with pytest.warns(UserWarning, match="ignores address, include_dashboard, runtime_env") as caught:
+    with pytest.warns(UserWarning, match="address, include_dashboard, runtime_env") as caught:
         choose.init(address="auto", runtime_env={}, include_dashboard=False, num_cpus=3)
     assert [warning.filename for warning in caught] == [__file__]
     assert choose.choose_engine().resources()["CPU"] == 3
@@ -89,15 +89,16 @@ def test_a_misspelt_keyword_of_init_is_refused() -> None:
 
 
 def test_threads_that_choose_at_once_share_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    real_make = choose._make
     everyone = threading.Barrier(4)
 
-    def slow_make(name: str, declared: Any) -> Any:
-        with contextlib.suppress(threading.BrokenBarrierError):
-            everyone.wait(0.2)  # without a lock all four threads meet here
-        return real_make(name, declared)
+    class SlowEngine(InlineEngine):
+        def __init__(self, *pool: Any) -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                everyone.wait(0.2)  # without a lock all four threads meet here
+            super().__init__(*pool)
 
-    monkeypatch.setattr(choose, "_make", slow_make)
+    monkeypatch.setattr(inline, "InlineEngine", SlowEngine)
     with ThreadPoolExecutor(4) as pool:
         engines = [future.result() for future in [pool.submit(choose.choose_engine, "inline") for _ in range(4)]]
     assert len({id(engine) for engine in engines}) == 1
+    assert isinstance(engines[0], SlowEngine)

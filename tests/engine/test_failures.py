@@ -147,7 +147,7 @@ def test_arguments_that_are_not_small_and_plain_stay_behind(argument: object) ->
 def test_sys_exit(code: object, kind: str, number: int) -> None:
     failure = caught(lambda: sys.exit(code))  # type: ignore[arg-type]
     assert (failure.kind, failure.exit_code) == (kind, number)
-    assert failure.message == f"the function called sys.exit({code!r})"
+    assert f"sys.exit({code!r})" in failure.message
 
 
 def status_of(code: str) -> int:
@@ -178,10 +178,11 @@ def test_a_kill_near_the_memory_limit_reads_as_out_of_memory() -> None:
     status = status_of("import os; os.kill(os.getpid(), 9)")
     unexplained = exit_failure(status)
     assert unexplained.kind == "signal"
-    assert "out-of-memory killer; see dmesg" in unexplained.hint
+    assert "dmesg" in unexplained.hint
     near = exit_failure(status, rss=int(11.8 * GIGABYTE))
     assert near.kind == "oom"
-    assert "SIGKILL (9); peak memory 11.8 GB of 12.0 GB: probably out of memory" in near.message
+    for fact in ("SIGKILL (9)", "11.8 GB of 12.0 GB", "out of memory"):
+        assert fact in near.message
     assert near.hint
     assert exit_failure(status, kills=1, rss=2 * GIGABYTE).kind == "oom"
     assert exit_failure(status, kills=1, rss=2 * GIGABYTE, limit=None).kind == "signal"
@@ -191,7 +192,8 @@ def test_a_small_process_is_not_said_to_have_run_out_of_memory_because_another_d
     failure = exit_failure(status_of("import os; os.kill(os.getpid(), 9)"), kills=1)
     assert failure.kind == "signal"
     assert "memory" not in failure.message
-    assert failure.hint.startswith("1 process(es) of its control group ran out of memory meanwhile.")
+    assert failure.hint.startswith("1 process")
+    assert "control group" in failure.hint
 
 
 def test_kills_elsewhere_on_the_machine_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +202,7 @@ def test_kills_elsewhere_on_the_machine_are_not_counted(tmp_path: Path, monkeypa
     group.mkdir(parents=True)
     (tmp_path / "machine" / "memory.events").write_text("oom 3\noom_kill 7\n")
     (group / "memory.events").write_text("oom 3\noom_kill 5\n")
-    monkeypatch.setattr(linux, "_memory_groups", lambda: (str(group), str(group.parent)))
+    monkeypatch.setattr(linux, "memory_groups", lambda: (str(group), str(group.parent)))
     assert linux.out_of_memory_kills() == 0, "these include groups below"
     (tmp_path / "machine" / "memory.events.local").write_text("oom 2\noom_kill 2\n")
     assert linux.out_of_memory_kills() == 2

@@ -56,7 +56,7 @@ def test_what_can_travel_travels() -> None:
 
 
 def test_a_lock_deep_in_a_dict_is_named_by_its_path() -> None:
-    with pytest.raises(SerializationError, match=r"config\['a'\]\[1\]\.held \(_thread.lock\) cannot be sent"):
+    with pytest.raises(SerializationError, match=r"config\['a'\]\[1\]\.held.*_thread\.lock"):
         dumps({"ok": 1, "a": [0, Holder(threading.Lock())]}, "train_loop_config")
 
 
@@ -76,15 +76,15 @@ def test_the_standard_streams_travel_by_name() -> None:
 def test_a_closure_variable_is_named() -> None:
     with (
         socket.socket() as sock,
-        pytest.raises(SerializationError, match=r"train_func closure variable 'sock'.*socket"),
+        pytest.raises(SerializationError, match=r"train_func.*closure.*'sock'.*socket"),
     ):
         dumps(closure_over(sock), "train_func")
 
 
 def test_a_global_and_a_default_are_named() -> None:
-    with pytest.raises(SerializationError, match="train_func global variable 'GLOBAL_LOCK'"):
+    with pytest.raises(SerializationError, match=r"train_func.*global.*'GLOBAL_LOCK'"):
         dumps(local_copy(uses_global), "train_func")
-    with pytest.raises(SerializationError, match="train_func default of argument 'lock'"):
+    with pytest.raises(SerializationError, match=r"train_func.*default.*'lock'"):
         dumps(local_copy(with_default), "train_func")
 
 
@@ -112,7 +112,7 @@ def test_a_structure_that_contains_itself_does_not_loop() -> None:
 
 
 def test_the_advice_is_there_and_no_traceback_of_the_pickler() -> None:
-    with pytest.raises(SerializationError, match="inside the training function") as caught:
+    with pytest.raises(SerializationError, match="training function") as caught:
         dumps(threading.Lock(), "train_func")
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
@@ -174,7 +174,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("file", "module"), [("main", "package.main"), ("__main__", "package")])
+@pytest.mark.parametrize(
+    ("file", "module"), [("main", "package.main"), pytest.param("__main__", "package", marks=pytest.mark.slow)]
+)
 def test_relative_imports_work_in_a_script_that_is_run_as_a_module(tmp_path: Path, file: str, module: str) -> None:
     package = tmp_path / "package"
     package.mkdir()

@@ -13,16 +13,11 @@ import pytest
 from paceline.air.errors import SerializationError
 from paceline.engine.serialization import dumps, loads
 from paceline.engine.shipped import LARGE_BYTES, Shipped
+from tests.descriptors import open_files
 
 
 def descriptors() -> list[str]:
-    targets = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            targets.append(os.readlink(f"/proc/self/fd/{name}"))
-        except FileNotFoundError:  # the one that listed the directory
-            continue
-    return [target for target in targets if "paceline-shipped" in target]
+    return [target for target in open_files() if "paceline-shipped" in target]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""Settings, names, places and programs that users get wrong, refused or understood (F1-F4, F9-F11, F13)."""
+"""Settings, names, places and programs that users get wrong, refused or understood."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import socket
@@ -26,11 +27,12 @@ from paceline.air.errors import (
 from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_run, committed_checkpoints
 from paceline.train import DataParallelTrainer
+from tests.faults.cases import mostly_slow
 from tests.faults.laboratory import Laboratory
 
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, "2", True, 10**6])
-def test_f1_impossible_numbers_of_workers(number: Any) -> None:
+def test_impossible_numbers_of_workers_are_rejected(number: Any) -> None:
     with pytest.raises(ConfigError, match="num_workers"):
         ScalingConfig(num_workers=number)
 
@@ -42,12 +44,13 @@ NAN, INF = math.nan, math.inf
 @pytest.mark.parametrize(
     ("scores", "max_best", "min_best"),
     [
-        pytest.param([NAN, 1.0, NAN, 3.0, 2.0, NAN], [2.0, 3.0], [2.0, 1.0], id="NaN sometimes"),
-        pytest.param([1.0, INF, -INF, 2.0], [2.0, INF], [1.0, -INF], id="infinite"),
-        pytest.param([None, 1.0, None, 3.0, 2.0, None], [2.0, 3.0], [2.0, 1.0], id="missing sometimes"),
+        pytest.param([NAN, 1.0, INF, None, -INF, 2.0], [2.0, INF], [1.0, -INF], id="everything"),
+        pytest.param([NAN, 1.0, NAN, 3.0, 2.0, NAN], [2.0, 3.0], [2.0, 1.0], id="NaN", marks=pytest.mark.slow),
+        pytest.param([1.0, INF, -INF, 2.0], [2.0, INF], [1.0, -INF], id="infinite", marks=pytest.mark.slow),
+        pytest.param([None, 1.0, None, 3.0, 2.0, None], [2.0, 3.0], [2.0, 1.0], id="missing", marks=pytest.mark.slow),
     ],
 )
-def test_f2_f3_bad_scores_rank_worst_whichever_way(
+def test_bad_scores_rank_worst_whichever_way(
     lab: Laboratory, order: str, scores: list[float | None], max_best: list[float], min_best: list[float]
 ) -> None:
     result = _with_scores(lab, scores, checkpoint_score_order=order).fit()
@@ -58,9 +61,11 @@ def test_f2_f3_bad_scores_rank_worst_whichever_way(
     assert newest.to_dict()["iteration"] == len(scores)
 
 
-@pytest.mark.parametrize("order", ["max", "min"])
-@pytest.mark.parametrize("score", [None, NAN])
-def test_f2_f3_without_any_usable_score_the_newest_are_kept(lab: Laboratory, order: str, score: float | None) -> None:
+@pytest.mark.parametrize(
+    ("score", "order"),
+    mostly_slow(itertools.product([None, NAN], ["max", "min"]), everyday=[(None, "max"), (NAN, "min")]),
+)
+def test_without_any_usable_score_the_newest_are_kept(lab: Laboratory, order: str, score: float | None) -> None:
     result = _with_scores(lab, [score] * 5, checkpoint_score_order=order).fit()
     check_run(result.path, result=result, iterations=5, attempts=1)
     assert [checkpoint.to_dict()["iteration"] for checkpoint, _ in result.best_checkpoints] == [4, 5]
@@ -68,7 +73,7 @@ def test_f2_f3_without_any_usable_score_the_newest_are_kept(lab: Laboratory, ord
         assert sum("score" in warning for warning in result.warnings) == 1, "warned not once"
 
 
-def test_f3_nested_score(lab: Laboratory) -> None:
+def test_nested_score_ranks_checkpoints(lab: Laboratory) -> None:
     def loop() -> None:
         for iteration, value in enumerate([3.0, 1.0, 2.0], 1):
             session.report({"evaluation": {"loss": value}}, checkpoint=Checkpoint.from_dict({"iteration": iteration}))
@@ -84,7 +89,7 @@ def test_f3_nested_score(lab: Laboratory) -> None:
     assert [checkpoint.to_dict()["iteration"] for checkpoint, _ in result.best_checkpoints] == [2]
 
 
-def test_f3_score_that_is_no_number(lab: Laboratory) -> None:
+def test_score_that_is_not_a_number_is_rejected(lab: Laboratory) -> None:
     def loop() -> None:
         session.report({"score": "good"}, checkpoint=Checkpoint.from_dict({"iteration": 1}))
 
@@ -125,7 +130,9 @@ class Holder:
     ids=["lock", "attribute", "file", "socket", "generator"],
 )
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_f4_config_that_cannot_travel(lab: Laboratory, make: Callable[[], dict[str, Any]], path: str) -> None:
+def test_config_that_cannot_be_pickled_names_the_entry(
+    lab: Laboratory, make: Callable[[], dict[str, Any]], path: str
+) -> None:
     def loop(config: dict[str, Any]) -> None:
         Marks(config["marks"]).say("started")
 
@@ -140,7 +147,7 @@ def test_f4_config_that_cannot_travel(lab: Laboratory, make: Callable[[], dict[s
     assert lab.marks.read("started") == []
 
 
-def test_f4_function_that_cannot_travel_names_the_variable(lab: Laboratory) -> None:
+def test_function_that_cannot_be_pickled_names_the_variable(lab: Laboratory) -> None:
     captured_lock = threading.Lock()
 
     def loop() -> None:
@@ -167,7 +174,7 @@ def _garbage_manifest(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_corrupt, _other_version, _garbage_manifest])
-def test_f9_resuming_from_a_damaged_checkpoint_is_refused(lab: Laboratory, damage: Callable[[Path], None]) -> None:
+def test_resuming_from_a_damaged_checkpoint_is_refused(lab: Laboratory, damage: Callable[[Path], None]) -> None:
     lab.succeed(lab.plan(iterations=1))
     (directory,) = committed_checkpoints(lab.trial_dir)
     damage(directory)
@@ -187,7 +194,7 @@ def test_f9_resuming_from_a_damaged_checkpoint_is_refused(lab: Laboratory, damag
 
 
 @pytest.mark.parametrize("content", [None, "file", "empty"])
-def test_f9_restoring_a_foreign_directory_is_refused(lab: Laboratory, content: str | None) -> None:
+def test_restoring_a_foreign_directory_is_refused(lab: Laboratory, content: str | None) -> None:
     place = lab.root / "foreign"
     if content is not None:
         place.mkdir()
@@ -201,20 +208,20 @@ def test_f9_restoring_a_foreign_directory_is_refused(lab: Laboratory, content: s
 @pytest.mark.parametrize(
     "name", ["a/b", "../x", "/abs", "", ".", "..", "x" * 300, "nul\0", "new\nline", "con", "-leading"]
 )
-def test_f10_names_that_are_no_path_part(name: str) -> None:
+def test_names_that_cannot_be_a_directory_are_rejected(name: str) -> None:
     with pytest.raises(ConfigError):
         RunConfig(name=name)
 
 
-def test_f10_unicode_name_is_normalised(lab: Laboratory) -> None:
+def test_unicode_name_is_normalised(lab: Laboratory) -> None:
     decomposed = unicodedata.normalize("NFD", "größe-ü")
     result = lab.trainer(lambda: session.report({"iteration": 1}), name=decomposed).fit()
     check_run(result.path, result=result, iterations=1)
     assert Path(result.path).parent.name == unicodedata.normalize("NFC", decomposed)
 
 
-@pytest.mark.parametrize("kind", ["unicode and spaces", "not UTF-8", "deep"])
-def test_f11_awkward_storage_paths(lab: Laboratory, kind: str) -> None:
+@pytest.mark.parametrize("kind", mostly_slow(["unicode and spaces", "not UTF-8", "deep"], everyday=["not UTF-8"]))
+def test_awkward_storage_paths_work(lab: Laboratory, kind: str) -> None:
     """In a driver whose locale knows only ASCII."""
     base = os.fsencode(lab.root)
     if kind == "unicode and spaces":
@@ -264,8 +271,8 @@ UNGUARDED = """
 """
 
 
-@pytest.mark.parametrize("way", ["script", "stdin", "command"])
-def test_f13_programs_without_a_main_guard(lab: Laboratory, way: str) -> None:
+@pytest.mark.parametrize("way", mostly_slow(["script", "stdin", "command"], everyday=["script"]))
+def test_programs_need_no_main_guard(lab: Laboratory, way: str) -> None:
     source = textwrap.dedent(UNGUARDED)
     script = lab.root / "my script.py"
     script.write_text(source)
@@ -284,7 +291,7 @@ def test_f13_programs_without_a_main_guard(lab: Laboratory, way: str) -> None:
     check_run(lab.trial_dir)
 
 
-def test_f13_function_of_a_notebook_cell(lab: Laboratory) -> None:
+def test_functions_of_a_notebook_cell_work(lab: Laboratory) -> None:
     """Cells are compiled from a name that is no file, into the namespace of __main__."""
     notebook = lab.root / "notebook.py"
     notebook.write_text(
@@ -295,7 +302,7 @@ def test_f13_function_of_a_notebook_cell(lab: Laboratory) -> None:
         assert "value 42 Local(value=5)" in driver.text()
 
 
-def test_f13_local_function_and_class(lab: Laboratory) -> None:
+def test_local_functions_and_classes_work(lab: Laboratory) -> None:
     class Model:
         weight = 7
 

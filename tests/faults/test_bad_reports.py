@@ -1,4 +1,4 @@
-"""What users hand to report(), and where they call it from, in real workers (F5-F8, F12, F14)."""
+"""What users hand to report(), and where they call it from, in real workers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from paceline.air.errors import (
 from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_run
 from paceline.testing.scripts import Action
+from tests.faults.cases import mostly_slow
 from tests.faults.laboratory import Laboratory
 
 NAN, INF = math.nan, math.inf
@@ -42,8 +43,8 @@ BAD_METRICS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD_METRICS)
-def test_f5_f7_metrics_that_are_refused_at_the_users_line(lab: Laboratory, kind: str) -> None:
+@pytest.mark.parametrize("kind", mostly_slow(BAD_METRICS, everyday=["not a dict", "nested object", "100 MB"]))
+def test_bad_metrics_raise_at_the_users_line(lab: Laboratory, kind: str) -> None:
     make, named = BAD_METRICS[kind]
 
     def loop(config: dict[str, Any]) -> None:
@@ -67,7 +68,7 @@ class Colour(enum.Enum):
     RED = "red"
 
 
-def test_f6_values_that_are_converted(lab: Laboratory) -> None:
+def test_values_are_converted_to_plain_ones(lab: Laboratory) -> None:
     def loop(config: dict[str, Any]) -> None:
         import numpy as np
 
@@ -165,8 +166,11 @@ def _save_trial_dir(place: Path) -> Path:
     return Path(str(session.get_trial_dir()))
 
 
-@pytest.mark.parametrize("make", [_save_missing, _save_file, _save_dangling_link, _save_pipe, _save_trial_dir])
-def test_f8_directories_that_cannot_be_a_checkpoint(lab: Laboratory, make: Callable[[Path], Path]) -> None:
+BAD_DIRECTORIES = [_save_missing, _save_file, _save_dangling_link, _save_pipe, _save_trial_dir]
+
+
+@pytest.mark.parametrize("make", mostly_slow(BAD_DIRECTORIES, everyday=[_save_dangling_link, _save_trial_dir]))
+def test_directories_that_cannot_be_a_checkpoint_are_rejected(lab: Laboratory, make: Callable[[Path], Path]) -> None:
     def loop(config: dict[str, Any]) -> None:
         session.report({"iteration": 1}, checkpoint=Checkpoint.from_dict({"iteration": 1}))
         place = Path.cwd() / "place"
@@ -180,7 +184,7 @@ def test_f8_directories_that_cannot_be_a_checkpoint(lab: Laboratory, make: Calla
     assert error.result.checkpoint.to_dict()["iteration"] == 1
 
 
-def test_f8_content_is_captured_before_report_returns(lab: Laboratory) -> None:
+def test_content_is_captured_before_report_returns(lab: Laboratory) -> None:
     """One directory again and again, inside the run's own directory; removed at the end; empty in between."""
 
     def loop() -> None:
@@ -207,12 +211,12 @@ def test_f8_content_is_captured_before_report_returns(lab: Laboratory) -> None:
     assert content == ["1", "2", "3", None, "5"]
 
 
-def test_f12_report_outside_a_session() -> None:
+def test_report_outside_a_session_warns() -> None:
     with pytest.warns(UserWarning, match="report"):
         session.report({"iteration": 1})
 
 
-def test_f12_report_from_a_thread(lab: Laboratory) -> None:
+def test_report_from_a_thread_counts(lab: Laboratory) -> None:
     def loop() -> None:
 
         for iteration in (1, 2):
@@ -224,7 +228,7 @@ def test_f12_report_from_a_thread(lab: Laboratory) -> None:
     check_run(result.path, result=result, iterations=2)
 
 
-def test_f12_report_from_a_child_process(lab: Laboratory) -> None:
+def test_report_from_a_child_process_is_rejected(lab: Laboratory) -> None:
     """A forked child (as a DataLoader has) is told its pid; the run itself goes on."""
 
     def loop(config: dict[str, Any]) -> None:
@@ -246,7 +250,7 @@ def test_f12_report_from_a_child_process(lab: Laboratory) -> None:
     assert str(refusal["pid"]) in refusal["text"]
 
 
-def test_f12_report_after_the_function_returned(lab: Laboratory) -> None:
+def test_report_after_the_function_returned_is_rejected(lab: Laboratory) -> None:
     def loop(config: dict[str, Any]) -> None:
         import atexit
 
@@ -267,12 +271,12 @@ def test_f12_report_after_the_function_returned(lab: Laboratory) -> None:
     assert [mark["error"] for mark in lab.marks.read("refused")] == ["SessionMisuseError"]
 
 
-def test_f14_empty_report(lab: Laboratory) -> None:
+def test_empty_report_is_a_row(lab: Laboratory) -> None:
     result = lab.trainer(lambda: session.report({})).fit()
     check_run(result.path, result=result, iterations=1)
 
 
-def test_f14_rank_zero_is_the_row_and_the_others_are_kept_beside_it(lab: Laboratory) -> None:
+def test_rank_zero_is_the_row_and_the_others_are_kept_beside_it(lab: Laboratory) -> None:
     def loop() -> None:
         rank = session.get_world_rank()
         for iteration in (1, 2):
@@ -293,8 +297,7 @@ def test_f14_rank_zero_is_the_row_and_the_others_are_kept_beside_it(lab: Laborat
     assert len(frame) == 4
 
 
-def test_f_failing_input_is_no_reason_to_retry_what_is_deterministic(lab: Laboratory) -> None:
-    """A user's error does count as a failure: it is retried as often as was asked for, no more."""
+def test_an_error_in_user_code_is_retried_as_often_as_asked_for(lab: Laboratory) -> None:
     error = lab.fail(
         lab.plan(Action("raise", 2, 0, "same again", times=9), failures={"max_failures": 1}),
         {"rank": 0, "kind": "exception"},

@@ -1,9 +1,10 @@
-"""The driver dies, or two of them want the same run (C1-C3, C8)."""
+"""The driver dies, or two of them want the same run."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import textwrap
 from pathlib import Path
@@ -17,6 +18,7 @@ from paceline.testing.chaos import Driver, children, process, wait_for
 from paceline.testing.invariants import check_run, journal_records
 from paceline.testing.scripts import Action, make_trainer
 from paceline.train import DataParallelTrainer
+from tests.faults.cases import long_run, mostly_slow, rounds
 from tests.faults.laboratory import Laboratory
 
 
@@ -25,16 +27,27 @@ def waiting(lab: Laboratory, iteration: int, workers: int = 2) -> list[Action]:
     return [Action("wait", iteration, rank, str(lab.marks.directory)) for rank in range(workers)]
 
 
-def kill_driver_at(lab: Laboratory, iteration: int) -> None:
-    """Leave a run whose driver was killed while the workers stood before `iteration`."""
-    with lab.drive(lab.plan(*waiting(lab, iteration))) as driver:
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
+    """A run whose driver was killed while the workers stood before iteration 4."""
+    lab = Laboratory(tmp_path_factory.mktemp("killed"))
+    with lab.drive(lab.plan(*waiting(lab, 4))) as driver:
         lab.marks.wait("action", 2, do="wait")
         driver.kill()
         check_run(lab.trial_dir, processes=driver.known(), swept=False)
+    return lab
 
 
-@pytest.mark.parametrize("repeats", [1, pytest.param(30, marks=[pytest.mark.faults, pytest.mark.timeout(600)])])
-def test_c1_killed_driver_leaves_nothing_and_its_run_continues(lab: Laboratory, repeats: int) -> None:
+@pytest.fixture
+def orphan(killed: Laboratory, lab: Laboratory) -> Laboratory:
+    """A copy of that run, to damage and to continue."""
+    shutil.copytree(killed.storage, lab.storage)
+    shutil.copytree(killed.marks.directory, lab.marks.directory, dirs_exist_ok=True)
+    return lab
+
+
+@pytest.mark.parametrize("repeats", [1, long_run(rounds(10))])
+def test_killed_driver_leaves_nothing_and_its_run_continues(lab: Laboratory, repeats: int) -> None:
     for repeat in range(repeats):
         turn = Laboratory(lab.root / f"turn_{repeat}")
         daemons = [Action("daemons", 3, rank, str(turn.marks.directory)) for rank in range(4)]
@@ -50,8 +63,8 @@ def test_c1_killed_driver_leaves_nothing_and_its_run_continues(lab: Laboratory, 
         assert {mark["after"] for mark in turn.marks.read("started")} == {0, 3}
 
 
-@pytest.mark.parametrize("then", ["restore", "another run"])
-def test_c1_what_a_driver_killed_with_its_warden_left_is_ended_by_the_next(lab: Laboratory, then: str) -> None:
+@pytest.mark.parametrize("then", mostly_slow(["restore", "another run"], everyday=["another run"]))
+def test_what_a_driver_killed_with_its_warden_left_is_ended_by_the_next(lab: Laboratory, then: str) -> None:
     daemons = [Action("daemons", 3, rank, str(lab.marks.directory)) for rank in range(2)]
     plan = lab.plan(*daemons, *waiting(lab, 4))
     with lab.drive(plan) as driver:
@@ -76,33 +89,34 @@ def test_c1_what_a_driver_killed_with_its_warden_left_is_ended_by_the_next(lab: 
         assert [each for each in left if each.alive] == []
 
 
-def test_c2_journal_torn_at_every_byte_of_its_last_record(lab: Laboratory) -> None:
-    kill_driver_at(lab, 4)
-    journal = lab.trial_dir / "journal.jsonl"
+def test_journal_torn_within_its_last_record_is_read(orphan: Laboratory) -> None:
+    trial_dir = orphan.trial_dir
+    journal = trial_dir / "journal.jsonl"
     whole = journal.read_bytes()
-    records = len(list(journal_records(lab.trial_dir)))
-    rows = Result.from_path(str(lab.trial_dir)).metrics_dataframe
+    records = len(list(journal_records(trial_dir)))
+    rows = Result.from_path(str(trial_dir)).metrics_dataframe
     assert len(rows) == 3
     last_record = whole[:-1].rindex(b"\n") + 1
-    for end in range(last_record, len(whole)):
+    for end in range(last_record, len(whole), 3):
         journal.write_bytes(whole[:end])
-        assert len(list(journal_records(lab.trial_dir))) == records - 1
-        assert DataParallelTrainer.can_restore(str(lab.trial_dir))
-        if end % 16 == 0:  # a dataframe takes its time
-            assert len(Result.from_path(str(lab.trial_dir)).metrics_dataframe) >= 2, f"cut at byte {end}"
-    journal.write_bytes(whole)
+        assert len(list(journal_records(trial_dir))) == records - 1
+        assert DataParallelTrainer.can_restore(str(trial_dir))
+        if end % 32 == 0:  # a dataframe takes its time
+            assert len(Result.from_path(str(trial_dir)).metrics_dataframe) >= 2, f"cut at byte {end}"
 
 
-@pytest.mark.parametrize("cut", [1, 2, 10, 50, "last record", "two records", "inside the record before"])
-def test_c2_torn_journal_is_continued(lab: Laboratory, cut: int | str) -> None:
-    kill_driver_at(lab, 4)
-    journal = lab.trial_dir / "journal.jsonl"
+CUTS = [1, 2, 10, 50, "last record", "two records", "inside the record before"]
+
+
+@pytest.mark.parametrize("cut", mostly_slow(CUTS, everyday=[10, "two records", "inside the record before"]))
+def test_torn_journal_is_continued(orphan: Laboratory, cut: int | str) -> None:
+    journal = orphan.trial_dir / "journal.jsonl"
     whole = journal.read_bytes()
     starts = [0, *[place + 1 for place, byte in enumerate(whole) if byte == ord("\n")]]
     ends = {"last record": starts[-2], "two records": starts[-3], "inside the record before": starts[-2] - 7}
     journal.write_bytes(whole[: ends[cut]] if isinstance(cut, str) else whole[:-cut])
-    lab.succeed(lab.plan().continued(lab.trial_dir))
-    resumed_after = lab.marks.read("started", rank=0)[-1]["after"]
+    orphan.succeed(orphan.plan().continued(orphan.trial_dir))
+    resumed_after = orphan.marks.read("started", rank=0)[-1]["after"]
     assert resumed_after == 3 or (resumed_after == 2 and isinstance(cut, str)), "more was lost than was cut off"
 
 
@@ -113,8 +127,8 @@ DEATHS = {
 }
 
 
-@pytest.mark.parametrize("death", DEATHS)
-def test_c3_driver_dies_in_a_callback(lab: Laboratory, death: str) -> None:
+@pytest.mark.parametrize("death", mostly_slow(DEATHS, everyday=["segmentation fault"]))
+def test_run_continues_after_its_driver_died_in_a_callback(lab: Laboratory, death: str) -> None:
     statement, status = DEATHS[death]
     in_lockstep = {"keep_all_ranks": True}
     plan = lab.plan(Action("daemons", 2, 1, str(lab.marks.directory)), checkpoints=in_lockstep)
@@ -138,7 +152,7 @@ def test_c3_driver_dies_in_a_callback(lab: Laboratory, death: str) -> None:
     lab.succeed(plan.continued(lab.trial_dir))
 
 
-def test_c3_workers_outlive_the_thread_that_started_their_engine(lab: Laboratory) -> None:
+def test_workers_outlive_the_thread_that_started_their_engine(lab: Laboratory) -> None:
     """A death signal tied to a thread would kill them when that thread ends."""
     plan = lab.plan(iterations=3)
     script = """
@@ -165,7 +179,7 @@ def test_c3_workers_outlive_the_thread_that_started_their_engine(lab: Laboratory
         check_run(trial_dir)
 
 
-def test_c8_second_driver_on_one_trial_is_refused(lab: Laboratory) -> None:
+def test_second_driver_on_one_trial_is_refused(lab: Laboratory) -> None:
     plan = lab.plan(*waiting(lab, 4))
     with lab.drive(plan) as driver:
         lab.marks.wait("action", 2, do="wait")
@@ -179,9 +193,7 @@ def test_c8_second_driver_on_one_trial_is_refused(lab: Laboratory) -> None:
     assert len(lab.marks.read("started")) == 2, "the second driver started workers"
 
 
-def test_c8_what_the_other_driver_wrote_before_it_let_go_is_seen(
-    lab: Laboratory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_other_driver_wrote_before_it_let_go_is_seen(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other driver finishes the run between the first look at it and the lock."""
     plan = lab.plan(*waiting(lab, 4))
     with lab.drive(plan) as driver:
@@ -199,16 +211,16 @@ def test_c8_what_the_other_driver_wrote_before_it_let_go_is_seen(
     assert len(lab.marks.read("started")) == 2, "a finished run was run again"
 
 
-def test_c8_lock_of_a_dead_driver_is_taken_over(lab: Laboratory) -> None:
-    kill_driver_at(lab, 4)
-    lock = lab.trial_dir / "lock"
+def test_lock_of_a_dead_driver_is_taken_over(orphan: Laboratory) -> None:
+    lock = orphan.trial_dir / "lock"
     assert lock.exists()
     stale = json.loads(lock.read_text())
     lock.write_text(json.dumps({**stale, "boot_id": "another boot of the machine"}))
-    lab.succeed(lab.plan().continued(lab.trial_dir))
+    orphan.succeed(orphan.plan().continued(orphan.trial_dir))
 
 
-def test_c8_same_name_again_is_another_trial(lab: Laboratory) -> None:
+@pytest.mark.slow
+def test_same_name_again_is_another_trial(lab: Laboratory) -> None:
     plan = lab.plan(*waiting(lab, 4))
     with lab.drive(plan) as driver:
         lab.marks.wait("action", 2, do="wait")

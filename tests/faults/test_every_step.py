@@ -1,4 +1,4 @@
-"""Death at every step of the report and checkpoint protocol, in every process that takes it (A5)."""
+"""Death at every step of the report and checkpoint protocol, in every process that takes it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from paceline.testing.chaos import fault
 from paceline.testing.invariants import check_run, committed_checkpoints
 from paceline.testing.scripts import Action, make_trainer, read_state
 from paceline.train import DataParallelTrainer
+from tests.faults.cases import mostly_slow
 from tests.faults.laboratory import Laboratory
 
 WORKER_STEPS = [
@@ -36,12 +37,29 @@ DRIVER_STEPS = [
     ("after_delete", 1),
 ]
 
+RANKS = (0, 1)
+EVERYDAY_WORKER_STEPS = [
+    ("after_stage_file", 5, 0),
+    ("after_stage_manifest", 2, 0),
+    ("before_report_send", 2, 1),
+]
+EVERYDAY_DRIVER_STEPS = [
+    ("before_journal_append", 4),
+    ("after_commit_rename", 2),
+    ("before_ack", 2),
+    ("after_trash", 1),
+]
+
 KEEP = 2
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(("point", "times"), WORKER_STEPS)
-def test_a5_worker_dies_at(lab: Laboratory, monkeypatch: pytest.MonkeyPatch, point: str, times: int, rank: int) -> None:
+@pytest.mark.parametrize(
+    ("point", "times", "rank"),
+    mostly_slow([(*step, rank) for step in WORKER_STEPS for rank in RANKS], everyday=EVERYDAY_WORKER_STEPS),
+)
+def test_run_continues_after_a_worker_died_at(
+    lab: Laboratory, monkeypatch: pytest.MonkeyPatch, point: str, times: int, rank: int
+) -> None:
     """Both ranks stage files here, so both pass every step."""
     [(name, spec)] = fault(point, rank=rank, attempt=0, times=times).items()
     monkeypatch.setenv(name, spec)
@@ -53,8 +71,8 @@ def test_a5_worker_dies_at(lab: Laboratory, monkeypatch: pytest.MonkeyPatch, poi
     assert [read_state(path) for path in committed_checkpoints(lab.trial_dir)] == [4, 5]
 
 
-@pytest.mark.parametrize(("point", "times"), DRIVER_STEPS)
-def test_a5_driver_dies_at(lab: Laboratory, point: str, times: int) -> None:
+@pytest.mark.parametrize(("point", "times"), mostly_slow(DRIVER_STEPS, everyday=EVERYDAY_DRIVER_STEPS))
+def test_run_is_restored_after_its_driver_died_at(lab: Laboratory, point: str, times: int) -> None:
     plan = lab.plan(iterations=5, checkpoints={"num_to_keep": KEEP})
     with lab.drive(plan, env=fault(point, rank="driver", times=times)) as driver:
         assert driver.wait() == -signal.SIGKILL, f"the driver never came to {point}"
@@ -70,7 +88,7 @@ def test_a5_driver_dies_at(lab: Laboratory, point: str, times: int) -> None:
     assert all(after >= promised for after in resumed_after)
 
 
-def test_a5_driver_dies_before_the_run_is_written_down(lab: Laboratory) -> None:
+def test_nothing_to_restore_when_the_driver_died_before_the_run_was_written_down(lab: Laboratory) -> None:
     """There is nothing to continue then, and that is said; no worker ever started."""
     plan = lab.plan()
     with lab.drive(plan, env=fault("before_journal_append", rank="driver")) as driver:

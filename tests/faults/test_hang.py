@@ -1,4 +1,4 @@
-"""A worker that stops moving without dying (B1-B4, B7, B9)."""
+"""A worker that stops moving without dying."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.testing.scripts import Action, make_trainer
 from tests.faults.laboratory import Laboratory
 
 
-def test_b1_no_progress_is_an_error_when_asked_for(lab: Laboratory) -> None:
+def test_no_progress_is_an_error_when_asked_for(lab: Laboratory) -> None:
     def loop(config: dict[str, Any]) -> None:
         session.report({"iteration": 1})
         if session.get_world_rank() == 1:
@@ -32,19 +32,23 @@ def test_b1_no_progress_is_an_error_when_asked_for(lab: Laboratory) -> None:
 
 
 @pytest.mark.parametrize(
-    "action", [Action("signal", 3, 1, signal.SIGSTOP), Action("hold the interpreter", 3, 1)], ids=["stopped", "gil"]
+    "action",
+    [
+        pytest.param(Action("signal", 3, 1, signal.SIGSTOP), id="stopped", marks=pytest.mark.slow),
+        pytest.param(Action("hold the interpreter", 3, 1), id="gil"),
+    ],
 )
-def test_b2_unresponsive_worker(lab: Laboratory, action: Action) -> None:
+def test_unresponsive_worker_is_the_cause(lab: Laboratory, action: Action) -> None:
     lab.fail(lab.plan(action, failures={"heartbeat_timeout_s": 1.5}), {"rank": 1, "kind": "unresponsive"})
 
 
-def test_b2_unresponsive_worker_is_retried(lab: Laboratory) -> None:
+def test_unresponsive_worker_is_retried(lab: Laboratory) -> None:
     plan = lab.plan(Action("signal", 3, 1, signal.SIGSTOP), failures={"heartbeat_timeout_s": 1.5, "max_failures": 1})
     lab.succeed(plan, attempts=2)
 
 
-@pytest.mark.parametrize("short", [0, 1])
-def test_b3_unequal_report_counts_are_told_as_soon_as_a_rank_finished(lab: Laboratory, short: int) -> None:
+@pytest.mark.parametrize("short", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_unequal_report_counts_are_told_as_soon_as_a_rank_finished(lab: Laboratory, short: int) -> None:
     def loop(config: dict[str, Any]) -> None:
         rank = session.get_world_rank()
         for iteration in range(1, 5 if rank == config["short"] else 6):
@@ -60,7 +64,7 @@ def test_b3_unequal_report_counts_are_told_as_soon_as_a_rank_finished(lab: Labor
     assert f"rank {1 - short}: 5" in str(error)
 
 
-def test_b4_reports_of_rank_zero_alone_are_accepted(lab: Laboratory) -> None:
+def test_reports_of_rank_zero_alone_are_accepted(lab: Laboratory) -> None:
     def loop() -> None:
         if session.get_world_rank() == 0:
             for iteration in range(1, 4):
@@ -71,7 +75,7 @@ def test_b4_reports_of_rank_zero_alone_are_accepted(lab: Laboratory) -> None:
     assert any("rank 0" in warning for warning in result.warnings)
 
 
-def test_b7_worker_that_does_not_stop_is_killed_and_the_run_succeeds(lab: Laboratory) -> None:
+def test_worker_that_does_not_stop_is_killed_and_the_run_succeeds(lab: Laboratory) -> None:
     plan = lab.plan(
         Action("block", 3, 1), iterations=10, every=0, stop={"training_iteration": 4}, failures={"stop_grace_s": 0.5}
     )
@@ -80,7 +84,7 @@ def test_b7_worker_that_does_not_stop_is_killed_and_the_run_succeeds(lab: Labora
     assert result.error is None
 
 
-def test_b7_worker_that_swallows_the_stop_is_killed(lab: Laboratory) -> None:
+def test_worker_that_swallows_the_stop_is_killed(lab: Laboratory) -> None:
     def loop(config: dict[str, Any]) -> None:
         iteration = 0
         while True:
@@ -124,7 +128,7 @@ def module_that_never_loads(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("module_that_never_loads")
-def test_b9_hang_while_preloading(lab: Laboratory) -> None:
+def test_hang_while_preloading_names_the_module(lab: Laboratory) -> None:
     trainer = lab.trainer(
         lambda: None,
         backend=HangingConfig(),
@@ -137,7 +141,7 @@ def test_b9_hang_while_preloading(lab: Laboratory) -> None:
 
 
 @pytest.mark.usefixtures("module_that_never_loads")
-def test_b9_hang_while_the_function_is_loaded(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hang_while_the_function_is_loaded_names_the_rank(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADED_BY_THE_TEST", "yes")
     import module_that_never_loads  # type: ignore[import-not-found]
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and other signals to the driver, and a terminal that goes away (C4-C6, C9, C10)."""
+"""Ctrl-C and other signals to the driver, and a terminal that goes away."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from paceline.run.backend import Backend, BackendConfig
 from paceline.testing.chaos import Driver, Marks, Process, fault, process, wait_for
 from paceline.testing.invariants import check_run, committed_checkpoints
 from paceline.testing.scripts import Action, Plan, make_trainer, read_state
+from tests.faults.cases import long_run, mostly_slow
 from tests.faults.laboratory import Laboratory
 
 FOREVER = 1_000_000
@@ -32,7 +33,7 @@ def continue_run(lab: Laboratory, plan: Plan, more: int = 3) -> Result:
     return lab.succeed(Plan(**{**vars(plan.continued(lab.trial_dir)), "iterations": done + more}))
 
 
-def test_c4_one_interrupt_stops_all_ranks_at_one_report(lab: Laboratory) -> None:
+def test_one_interrupt_stops_all_ranks_at_one_report(lab: Laboratory) -> None:
     plan = lab.plan(iterations=FOREVER, every=5, checkpoints={"num_to_keep": 2})
     with lab.drive(plan) as driver:
         lab.marks.wait("saved", 2, rank=0)
@@ -49,7 +50,7 @@ def test_c4_one_interrupt_stops_all_ranks_at_one_report(lab: Laboratory) -> None
     continue_run(lab, plan)
 
 
-def test_c4_interrupt_from_the_keyboard_of_a_terminal(lab: Laboratory) -> None:
+def test_interrupt_from_a_keyboard_reaches_only_the_driver(lab: Laboratory) -> None:
     plan = lab.plan(iterations=FOREVER, every=5, checkpoints={"num_to_keep": 2}, verbose=2)
     path = plan.save(lab.root / "plan.json")
     shell = pexpect.spawn(
@@ -70,7 +71,7 @@ def test_c4_interrupt_from_the_keyboard_of_a_terminal(lab: Laboratory) -> None:
 
 
 @pytest.mark.faults
-def test_c4_worker_that_never_reports_again_is_killed(lab: Laboratory) -> None:
+def test_worker_that_never_reports_again_is_killed(lab: Laboratory) -> None:
     """It has half a minute to come to its next report."""
     plan = lab.plan(Action("block", 4, 1))
     with lab.drive(plan) as driver:
@@ -82,7 +83,7 @@ def test_c4_worker_that_never_reports_again_is_killed(lab: Laboratory) -> None:
     continue_run(lab, plan)
 
 
-def test_c4_worker_that_dies_while_the_run_stops_is_not_waited_for(lab: Laboratory) -> None:
+def test_worker_that_dies_while_the_run_stops_is_not_waited_for(lab: Laboratory) -> None:
     plan = lab.plan(Action("block", 4, 1), iterations=FOREVER, verbose=1)
     with lab.drive(plan) as driver:
         (mark,) = lab.marks.wait("action", do="block")
@@ -95,7 +96,7 @@ def test_c4_worker_that_dies_while_the_run_stops_is_not_waited_for(lab: Laborato
     continue_run(lab, plan)
 
 
-def test_c5_second_interrupt_does_not_wait(lab: Laboratory) -> None:
+def test_second_interrupt_does_not_wait(lab: Laboratory) -> None:
     plan = lab.plan(Action("block", 4, 1), iterations=FOREVER, failures={"stop_grace_s": 600.0}, verbose=1)
     with lab.drive(plan) as driver:
         lab.marks.wait("action", do="block")
@@ -109,7 +110,8 @@ def test_c5_second_interrupt_does_not_wait(lab: Laboratory) -> None:
     continue_run(lab, plan)
 
 
-def test_c5_second_interrupt_while_workers_are_given_time_to_end(lab: Laboratory) -> None:
+@pytest.mark.slow
+def test_second_interrupt_ends_workers_that_are_given_time_to_end(lab: Laboratory) -> None:
     """Their exit hangs; the driver lives on as in a notebook, so nobody else would clean up after it."""
     script = """
         import sys
@@ -159,8 +161,8 @@ def test_c5_second_interrupt_while_workers_are_given_time_to_end(lab: Laboratory
 DRIVER_STEPS = ["before_commit_rename", "after_commit_rename", "before_ack", "before_trash", "after_trash"]
 
 
-@pytest.mark.parametrize("point", DRIVER_STEPS)
-def test_c6_interrupt_while_the_driver_commits_or_deletes(lab: Laboratory, point: str) -> None:
+@pytest.mark.parametrize("point", mostly_slow(DRIVER_STEPS, everyday=["after_commit_rename"]))
+def test_run_continues_after_an_interrupt_while_the_driver_commits_or_deletes(lab: Laboratory, point: str) -> None:
     """The driver stops itself exactly there; the interrupt is the first thing it finds on waking."""
     plan = lab.plan(iterations=FOREVER, checkpoints={"num_to_keep": 1})
     with lab.drive(plan, env=fault(point, "stop", rank="driver", times=2)) as driver:
@@ -176,8 +178,8 @@ def test_c6_interrupt_while_the_driver_commits_or_deletes(lab: Laboratory, point
     continue_run(lab, plan)
 
 
-@pytest.mark.parametrize("wakes", [True, pytest.param(False, marks=pytest.mark.faults)])
-def test_c6_interrupt_while_a_worker_writes_a_checkpoint(lab: Laboratory, wakes: bool) -> None:
+@pytest.mark.parametrize("wakes", [pytest.param(True, marks=pytest.mark.slow), long_run(False)])
+def test_run_continues_after_an_interrupt_while_a_worker_writes_a_checkpoint(lab: Laboratory, wakes: bool) -> None:
     plan = lab.plan(iterations=FOREVER)
     with lab.drive(plan, env=fault("after_stage_file", "stop", rank=0, attempt=0, times=5)) as driver:
         pid = lab.marks.wait("started", rank=0)[0]["pid"]
@@ -215,8 +217,8 @@ class GateConfig(BackendConfig):
         return GateBackend
 
 
-@pytest.mark.parametrize("attempt", [1, 2])
-def test_c6_interrupt_while_a_group_starts(lab: Laboratory, attempt: int) -> None:
+@pytest.mark.parametrize("attempt", mostly_slow([1, 2], everyday=[2]))
+def test_run_continues_after_an_interrupt_while_a_group_starts(lab: Laboratory, attempt: int) -> None:
     plan = lab.plan(Action("exit", 3, 1, 9), failures={"max_failures": 3})
     script = lab.root / "script.py"
     script.write_text(
@@ -237,8 +239,8 @@ def test_c6_interrupt_while_a_group_starts(lab: Laboratory, attempt: int) -> Non
     lab.succeed(plan.continued(lab.trial_dir))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_c9_hangup_and_termination_leave_a_run_that_can_be_continued(lab: Laboratory, number: signal.Signals) -> None:
+@pytest.mark.parametrize("number", mostly_slow([signal.SIGTERM, signal.SIGHUP], everyday=[signal.SIGTERM]))
+def test_hangup_and_termination_leave_a_run_that_can_be_continued(lab: Laboratory, number: signal.Signals) -> None:
     plan = lab.plan(iterations=FOREVER, every=5, checkpoints={"num_to_keep": 2})
     with lab.drive(plan) as driver:
         lab.marks.wait("saved", 2, rank=0)
@@ -249,7 +251,8 @@ def test_c9_hangup_and_termination_leave_a_run_that_can_be_continued(lab: Labora
     continue_run(lab, plan)
 
 
-def test_c9_nohup_is_respected(lab: Laboratory) -> None:
+@pytest.mark.slow
+def test_nohup_is_respected(lab: Laboratory) -> None:
     plan = lab.plan(*[Action("wait", 3, rank, str(lab.marks.directory)) for rank in (0, 1)])
     with lab.drive(plan, prefix=("nohup",)) as driver:
         lab.marks.wait("action", 2, do="wait")
@@ -259,7 +262,7 @@ def test_c9_nohup_is_respected(lab: Laboratory) -> None:
     check_run(lab.trial_dir)
 
 
-def test_c9_signal_handlers_come_back(lab: Laboratory) -> None:
+def test_signal_handlers_come_back(lab: Laboratory) -> None:
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD]
     before = [signal.getsignal(number) for number in numbers]
     lab.succeed(lab.plan(iterations=2))
@@ -269,7 +272,7 @@ def test_c9_signal_handlers_come_back(lab: Laboratory) -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_c9_fit_in_a_thread_and_in_an_event_loop(lab: Laboratory) -> None:
+def test_fit_works_in_a_thread_and_in_an_event_loop(lab: Laboratory) -> None:
     results: list[Result] = []
     thread = threading.Thread(target=lambda: results.append(make_trainer(lab.plan(iterations=2)).fit()))
     thread.start()
@@ -284,10 +287,10 @@ def test_c9_fit_in_a_thread_and_in_an_event_loop(lab: Laboratory) -> None:
         check_run(result.path, result=result, iterations=2, attempts=1)
 
 
-@pytest.mark.parametrize("closed", ["stdout", "stderr", "both"])
-def test_c10_reader_of_the_output_goes_away(lab: Laboratory, closed: str) -> None:
+@pytest.mark.parametrize("closed", mostly_slow(["stdout", "stderr", "both"], everyday=["both"]))
+def test_run_finishes_though_the_reader_of_its_output_goes_away(lab: Laboratory, closed: str) -> None:
     """Like ``| head -1``: whoever reads the output has left before the first line is written."""
-    plan = lab.plan(iterations=200, every=0, verbose=3)
+    plan = lab.plan(iterations=50, every=0, verbose=3)
     path = plan.save(lab.root / "plan.json")
     reading, writing = os.pipe()
     os.close(reading)
@@ -301,7 +304,7 @@ def test_c10_reader_of_the_output_goes_away(lab: Laboratory, closed: str) -> Non
     program.wait(60)
     assert lab.outcome()["outcome"] == "finished"
     check_run(lab.trial_dir)
-    assert len(Result.from_path(str(lab.trial_dir)).metrics_dataframe) == 200
+    assert len(Result.from_path(str(lab.trial_dir)).metrics_dataframe) == 50
 
 
 def wait_until_stopped(target: Process) -> None:

@@ -1,4 +1,4 @@
-"""Files and places that somebody else may have prepared (S4, S8, S11)."""
+"""Files and places that somebody else may have prepared."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from paceline.testing.chaos import descendants
 from paceline.testing.invariants import check_run, listening_sockets
 from paceline.testing.scripts import Action
 from paceline.train import DataParallelTrainer
+from tests.faults.cases import mostly_slow
 from tests.faults.laboratory import Laboratory
 
 
@@ -76,6 +77,7 @@ STATE_FILES = [
     "error.pkl",
     "tuner.pkl",
 ]
+EVERYDAY_FILES = ["journal.jsonl", "checkpoint_000001/MANIFEST.json", "checkpoint_000001/preprocessor.pkl"]
 
 
 @pytest.fixture
@@ -93,15 +95,15 @@ def failed_dict_run(lab: Laboratory) -> Path:
     return lab.trial_dir
 
 
-@pytest.mark.parametrize("name", STATE_FILES)
-def test_s4_nothing_that_lies_in_a_run_is_ever_unpickled(lab: Laboratory, failed_dict_run: Path, name: str) -> None:
+@pytest.mark.parametrize("name", mostly_slow(STATE_FILES, everyday=EVERYDAY_FILES))
+def test_nothing_that_lies_in_a_run_is_ever_unpickled(lab: Laboratory, failed_dict_run: Path, name: str) -> None:
     song = lab.root / "song"
     (failed_dict_run / name).write_bytes(cloudpickle.dumps(Canary(song)))
     look_in_every_way(failed_dict_run)
     assert not song.exists(), f"a pickle in {name} was executed"
 
 
-def test_s4_the_canary_sings(lab: Laboratory, failed_dict_run: Path) -> None:
+def test_the_canary_sings(lab: Laboratory, failed_dict_run: Path) -> None:
     """The user's own request for the dict does unpickle, so the test above would notice. A manifest guards it."""
     song = lab.root / "song"
     file = failed_dict_run / "checkpoint_000001" / "dict_checkpoint.pkl"
@@ -115,7 +117,7 @@ def test_s4_the_canary_sings(lab: Laboratory, failed_dict_run: Path) -> None:
     assert song.exists()
 
 
-def test_s4_pickle_is_not_even_called(lab: Laboratory, failed_dict_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickle_is_not_even_called(lab: Laboratory, failed_dict_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the driver; restoring, listing and reading results of a sound run."""
     called: list[str] = []
     for module in (pickle, cloudpickle):
@@ -127,7 +129,7 @@ def test_s4_pickle_is_not_even_called(lab: Laboratory, failed_dict_run: Path, mo
     assert called == []
 
 
-def test_s8_nobody_can_connect_to_a_run(lab: Laboratory) -> None:
+def test_nobody_can_connect_to_a_run(lab: Laboratory) -> None:
     """Channels are inherited pairs: neither driver, warden nor workers have a socket to connect to."""
     waiting = [Action("wait", 3, rank, str(lab.marks.directory)) for rank in (0, 1)]
     with lab.drive(lab.plan(*waiting)) as driver:
@@ -143,7 +145,7 @@ def test_s8_nobody_can_connect_to_a_run(lab: Laboratory) -> None:
     check_run(lab.trial_dir)
 
 
-def test_s8_torch_listens_on_loopback_only(lab: Laboratory) -> None:
+def test_torch_listens_on_loopback_only(lab: Laboratory) -> None:
     pytest.importorskip("torch")
     from paceline.air import RunConfig, ScalingConfig, session
     from paceline.train.torch import TorchTrainer
@@ -165,7 +167,7 @@ def test_s8_torch_listens_on_loopback_only(lab: Laboratory) -> None:
         assert [socket for socket in metrics["sockets"] if socket.startswith(everywhere)] == []
 
 
-def test_s11_a_careless_umask_opens_nothing(lab: Laboratory) -> None:
+def test_a_careless_umask_opens_nothing(lab: Laboratory) -> None:
     before = os.umask(0)
     try:
         result = lab.succeed(lab.plan())
@@ -183,7 +185,7 @@ def test_s11_a_careless_umask_opens_nothing(lab: Laboratory) -> None:
     assert open_to_others == {}
 
 
-def test_s11_a_link_in_place_of_the_trial_directory_is_refused(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_trial_directory_is_refused(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "trial").symlink_to(elsewhere)
@@ -193,7 +195,7 @@ def test_s11_a_link_in_place_of_the_trial_directory_is_refused(tmp_path: Path) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of another user")
-def test_s11_a_foreign_directory_is_refused(tmp_path: Path) -> None:
+def test_a_foreign_directory_is_refused(tmp_path: Path) -> None:
     foreign = tmp_path / "trial"
     foreign.mkdir()
     os.chown(foreign, 65534, 65534)
@@ -202,7 +204,7 @@ def test_s11_a_foreign_directory_is_refused(tmp_path: Path) -> None:
     assert list(foreign.iterdir()) == []
 
 
-def test_s11_the_sweep_touches_only_what_is_ours(lab: Laboratory) -> None:
+def test_the_sweep_touches_only_what_is_ours(lab: Laboratory) -> None:
     """Links are removed, not followed; names that only look similar stay."""
     treasure = lab.root / "treasure"
     treasure.mkdir()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import pytest
 
 from paceline import tune
 from paceline.air import FailureConfig, RunConfig, ScalingConfig, session
-from paceline.engine.local.group import LocalGroup
+from paceline.engine.local import messages
+from paceline.engine.local.warden_client import WardenClient
 from paceline.run.backend import Backend, BackendConfig
 from paceline.run.background_work import BackgroundWork
 from paceline.run.run import BREAK_OFF_WAIT_S
@@ -21,6 +22,7 @@ from paceline.testing.chaos import children, wait_for
 from paceline.testing.invariants import journal_records
 from paceline.train import DataParallelTrainer
 from paceline.tune import Stopper, TuneConfig, Tuner
+from tests.faults.cases import mostly_slow
 from tests.faults.laboratory import Laboratory
 
 KINDS = {"worker": "signal", "warden": "engine"}
@@ -37,19 +39,19 @@ def kill_at_start(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]
 
     def arm(victim: str, times: int) -> None:
         left = [True] * times
-        spawn = LocalGroup._spawn_all
+        tell = WardenClient.tell
 
-        def spawn_and_kill(group: LocalGroup) -> None:
-            spawn(group)
-            if left:
+        def tell_and_kill(warden: WardenClient, message: messages.ToWarden, fds: Sequence[int] = ()) -> None:
+            tell(warden, message, fds)
+            is_last = isinstance(message, messages.Spawn) and message.rank == message.world_size - 1
+            if is_last and left:
                 left.pop()
-                warden = group._warden.pid
                 if victim == "worker":
-                    os.kill(wait_for(lambda: children(warden), "a worker")[0].pid, signal.SIGKILL)
-                elif not group._warden.lost:
-                    os.kill(warden, signal.SIGKILL)
+                    os.kill(wait_for(lambda: children(warden.pid), "a worker")[0].pid, signal.SIGKILL)
+                elif not warden.lost:
+                    os.kill(warden.pid, signal.SIGKILL)
 
-        monkeypatch.setattr(LocalGroup, "_spawn_all", spawn_and_kill)
+        monkeypatch.setattr(WardenClient, "tell", tell_and_kill)
 
     return arm
 
@@ -65,7 +67,7 @@ def test_a_death_during_the_start_is_retried(
     assert failure["cause"] == KINDS[victim]
 
 
-@pytest.mark.parametrize("victim", KINDS)
+@pytest.mark.parametrize("victim", mostly_slow(KINDS, everyday=["worker"]))
 def test_a_trial_that_never_started_has_its_config(
     lab: Laboratory, kill_at_start: Callable[[str, int], None], victim: str
 ) -> None:
@@ -82,17 +84,17 @@ def test_a_trial_that_never_started_has_its_config(
     assert again.config == {"x": 7}
 
 
-@pytest.mark.parametrize("victim", KINDS)
+@pytest.mark.parametrize("victim", mostly_slow(KINDS, everyday=["warden"]))
 def test_a_search_goes_through_deaths_at_the_start(
     lab: Laboratory, kill_at_start: Callable[[str, int], None], victim: str
 ) -> None:
-    kill_at_start(victim, 4)
+    kill_at_start(victim, 2)
     grid = Tuner(
         report_once,
-        param_space={"x": tune.grid_search(list(range(6)))},
+        param_space={"x": tune.grid_search([0, 1, 2])},
         run_config=RunConfig(storage_path=str(lab.storage), verbose=0, failure_config=FailureConfig(max_failures=8)),
     ).fit()
-    assert [result.metrics["seen"] for result in grid] == list(range(6))
+    assert [result.metrics["seen"] for result in grid] == [0, 1, 2]
 
 
 class SlowToConnect(Backend):

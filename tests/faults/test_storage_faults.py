@@ -1,9 +1,10 @@
-"""Storage that is full, forbidden or damaged, and death while old checkpoints are removed (E1, E4, E6, E8, E15)."""
+"""Storage that is full, forbidden or damaged, and death while old checkpoints are removed."""
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from paceline.air.manifest import verify
 from paceline.testing.chaos import Driver
 from paceline.testing.invariants import check_run, committed_checkpoints
 from paceline.testing.scripts import Action, Plan, make_trainer, read_state, score
+from tests.faults.cases import long_run, mostly_slow, rounds
 from tests.faults.laboratory import Laboratory
 
 MEGABYTE = 1 << 20
@@ -54,7 +56,7 @@ except TrainingFailedError as error:
 """
 
 
-def test_e1_full_disk_ends_the_run_once_with_the_older_checkpoints_intact(lab: Laboratory) -> None:
+def test_full_disk_ends_the_run_once_with_the_older_checkpoints_intact(lab: Laboratory) -> None:
     """The fourth checkpoint of 2 MB does not fit; trying again could not help, so it is not tried."""
     needs(MOUNT_SMALL, lab.storage)
     plan = lab.plan(payload=MEGABYTE, failures={"max_failures": 3})
@@ -71,7 +73,7 @@ def test_e1_full_disk_ends_the_run_once_with_the_older_checkpoints_intact(lab: L
     assert len(lab.marks.read("started", rank=0)) == 1
 
 
-def test_e4_read_only_storage_is_refused_before_a_worker_starts(lab: Laboratory) -> None:
+def test_read_only_storage_is_refused_before_a_worker_starts(lab: Laboratory) -> None:
     needs(MOUNT_READ_ONLY, lab.storage)
     with lab.drive(lab.plan(), prefix=(*MOUNT_READ_ONLY, str(lab.storage))) as driver:
         assert driver.wait() == 1
@@ -81,7 +83,7 @@ def test_e4_read_only_storage_is_refused_before_a_worker_starts(lab: Laboratory)
     assert list(lab.storage.iterdir()) == []
 
 
-def test_e4_forbidden_storage_is_refused_before_a_worker_starts(lab: Laboratory) -> None:
+def test_forbidden_storage_is_refused_before_a_worker_starts(lab: Laboratory) -> None:
     lab.storage.mkdir()
     lab.storage.chmod(0o555)
     # To root mode bits mean nothing, unless it gives up the capabilities that say so.
@@ -118,31 +120,43 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 FILES = ["nested/weights.bin", "rank_0.bin", "state.json", "MANIFEST.json"]
 
 
-def failed_run(lab: Laboratory, iteration: int = 5) -> Plan:
-    """A run that failed after saving up to the iteration before."""
-    lab.fail(lab.plan(Action("raise", iteration, 0, "enough")), {"kind": "exception"}, iterations=iteration - 1)
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
+    """A run that failed after saving up to iteration 4."""
+    lab = Laboratory(tmp_path_factory.mktemp("failed"))
+    lab.fail(lab.plan(Action("raise", 5, 0, "enough")), {"kind": "exception"}, iterations=4)
+    return lab
+
+
+@pytest.fixture
+def failed_run(failed: Laboratory, lab: Laboratory) -> Plan:
+    """The plan that continues a copy of it."""
+    shutil.copytree(failed.storage, lab.storage)
+    shutil.copytree(failed.marks.directory, lab.marks.directory, dirs_exist_ok=True)
     return lab.plan().continued(lab.trial_dir)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("file", FILES)
-def test_e6_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(lab: Laboratory, file: str, damage: str) -> None:
-    plan = failed_run(lab)
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    mostly_slow([(file, damage) for file in FILES for damage in DAMAGES], everyday=[*zip(FILES, DAMAGES, strict=True)]),
+)
+def test_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
+    lab: Laboratory, failed_run: Plan, file: str, damage: str
+) -> None:
     newest = committed_checkpoints(lab.trial_dir)[-1]
     DAMAGES[damage](newest / file)
-    result = lab.succeed(plan)
+    result = lab.succeed(failed_run)
     assert lab.marks.read("started", rank=0)[-1]["after"] == 3
     assert newest.with_name(f"{newest.name}.corrupt").is_dir()
     assert any(newest.name in warning for warning in result.warnings)
 
 
-def test_e6_without_a_valid_checkpoint_the_damaged_ones_are_named(lab: Laboratory) -> None:
-    plan = failed_run(lab, 3)
+def test_without_a_valid_checkpoint_the_damaged_ones_are_named(lab: Laboratory, failed_run: Plan) -> None:
     names = [path.name for path in committed_checkpoints(lab.trial_dir)]
     for path in committed_checkpoints(lab.trial_dir):
         flip_a_bit(path / "nested" / "weights.bin")
     with pytest.raises(PacelineError) as caught:
-        make_trainer(plan).fit()
+        make_trainer(failed_run).fit()
     assert all(name in str(caught.value) for name in names)
     assert all(
         (lab.trial_dir / name / "state.json").exists() or (lab.trial_dir / f"{name}.corrupt").exists() for name in names
@@ -150,8 +164,8 @@ def test_e6_without_a_valid_checkpoint_the_damaged_ones_are_named(lab: Laborator
     check_run(lab.trial_dir)
 
 
-@pytest.mark.parametrize("flips", [60, pytest.param(2000, marks=[pytest.mark.faults, pytest.mark.timeout(600)])])
-def test_e6_every_flipped_bit_and_every_cut_is_found(lab: Laboratory, flips: int) -> None:
+@pytest.mark.parametrize("flips", [60, long_run(rounds(2000), seconds=300)])
+def test_every_flipped_bit_and_every_cut_is_found(lab: Laboratory, flips: int) -> None:
     lab.succeed(lab.plan(iterations=1))
     (checkpoint,) = committed_checkpoints(lab.trial_dir)
     verify(checkpoint)
@@ -170,7 +184,7 @@ def test_e6_every_flipped_bit_and_every_cut_is_found(lab: Laboratory, flips: int
     verify(checkpoint)
 
 
-def test_e6_file_that_was_never_part_of_it_is_found(lab: Laboratory) -> None:
+def test_file_that_was_never_part_of_it_is_found(lab: Laboratory) -> None:
     lab.succeed(lab.plan(iterations=1))
     (checkpoint,) = committed_checkpoints(lab.trial_dir)
     (checkpoint / "nested" / "stranger.bin").write_bytes(b"not mine")
@@ -181,9 +195,15 @@ def test_e6_file_that_was_never_part_of_it_is_found(lab: Laboratory) -> None:
 KEEP = 2
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(300, marks=[pytest.mark.faults, pytest.mark.timeout(1800)])])
-@pytest.mark.parametrize("order", ["max", "min"])
-def test_e8_killed_at_random_while_old_checkpoints_are_removed(lab: Laboratory, kills: int, order: str) -> None:
+@pytest.mark.parametrize(
+    ("kills", "order"),
+    [
+        (3, "max"),
+        pytest.param(3, "min", marks=pytest.mark.slow),
+        *[long_run(rounds(25), order, seconds=300) for order in ("max", "min")],
+    ],
+)
+def test_best_and_newest_checkpoints_survive_kills_at_random_moments(lab: Laboratory, kills: int, order: str) -> None:
     """Whenever the driver dies: the best ones and the newest are there, whole, and the run goes on."""
     dice = random.Random(kills)
     plan = lab.plan(
@@ -214,7 +234,7 @@ def test_e8_killed_at_random_while_old_checkpoints_are_removed(lab: Laboratory, 
     check_run(result.path, result=result, iterations=done + 2)
 
 
-def test_e15_ranks_that_save_different_files_under_one_name_are_refused(lab: Laboratory) -> None:
+def test_ranks_that_save_different_files_under_one_name_are_refused(lab: Laboratory) -> None:
     def loop() -> None:
         for name in ("its own", "shared"):
             place = Path.cwd() / name

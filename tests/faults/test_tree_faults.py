@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import textwrap
@@ -17,6 +18,7 @@ from paceline.air import CheckpointConfig, FailureConfig, Result, faults, sessio
 from paceline.air.errors import DataError, TrainingFailedError
 from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_run, committed_checkpoints, journal_records, listening_sockets
+from tests.faults.cases import mostly_slow
 from tests.faults.laboratory import Laboratory
 from tests.train.trees.libraries import (
     LIGHTGBM,
@@ -38,8 +40,11 @@ ONE_RETRY = FailureConfig(max_failures=1)
 # -- a worker -----------------------------------------------------------------------------
 
 
-@both_libraries
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("library", "rank"),
+    mostly_slow(itertools.product([XGBOOST, LIGHTGBM], [0, 1]), everyday=[(LIGHTGBM, 1)]),
+    ids=str,
+)
 def test_a_killed_worker_is_the_cause_whatever_its_peer_says(lab: Laboratory, library: Library, rank: int) -> None:
     """The other one is inside the library, which loses a connection and says so in its own words."""
     notes = Notes(str(lab.marks.directory), at=3, rank=rank, do=killed)
@@ -57,7 +62,7 @@ def raise_on_rank_1(predictions: np.ndarray, labels: np.ndarray) -> tuple[np.nda
     return predictions - labels, np.ones_like(labels)
 
 
-@both_libraries
+@pytest.mark.parametrize("library", mostly_slow([XGBOOST, LIGHTGBM], everyday=[XGBOOST]), ids=str)
 def test_an_exception_in_an_objective_is_the_cause_while_the_peer_waits(lab: Laboratory, library: Library) -> None:
     trainer = library.trainer(regression(), storage_path=str(lab.storage), **library.objective(raise_on_rank_1))
     with pytest.raises(TrainingFailedError, match="rank 1 has had enough") as caught:
@@ -84,8 +89,11 @@ def kill_while_connecting(library: Library, rank: int, marks: Marks, monkeypatch
     monkeypatch.setattr(library.connecting, "join", join_or_die)
 
 
-@both_libraries
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("library", "rank"),
+    mostly_slow(itertools.product([XGBOOST, LIGHTGBM], [0, 1]), everyday=[(XGBOOST, 1)]),
+    ids=str,
+)
 def test_a_worker_killed_while_the_workers_connect_is_the_cause(
     lab: Laboratory, library: Library, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +138,7 @@ def drive(lab: Laboratory, library: Library, **arguments: Any) -> Driver:
     return Driver([str(script)], output=lab.root / "driver.txt")
 
 
+@pytest.mark.slow
 @both_libraries
 def test_ctrl_c_keeps_the_model_of_the_last_round(lab: Laboratory, library: Library) -> None:
     with drive(lab, library) as driver:
@@ -163,7 +172,7 @@ def open_ports() -> set[str]:
     return {f"tcp {fields[1]}" for fields in lines if fields[3] == "0A"}
 
 
-@both_libraries
+@pytest.mark.parametrize("library", mostly_slow([XGBOOST, LIGHTGBM], everyday=[LIGHTGBM]), ids=str)
 def test_a_killed_driver_leaves_no_process_and_no_port(lab: Laboratory, library: Library) -> None:
     """The workers are in the midst of exchanging histograms, and one of them hosts the meeting point."""
     with drive(lab, library, checkpoint_frequency=5) as driver:
@@ -206,21 +215,20 @@ def few_rows(train: int, valid: int) -> Task:
     return Task("few", frames, full.params, full.metric)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("rows", mostly_slow([1, 2, 3], everyday=[1]))
 def test_xgboost_trains_on_fewer_rows_than_workers(lab: Laboratory, rows: int) -> None:
     assert_metrics_count_every_row(lab, XGBOOST, few_rows(rows, 1))
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("rows", mostly_slow([1, 2, 3], everyday=[3]))
 def test_lightgbm_says_that_it_cannot_train_on_fewer_rows_than_workers(lab: Laboratory, rows: int) -> None:
-    with pytest.raises(
-        TrainingFailedError, match=f"'train' has {rows} rows for 4 workers.*use fewer workers"
-    ) as caught:
+    with pytest.raises(TrainingFailedError, match=rf"'train'.*\b{rows} rows.*\b4 workers") as caught:
         LIGHTGBM.trainer(few_rows(rows, 1), workers=4, storage_path=str(lab.storage)).fit()
     assert isinstance(caught.value.__cause__, DataError)
     check_run(lab.trial_dir, error=caught.value, iterations=0, attempts=1)
 
 
+@pytest.mark.slow
 @both_libraries
 @pytest.mark.parametrize("rows", [1, 3])
 def test_fewer_rows_to_evaluate_than_workers(lab: Laboratory, library: Library, rows: int) -> None:

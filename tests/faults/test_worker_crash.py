@@ -1,4 +1,4 @@
-"""A worker ends in every way a process can end (A1-A4, A6, A8-A13, A15)."""
+"""A worker ends in every way a process can end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from paceline.air.errors import TrainingFailedError
 from paceline.testing.chaos import Marks, fault, process
 from paceline.testing.invariants import check_run, committed_checkpoints
 from paceline.testing.scripts import Action, make_trainer, saved_iteration
+from tests.faults.cases import long_run, rounds
 from tests.faults.laboratory import Laboratory
 
 LOCKSTEP = {"keep_all_ranks": True}
 """A checkpoint of all ranks is a barrier: without it rank 0 may be far ahead of the rank that dies."""
 
 
-def test_a1_exit_code_is_the_cause(lab: Laboratory) -> None:
+def test_exit_code_is_the_cause(lab: Laboratory) -> None:
     plan = lab.plan(Action("exit", 5, argument=3), checkpoints=LOCKSTEP)
     error = lab.fail(plan, {"rank": 1, "kind": "exit", "exit_code": 3})
     assert error.result is not None
@@ -29,12 +30,12 @@ def test_a1_exit_code_is_the_cause(lab: Laboratory) -> None:
     assert all(failure.rank == 0 for failure in error.collateral)
 
 
-def test_a2_exit_zero_without_a_result_is_no_success(lab: Laboratory) -> None:
+def test_exit_zero_without_a_result_is_no_success(lab: Laboratory) -> None:
     lab.fail(lab.plan(Action("exit at once", 3, argument=0)), {"rank": 1, "kind": "premature_exit"})
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a3_killed_worker_is_retried_from_the_newest_checkpoint(lab: Laboratory, rank: int) -> None:
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_worker_is_retried_from_the_newest_checkpoint(lab: Laboratory, rank: int) -> None:
     plan = lab.plan(
         Action("signal", 5, rank, signal.SIGKILL),
         every=2,
@@ -48,17 +49,15 @@ def test_a3_killed_worker_is_retried_from_the_newest_checkpoint(lab: Laboratory,
     assert saved_iteration(result.checkpoint) == 8
 
 
-def test_a3_signal_is_named(lab: Laboratory) -> None:
+def test_signal_is_named(lab: Laboratory) -> None:
     error = lab.fail(
         lab.plan(Action("signal", 3, 1, signal.SIGKILL)), {"rank": 1, "kind": "signal", "signal": signal.SIGKILL}
     )
     assert "SIGKILL" in str(error)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a4_killed_between_checkpoint_write_and_ack(
-    lab: Laboratory, monkeypatch: pytest.MonkeyPatch, rank: int
-) -> None:
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_killed_between_checkpoint_write_and_ack(lab: Laboratory, monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
     [(name, spec)] = fault("after_stage_manifest", rank=rank, attempt=0, times=3).items()
     monkeypatch.setenv(name, spec)
     plan = lab.plan(failures={"max_failures": 1}, checkpoints=LOCKSTEP)
@@ -68,7 +67,7 @@ def test_a4_killed_between_checkpoint_write_and_ack(
     assert second["after"] in (2, 3)
 
 
-def test_a6_segmentation_fault_shows_its_stack(lab: Laboratory) -> None:
+def test_segmentation_fault_shows_its_stack(lab: Laboratory) -> None:
     error = lab.fail(lab.plan(Action("segfault", 3, 0)), {"rank": 0, "kind": "signal", "signal": signal.SIGSEGV})
     assert error.root_cause is not None
     assert "counting_loop" in error.root_cause.traceback
@@ -116,7 +115,7 @@ def raise_huge(_: dict[str, Any]) -> None:
         (raise_huge, "HugeError"),
     ],
 )
-def test_a8_awkward_exceptions_arrive_as_text(lab: Laboratory, loop: Any, name: str) -> None:
+def test_awkward_exceptions_arrive_as_text(lab: Laboratory, loop: Any, name: str) -> None:
     error = lab.failure_of(loop)
     cause = error.root_cause
     assert cause is not None
@@ -129,7 +128,8 @@ def test_a8_awkward_exceptions_arrive_as_text(lab: Laboratory, loop: Any, name: 
     assert error.__cause__ is not None
 
 
-def test_a9_the_raising_rank_is_blamed_not_its_peers_in_a_collective(lab: Laboratory) -> None:
+@pytest.mark.slow
+def test_the_raising_rank_is_blamed_not_its_peers_in_a_collective(lab: Laboratory) -> None:
     pytest.importorskip("torch")
     from paceline.train.torch import TorchTrainer
 
@@ -160,8 +160,8 @@ def test_a9_the_raising_rank_is_blamed_not_its_peers_in_a_collective(lab: Labora
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-@pytest.mark.parametrize("repeats", [5, pytest.param(200, marks=[pytest.mark.faults, pytest.mark.timeout(600)])])
-def test_a10_the_first_of_two_errors_is_the_cause(lab: Laboratory, repeats: int) -> None:
+@pytest.mark.parametrize("repeats", [3, long_run(rounds(50))])
+def test_the_first_of_two_errors_is_the_cause(lab: Laboratory, repeats: int) -> None:
     """Ranks 1 and 2 raise 5 ms apart; each error carries the moment, because a busy machine may swap them."""
 
     def loop(config: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ def test_a10_the_first_of_two_errors_is_the_cause(lab: Laboratory, repeats: int)
     assert as_planned > repeats // 2
 
 
-def test_a11_crash_at_exit_after_the_result_is_only_a_warning(lab: Laboratory) -> None:
+def test_crash_at_exit_after_the_result_is_only_a_warning(lab: Laboratory) -> None:
     def loop() -> None:
         import atexit
         import os
@@ -199,7 +199,8 @@ def test_a11_crash_at_exit_after_the_result_is_only_a_warning(lab: Laboratory) -
     assert result.warnings, "a worker that crashed on its way out is not mentioned"
 
 
-def test_a11_exit_that_hangs_is_killed(lab: Laboratory) -> None:
+@pytest.mark.slow  # it has 5 s
+def test_exit_that_hangs_is_killed(lab: Laboratory) -> None:
     def loop() -> None:
         import atexit
         import signal
@@ -207,12 +208,12 @@ def test_a11_exit_that_hangs_is_killed(lab: Laboratory) -> None:
         session.report({"iteration": 1})
         atexit.register(signal.pause)
 
-    result = lab.trainer(loop, failure_config=FailureConfig(stop_grace_s=0.5)).fit()
+    result = lab.trainer(loop).fit()
     check_run(result.path, result=result, iterations=1, attempts=1)
     assert result.warnings
 
 
-def test_a12_everything_a_killed_worker_started_is_gone(lab: Laboratory) -> None:
+def test_everything_a_killed_worker_started_is_gone(lab: Laboratory) -> None:
     plan = lab.plan(
         Action("daemons", 2, argument=str(lab.marks.directory)), Action("signal", 2, argument=signal.SIGKILL)
     )
@@ -221,7 +222,7 @@ def test_a12_everything_a_killed_worker_started_is_gone(lab: Laboratory) -> None
     assert [mark for mark in lab.marks.read("daemon") if process(mark["pid"])] == []
 
 
-def test_a12_daemons_of_a_successful_run_are_gone_too(lab: Laboratory) -> None:
+def test_daemons_of_a_successful_run_are_gone_too(lab: Laboratory) -> None:
     plan = lab.plan(Action("daemons", 2, argument=str(lab.marks.directory)))
     lab.succeed(plan)
     assert [mark for mark in lab.marks.read("daemon") if process(mark["pid"])] == []
@@ -231,7 +232,7 @@ def test_a12_daemons_of_a_successful_run_are_gone_too(lab: Laboratory) -> None:
     ("source", "expected"),
     [("import no_such_module_anywhere", "no_such_module_anywhere"), ("def broken(:", "SyntaxError")],
 )
-def test_a13_a_function_that_cannot_be_loaded_fails_once(
+def test_a_function_that_cannot_be_loaded_fails_once(
     lab: Laboratory, monkeypatch: pytest.MonkeyPatch, source: str, expected: str
 ) -> None:
     """The module is fine in the driver and broken by the time the workers load it."""
@@ -257,7 +258,7 @@ def test_a13_a_function_that_cannot_be_loaded_fails_once(
     assert len(caught.value.failures) == 1
 
 
-def test_a15_the_budget_is_exact_and_every_cause_is_kept(lab: Laboratory) -> None:
+def test_the_budget_is_exact_and_every_cause_is_kept(lab: Laboratory) -> None:
     actions = [
         Action("raise", 3, 0, "first"),
         Action("exit", 4, 1, 9),
@@ -271,8 +272,8 @@ def test_a15_the_budget_is_exact_and_every_cause_is_kept(lab: Laboratory) -> Non
 
 
 def test_unlimited_retries_end_with_success(lab: Laboratory) -> None:
-    plan = lab.plan(Action("raise", 3, 1, "again", times=3), failures={"max_failures": -1}, checkpoints=LOCKSTEP)
-    lab.succeed(plan, attempts=4)
+    plan = lab.plan(Action("raise", 3, 1, "again", times=2), failures={"max_failures": -1}, checkpoints=LOCKSTEP)
+    lab.succeed(plan, attempts=3)
     assert len(committed_checkpoints(lab.trial_dir)) == plan.iterations
 
 

@@ -56,7 +56,13 @@ def line(rows: int) -> list[dict[str, float]]:
     return [{"x": x / rows, "y": 2 * x / rows + 1} for x in range(rows)]
 
 
-@pytest.mark.parametrize("make", [paceline.data.from_items, lambda rows: paceline.data.from_pandas(pd.DataFrame(rows))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        paceline.data.from_items,
+        pytest.param(lambda rows: paceline.data.from_pandas(pd.DataFrame(rows)), marks=pytest.mark.slow),
+    ],
+)
 def test_torch_learns_a_line_from_a_dataset(make: Any) -> None:
     trainer = TorchTrainer(
         fit_a_line,

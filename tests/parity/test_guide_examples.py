@@ -179,7 +179,7 @@ def test_the_two_best_checkpoints() -> None:
     assert result.checkpoint.path == f"{result.path}/checkpoint_000003"
 
 
-@pytest.mark.parametrize(("then", "number"), [(4, 3), (5, 4)])
+@pytest.mark.parametrize(("then", "number"), [pytest.param(4, 3, marks=pytest.mark.slow), (5, 4)])
 def test_loading_checkpoints(then: int, number: int) -> None:
     """The guides print the numbers 2 and 3: here a new run goes on after the loaded one, so 3 and 4."""
 
@@ -271,7 +271,7 @@ def fail_twice(config: dict[str, Any]) -> None:
         train.report({"epoch": epoch}, checkpoint=Checkpoint.from_dict({"epoch": epoch}))
 
 
-@pytest.mark.parametrize("max_failures", [-1, 2])
+@pytest.mark.parametrize("max_failures", [-1, pytest.param(2, marks=pytest.mark.slow)])
 def test_worker_failures_are_retried(tmp_path: Path, max_failures: int) -> None:
     result = DataParallelTrainer(
         fail_twice,

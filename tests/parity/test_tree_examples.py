@@ -22,12 +22,13 @@ from paceline.data.preprocessors import StandardScaler
 from paceline.testing.invariants import check_run
 from paceline.train.batch_predictor import BatchPredictor
 from tests.train.trees.libraries import (
+    LIGHTGBM,
     XGBOOST,
     Library,
     Task,
     binary,
-    both_libraries,
     multiclass,
+    one_library,
     ranking,
     regression,
     rows_of,
@@ -133,7 +134,7 @@ def test_the_sklearn_example(breast_cancer: str, capsys: pytest.CaptureFixture[s
         scaling_config=ScalingConfig(trainer_resources={"CPU": 2}),
         run_config=QUIET,
         label_column="target",
-        estimator=RandomForestClassifier(n_estimators=40, random_state=0),
+        estimator=RandomForestClassifier(n_estimators=10, random_state=0),
         datasets={"train": train_dataset, "valid": valid_dataset},
         preprocessor=preprocessor,
         cv=5,
@@ -150,7 +151,7 @@ def test_the_sklearn_example(breast_cancer: str, capsys: pytest.CaptureFixture[s
     assert accuracy_of(predictions, valid_dataset) == result.metrics["valid"]["test_accuracy"] > 0.93
 
 
-@both_libraries
+@one_library
 def test_a_model_is_trained_further_from_a_checkpoint(breast_cancer: str, library: Library) -> None:
     """As the guides do it: the same trainer again, from the result's checkpoint, up to more rounds."""
     train_dataset, valid_dataset, _ = prepare_data(breast_cancer)
@@ -194,8 +195,16 @@ def as_array(predictions: Dataset) -> np.ndarray:
     return np.asarray(values[:, 0] if values.shape[1] == 1 else values)
 
 
-@both_libraries
-@pytest.mark.parametrize("make", [binary, multiclass, regression, ranking])
+@pytest.mark.parametrize(
+    ("make", "library"),
+    [
+        (multiclass, XGBOOST),
+        (ranking, LIGHTGBM),
+        *(pytest.param(make, XGBOOST, marks=pytest.mark.slow) for make in (binary, regression, ranking)),
+        *(pytest.param(make, LIGHTGBM, marks=pytest.mark.slow) for make in (binary, multiclass, regression)),
+    ],
+    ids=lambda each: getattr(each, "__name__", str(each)),
+)
 def test_two_workers_reach_the_scores_of_the_library_alone(make: Any, library: Library, tmp_path: Path) -> None:
     """XGBoost finds the same splits, whoever holds the rows. So does LightGBM for squared errors; for others it
     estimates on several workers how many rows a leaf has, where in one process it counts them."""

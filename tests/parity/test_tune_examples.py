@@ -22,7 +22,8 @@ KEYS = (
 )
 
 
-def test_the_tuning_example(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("num_samples", [1, pytest.param(5, marks=pytest.mark.slow)])  # the guide's: 5
+def test_the_tuning_example(num_samples: int, capsys: pytest.CaptureFixture[str]) -> None:
     def train_func(config: dict[str, Any]) -> None:
         # In this example, nothing is expected to change over epochs,
         # and the output metric is equivalent to the input value.
@@ -38,17 +39,16 @@ def test_the_tuning_example(capsys: pytest.CaptureFixture[str]) -> None:
                 "input": tune.grid_search([1, 2, 3]),
             }
         },
-        tune_config=TuneConfig(num_samples=5, metric="output", mode="max"),
+        tune_config=TuneConfig(num_samples=num_samples, metric="output", mode="max"),
     )
     result_grid = tuner.fit()
     capsys.readouterr()
     print(result_grid.get_best_result().metrics["output"])
     assert capsys.readouterr().out == "3\n"
 
-    assert len(result_grid) == 15
-    assert result_grid.num_terminated == 15
+    assert len(result_grid) == result_grid.num_terminated == 3 * num_samples
     inputs = [config_of(result)["train_loop_config"]["input"] for result in result_grid]
-    assert inputs == [1, 2, 3] * 5
+    assert inputs == [1, 2, 3] * num_samples
     assert [result.metrics["output"] for result in result_grid] == inputs
     assert {result.metrics["training_iteration"] for result in result_grid} == {2}
     frame = result_grid.get_dataframe()

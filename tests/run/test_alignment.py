@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -120,7 +121,7 @@ def test_a_rank_that_others_gather_with_in_vain_is_named(way: str) -> None:
     assert found is not None
     rank, why = found
     assert rank == 1
-    assert "rank 1 did not take part in report 1, for which rank(s) 0, 2 gave reduce={'x': 'sum'}" in why
+    assert re.search(r"rank 1\b.*report 1\b.*0, 2.*reduce={'x': 'sum'}", why)
 
 
 @pytest.mark.parametrize(("how", "value"), [("mean", 2.5), ("sum", 10), ("min", 1), ("max", 4)])
@@ -146,7 +147,7 @@ def test_ranks_that_did_not_report_a_key_are_left_out_of_its_reduction() -> None
     asked = {"x": "mean"}
     reports = {0: report(1, reduce=asked, x=1.0), 1: report(1, reduce=asked), 2: report(1, reduce=asked, x=3.0)}
     assert reduce_metrics(reports) == {"x": 2.0}
-    with pytest.raises(MetricError, match="no rank reported 'x'"):
+    with pytest.raises(MetricError, match="'x'"):
         reduce_metrics({0: report(1, reduce=asked), 1: report(1, reduce=asked)})
 
 
@@ -158,15 +159,15 @@ def test_ranks_must_ask_for_the_same_reduction() -> None:
 @pytest.mark.parametrize(
     ("metrics", "reduce", "told"),
     [
-        ({"x": 1}, {"x": "median"}, "max, mean, min, rms, sum"),
-        ({"x": "text"}, {"x": "mean"}, "'x' is 'text'"),
-        ({"x": True}, {"x": "mean"}, "'x' is True"),
-        ({"x": [1]}, {"x": "mean"}, "needs a number"),
-        ({"x": 1}, {"x": ("sum", 2)}, "write \\('mean', weight\\)"),
-        ({"x": 1}, {"x": ("mean", -1)}, "not negative"),
-        ({"x": 1}, {"x": ("mean", math.nan)}, "not negative"),
-        ({"x": 1}, {"x": ("mean",)}, "write \\('mean', weight\\)"),
-        ({"x": 1}, {"x": ("mean", "many")}, "write \\('mean', weight\\)"),
+        ({"x": 1}, {"x": "median"}, "median.*max, mean, min, rms, sum"),
+        ({"x": "text"}, {"x": "mean"}, "'x'.*'text'"),
+        ({"x": True}, {"x": "mean"}, "'x'.*True"),
+        ({"x": [1]}, {"x": "mean"}, r"'x'.*\[1\]"),
+        ({"x": 1}, {"x": ("sum", 2)}, "sum.*'mean', weight"),
+        ({"x": 1}, {"x": ("mean", -1)}, "-1.*weight.*negative"),
+        ({"x": 1}, {"x": ("mean", math.nan)}, "nan.*weight.*negative"),
+        ({"x": 1}, {"x": ("mean",)}, "'mean', weight"),
+        ({"x": 1}, {"x": ("mean", "many")}, "many.*'mean', weight"),
     ],
 )
 def test_what_cannot_be_reduced_is_refused(metrics: dict[str, Any], reduce: dict[str, Any], told: str) -> None:

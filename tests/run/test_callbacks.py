@@ -305,9 +305,7 @@ def test_a_method_that_is_nearly_a_hook_is_told_once() -> None:
         def on_my_own_business(self) -> None:
             """Like nothing that there is."""
 
-    with pytest.warns(
-        UserWarning, match=r"Misspelt has a method on_trial_results\(\).*mean on_trial_result\(\)"
-    ) as told:
+    with pytest.warns(UserWarning, match=r"Misspelt.*on_trial_results\(\).*on_trial_result\(\)") as told:
         CallbackList([Misspelt(), Misspelt()])
     assert len(told) == 1
 
@@ -315,7 +313,7 @@ def test_a_method_that_is_nearly_a_hook_is_told_once() -> None:
         def log_trial_results(self, *args: Any) -> None:
             """Never called either."""
 
-    with pytest.warns(UserWarning, match=r"mean log_trial_result\(\)"):
+    with pytest.warns(UserWarning, match=r"Logger.*log_trial_results\(\).*log_trial_result\(\)"):
         CallbackList([Logger()])
 
 

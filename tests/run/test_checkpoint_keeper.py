@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -171,7 +172,7 @@ def test_a_damaged_checkpoint_is_set_aside(run_dir: RunDir, journal: Journal) ->
     assert keeper.next_number == 3  # its number is not used again
     for number in range(2):
         (run_dir.checkpoint(number) / "model").unlink()
-    with pytest.raises(CheckpointCorruptError, match="none of the run's checkpoints is sound"):
+    with pytest.raises(CheckpointCorruptError, match=r"checkpoint_000000\.corrupt.*resume_from_checkpoint"):
         keeper.newest_valid()
 
 
@@ -318,7 +319,8 @@ def test_a_remote_deletion_that_failed_is_tried_again(
     keeper.close()
     assert mirror.checkpoint_numbers() == [2]
     (warning,) = keeper.warnings
-    assert "checkpoint 0 could not be deleted remotely" in warning
+    assert "checkpoint 0 " in warning
+    assert "not now" in warning
 
 
 def test_a_restore_finishes_remote_deletions(
@@ -331,7 +333,7 @@ def test_a_restore_finishes_remote_deletions(
         commit(first, 1)
         first.retire()
         first.close()
-    assert "removed when the run is restored" in first.warnings[0]
+    assert "restored" in first.warnings[0]
     assert mirror.checkpoint_numbers() == [0, 1]
     second = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal, mirror)
     second.load(state(journal))
@@ -348,7 +350,7 @@ def test_closing_tells_of_uploads_that_failed(
     keeper.commit(stage(run_dir, 0), {}, 1, {})
     keeper.close()
     (warning,) = keeper.warnings
-    assert "checkpoint_000000 is not in memory://" in warning
+    assert re.search(r"checkpoint_000000.*memory://", warning)
     assert "not now" in warning
 
 
@@ -373,7 +375,7 @@ def test_an_interrupted_driver_does_not_wait_for_uploads(
     assert second.pending is not None
     assert second.pending.cancelled()
     go_on.set()
-    with pytest.raises(StorageError, match="given up"):
+    with pytest.raises(StorageError, match="checkpoint_000000"):
         first.check()
     assert mirror.checkpoint_numbers() == []  # what another driver may own by now is left alone
     assert not mirror.has_run()

@@ -23,6 +23,9 @@ from paceline.run.log_rotation import LogRotation
 from paceline.testing.chaos import wait_for
 from paceline.train import DataParallelTrainer
 from paceline.tune import Tuner
+from paceline.tune.experiment.restoring import Restoration
+from paceline.tune.experiment.settling import ResumeRules
+from paceline.tune.trainable.kinds import kind_of
 from tests.train.quick import quick_trainer
 
 LIMIT = 64 * 1024
@@ -107,7 +110,7 @@ def test_a_follower_that_lags_by_more_than_the_older_file_says_what_it_skips(log
         settle(rotation)
     shown = "".join(part for _, part in follower.drain())
     assert shown.endswith(lines(20_000, 10_000))
-    assert "260000 bytes of output are not shown" in shown
+    assert "(260000 bytes of output" in shown
     assert "line 0010000" not in shown
     follower.close()
 
@@ -183,7 +186,7 @@ def test_what_is_lost_to_a_fast_writer_is_said(log: Path, monkeypatch: pytest.Mo
     append(log, lines(0, 10_000))
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", slow_pread)
-        patch.setattr(log_rotation, "_MOST_PASSES", 1)
+        patch.setattr(log_rotation, "MOST_PASSES", 1)
         settle(LogRotation({0: log}, LIMIT, follower))
     notice = "\n(130000 bytes of output are lost, written while this log was moved)\n"
     assert older_log(log).read_text() == lines(0, 20_000) + notice
@@ -269,7 +272,8 @@ def test_a_restored_search_keeps_its_limit(tmp_path: Path) -> None:
 
     run_config = RunConfig(storage_path=str(tmp_path), name="search", verbose=0, max_log_bytes=LIMIT)
     grid = Tuner(trial, run_config=run_config).fit()
-    assert Tuner.restore(grid.experiment_path, trial)._run_config.max_log_bytes == LIMIT
+    restored = Restoration.of(grid.experiment_path, kind_of(trial), ResumeRules(), None, None, None, None)
+    assert restored.run_config.max_log_bytes == LIMIT
 
 
 @pytest.mark.parametrize("verbose", [0, 2])

@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas
 import pytest
-from tensorboardX.crc32c import _crc32c as reference_crc
+from tensorboardX.crc32c import crc32c as reference_crc
 from tensorboardX.proto.event_pb2 import Event
 
 from paceline.air.errors import StorageError
@@ -242,7 +242,7 @@ class TestTensorBoard:
                 assert value.simple_value == expected or (math.isnan(expected) and math.isnan(value.simple_value))
 
     def test_many_numbers_take_memory_in_proportion(self, make: LoggerMaker, trial: Trial) -> None:
-        """Tens of thousands of numbers once took gigabytes, and half a minute to fill them."""
+        """What grows with the square of the numbers would take gigabytes for a wide row."""
         logger = make(TBXLoggerCallback)
         rows = [make_row(i, **{f"{'layer' * (n % 3)}_{n}": n / i for n in range(2_000)}) for i in (1, 2)]
         tracemalloc.start()
@@ -371,7 +371,7 @@ class TestLineFiles:
 
     def test_a_write_that_the_system_refuses_is_a_storage_error(self, trial: Trial, kind: type[RowLogger]) -> None:
         logger = kind()
-        with largest_file(4096), pytest.raises(StorageError, match="writing metrics failed"):
+        with largest_file(4096), pytest.raises(StorageError, match=r"result\.json|progress\.csv"):
             log(logger, trial, [make_row(1, text="x" * 10_000)])
         with largest_file(4096), pytest.raises(StorageError):
             logger.log_trial_end(trial)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,7 +160,7 @@ def test_ranks_that_ask_for_different_reductions(benches: Any) -> None:
     bench.report(0, 1, metrics={"x": 1}, waits=True, reduce={"x": "mean"})
     bench.report(1, 1, metrics={"x": 1}, waits=True, reduce={"x": "sum"})
     assert bench.flow.problem is not None
-    assert "differs between ranks" in bench.flow.problem.message
+    assert "rank 1" in bench.flow.problem.message
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -237,7 +237,7 @@ def test_background_checkpoints_of_all_ranks_are_merged(benches: Any, reduce: di
     bench.report(0, 2, checkpoint_follows=True)
     bench.report(1, 2)
     bench.answers()
-    assert "rank 1 did not take part in report 2" in bench.problem()
+    assert re.search(r"rank 1\b.*report 2\b", bench.problem())
 
 
 @pytest.mark.parametrize("last", [0, 1])
@@ -254,7 +254,8 @@ def test_a_checkpoint_in_memory_reaches_the_other_ranks_once(
         bench.flow.conclude_commits()
         attached = {rank: descriptors for rank, _, descriptors in bench.flow.answers()}
         assert attached == {0: (), 1: (bench.keeper.memory_file,)}
-        found = Checkpoint._from_memory_file(os.dup(attached[1][0]))
+        found = bench.keeper.newest_checkpoint()
+        assert found is not None
         assert found.to_dict()["n"] == index
     bench.report(0, 3, waits=True)
     bench.report(1, 3, waits=True)
@@ -276,7 +277,7 @@ class Undecided(Observers):
 
 def waiting_at_two(bench: Bench) -> None:
     """Both ranks have reported twice; the second row is not answered."""
-    bench.flow._observers.__class__ = Undecided
+    bench.observers.__class__ = Undecided
     for index in (1, 2):
         for rank in (0, 1):
             bench.report(rank, index, waits=True)
@@ -305,7 +306,7 @@ def test_a_row_whose_answer_was_put_off_can_be_the_last(benches: Any) -> None:
 
 def test_reduced_values_come_with_the_late_answer(benches: Any) -> None:
     bench = benches()
-    bench.flow._observers.__class__ = Undecided
+    bench.observers.__class__ = Undecided
     for index in (1, 2):
         for rank in (0, 1):
             bench.report(rank, index, waits=True, metrics={"n": rank}, reduce={"n": "sum"})

@@ -126,7 +126,7 @@ def test_what_cannot_be_reported_is_refused_and_does_not_count(
 def test_after_the_function_has_returned_a_report_is_refused(tmp_path: Path) -> None:
     session = Session(session_setup(tmp_path), FakeChannel(), None)
     session.end()
-    with pytest.raises(SessionMisuseError, match="after the train function had returned"):
+    with pytest.raises(SessionMisuseError, match=r"report\(\).*train function"):
         session.report({})
 
 
@@ -140,12 +140,12 @@ def test_the_checkpoint_it_started_from_until_there_is_a_newer_one(tmp_path: Pat
 
 def test_shards_by_name(tmp_path: Path) -> None:
     session = Session(session_setup(tmp_path), FakeChannel(), None)
-    with pytest.warns(UserWarning, match="no datasets="):
+    with pytest.warns(UserWarning, match="datasets="):
         assert session.get_dataset_shard() is None
     session.shards = {"train": [1]}
     assert session.get_dataset_shard() == session.get_dataset_shard("train") == [1]
     session.shards["valid"] = [2]
-    with pytest.warns(UserWarning, match=r"given the datasets \['train', 'valid'\]"):
+    with pytest.warns(UserWarning, match=r"'other'.*'train', 'valid'"):
         assert session.get_dataset_shard("other") is None
     with pytest.raises(RuntimeError, match="train, valid"):
         session.get_dataset_shard()

@@ -13,7 +13,7 @@ import pytest
 from paceline.air import Checkpoint
 from paceline.air.manifest import verify
 from paceline.run.messages import CheckpointReady, StagedCheckpoint
-from paceline.run.staging import CheckpointStager, memory_file
+from paceline.run.staging import CheckpointStager
 from paceline.storage.commit import commit
 from paceline.storage.run_dir import RunDir
 from tests.run.fake_channel import FakeChannel, session_setup
@@ -184,8 +184,14 @@ def test_into_memory_nothing_is_written_to_disk(tmp_path: Path, channel: FakeCha
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_memory_file_holds_a_directory_whole(tmp_path: Path) -> None:
-    descriptor = memory_file(a_directory(tmp_path / "mine", "x" * 100_000))
+def test_memory_holds_a_directory_whole(tmp_path: Path, channel: FakeChannel) -> None:
+    stager = CheckpointStager(session_setup(tmp_path, checkpoints_in_memory=True), channel)
+    checkpoint = a_directory(tmp_path / "mine", "x" * 100_000)
+    _, _, descriptors = stager.stage(checkpoint, 1, {}, never)
+    stager.sent(descriptors)
+    stager.committed(checkpoint)
     (tmp_path / "mine" / "model.txt").unlink()
-    with Checkpoint._from_memory_file(descriptor).as_directory() as directory:
+    newest = stager.newest_committed()
+    assert newest is not None
+    with newest.as_directory() as directory:
         assert Path(directory, "model.txt").read_text() == "x" * 100_000

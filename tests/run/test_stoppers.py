@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from datetime import timedelta
 from typing import Any
@@ -65,7 +66,7 @@ def test_a_metric_that_ten_rows_do_not_have_is_taken_for_a_slip(given: Stopper) 
     stopper = make_stopper(given)
     assert stopper is not None
     assert decisions(stopper, [1.0] * 9, "acuracy") == [False] * 9
-    with pytest.raises(ConfigError, match=r"'accuracy', which was not reported in 10 rows.*did you mean acuracy\?"):
+    with pytest.raises(ConfigError, match=r"stop=.*'accuracy'.*\b10 rows.*\bacuracy\b"):
         stopper("t", {"acuracy": 1.0, "training_iteration": 10, "config": {"acuracy_": 1}, "pid": 3})
 
 
@@ -73,7 +74,7 @@ def test_an_unknown_metric_names_what_the_user_reported() -> None:
     stopper = DictStopper({"wer": 1})
     stopper("t", {"training_iteration": 1})
     row = {"loss": 1, "pid": 3, "hostname": "h", "eval": {"f1": 1}, "config": {"x": 1}, "training_iteration": 10}
-    with pytest.raises(ConfigError, match=r"there are: loss, eval/f1, training_iteration, time_total_s\.$"):
+    with pytest.raises(ConfigError, match=r"'wer'.*: loss, eval/f1, training_iteration, time_total_s\.$"):
         stopper("t", row)
 
 
@@ -106,7 +107,7 @@ def test_a_trial_that_ended_without_the_metric_is_told(given: Stopper) -> None:
     stopper = make_stopper(given)
     assert stopper is not None
     assert decisions(stopper, [1.0] * 3, "acuracy") == [False] * 3
-    assert "did you mean acuracy?" in str(stopper.never_reported("t", {"acuracy": 1.0}))
+    assert "acuracy" in str(stopper.never_reported("t", {"acuracy": 1.0}))
     assert stopper.never_reported("t", {"acuracy": 1.0}) is None, "once"
     decisions(stopper, [0.1, 0.5], "accuracy")
     assert stopper.never_reported("t", {"accuracy": 0.5}) is None
@@ -118,13 +119,13 @@ def test_no_value_does_not_stop(value: float | None) -> None:
 
 
 def test_text_is_not_compared() -> None:
-    with pytest.raises(ConfigError, match="'phase' is 'warmup'"):
+    with pytest.raises(ConfigError, match=r"'phase'.*'warmup'"):
         DictStopper({"phase": 1})("t", {"phase": "warmup"})
 
 
 @pytest.mark.parametrize("stop", [{"loss": "0.1"}, {1: 2}, {"loss": None}])
 def test_dict_that_is_no_thresholds_is_refused(stop: dict[Any, Any]) -> None:
-    with pytest.raises(ConfigError, match="maps names of metrics to numbers"):
+    with pytest.raises(ConfigError, match=r"stop=.*metric.*number"):
         make_stopper(stop)
 
 
@@ -155,7 +156,7 @@ def test_a_class_instead_of_an_instance_gets_advice() -> None:
 
 @pytest.mark.parametrize("stop", [5, "loss", [NoopStopper()], dict])
 def test_anything_else_is_refused(stop: object) -> None:
-    with pytest.raises(ConfigError, match="not understood"):
+    with pytest.raises(ConfigError, match=f"stop={re.escape(repr(stop))}"):
         make_stopper(stop)
 
 
@@ -178,7 +179,7 @@ def test_timeout_stops_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_timeout_must_be_above_zero() -> None:
-    with pytest.raises(ConfigError, match="above zero"):
+    with pytest.raises(ConfigError, match=r"TimeoutStopper.*\b0\b"):
         TimeoutStopper(0)
 
 
@@ -244,7 +245,7 @@ def test_combined_hands_on_stop_all() -> None:
 
 
 def test_combined_takes_stoppers_only() -> None:
-    with pytest.raises(ConfigError, match="Stopper instances"):
+    with pytest.raises(ConfigError, match=r"CombinedStopper.*Stopper.*'loss'"):
         CombinedStopper({"loss": 1})  # type: ignore[arg-type]
 
 

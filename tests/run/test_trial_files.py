@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -26,8 +27,10 @@ from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.spec import RunSpec, TrainFunction, TrialIdentity, TrialPlace
 from paceline.storage.commit import Stager, commit
 from paceline.storage.journal import Journal, read
+from paceline.storage.lease import Lease
 from paceline.storage.run_dir import RunDir
 from paceline.testing.chaos import process
+from tests.descriptors import open_descriptors
 
 
 def nothing() -> None:
@@ -130,12 +133,12 @@ def test_how_a_run_ended(kinds: list[str], ended: str | None) -> None:
 
 def test_a_journal_that_does_not_begin_with_a_run(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
-    with pytest.raises(RestoreError, match="holds no run"):
+    with pytest.raises(RestoreError, match=r"no journal\.jsonl"):
         trial_files.state_records(run_dir)
     journal = Journal(run_dir.journal)
     journal.append({"kind": "attempt", "attempt": 0})
     journal.close()
-    with pytest.raises(RestoreError, match="does not begin with a run's description"):
+    with pytest.raises(RestoreError, match=r"journal\.jsonl.*begin"):
         trial_files.state_records(run_dir)
 
 
@@ -145,7 +148,7 @@ def test_a_checkpoints_number_that_cannot_be_one_is_refused(results_dir: Path, n
     files = trial_files.create(spec(name="experiment"), "local")
     files.journal.append({"kind": "delete", "number": number})
     files.close()
-    with pytest.raises(RestoreError, match="as a checkpoint's number"):
+    with pytest.raises(RestoreError, match=f"{re.escape(repr(number))}.*checkpoint's number"):
         trial_files.state_records(files.run_dir)
 
 
@@ -172,7 +175,7 @@ class TestDirectoryThatASearchChose:
 
     def test_a_run_is_never_replaced(self, directory: Path) -> None:
         self.create(directory)
-        with pytest.raises(StorageError, match="holds a run already"):
+        with pytest.raises(StorageError, match=r"search/trial.*run already"):
             self.create(directory)
 
 
@@ -201,7 +204,8 @@ def test_who_opens_a_run_ends_what_dead_drivers_left(results_dir: Path, how: str
     else:
         files = trial_files.reopen(spec(restore=str(files.run_dir.root)))
     assert not left.alive
-    assert files.warnings == ["Ended 1 process(es) that an earlier driver had left behind."]
+    (warning,) = files.warnings
+    assert "1 process" in warning
     runs = [run for driver in drivers.live_drivers() if driver.pid == os.getpid() for run in driver.runs]
     assert runs == [(files.identity.experiment_id, str(files.run_dir.root))]
     files.close()
@@ -209,7 +213,7 @@ def test_who_opens_a_run_ends_what_dead_drivers_left(results_dir: Path, how: str
 
 
 def test_a_file_in_a_run_names_no_process_to_end(results_dir: Path) -> None:
-    """Runs used to have a list of their processes, which anybody who gave away a directory could write."""
+    """Whoever gives away a run could write such a list into it."""
     files = trial_files.create(spec(name="experiment"), "local")
     files.close()
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as innocent:
@@ -260,12 +264,12 @@ def test_nothing_stays_open_if_creating_is_interrupted(results_dir: Path, monkey
     def interrupted(journal: Journal) -> None:
         raise KeyboardInterrupt
 
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "sync", interrupted)
         with pytest.raises(KeyboardInterrupt):
             trial_files.create(spec(name="experiment"), "local")
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert not open_descriptors() - before
     assert not [thread for thread in threading.enumerate() if thread.name == "paceline-journal"]
 
 
@@ -357,7 +361,7 @@ def test_histories_that_differ_are_not_mixed(remote_run: tuple[str, Path], tmp_p
     journal = Journal(local / "journal.jsonl")
     journal.append({"kind": "row", "rank": 0, "index": 7, "metrics": {}})
     journal.close()
-    with pytest.raises(RestoreError, match=f"delete the local copy at {local}"):
+    with pytest.raises(RestoreError, match=f"delete.*{local}"):
         trial_files.reopen(spec(restore=uri))
     continue_elsewhere(uri, tmp_path / "elsewhere", 3)  # the locks were released
     assert indices(local / "journal.jsonl") == [1, 7]
@@ -407,7 +411,8 @@ def test_a_store_that_does_not_answer_is_not_waited_for_after_an_interrupt(
     monkeypatch.setattr(mirrored.mirror, "push_state", lambda **_: over.wait(60))
     (warning,) = mirrored.close(store_wait_s=0.01)
     over.set()
-    assert f"did not answer in time; the newest state is only in {mirrored.run_dir.root}, and the next" in warning
+    assert mirrored.mirror.filesystem.label in warning
+    assert str(mirrored.run_dir.root) in warning
     trial_files.reopen(spec(restore=mirrored.mirror.filesystem.label)).close()
 
 
@@ -417,7 +422,8 @@ def test_a_store_that_is_known_to_be_out_of_reach_is_not_asked_at_the_end(
     assert mirrored.mirror is not None
     asked: list[str] = []
     monkeypatch.setattr(mirrored.mirror, "push_state", lambda **_: asked.append("push"))
-    monkeypatch.setattr(mirrored.mirror.lease, "_why_not", "the network is down")
+    monkeypatch.setattr(Lease, "failing", "the network is down")
     (warning,) = mirrored.close()
     assert asked == []
-    assert "is out of reach: the network is down; the newest state is only in" in warning
+    assert "the network is down" in warning
+    assert str(mirrored.run_dir.root) in warning

@@ -111,7 +111,7 @@ class Server:
     def waiting(self) -> int:
         """Requests that wait for the model."""
         assert self.app is not None
-        return len(self.app.predict._batcher._waiting)
+        return self.app.predict.waiting
 
     def ask(self, method: str, path: str, body: Any = None, headers: Any = None, token: str | None = "") -> Answer:
         """One request on a connection of its own; None as token: none is sent."""

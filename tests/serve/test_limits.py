@@ -1,16 +1,19 @@
-"""Clients that send too much, too slowly, or never end (S12)."""
+"""Clients that send too much, too slowly, or never end."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
+import psutil
 import pytest
 
-from tests.serve.serving import Server, Times, read_all, read_to_end, serving
+from tests.serve.serving import Server, Times, read_all, read_to_end, serving, until
 
 ROW = b'[{"x": 1}]'
 
@@ -26,7 +29,7 @@ def test_a_body_of_a_gigabyte_is_refused_by_its_length(server: Server) -> None:
         connection.sendall(server.head(1 << 30) + b"-" * 1000)
         answer = read_all(connection)
     assert answer.startswith(b"HTTP/1.1 413")
-    assert b"larger than the 100000 bytes" in answer
+    assert b"100000 bytes" in answer
     assert server.predict([{"x": 1}]).status == 200
 
 
@@ -66,11 +69,17 @@ def test_a_slow_body_is_given_up(server: Server) -> None:
         connection.sendall(server.head(len(ROW)) + ROW[:3])
         answer = read_all(connection)
     assert answer.startswith(b"HTTP/1.1 408")
-    assert b"not complete after 0.5 s" in answer
+    assert b"0.5 s" in answer
 
 
 @pytest.mark.parametrize(
-    "sent", [b"", b"POST /pre", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: b\r\n", b"\r\n"]
+    "sent",
+    [
+        b"",
+        pytest.param(b"POST /pre", marks=pytest.mark.slow),
+        b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: b\r\n",
+        pytest.param(b"\r\n", marks=pytest.mark.slow),
+    ],
 )
 def test_late_headers_are_given_up(server: Server, sent: bytes) -> None:
     with server.connect() as connection:
@@ -98,6 +107,7 @@ def test_headers_that_drip_do_not_keep_a_connection(server: Server) -> None:
             dripping.join()
 
 
+@pytest.mark.slow  # waits as long as a connection is kept alive
 def test_a_connection_that_was_used_before_is_no_exception(server: Server) -> None:
     with server.connect() as connection:
         connection.sendall(server.head(len(ROW)) + ROW)
@@ -158,6 +168,12 @@ def test_many_slow_clients_do_not_keep_others_out() -> None:
             assert server.predict([{"x": number}]).json == {"predictions": [10 * number]}
 
 
+def connections_of(server: Server) -> list[Any]:
+    """Those that the server holds; the other ends of them are in this process too."""
+    all_here = psutil.Process(os.getpid()).net_connections(kind="tcp")
+    return [each for each in all_here if each.laddr == server.address and each.status != psutil.CONN_LISTEN]
+
+
 @pytest.mark.faults  # the system gives a connection that nobody reads from some seconds
 def test_an_answer_that_is_not_read_does_not_keep_its_connection() -> None:
     body = b"[" + b",".join([b'{"x": 1.23456789}'] * 100_000) + b"]"
@@ -166,10 +182,7 @@ def test_an_answer_that_is_not_read_does_not_keep_its_connection() -> None:
         connection.settimeout(30)
         connection.connect(server.address)
         connection.sendall(server.head(len(body)) + body)
-        connections = server.running._server.server_state.connections
-        deadline = threading.Event()
-        while connections:
-            assert not deadline.wait(0.01)
+        until(lambda: not connections_of(server))
         assert server.predict([{"x": 1}]).status == 200
 
 

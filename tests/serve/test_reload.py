@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from paceline import serve, train
@@ -19,9 +19,9 @@ from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigE
 from paceline.serve import application
 from paceline.serve.model import Recipe
 from paceline.serve.place import Run, place_of
-from paceline.serve.served import ReloadUnderWayError
+from paceline.serve.served import ReloadUnderWayError, ServedModel
 from paceline.serve.server import RunningServer
-from paceline.train import DataParallelTrainer, TrainingFailedError, predictors
+from paceline.train import DataParallelTrainer, TrainingFailedError
 from tests.serve.serving import Server, Times, until
 
 
@@ -52,7 +52,9 @@ def a_run(name: str, rows: list[tuple[float, float]], attribute: str | None = No
         report_factors,
         train_loop_config={"rows": rows},
         scaling_config=ScalingConfig(num_workers=1),
-        run_config=RunConfig(name=name, checkpoint_config=CheckpointConfig(checkpoint_score_attribute=attribute)),
+        run_config=RunConfig(
+            name=name, engine="inline", checkpoint_config=CheckpointConfig(checkpoint_score_attribute=attribute)
+        ),
     )
     return trainer.fit().path
 
@@ -78,7 +80,7 @@ def test_the_newest_checkpoint_of_a_run_and_others_by_number(run_path: str) -> N
         assert server.ask("POST", "/reload").json["number"] == 2
         assert value(server) == 4.0
         missing = server.ask("POST", "/reload", b'{"checkpoint": 7}')
-        assert (missing.status, "has no checkpoint 7; there are: 0, 1, 2" in missing.reason) == (422, True)
+        assert (missing.status, missing.reason.endswith("0, 1, 2.")) == (422, True)
 
 
 def test_the_best_checkpoint_where_the_run_has_a_score(results_dir: Path) -> None:
@@ -95,8 +97,8 @@ def test_of_an_experiment_the_newest_run_that_has_a_checkpoint(caplog: pytest.Lo
     assert Path(older).parent == Path(newer).parent
     with start(str(Path(older).parent)) as running:
         assert value(Server(running)) == 2.0
-    assert f"{newer} has no checkpoint (yet): an older run is served, {older}" in caplog.text
-    with pytest.raises(RestoreError, match="has no checkpoint to serve"):
+    assert re.search(f"{re.escape(newer)}.*{re.escape(older)}", caplog.text)
+    with pytest.raises(RestoreError, match="no checkpoint"):
         start(newer)
 
 
@@ -106,7 +108,14 @@ def test_a_run_that_failed_is_served_with_a_remark(caplog: pytest.LogCaptureFixt
     (path,) = Path(os.environ["PACELINE_RESULTS_DIR"], "failing").glob("*/")
     with start(str(path)) as running:
         assert value(Server(running)) == 2.0
-    assert f"The run {path} failed; what is served is from before that: " in caplog.text
+    assert f"{path} failed" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Serves one checkpoint; nothing that is refused changes it."""
+    with start(factor_checkpoint(tmp_path_factory.mktemp("places") / "two", 2.0)) as running:
+        yield Server(running)
 
 
 @pytest.mark.parametrize(
@@ -122,11 +131,9 @@ def test_a_run_that_failed_is_served_with_a_remark(caplog: pytest.LogCaptureFixt
         (b" " * 5000, 413),
     ],
 )
-def test_a_client_cannot_name_a_place(tmp_path: Path, body: bytes, status: int) -> None:
-    with start(factor_checkpoint(tmp_path / "one", 2.0)) as running:
-        server = Server(running)
-        assert server.ask("POST", "/reload", body).status == status
-        assert value(server) == 2.0
+def test_a_client_cannot_name_a_place(of_two: Server, body: bytes, status: int) -> None:
+    assert of_two.ask("POST", "/reload", body).status == status
+    assert value(of_two) == 2.0
 
 
 def test_a_reload_under_load_drops_nothing(tmp_path: Path) -> None:
@@ -163,9 +170,9 @@ def test_a_checkpoint_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
         assert value(server) == 2.0
         with pytest.raises(json.JSONDecodeError):
             running.reload(_damaged(factor_checkpoint(tmp_path / "damaged", 3.0)))
-        with pytest.raises(CheckpointError, match=r"cannot predict rows that the model before it predicted"):
+        with pytest.raises(CheckpointError, match=r"useless.*rows that the model before"):
             running.reload(factor_checkpoint(tmp_path / "useless", {"no": "number"}))
-        with pytest.raises(ConfigError, match="There is no directory"):
+        with pytest.raises(ConfigError, match="/nowhere"):
             running.reload(tmp_path / "nowhere")
         assert value(server) == 2.0
         running.reload(factor_checkpoint(tmp_path / "better", 5.0))
@@ -186,7 +193,7 @@ def test_a_checkpoint_that_was_altered_is_not_loaded(run_path: str) -> None:
         altered.write_text("9.9")
         answer = server.ask("POST", "/reload", b'{"checkpoint": 0}')
         assert answer.status == 422
-        assert "The model that was served stays: CheckpointCorruptError" in answer.reason
+        assert "CheckpointCorruptError" in answer.reason
         assert value(server) == 4.0
     with pytest.raises(CheckpointCorruptError):
         start(place_of(run_path).checkpoint(0))
@@ -212,7 +219,7 @@ def test_one_reload_at_a_time(tmp_path: Path) -> None:
         first = other.submit(server.ask, "POST", "/reload")
         assert entered.wait(30)
         second = server.ask("POST", "/reload")
-        assert (second.status, "Another reload is under way" in second.reason) == (409, True)
+        assert (second.status, "reload" in second.reason) == (409, True)
         assert value(server) == 2.0  # while the new one is being loaded
         gate.set()
         assert first.result().status == 200
@@ -226,7 +233,7 @@ def test_a_run_can_be_followed(run_path: str, monkeypatch: pytest.MonkeyPatch, t
         assert value(server) == 4.0
         a_run("served", [(6.0, 0.0)])  # the newest run of the experiment is followed
         until(lambda: value(server) == 6.0)
-    with pytest.raises(ConfigError, match="Only a run in a local directory can be followed"):
+    with pytest.raises(ConfigError, match="run in a local directory"):
         start(factor_checkpoint(tmp_path / "single", 1.0), follow=True)
 
 
@@ -247,32 +254,31 @@ def test_what_came_while_the_first_model_was_loaded_is_followed(run_path: str, m
 
 def test_a_change_during_a_reload_by_request_is_not_lost(run_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "FOLLOW_SECONDS", 0.02)
+    followed, refused = ServedModel.follow, []
+
+    def busy_at_first(served: ServedModel) -> None:
+        if not refused:
+            refused.append("once")
+            raise ReloadUnderWayError
+        followed(served)
+
     with start(str(Path(run_path).parent), follow=True) as running:
-        followed = running._served.follow
-        refused: list[str] = []
-
-        def busy_at_first() -> None:
-            if not refused:
-                refused.append("once")
-                raise ReloadUnderWayError
-            followed()
-
-        monkeypatch.setattr(running._served, "follow", busy_at_first)
+        monkeypatch.setattr(ServedModel, "follow", busy_at_first)
         a_run("served", [(6.0, 0.0)])
         until(lambda: value(Server(running)) == 6.0)
         assert refused
 
 
 def test_places_that_hold_nothing_to_serve(tmp_path: Path, results_dir: Path) -> None:
-    with pytest.raises(ConfigError, match="There is no directory"):
+    with pytest.raises(ConfigError, match="/nowhere"):
         start(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=r"result\.checkpoint"):
         start(train.Result())
-    with pytest.raises(ConfigError, match="Say what to serve"):
+    with pytest.raises(ConfigError, match=r"serve\.run\(PredictorClass, checkpoint\)"):
         serve.run(Times, port=0, blocking=False)
-    with pytest.raises(ConfigError, match="There is no run and no checkpoint in"):
+    with pytest.raises(ConfigError, match="/plain"):
         serve.run(factor_checkpoint(tmp_path / "plain", 1.0), port=0, blocking=False)
-    with pytest.raises(RestoreError, match=r"has no checkpoint to serve \(yet\)"):
+    with pytest.raises(RestoreError, match=r"/empty/.*no checkpoint"):
         start(a_run("empty", []))
 
 
@@ -294,13 +300,6 @@ def test_a_checkpoint_at_a_uri(tmp_path: Path) -> None:
         assert server.ask("GET", "/model").json["checkpoint"] == "memory://models/one"
 
 
-@pytest.fixture
-def memory() -> Iterator[Any]:
-    """A storage that is reached by URIs."""
-    yield fsspec.filesystem("memory")
-    fsspec.filesystem("memory").rm("/", recursive=True)
-
-
 def test_checkpoints_of_a_run_at_a_uri_are_compared_with_their_manifests(run_path: str, memory: Any) -> None:
     memory.put(run_path, "/runs/one", recursive=True)
     with start("memory://runs/one") as running:
@@ -309,24 +308,7 @@ def test_checkpoints_of_a_run_at_a_uri_are_compared_with_their_manifests(run_pat
         memory.pipe_file("/runs/one/checkpoint_000000/factor.json", b"9.9")
         answer = server.ask("POST", "/reload", b'{"checkpoint": 0}')
         assert answer.status == 422
-        assert "CheckpointCorruptError: memory://runs/one/checkpoint_000000: content of file" in answer.reason
+        assert "CheckpointCorruptError: memory://runs/one/checkpoint_000000" in answer.reason
         assert value(server) == 4.0
         assert server.ask("POST", "/reload", b'{"checkpoint": 1}').status == 200
         assert value(server) == 3.0
-
-
-class SavedAsOne(Checkpoint):
-    """A class that only the program that saves it has."""
-
-
-def test_the_predictor_of_a_checkpoint_at_a_uri_is_found_by_its_class(
-    monkeypatch: pytest.MonkeyPatch, memory: Any
-) -> None:
-    monkeypatch.setitem(predictors._PREDICTORS, f"{__name__}.SavedAsOne", f"{Times.__module__}.Times")
-    uri = SavedAsOne.from_dict({}).to_uri("memory://models/of_a_class")
-    memory.pipe_file("/models/of_a_class/factor.json", b"7.0")
-    memory.rm_file("/models/of_a_class/dict_checkpoint.pkl")
-    running = serve.run(Checkpoint(uri=uri), port=0, blocking=False)
-    assert running is not None
-    with running:
-        assert value(Server(running)) == 7.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import re
 import subprocess
 import sys
 import threading
@@ -71,7 +72,7 @@ def test_clients_that_say_nothing_do_not_keep_it_from_ending(monkeypatch: pytest
 def test_a_port_that_is_taken_is_told_at_once() -> None:
     with start(Times()) as running:
         _, port = Server(running).address
-        with pytest.raises(ConfigError, match=rf"Port {port} of 127\.0\.0\.1 is in use"):
+        with pytest.raises(ConfigError, match=rf"{port}.*127\.0\.0\.1.*in use"):
             serve.run(Times(), port=port, blocking=False)
     with start(Times(), token=TOKEN) as again:
         assert Server(again).predict([{"x": 1}]).status == 200
@@ -80,26 +81,25 @@ def test_a_port_that_is_taken_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"port": 70000}, "port is 70000"),
-        ({"port": "8000"}, "port is '8000'"),
-        ({"host": ""}, "host is ''"),
-        ({"host": "no such host"}, "no address or name"),
-        ({"host": "192.0.2.1", "token": TOKEN}, "Cannot listen on 192.0.2.1"),
-        ({"token": 12345}, "token is a int"),
-        ({"max_batch_size": 0}, "max_batch_size is 0"),
-        ({"max_body_bytes": "1MB"}, "max_body_bytes is '1MB'"),
-        ({"max_wait_ms": -1}, "max_wait_ms is -1"),
-        ({"max_wait_ms": 5000, "request_timeout_s": 2}, "would wait until it is given up"),
-        ({"request_timeout_s": 0}, "request_timeout_s is 0"),
-        ({"trust": "yes"}, "trust is 'yes'"),
-        ({"blocking": None}, "blocking is None"),
-        ({"allowed_hosts": ["http://a"]}, "allowed_hosts has 'http://a'"),
+        ({"port": 70000}, "port.*70000"),
+        ({"port": "8000"}, "port.*'8000'"),
+        ({"host": ""}, "host.*''"),
+        ({"host": "no such host"}, "no such host"),
+        ({"host": "192.0.2.1", "token": TOKEN}, r"192\.0\.2\.1"),
+        ({"token": 12345}, "token.*int"),
+        ({"max_batch_size": 0}, "max_batch_size.*0"),
+        ({"max_body_bytes": "1MB"}, "max_body_bytes.*'1MB'"),
+        ({"max_wait_ms": -1}, "max_wait_ms.*-1"),
+        ({"max_wait_ms": 5000, "request_timeout_s": 2}, "max_wait_ms.*request_timeout_s"),
+        ({"request_timeout_s": 0}, "request_timeout_s.*0"),
+        ({"trust": "yes"}, "trust.*'yes'"),
+        ({"blocking": None}, "blocking.*None"),
+        ({"allowed_hosts": ["http://a"]}, "allowed_hosts.*'http://a'"),
     ],
 )
 def test_settings_that_cannot_work(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=message):
         serve.run(Times(), **{"port": 0, "blocking": False, **settings})
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("given", [int, "Times", 3])
@@ -156,7 +156,7 @@ def test_names_of_the_package() -> None:
     assert paceline.serve is importlib.import_module("paceline.serve")
     with pytest.raises(ImportError, match=r"serve\.run\(PredictorClass, checkpoint\)"):
         from paceline.serve import PredictorDeployment  # noqa: F401
-    with pytest.raises(AttributeError, match="no attribute 'deployment'"):
+    with pytest.raises(AttributeError, match="'deployment'"):
         _ = serve.deployment
 
 
@@ -172,7 +172,4 @@ def test_importing_it_loads_no_framework() -> None:
 def test_without_the_extra_it_says_what_to_install() -> None:
     code = "import sys; sys.modules['fastapi'] = None\nimport paceline.serve"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (
-        "ImportError: paceline.serve needs fastapi, uvicorn and httptools: pip install 'paceline[serve]'"
-        in ended.stderr
-    )
+    assert re.search(r"ImportError: .*fastapi.*'paceline\[serve\]'", ended.stderr)

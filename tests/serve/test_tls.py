@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import json
-import re
 import socket
 import ssl
 import threading
@@ -135,18 +134,18 @@ def test_files_that_cannot_be_used(files: tuple[Path, Path], tmp_path: Path) -> 
     _, locked = make_certificate(tmp_path, "locked", BestAvailableEncryption(b"secret"))
     (tmp_path / "text").write_text("not a certificate")
     for given, message in (
-        ({"keyfile": keyfile}, "needs the certificate that belongs to it"),
-        ({"certfile": tmp_path / "none"}, f"The certfile {tmp_path / 'none'} cannot be read: No such file"),
-        ({"certfile": certfile, "keyfile": tmp_path / "none"}, f"The keyfile {tmp_path / 'none'} cannot be read"),
-        ({"certfile": tmp_path}, "cannot be read: Is a directory"),
-        ({"certfile": 3}, "certfile is 3: give the path of a PEM file"),
-        ({"certfile": certfile}, f"{certfile} holds no certificate with its key"),
-        ({"certfile": tmp_path / "text", "keyfile": keyfile}, "hold no certificate with its key, or not as PEM"),
+        ({"keyfile": keyfile}, r"keyfile.*--certfile"),
+        ({"certfile": tmp_path / "none"}, rf"certfile {tmp_path / 'none'}.*No such file"),
+        ({"certfile": certfile, "keyfile": tmp_path / "none"}, rf"keyfile {tmp_path / 'none'}"),
+        ({"certfile": tmp_path}, rf"certfile {tmp_path}.*directory"),
+        ({"certfile": 3}, r"certfile.*\b3\b.*PEM"),
+        ({"certfile": certfile}, rf"{certfile}.*certificate.*key"),
+        ({"certfile": tmp_path / "text", "keyfile": keyfile}, rf"{tmp_path / 'text'}.*{keyfile}.*PEM"),
         (
             {"certfile": certfile, "keyfile": other},
-            f"The key in {other} does not belong to the certificate in {certfile}",
+            rf"{other}.*{certfile}",
         ),
-        ({"certfile": certfile, "keyfile": locked}, f"The key in {locked} is encrypted"),
+        ({"certfile": certfile, "keyfile": locked}, rf"{locked}.*encrypted"),
     ):
-        with pytest.raises(ConfigError, match=re.escape(message)):
+        with pytest.raises(ConfigError, match=message):
             serve.run(Times(), port=0, blocking=False, **given)  # type: ignore[arg-type]  # one is wrong on purpose

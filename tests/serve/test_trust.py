@@ -1,4 +1,4 @@
-"""Nothing that can run code is loaded to serve a checkpoint, unless the user says that it is trusted (S4)."""
+"""Nothing that can run code is loaded to serve a checkpoint, unless the user says that it is trusted."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_prepared_pickle_never_runs(tmp_path: Path, name: str, predictor: Any)
     place, song = tmp_path / "checkpoint", tmp_path / "song"
     place.mkdir()
     (place / name).write_bytes(pickle.dumps({"model": Canary(song)}))
-    with pytest.raises(CheckpointError, match=rf"{name} can run any code.*trust=True, or --trust"):
+    with pytest.raises(CheckpointError, match=rf"{name}.*code.*trust=True.*--trust"):
         start(predictor, place)
     assert not song.exists()
 
@@ -99,7 +99,7 @@ def test_a_prepared_pickle_in_a_preprocessor_never_runs(tmp_path: Path) -> None:
     state = {"$pickle": base64.b64encode(pickle.dumps(Canary(song))).decode(), "of": "builtins.function"}
     name = "paceline.data.preprocessors.BatchMapper"
     (place / ".preprocessor.json").write_text(json.dumps({"class": name, "state": {"nested": [{"fn": state}]}}))
-    with pytest.raises(CheckpointError, match=r"\.preprocessor\.json can run any code"):
+    with pytest.raises(CheckpointError, match=r"\.preprocessor\.json.*code"):
         start(Times, place)
     assert not song.exists()
 
@@ -112,7 +112,7 @@ def test_a_prepared_pickle_does_not_come_in_by_reloading(tmp_path: Path) -> None
     with running:
         (place / "dict_checkpoint.pkl").write_bytes(pickle.dumps({"model": Canary(song)}))
         answer = Server(running).ask("POST", "/reload")
-        assert (answer.status, "dict_checkpoint.pkl can run any code" in answer.reason) == (422, True)
+        assert (answer.status, "dict_checkpoint.pkl" in answer.reason) == (422, True)
         assert Server(running).predict([{"x": 1}]).json == {"predictions": [2.0]}
     assert not song.exists()
 
@@ -133,7 +133,7 @@ def test_trust_reaches_the_predictor_that_asks_for_it(tmp_path: Path) -> None:
     for file in place.glob("estimator.*"):
         file.unlink()
     joblib.dump(model, place / "estimator.joblib")
-    with pytest.raises(CheckpointError, match=r"estimator\.joblib can run any code"):
+    with pytest.raises(CheckpointError, match=r"estimator\.joblib.*code"):
         start(place)
     running = start(place, trust=True)
     with running:

@@ -4,11 +4,14 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paceline.storage.filesystem import FsspecFilesystem
 from tests.storage.s3_server import s3_filesystem, s3_server
+
+BUCKET = "results"
 
 
 @pytest.fixture(scope="session")
@@ -17,16 +20,17 @@ def s3_endpoint() -> Iterator[str]:
         yield endpoint
 
 
-@pytest.fixture
-def s3_bucket(s3_endpoint: str) -> str:
-    name = f"bucket-{uuid.uuid4().hex}"
-    s3_filesystem(s3_endpoint).call_s3("create_bucket", Bucket=name)
-    return name
+@pytest.fixture(scope="session")
+def s3_client(s3_endpoint: str) -> Any:
+    """One for all tests, because it takes longer to make than most tests do."""
+    client = s3_filesystem(s3_endpoint)
+    client.call_s3("create_bucket", Bucket=BUCKET)
+    return client
 
 
 @pytest.fixture
-def s3(s3_endpoint: str, s3_bucket: str) -> FsspecFilesystem:
-    return FsspecFilesystem(f"s3://{s3_bucket}/results/trial", s3_filesystem(s3_endpoint))
+def s3(s3_client: Any) -> FsspecFilesystem:
+    return FsspecFilesystem(f"s3://{BUCKET}/{uuid.uuid4().hex}/trial", s3_client)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,35 +43,34 @@ def test_a_committed_name_is_never_replaced(checkpoint: Path, tmp_path: Path) ->
     (tmp_path / "empty").mkdir()
     for taken in (checkpoint, tmp_path / "empty"):
         staging = stage(tmp_path / f"staging-{taken.name}", {"x": b""})
-        with pytest.raises(CheckpointError, match="exists already"):
+        with pytest.raises(CheckpointError, match=f"{taken} exists"):
             commit(staging, taken)
         assert staging.exists()
     assert "model.bin" in verify(checkpoint).files
 
 
-def test_e14_commit_into_a_directory_that_is_gone(tmp_path: Path) -> None:
+def test_commit_into_a_directory_that_is_gone(tmp_path: Path) -> None:
     staging = stage(tmp_path / "staging", {"x": b""})
-    with pytest.raises(StorageError, match="committing"):
+    with pytest.raises(StorageError, match="gone/checkpoint_000000"):
         commit(staging, tmp_path / "gone" / "checkpoint_000000")
     assert not (tmp_path / "gone").exists()
 
 
-def test_e6_every_flipped_bit_of_every_file_is_found(checkpoint: Path) -> None:
+def test_a_flipped_bit_in_any_byte_of_any_file_is_found(checkpoint: Path) -> None:
     for name in ("model.bin", "sub/b.txt", MANIFEST_NAME):
         path = checkpoint / name
         content = path.read_bytes()
         for position in range(len(content)):
-            for bit in (0, 5):
-                damaged = bytearray(content)
-                damaged[position] ^= 1 << bit
-                path.write_bytes(damaged)
-                with pytest.raises(CheckpointError, match=path.name):
-                    verify(checkpoint)
+            damaged = bytearray(content)
+            damaged[position] ^= 1 << position % 8
+            path.write_bytes(damaged)
+            with pytest.raises(CheckpointError, match=path.name):
+                verify(checkpoint)
         path.write_bytes(content)
         verify(checkpoint)
 
 
-def test_e6_every_truncation_is_found(checkpoint: Path) -> None:
+def test_every_truncation_is_found(checkpoint: Path) -> None:
     for name in ("model.bin", MANIFEST_NAME):
         path = checkpoint / name
         content = path.read_bytes()
@@ -88,16 +88,16 @@ def test_verify_says_what_differs(checkpoint: Path) -> None:
         verify(checkpoint)
     (checkpoint / "extra").unlink()
     (checkpoint / "model.bin").write_bytes(b"short")
-    with pytest.raises(CheckpointCorruptError, match=r"'model\.bin' has 5 bytes instead of the 100"):
+    with pytest.raises(CheckpointCorruptError, match=r"'model\.bin'.*\b5 bytes.*\b100\b"):
         verify(checkpoint)
     (checkpoint / "model.bin").write_bytes(b"9876543210" * 10)
-    with pytest.raises(CheckpointCorruptError, match=r"content of file 'model\.bin' changed"):
+    with pytest.raises(CheckpointCorruptError, match=r"content.*'model\.bin'"):
         verify(checkpoint)
     (checkpoint / "model.bin").unlink()
-    with pytest.raises(CheckpointCorruptError, match=r"'model\.bin' is missing"):
+    with pytest.raises(CheckpointCorruptError, match=r"'model\.bin'.*missing"):
         verify(checkpoint)
     (checkpoint / MANIFEST_NAME).unlink()
-    with pytest.raises(CheckpointNotFoundError, match="not a committed checkpoint"):
+    with pytest.raises(CheckpointNotFoundError, match=MANIFEST_NAME):
         verify(checkpoint)
 
 
@@ -116,7 +116,7 @@ def test_a_manifest_that_points_outside_is_refused(checkpoint: Path) -> None:
     for name in ("../model.bin", "/etc/passwd", "a/../../b", "", "nul\0"):
         files = {**manifest.files, name: manifest.files["model.bin"]}
         (checkpoint / MANIFEST_NAME).write_bytes(replace(manifest, files=files).encode())
-        with pytest.raises(CheckpointCorruptError, match="not a place inside"):
+        with pytest.raises(CheckpointCorruptError, match=re.escape(repr(name))):
             read_manifest(checkpoint)
 
 
@@ -187,10 +187,10 @@ def test_an_empty_directory_that_another_rank_fills_is_not_empty(tmp_path: Path)
     verify(tmp_path / "0")
 
 
-def test_e15_different_content_under_one_name_is_refused_and_nothing_moves(tmp_path: Path) -> None:
+def test_different_content_under_one_name_is_refused_and_nothing_moves(tmp_path: Path) -> None:
     main = stage(tmp_path / "0", {"a": b"0"})
     others = {1: stage(tmp_path / "1", {"b": b"1", "c": b"1"}), 2: stage(tmp_path / "2", {"c": b"2"})}
-    with pytest.raises(CheckpointError, match="ranks 1 and 2 both saved 'c'"):
+    with pytest.raises(CheckpointError, match=r"1 and 2.*'c'"):
         merge_staged(main, others)
     assert set(verify(main).files) == {"a"}
     assert set(verify(others[1]).files) == {"b", "c"}
@@ -227,7 +227,7 @@ LIFE_OF_A_CHECKPOINT = (
 
 
 @pytest.mark.parametrize(("point", "committed"), POINTS, ids=[point for point, _ in POINTS])
-def test_a5_killed_at_any_step_the_directory_holds_whole_checkpoints_only(
+def test_killed_at_any_step_the_directory_holds_whole_checkpoints_only(
     tmp_path: Path, point: str, committed: bool
 ) -> None:
     run_dir = RunDir(tmp_path / "trial")

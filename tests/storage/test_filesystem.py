@@ -53,8 +53,8 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_PAUSE_SECONDS", 0.0)
 
 
-def flaky_memory(memory: FsspecFilesystem, errors: list[Exception]) -> FsspecFilesystem:
-    """The memory filesystem, whose reads raise these errors one after the other before they work."""
+def flaky_memory(uri: str, errors: list[Exception]) -> FsspecFilesystem:
+    """A memory filesystem whose reads raise these errors one after the other before they work."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     class Flaky(MemoryFileSystem):
@@ -63,29 +63,29 @@ def flaky_memory(memory: FsspecFilesystem, errors: list[Exception]) -> FsspecFil
                 raise errors.pop(0)
             return super().cat_file(*args, **kwargs)
 
-    return FsspecFilesystem(memory.label, Flaky(skip_instance_cache=True))
+    return FsspecFilesystem(uri, Flaky(skip_instance_cache=True))
 
 
 @pytest.mark.usefixtures("no_pauses")
-def test_e10_what_passes_by_itself_is_tried_again(memory: FsspecFilesystem) -> None:
+def test_what_passes_by_itself_is_tried_again(memory: FsspecFilesystem) -> None:
     memory.write_text("a", "x")
     errors: list[Exception] = [ConnectionResetError(), OSError(errno.EBUSY, "503"), TimeoutError()]
-    assert flaky_memory(memory, errors).read_text("a") == "x"
+    assert flaky_memory(memory.label, errors).read_text("a") == "x"
 
 
 @pytest.mark.usefixtures("no_pauses")
-def test_e10_five_times_at_most(memory: FsspecFilesystem) -> None:
+def test_five_times_at_most(memory: FsspecFilesystem) -> None:
     errors: list[Exception] = [OSError(errno.EBUSY, "slow down") for _ in range(9)]
-    with pytest.raises(StorageError, match=r"reading a failed: slow down \(tried 5 times\)"):
-        flaky_memory(memory, errors).read_text("a")
+    with pytest.raises(StorageError, match=r"reading a\b.*slow down.*\b5 times"):
+        flaky_memory(memory.label, errors).read_text("a")
     assert len(errors) == 4
 
 
-def test_e10_what_stays_is_raised_at_once(memory: FsspecFilesystem) -> None:
+def test_what_stays_is_raised_at_once(memory: FsspecFilesystem) -> None:
     for error in (PermissionError("no"), OSError(errno.ENOSPC, "full"), ValueError("odd")):
         errors: list[Exception] = [error, error]
         with pytest.raises(StorageError):
-            flaky_memory(memory, errors).read_text("a")
+            flaky_memory(memory.label, errors).read_text("a")
         assert len(errors) == 1
 
 
@@ -121,7 +121,7 @@ def answering(status: int, times: int) -> Iterator[tuple[str, list[str]]]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", asked
@@ -131,16 +131,17 @@ def answering(status: int, times: int) -> Iterator[tuple[str, list[str]]]:
         server.server_close()
 
 
-def test_e10_three_times_503_from_s3_is_survived() -> None:
+@pytest.mark.usefixtures("no_pauses")
+def test_three_times_503_from_s3_is_survived() -> None:
     with answering(503, times=3) as (endpoint, asked):
         FsspecFilesystem("s3://bucket/x", s3_filesystem(endpoint)).write_text("a", "x")
     assert asked == ["PUT"] * 4
 
 
-def test_e10_403_is_refused_at_once_with_advice() -> None:
+def test_403_is_refused_at_once_with_advice() -> None:
     with (
         answering(403, times=99) as (endpoint, asked),
-        pytest.raises(StorageError, match="Check the credentials") as refused,
+        pytest.raises(StorageError, match="credentials") as refused,
     ):
         FsspecFilesystem("s3://bucket/x", s3_filesystem(endpoint)).check()
     assert asked == ["PUT"]
@@ -148,35 +149,32 @@ def test_e10_403_is_refused_at_once_with_advice() -> None:
     assert refused.value.filename == "s3://bucket/x"
 
 
-def test_e10_a_missing_bucket_is_refused_at_once(s3_endpoint: str) -> None:
-    with pytest.raises(StorageError, match="Check that the bucket or directory exists"):
-        FsspecFilesystem("s3://no-such-bucket/x", s3_filesystem(s3_endpoint)).check()
-    assert "no-such-bucket" not in s3_filesystem(s3_endpoint).ls("")
+def test_a_missing_bucket_is_refused_at_once(s3_client: Any) -> None:
+    with pytest.raises(StorageError, match=r"bucket.*no-such-bucket"):
+        FsspecFilesystem("s3://no-such-bucket/x", s3_client).check()
+    assert "no-such-bucket" not in s3_client.ls("", refresh=True)
 
 
-def test_e11_unfinished_uploads_below_the_place_are_aborted(
-    s3: FsspecFilesystem, s3_bucket: str, s3_endpoint: str
-) -> None:
-    raw = s3_filesystem(s3_endpoint)
+def test_unfinished_uploads_below_the_place_are_aborted(s3_client: Any) -> None:
+    s3_client.call_s3("create_bucket", Bucket="with-uploads")
     for key in ("results/trial/checkpoint_000000/model.bin", "results/trial-of-somebody-else/model.bin"):
-        raw.call_s3("create_multipart_upload", Bucket=s3_bucket, Key=key)
-    s3.abort_stale_uploads()
-    left = raw.call_s3("list_multipart_uploads", Bucket=s3_bucket)["Uploads"]
+        s3_client.call_s3("create_multipart_upload", Bucket="with-uploads", Key=key)
+    FsspecFilesystem("s3://with-uploads/results/trial", s3_client).abort_stale_uploads()
+    left = s3_client.call_s3("list_multipart_uploads", Bucket="with-uploads")["Uploads"]
     assert [upload["Key"] for upload in left] == ["results/trial-of-somebody-else/model.bin"]
 
 
 def test_unknown_and_missing_protocols_are_config_errors() -> None:
     with pytest.raises(ConfigError, match="nonsense"):
         FsspecFilesystem("nonsense://x")
-    with pytest.raises(ConfigError, match="needs a package"):
+    with pytest.raises(ConfigError, match=r"sftp://host/x.*package"):
         FsspecFilesystem("sftp://host/x")
 
 
-def test_s10_credentials_are_never_shown(memory: FsspecFilesystem) -> None:
-    flaky = flaky_memory(memory, [ValueError("cannot open s3://key:canary@bucket/x with canary-2")])
-    flaky._uri, flaky.label = "s3://key:canary@bucket/x?token=canary-2", "s3://bucket/x"
-    with pytest.raises(StorageError) as failed:
-        flaky.read_text("a")
+def test_credentials_are_never_shown() -> None:
+    error = ValueError("cannot open memory://key:canary@bucket/x with canary-2")
+    with pytest.raises(StorageError, match="bucket/x") as failed:
+        flaky_memory("memory://key:canary@bucket/x?token=canary-2", [error]).read_text("a")
     assert "canary" not in str(failed.value)
     assert failed.value.__cause__ is None
     assert failed.value.__suppress_context__
@@ -187,9 +185,9 @@ def test_a_package_that_overwrites_instead_of_creating_is_refused(
 ) -> None:
     """Old releases of s3fs drop the mode, old ones of botocore the header; an S3 server may ignore it."""
     s3.check()
-    pipe_file = s3._fs.pipe_file
-    monkeypatch.setattr(s3._fs, "pipe_file", lambda path, content, mode="overwrite": pipe_file(path, content))
-    with pytest.raises(StorageError, match=r"nothing would keep two drivers apart.*s3fs>=2024\.12"):
+    pipe_file = s3.given.pipe_file
+    monkeypatch.setattr(s3.given, "pipe_file", lambda path, content, mode="overwrite": pipe_file(path, content))
+    with pytest.raises(StorageError, match=r"s3fs>=2024\.12"):
         s3.check()
     assert s3.list() == []
 

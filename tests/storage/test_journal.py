@@ -68,7 +68,11 @@ def test_nan_and_infinity_survive_exactly(tmp_path: Path) -> None:
     assert math.isnan(second["raw"])
 
 
-def test_c2_a_tail_torn_at_any_byte_is_dropped_and_the_file_goes_on(tmp_path: Path) -> None:
+def test_a_tail_torn_at_any_byte_is_dropped_and_the_file_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for sync in ("fdatasync", "fsync"):
+        monkeypatch.setattr(os, sync, lambda descriptor: None)  # hundreds of them take seconds
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     write(whole, RECORDS)
     content = whole.read_bytes()
@@ -105,9 +109,9 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
             damaged = bytearray(content)
             damaged[position] ^= 1 << bit
             path.write_bytes(damaged)
-            with pytest.raises(StorageError, match="damaged at byte 0"):
+            with pytest.raises(StorageError, match=r"journal.*byte 0\b"):
                 list(read(path))
-            with pytest.raises(StorageError, match="damaged at byte 0"):
+            with pytest.raises(StorageError, match=r"journal.*byte 0\b"):
                 Journal(path)
     assert path.stat().st_size == len(content)  # opening a damaged journal does not cut it
 
@@ -163,13 +167,13 @@ def test_closing_twice_is_fine_and_ends_the_thread(tmp_path: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "paceline-journal"]
 
 
-def test_e14_a_deleted_journal_is_noticed(tmp_path: Path) -> None:
+def test_a_deleted_journal_is_noticed(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     journal.append({"a": 1})
     (tmp_path / "journal").unlink()
-    with pytest.raises(StorageError, match="deleted while the run was writing"):
+    with pytest.raises(StorageError, match=r"journal.*deleted"):
         journal.sync()
-    with pytest.raises(StorageError, match="deleted"):
+    with pytest.raises(StorageError, match=r"journal.*deleted"):
         journal.append({"a": 2})
     journal.close()
 
@@ -179,7 +183,7 @@ def test_a_missing_journal_is_file_not_found(tmp_path: Path) -> None:
         list(read(tmp_path / "journal"))
 
 
-def test_e2_a_full_disk_stops_the_run_and_leaves_a_sound_file(tmp_path: Path) -> None:
+def test_a_full_disk_stops_the_run_and_leaves_a_sound_file(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from paceline.storage.journal import Journal, read\n"
@@ -204,7 +208,7 @@ def test_e2_a_full_disk_stops_the_run_and_leaves_a_sound_file(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="injects the error with strace")
-def test_e3_a_failed_sync_is_final(tmp_path: Path) -> None:
+def test_a_failed_sync_is_final(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from paceline.storage.journal import Journal\n"
@@ -261,9 +265,13 @@ def test_an_interrupted_write_neither_repeats_nor_tears_a_record(
     journal.append(RECORDS[1])
     journal.append(RECORDS[2])
     monkeypatch.setattr(os, "write", Interrupting(share))
+
+    def interrupted(descriptor: int, length: int) -> None:
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:
         if not can_cut:  # a second signal comes while the first one is dealt with
-            patch.setattr(journal, "_try_to_cut", lambda: None)
+            patch.setattr(os, "ftruncate", interrupted)
         with pytest.raises(KeyboardInterrupt):
             journal.flush()
     journal.append(RECORDS[3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -44,8 +45,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(lease_module, "_now", lambda: clock.now)
-    monkeypatch.setattr(lease_module, "_pause", clock.pause)
+    monkeypatch.setattr(lease_module, "now", lambda: clock.now)
+    monkeypatch.setattr(lease_module, "pause", clock.pause)
     monkeypatch.setattr(lease_module, "POLL_SECONDS", POLL_S)
     return clock
 
@@ -101,7 +102,7 @@ def holder(store: FsspecFilesystem) -> dict[str, Any]:
 def test_it_excludes_and_is_given_back(store: FsspecFilesystem, leases: Callable[[], Lease], clock: Clock) -> None:
     first, second = leases(), leases()
     first.acquire()
-    with pytest.raises(RunLockedError, match=f"pid {os.getpid()} on host .*, since 20"):
+    with pytest.raises(RunLockedError, match=f"pid {os.getpid()} .*host.*since 20"):
         second.acquire()
     second.release()
     with pytest.raises(RunLockedError):
@@ -142,7 +143,7 @@ def test_what_cannot_be_known_here_is_waited_for(
     leases().acquire(said.append)
     assert clock.waited == pytest.approx(LEASE_SECONDS)
     assert len(said) == 1
-    assert f"Waiting at most 60 s for pid {pid} on host" in said[0]
+    assert re.search(rf"\b60 s\b.*pid {pid} .*host", said[0])
     assert holder(store)["pid"] == os.getpid()
 
 
@@ -179,7 +180,7 @@ def test_a_live_driver_elsewhere_is_not_replaced(
         first = leases()
         first.acquire()
     clock.meanwhile = first.renew
-    with machine("second"), pytest.raises(RunLockedError, match=r"on host first, .* just renewed"):
+    with machine("second"), pytest.raises(RunLockedError, match=r"host first.*renewed"):
         leases().acquire()
     assert clock.waited == POLL_S  # the first sign of life is enough
     first.check()
@@ -211,9 +212,9 @@ def test_who_was_replaced_notices_when_it_comes_back(
         second.acquire()
     first.raise_if_lost()  # it cannot know
     for _ in range(2):
-        with pytest.raises(StorageError, match=r"pid .* on host second, .* has taken over"):
+        with pytest.raises(StorageError, match=f"pid {os.getpid()} .*host second"):
             first.check()
-    with pytest.raises(StorageError, match="may no longer write"):
+    with pytest.raises(StorageError, match="host second"):
         first.renew()
     first.release()
     assert store.list() == ["lease/000002"]
@@ -231,13 +232,29 @@ def test_who_was_replaced_twice_cannot_be_mistaken_for_the_holder(
     for number in (2, 3, 4):
         store.delete(store.list("lease")[-1])
         store.write_text(f"lease/{number:06d}", json.dumps({"host": "other", "released": True}))
-    first._filesystem.write_text("lease/000001", "a write that was on its way for very long")
+    store.write_text("lease/000001", "a write that was on its way for very long")
     with pytest.raises(StorageError, match="host other"):
         first.check()
-    late = leases()
-    with pytest.raises(RunLockedError, match="It was faster"):
-        late._take(2)  # it saw number 1 expire, long ago
     assert store.list("lease") == ["lease/000001", "lease/000004"]
+
+
+def test_who_saw_a_lease_expire_that_others_have_taken_since_is_refused(
+    store: FsspecFilesystem, leases: Callable[[], Lease], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_behind(store, boot_id="another")
+    monkeypatch.setattr(store, "age", lambda name: LEASE_SECONDS)
+    create_exclusive = store.create_exclusive
+
+    def create_late(name: str, text: str) -> bool:
+        """The number after the expired one is free again: its holder came and went, and so did two more."""
+        store.delete("lease/000001")
+        store.write_text("lease/000004", json.dumps({"host": "other", "released": True}))
+        return create_exclusive(name, text)
+
+    monkeypatch.setattr(store, "create_exclusive", create_late)
+    with pytest.raises(RunLockedError, match="host other"):
+        leases().acquire()
+    assert store.list("lease") == ["lease/000004"]
 
 
 class Broken:
@@ -264,11 +281,11 @@ def test_who_cannot_renew_stops_in_time_and_for_good(
     clock.now += GIVE_UP_SECONDS - 1
     lease.check()  # the last renewal counts, not the first
     clock.now += 2
-    with pytest.raises(StorageError, match="could not be renewed for 46 s: the store did not answer"):
+    with pytest.raises(StorageError, match=r"renewed.*\b46 s\b.*store"):
         lease.raise_if_lost()
-    with pytest.raises(StorageError, match="could not be renewed"):
+    with pytest.raises(StorageError, match=r"renewed.*\b46 s\b"):
         lease.renew()
-    with pytest.raises(StorageError, match="could not be renewed"):
+    with pytest.raises(StorageError, match=r"renewed.*\b46 s\b"):
         lease.check()
     broken.is_down = True
     lease.release()  # asks nothing of a store that may be out of reach
@@ -285,10 +302,10 @@ def test_why_it_could_not_renew_is_told(
     lease = Lease(broken)  # type: ignore[arg-type]
     lease.acquire()
     broken.is_down = True
-    wait_until(lambda: lease._why_not != "")
+    wait_until(lambda: lease.failing != "")
     lease.raise_if_lost()  # not yet
     clock.now += GIVE_UP_SECONDS + 1
-    with pytest.raises(StorageError, match="for 46 s: the network is down"):
+    with pytest.raises(StorageError, match=r"\b46 s\b.*the network is down"):
         lease.raise_if_lost()
     broken.is_down = False
     lease.release()
@@ -320,7 +337,7 @@ def test_a_renewal_that_takes_too_long_does_not_count(
         clock.now += GIVE_UP_SECONDS + 1
 
     monkeypatch.setattr(memory, "write_text", slow)
-    with pytest.raises(StorageError, match="could not be renewed for 46 s"):
+    with pytest.raises(StorageError, match=r"renewed.*\b46 s\b"):
         lease.renew()
     lease.release()
 
@@ -365,7 +382,7 @@ def test_a_renewal_that_hangs_does_not_hold_up_the_end(
     lease.acquire()
     assert hanging.wait(HANG_GUARD_S)
     monkeypatch.setattr(lease_module, "GIVE_UP_SECONDS", 0.01)
-    with pytest.raises(StorageError, match="a renewal hangs"):
+    with pytest.raises(StorageError, match="renewal"):
         lease.release()
     over.set()
 
@@ -374,7 +391,7 @@ def test_a_deleted_lease_is_lost(store: FsspecFilesystem, leases: Callable[[], L
     lease = leases()
     lease.acquire()
     store.delete("lease")
-    with pytest.raises(StorageError, match="the lease was deleted"):
+    with pytest.raises(StorageError, match="lease was deleted"):
         lease.check()
     lease.release()
     assert store.list() == []

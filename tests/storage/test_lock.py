@@ -37,14 +37,15 @@ def another_driver(path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_c8_a_second_process_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
     with another_driver(tmp_path / "lock") as holder, pytest.raises(RunLockedError) as refused:
         RunLock(tmp_path / "lock").acquire()
-    assert f"pid {holder.pid} on host {socket.gethostname()}, since 20" in str(refused.value)
+    for fact in (f"pid {holder.pid} ", f"host {socket.gethostname()}", "since 20"):
+        assert fact in str(refused.value)
     assert isinstance(refused.value, StorageError)
 
 
-def test_c8_the_lock_of_a_killed_driver_is_taken_over(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_driver_is_taken_over(tmp_path: Path) -> None:
     with another_driver(tmp_path / "lock") as holder:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
@@ -126,5 +127,5 @@ def test_a_forked_child_that_lives_on_does_not_keep_the_lock(tmp_path: Path) -> 
 
 
 def test_a_missing_directory_is_a_storage_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="opening the lock file"):
+    with pytest.raises(StorageError, match="gone/lock"):
         RunLock(tmp_path / "gone" / "lock").acquire()

@@ -74,7 +74,7 @@ class Failing:
         return getattr(self._filesystem, name)
 
 
-def test_e11_cut_off_at_any_step_an_upload_is_not_listed(memory: FsspecFilesystem, run_dir: RunDir) -> None:
+def test_cut_off_at_any_step_an_upload_is_not_listed(memory: FsspecFilesystem, run_dir: RunDir) -> None:
     steps = 0
     while True:
         try:
@@ -137,12 +137,12 @@ def test_state_goes_up_when_it_changed_and_comes_back(mirror: Mirror, run_dir: R
 def test_files_that_repeat_the_rows_do_not_always_go_up(memory: FsspecFilesystem, run_dir: RunDir) -> None:
     mirror = Mirror(memory, run_dir)
     uploaded = []
-    for rows in range(1, 1001):
+    for rows in range(1, 301):
         run_dir.journal.write_bytes(b"x" * 100 * rows)
         run_dir.progress_csv.write_text("row\n" * rows)
         mirror.push_state()
         uploaded.append(memory.read_text("progress.csv").count("row"))
-    assert len(set(uploaded)) < 40
+    assert len(set(uploaded)) < 35
     assert all(there >= rows / 1.25 for rows, there in enumerate(uploaded, 1))
     mirror.push_state(complete=True)
     assert memory.read_text("progress.csv") == run_dir.progress_csv.read_text()

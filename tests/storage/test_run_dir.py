@@ -39,7 +39,7 @@ def open_umask() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("open_umask")
-def test_s11_what_is_created_is_private_under_an_open_umask(tmp_path: Path) -> None:
+def test_what_is_created_is_private_under_an_open_umask(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "new" / "experiment" / "trial")
     run_dir.create()
     created = [tmp_path / "new", tmp_path / "new" / "experiment", run_dir.root, run_dir.logs_dir]
@@ -64,7 +64,7 @@ def test_creating_again_is_fine(tmp_path: Path) -> None:
     assert run_dir.params.read_text() == "{}"
 
 
-def test_s11_a_link_in_place_of_the_trial_directory_is_refused(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_trial_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "trial").symlink_to("elsewhere")
     with pytest.raises(StorageError, match="symbolic link"):
@@ -73,11 +73,11 @@ def test_s11_a_link_in_place_of_the_trial_directory_is_refused(tmp_path: Path) -
 
 
 @needs_root
-def test_s11_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "trial"
     root.mkdir()
     os.chown(root, 65534, 65534)
-    with pytest.raises(StorageError, match="belongs to uid 65534"):
+    with pytest.raises(StorageError, match="uid 65534"):
         RunDir(root).create()
 
 
@@ -190,14 +190,14 @@ def test_local_storage_is_resolved_once(tmp_path: Path) -> None:
 def test_a_uri_stays_a_uri() -> None:
     assert resolve_storage("s3://bucket/results/") == "s3://bucket/results"
     assert resolve_storage("memory://results") == "memory://results"
-    with pytest.raises(ConfigError, match="three slashes"):
+    with pytest.raises(ConfigError, match="file:///"):
         resolve_storage("file://results/x")
 
 
 def test_a_loop_of_links_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    with pytest.raises(ConfigError, match="cannot be resolved"):
+    with pytest.raises(ConfigError, match=f"{tmp_path}/a"):
         resolve_storage(tmp_path / "a")
 
 
@@ -227,7 +227,7 @@ def place_for_everybody() -> Iterator[Path]:
 
 @needs_root
 @pytest.mark.parametrize("name", ["", "new", "new/deep"])
-def test_e4_a_place_without_write_permission_is_refused(place_for_everybody: Path, name: str) -> None:
+def test_a_place_without_write_permission_is_refused(place_for_everybody: Path, name: str) -> None:
     target = place_for_everybody / name
     command = [sys.executable, "-c", WRITE_CHECK, str(target), "65534"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -237,7 +237,7 @@ def test_e4_a_place_without_write_permission_is_refused(place_for_everybody: Pat
     assert list(place_for_everybody.iterdir()) == []
 
 
-def test_e4_a_read_only_file_system_is_refused(tmp_path: Path) -> None:
+def test_a_read_only_file_system_is_refused(tmp_path: Path) -> None:
     script = 'mount -t tmpfs -o ro none "$1" && exec "$2" -c "$3" "$1" 0'
     command = ["unshare", "-Urm", "sh", "-c", script, "sh", str(tmp_path), sys.executable, WRITE_CHECK]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -247,21 +247,22 @@ def test_e4_a_read_only_file_system_is_refused(tmp_path: Path) -> None:
     assert str(tmp_path) in done.stdout
 
 
-def test_f11_odd_paths_work_byte_exact_in_the_c_locale(tmp_path: Path) -> None:
+def test_odd_paths_work_byte_exact_in_the_c_locale(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from paceline.storage.run_dir import RunDir, check_writable, resolve_storage\n"
-        "root = resolve_storage(sys.argv[1]); check_writable(root)\n"
-        "run_dir = RunDir(root / 'trial'); run_dir.create(); run_dir.params.write_text('{}')\n"
+        "for given in sys.argv[1:]:\n"
+        "    root = resolve_storage(given); check_writable(root)\n"
+        "    run_dir = RunDir(root / 'trial'); run_dir.create(); run_dir.params.write_text('{}')\n"
     )
-    for name in ("ünï çødé 训练", "with  spaces", "new\nline", os.fsdecode(b"latin-\xff")):
-        root = tmp_path / name
-        environment = {**os.environ, "LC_ALL": "C", "PYTHONPATH": os.pathsep.join(sys.path)}
-        subprocess.run([sys.executable, "-c", program, str(root)], check=True, env=environment)
+    roots = [tmp_path / name for name in ("ünï çødé 训练", "with  spaces", "new\nline", os.fsdecode(b"latin-\xff"))]
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program, *map(str, roots)], check=True, env=environment)
+    for root in roots:
         assert (root / "trial" / "params.json").exists()
 
 
-def test_f11_a_path_of_almost_four_kilobytes_works_and_a_longer_one_is_refused(tmp_path: Path) -> None:
+def test_a_path_of_almost_four_kilobytes_works_and_a_longer_one_is_refused(tmp_path: Path) -> None:
     deep = tmp_path
     while len(os.fsencode(deep)) < 3600:
         deep = deep / ("d" * 200)

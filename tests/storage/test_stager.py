@@ -16,9 +16,12 @@ import pytest
 
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError, StorageError
 from paceline.air.manifest import verify
+from paceline.storage import stager as stager_module
 from paceline.storage.commit import Stager, commit
 from paceline.storage.run_dir import MANIFEST_NAME
-from paceline.storage.tree import SourceFile
+from paceline.storage.tree import TreePlan, plan_tree
+from tests.descriptors import open_descriptors
+from tests.storage.damage import replace_by_directory
 from tests.storage.small_disk import run_on_small_disk
 
 
@@ -56,7 +59,7 @@ def tree(root: Path) -> dict[str, tuple[int, bytes | None]]:
 
 
 @pytest.mark.parametrize("move", [False, True])
-def test_e16_a_tree_arrives_exactly(source: Path, tmp_path: Path, move: bool) -> None:
+def test_a_tree_arrives_exactly(source: Path, tmp_path: Path, move: bool) -> None:
     before = tree(source)
     assert tree(staged(source, tmp_path / "staging", move=move)) == before
     assert source.exists() == (not move)
@@ -70,7 +73,7 @@ def test_moving_keeps_the_same_files(source: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs a second file system")
 def test_moving_from_another_file_system_copies_and_removes(source: Path, tmp_path: Path) -> None:
     before = tree(source)
-    elsewhere = Path("/dev/shm") / f"paceline-test-{os.getpid()}"
+    elsewhere = Path("/dev/shm") / f"stager-test-{os.getpid()}"
     shutil.copytree(source, elsewhere)
     try:
         assert tree(staged(elsewhere, tmp_path / "staging", move=True)) == before
@@ -79,22 +82,22 @@ def test_moving_from_another_file_system_copies_and_removes(source: Path, tmp_pa
         shutil.rmtree(elsewhere, ignore_errors=True)
 
 
-def test_e16_an_empty_checkpoint(tmp_path: Path) -> None:
+def test_an_empty_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     assert verify(staged(tmp_path / "source", tmp_path / "staging")).files == {}
 
 
-def test_e16_many_files(tmp_path: Path) -> None:
+def test_many_files(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     for number in range(1000):
         (tmp_path / "source" / str(number)).write_text(str(number))
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = open_descriptors()
     assert len(verify(staged(tmp_path / "source", tmp_path / "staging")).files) == 1000
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert not open_descriptors() - descriptors
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("paceline-sync")]
 
 
-def test_f11_names_that_are_not_unicode(tmp_path: Path) -> None:
+def test_names_that_are_not_unicode(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     name = os.fsdecode(b"latin-\xff\n")
     (tmp_path / "source" / name).write_text("x")
@@ -104,7 +107,7 @@ def test_f11_names_that_are_not_unicode(tmp_path: Path) -> None:
         "from paceline.air.manifest import verify\n"
         "print(ascii(list(verify(Path(sys.argv[1])).files)))\n"
     )
-    for locale in ("C", "C.UTF-8", "POSIX"):
+    for locale in ("C", "C.UTF-8"):
         done = subprocess.run(
             [sys.executable, "-c", program, str(staging)],
             env={**os.environ, "LC_ALL": locale},
@@ -153,25 +156,36 @@ def test_a_block_that_raises_leaves_nothing(source: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "staging").exists()
 
 
-def test_a_file_that_cannot_be_read_while_it_is_taken_over_leaves_no_descriptor(tmp_path: Path) -> None:
-    """Somebody has put a directory in its place since the tree was looked at."""
-    (tmp_path / "source" / "file").mkdir(parents=True)
-    descriptors = os.listdir("/proc/self/fd")
+def test_a_file_that_cannot_be_read_while_it_is_taken_over_leaves_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "file").touch()
+
+    def plan_too_early(path: Path) -> TreePlan:
+        """After the tree was looked at, somebody puts a directory in the place of the file."""
+        plan = plan_tree(path)
+        replace_by_directory(source / "file")
+        return plan
+
+    monkeypatch.setattr(stager_module, "plan_tree", plan_too_early)
+    descriptors = open_descriptors()
     with Stager(tmp_path / "staging") as stager, pytest.raises(StorageError, match="directory"):
-        stager._take_over(SourceFile("file", str(tmp_path / "source" / "file"), 1, 0o600))
-    assert os.listdir("/proc/self/fd") == descriptors
+        stager.add_directory(source, move=True)
+    assert not open_descriptors() - descriptors
     assert not (tmp_path / "staging").exists()
 
 
 def test_files_left_open_are_refused(tmp_path: Path) -> None:
     with Stager(tmp_path / "staging") as stager:
         file = stager.open("a")
-        with pytest.raises(CheckpointError, match="still open for writing: a"):
+        with pytest.raises(CheckpointError, match=r"open.*\ba\b"):
             stager.finish({})
         file.close()
 
 
-def test_e13_links_to_the_inside_become_what_they_point_at(source: Path, tmp_path: Path) -> None:
+def test_links_to_the_inside_become_what_they_point_at(source: Path, tmp_path: Path) -> None:
     (source / "link").symlink_to("model.bin")
     (source / "deep" / "chain").symlink_to("../link")
     (source / "deep-link").symlink_to("deep/er")
@@ -189,17 +203,15 @@ def test_e13_links_to_the_inside_become_what_they_point_at(source: Path, tmp_pat
 @pytest.mark.parametrize(
     ("target", "problem"),
     [
-        ("/etc/hostname", "points outside"),
-        ("../outside", "points outside"),
-        ("gone", "points to nothing"),
-        ("bad", "part of a loop"),
-        (".", "leads back"),
+        ("/etc/hostname", "outside"),
+        ("../outside", "outside"),
+        ("gone", "nothing"),
+        ("bad", "loop"),
+        (".", "above"),
     ],
 )
 @pytest.mark.parametrize("move", [False, True])
-def test_e13_other_links_are_refused_by_name(
-    source: Path, tmp_path: Path, target: str, problem: str, move: bool
-) -> None:
+def test_other_links_are_refused_by_name(source: Path, tmp_path: Path, target: str, problem: str, move: bool) -> None:
     (tmp_path / "outside").touch()
     (source / "bad").symlink_to(target)
     with Stager(tmp_path / "staging") as stager, pytest.raises(CheckpointError, match=problem) as refused:
@@ -210,23 +222,23 @@ def test_e13_other_links_are_refused_by_name(
 
 def test_sockets_and_pipes_are_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(source / "pipe")
-    with Stager(tmp_path / "a") as stager, pytest.raises(CheckpointError, match="pipe in the checkpoint is neither"):
+    with Stager(tmp_path / "a") as stager, pytest.raises(CheckpointError, match=f"{source}/pipe"):
         stager.add_directory(source)
     (source / "pipe").unlink()
     monkeypatch.chdir(source)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("socket")
-        with Stager(tmp_path / "b") as stager, pytest.raises(CheckpointError, match="neither a file nor"):
+        with Stager(tmp_path / "b") as stager, pytest.raises(CheckpointError, match=f"{source}/socket"):
             stager.add_directory(source)
 
 
-def test_f8_a_path_that_is_no_directory(source: Path, tmp_path: Path) -> None:
+def test_a_path_that_is_no_directory(source: Path, tmp_path: Path) -> None:
     with Stager(tmp_path / "staging") as stager:
-        with pytest.raises(CheckpointNotFoundError, match="does not exist"):
+        with pytest.raises(CheckpointNotFoundError, match="gone"):
             stager.add_directory(tmp_path / "gone")
-        with pytest.raises(CheckpointError, match="not a directory"):
+        with pytest.raises(CheckpointError, match=r"model\.bin.*directory"):
             stager.add_directory(source / "model.bin")
-        with pytest.raises(CheckpointError, match="run's own files"):
+        with pytest.raises(CheckpointError, match=f"{tmp_path} .*run's own"):
             stager.add_directory(tmp_path)
 
 
@@ -237,19 +249,19 @@ def test_a_committed_checkpoint_can_be_reported_again(source: Path, tmp_path: Pa
 
 def test_a_users_own_file_named_like_the_manifest_is_refused(source: Path, tmp_path: Path) -> None:
     (source / MANIFEST_NAME).write_text("{}")
-    with Stager(tmp_path / "staging") as stager, pytest.raises(CheckpointError, match="reserved"):
+    with Stager(tmp_path / "staging") as stager, pytest.raises(CheckpointError, match=MANIFEST_NAME):
         stager.add_directory(source)
 
 
 def test_a_damaged_manifest_is_not_taken_for_a_users_own_file(source: Path, tmp_path: Path) -> None:
     for damaged in ("", '{"files": {}}'):
         (source / MANIFEST_NAME).write_text(damaged)
-        with Stager(tmp_path / "staging") as stager, pytest.raises(CheckpointCorruptError, match="damaged"):
+        with Stager(tmp_path / "staging") as stager, pytest.raises(CheckpointCorruptError, match=MANIFEST_NAME):
             stager.add_directory(source)
 
 
-def test_e14_a_missing_run_directory_is_not_created(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="creating the staging directory"):
+def test_a_missing_run_directory_is_not_created(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="gone/staging"):
         Stager(tmp_path / "gone" / "staging")
     assert not (tmp_path / "gone").exists()
 
@@ -272,18 +284,19 @@ FULL_DISK = (
 )
 
 
-def test_e1_a_full_disk_is_named_with_figures_and_the_partial_is_removed(tmp_path: Path) -> None:
+def test_a_full_disk_is_named_with_figures_and_the_partial_is_removed(tmp_path: Path) -> None:
     by_copy, by_open = run_on_small_disk(FULL_DISK, tmp_path).splitlines()
     assert by_copy.startswith("28 ")
     assert "staging/z-large" in by_copy
-    assert "needed: 2,200,000 bytes, free: " in by_copy
+    assert "2,200,000 bytes" in by_copy
+    assert "free" in by_copy
     assert by_open.startswith("28 ")
     assert "needed: " in by_open
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="injects the error with strace")
 @pytest.mark.parametrize("call", ["fsync", "close", "write"])
-def test_e3_a_failed_call_fails_the_checkpoint_and_is_not_repeated(source: Path, tmp_path: Path, call: str) -> None:
+def test_a_failed_call_fails_the_checkpoint_and_is_not_repeated(source: Path, tmp_path: Path, call: str) -> None:
     program = (
         "import os, sys; from pathlib import Path\n"
         "from paceline.storage.commit import Stager\n"

@@ -1,4 +1,4 @@
-"""A small trainer for tests: quiet, two workers, results where the test's own results go."""
+"""A small trainer for tests: quiet, two workers or none but this process, results where the test's own results go."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ def quick_trainer(
     loop: Callable[..., Any],
     *,
     workers: int = 2,
+    inline: bool = False,
     config: Mapping[str, Any] | None = None,
     resume: Checkpoint | str | None = None,
     backend: BackendConfig | None = None,
     metadata: Mapping[str, Any] | None = None,
     **run_config: Any,
 ) -> DataParallelTrainer:
-    """A trainer for `loop`; everything that is not named here belongs to RunConfig."""
+    """A trainer for `loop`, in this process with `inline`; everything that is not named here belongs to RunConfig."""
+    if inline:
+        workers, run_config = 1, {"engine": "inline", **run_config}
     return DataParallelTrainer(
         loop,
         train_loop_config=config,

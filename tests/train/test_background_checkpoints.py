@@ -1,16 +1,15 @@
-"""Checkpoints that are written in the background: what can go wrong between report() and the commit."""
+"""Checkpoints written in the background: their order, every rank, and what can go wrong."""
 
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, session
-from paceline.air.errors import SerializationError, TrainingFailedError
+from paceline.air.errors import TrainingFailedError
 from paceline.testing.invariants import check_run
 from tests.train.quick import quick_trainer
 
@@ -75,23 +74,6 @@ def test_the_error_does_not_wait_for_the_writer() -> None:
     assert cause.message == "ValueError: the cause"
 
 
-def refuse_one(config: dict[str, Any]) -> None:
-    for step in range(3):
-        if step == 1 and session.get_world_rank() == 0:
-            with pytest.raises(SerializationError):
-                session.report({}, checkpoint=Checkpoint.from_dict({"lock": threading.Lock()}))
-        session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
-    newest = session.get_checkpoint()
-    assert newest is not None
-    session.report({"newest": newest.to_dict()["step"], "path": str(newest.path)})
-
-
-def test_a_refused_checkpoint_takes_no_number() -> None:
-    result = quick_trainer(refuse_one, config={}).fit()
-    assert [metrics["path"] for metrics in result.rank_metrics.values()] == [str(result.checkpoint.path)] * 2  # type: ignore[union-attr]
-    assert Path(result.metrics["path"]).name == "checkpoint_000002"
-
-
 def crash_after_an_own_clock(config: dict[str, Any]) -> None:
     if session.get_checkpoint() is None:
         session.report({"time_total_s": "1 h"}, checkpoint=Checkpoint.from_dict({}))
@@ -99,5 +81,56 @@ def crash_after_an_own_clock(config: dict[str, Any]) -> None:
 
 
 def test_a_key_of_the_users_own_does_not_harm_a_retry() -> None:
-    result = quick_trainer(crash_after_an_own_clock, config={}, failure_config=FailureConfig(max_failures=1)).fit()
+    result = quick_trainer(
+        crash_after_an_own_clock, inline=True, config={}, failure_config=FailureConfig(max_failures=1)
+    ).fit()
     assert result.attempts == 2
+
+
+@pytest.mark.parametrize("form", [pytest.param("dict", marks=pytest.mark.slow), "directory"])
+def test_background_checkpoints_are_all_there_in_order(form: str) -> None:
+    def loop(config: dict[str, Any]) -> None:
+        for step in range(6):
+            if config["form"] == "dict":
+                checkpoint = Checkpoint.from_dict({"step": step})
+            else:
+                Path("scratch").mkdir()
+                Path("scratch", "step.txt").write_text(str(step))
+                checkpoint = Checkpoint.from_directory("scratch")
+            session.report({"step": step}, checkpoint=checkpoint)
+            if session.get_world_rank() != 0 and Path("scratch").exists():
+                Path("scratch", "step.txt").unlink()
+                Path("scratch").rmdir()
+
+    result = quick_trainer(loop, config={"form": form}, checkpoint_config=CheckpointConfig(async_save=True)).fit()
+    check_run(result.path, result=result, iterations=6, attempts=1)
+    assert [checkpoint.number for checkpoint, _ in result.best_checkpoints] == list(range(6))
+    assert [row["step"] for _, row in result.best_checkpoints] == list(range(6))
+    for step, (checkpoint, _) in enumerate(result.best_checkpoints):
+        with checkpoint.as_directory() as directory:
+            found = checkpoint.to_dict()["step"] if form == "dict" else int(Path(directory, "step.txt").read_text())
+        assert found == step
+
+
+def test_background_checkpoints_reach_every_rank() -> None:
+    def loop() -> None:
+        for step in range(4):
+            session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+        session.report({"last": 1}, reduce={"last": "sum"})  # all ranks have saved; at most two are in flight
+        newest = session.get_checkpoint()
+        assert newest is not None
+        assert newest.to_dict()["step"] >= 1
+
+    result = quick_trainer(loop, checkpoint_config=CheckpointConfig(async_save=True, num_to_keep=2)).fit()
+    check_run(result.path, result=result, iterations=5)
+
+
+def test_background_saving_stops_where_it_was_asked_to() -> None:
+    def loop() -> None:
+        for step in range(10):
+            session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+
+    result = quick_trainer(loop, stop={"step": 3}, checkpoint_config=CheckpointConfig(async_save=True)).fit()
+    check_run(result.path, result=result, iterations=4)
+    assert result.checkpoint is not None
+    assert result.checkpoint.to_dict()["step"] == 3

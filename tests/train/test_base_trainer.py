@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,10 @@ def test_it_retries_stops_resumes_and_restores_like_any_other(tmp_path: Path) ->
 
     result = Flaky(run_config=RunConfig(failure_config=FailureConfig(max_failures=1), verbose=0)).fit()
     check_run(result.path, result=result, iterations=4, attempts=2)
-    stopped = NotingTrainer(run_config=RunConfig(stop={"step": 1}, verbose=0)).fit()
+    inline = RunConfig(stop={"step": 1}, verbose=0, engine="inline")
+    stopped = NotingTrainer(run_config=inline).fit()
     assert stopped.metrics["step"] == 1
-    resumed = NotingTrainer(resume_from_checkpoint=stopped.checkpoint).fit()
+    resumed = NotingTrainer(run_config=replace(inline, stop=None), resume_from_checkpoint=stopped.checkpoint).fit()
     assert resumed.metrics_dataframe["step"].tolist() == [2]
     assert NotingTrainer.can_restore(result.path)
     again = Flaky.restore(result.path).fit()
@@ -96,8 +98,8 @@ def test_without_a_training_loop() -> None:
     class Empty(BaseTrainer):
         pass
 
-    with pytest.raises(TrainingFailedError, match=r"Empty must define training_loop\(\)"):
-        Empty(run_config=QUIET).fit()
+    with pytest.raises(TrainingFailedError, match=r"Empty.*training_loop"):
+        Empty(run_config=RunConfig(verbose=0, engine="inline")).fit()
 
 
 def test_callbacks_stay_in_the_driver() -> None:
@@ -115,17 +117,17 @@ def test_callbacks_stay_in_the_driver() -> None:
 
 
 def test_several_workers_need_the_other_trainer() -> None:
-    assert NotingTrainer(scaling_config=ScalingConfig(num_workers=1)).fit().error is None
-    with pytest.raises(ConfigError, match="needs a DataParallelTrainer"):
-        NotingTrainer(scaling_config=ScalingConfig(num_workers=2)).fit()
+    assert NotingTrainer(scaling_config=ScalingConfig(num_workers=1)).to_run_spec().world_size == 1
+    with pytest.raises(ConfigError, match=r"num_workers=2.*DataParallelTrainer"):
+        NotingTrainer(scaling_config=ScalingConfig(num_workers=2)).to_run_spec()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"datasets": {"train": [1]}}, r"datasets\['train'\] must be a paceline.data Dataset, .* not list"),
-        ({"datasets": {1: data.range(3)}}, "names are strings, not 1"),
-        ({"preprocessor": object()}, "preprocessor must be a paceline.data Preprocessor, not object"),
+        ({"datasets": {"train": [1]}}, r"datasets\['train'\].*Dataset.*\blist\b"),
+        ({"datasets": {1: data.range(3)}}, r"datasets.*\b1\b"),
+        ({"preprocessor": object()}, r"preprocessor.*Preprocessor.*\bobject\b"),
     ],
 )
 def test_what_can_be_no_dataset_or_preprocessor(arguments: dict[str, Any], message: str) -> None:
@@ -141,7 +143,8 @@ class Summing(BaseTrainer):
 
 def test_datasets_are_preprocessed_before_the_loop() -> None:
     rows = {"train": data.from_items([{"x": 0.0}, {"x": 4.0}]), "valid": lambda: data.from_items([{"x": 8.0}])}
-    result = Summing(datasets=rows, preprocessor=MinMaxScaler(["x"]), run_config=QUIET).fit()
+    inline = RunConfig(verbose=0, engine="inline")
+    result = Summing(datasets=rows, preprocessor=MinMaxScaler(["x"]), run_config=inline).fit()
     assert (result.metrics["sum_train"], result.metrics["sum_valid"]) == (1.0, 2.0)
     assert result.checkpoint is not None
     assert result.checkpoint.get_preprocessor().stats_ == {"min(x)": 0.0, "max(x)": 4.0}
@@ -167,5 +170,5 @@ class OnlyWorkers(BaseTrainer):
 
 def test_a_trainer_may_take_fewer_scaling_settings() -> None:
     OnlyWorkers(scaling_config=ScalingConfig(num_workers=1))
-    with pytest.raises(ConfigError, match=r"placement_strategy='SPREAD'.* is not taken by OnlyWorkers"):
+    with pytest.raises(ConfigError, match=r"placement_strategy='SPREAD'.*OnlyWorkers"):
         OnlyWorkers(scaling_config=ScalingConfig(placement_strategy="SPREAD"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -49,12 +50,21 @@ SIDE_FILES = [
 CHECKPOINTS = [f"checkpoint_{number:06d}" for number in range(STEPS - 1)]
 CHECKPOINT_FILES = ["MANIFEST.json", ".metadata.json", "dict_checkpoint.pkl"]
 
-CASES: list[tuple[str, Damage]] = [
-    *((name, damage) for name in SIDE_FILES for damage in TO_FILES),
-    *((name, damage) for name in ("logs", "rank_0") for damage in TO_DIRECTORIES),
-    *((f"{CHECKPOINTS[1]}/{name}", damage) for name in CHECKPOINT_FILES for damage in TO_FILES),
-    *((f"{CHECKPOINTS[-1]}/{name}", damage) for name in CHECKPOINT_FILES for damage in TO_FILES),
-    *((name, damage) for name in (CHECKPOINTS[1], CHECKPOINTS[-1]) for damage in TO_DIRECTORIES),
+DAMAGED: list[tuple[str, list[Damage]]] = [
+    *((name, TO_FILES) for name in SIDE_FILES),
+    *((name, TO_DIRECTORIES) for name in ("logs", "rank_0")),
+    *(
+        (f"{checkpoint}/{name}", TO_FILES)
+        for checkpoint in (CHECKPOINTS[1], CHECKPOINTS[-1])
+        for name in CHECKPOINT_FILES
+    ),
+    *((name, TO_DIRECTORIES) for name in (CHECKPOINTS[1], CHECKPOINTS[-1])),
+]
+CASES = [
+    # One kind of damage to each file, another one to the next; all of them to all files take a minute.
+    pytest.param(name, damage, marks=() if place % len(damages) == number else pytest.mark.slow)
+    for place, (name, damages) in enumerate(DAMAGED)
+    for number, damage in enumerate(damages)
 ]
 
 
@@ -146,20 +156,20 @@ def test_a_damaged_side_file_blocks_nothing(trial: Path, name: str, damage: Dama
 @pytest.mark.parametrize(
     ("name", "damage", "warning"),
     [
-        ("progress.csv", garble, "progress.csv was damaged and is written again"),
-        ("result.json", overwrite_with_text, "result.json was damaged and is written again"),
-        ("progress.csv", replace_by_directory, "progress.csv was a directory"),
-        ("lock", replace_by_directory, "lock was a directory"),
-        ("rank_0", replace_by_file, "rank_0 was a file"),
-        ("checkpoint_000001/.metadata.json", garble, "checkpoint_000001 is damaged"),
-        ("checkpoint_000001/MANIFEST.json", delete, "checkpoint_000001 is damaged"),
-        ("checkpoint_000003/dict_checkpoint.pkl", truncate, "checkpoint_000003 is damaged"),
-        ("checkpoint_000003", delete, "checkpoint_000003 is gone"),
+        ("progress.csv", garble, r"progress\.csv was damaged"),
+        ("result.json", overwrite_with_text, r"result\.json was damaged"),
+        ("progress.csv", replace_by_directory, r"progress\.csv.*directory"),
+        ("lock", replace_by_directory, "lock.*directory"),
+        ("rank_0", replace_by_file, "rank_0.*file"),
+        ("checkpoint_000001/.metadata.json", garble, "checkpoint_000001.*damaged"),
+        ("checkpoint_000001/MANIFEST.json", delete, "checkpoint_000001.*damaged"),
+        ("checkpoint_000003/dict_checkpoint.pkl", truncate, "checkpoint_000003.*damaged"),
+        ("checkpoint_000003", delete, "checkpoint_000003.*gone"),
     ],
 )
 def test_what_was_damaged_is_told(failed: Path, name: str, damage: Damage, warning: str) -> None:
     damage(failed / name)
-    assert any(each.startswith(warning) for each in restored(failed).warnings)
+    assert any(re.match(warning, each) for each in restored(failed).warnings)
 
 
 def test_what_is_put_aside_is_kept(failed: Path) -> None:
@@ -178,7 +188,12 @@ def test_half_a_line_of_a_killed_driver_is_no_damage(failed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "damage"), [("logs", replace_by_file), ("logs/rank_0.log", replace_by_directory), ("rank_0", delete)]
+    ("name", "damage"),
+    [
+        ("logs", replace_by_file),
+        pytest.param("logs/rank_0.log", replace_by_directory, marks=pytest.mark.slow),
+        pytest.param("rank_0", delete, marks=pytest.mark.slow),
+    ],
 )
 def test_worker_processes_find_their_places(failed: Path, name: str, damage: Damage) -> None:
     damage(failed / name)
@@ -191,7 +206,7 @@ def test_a_checkpoint_with_damaged_metadata_is_read_by_nobody_unnoticed(failed: 
     result = read_result(failed)
     assert [each.split()[0] for each in result.warnings] == [name]
     (damaged,) = [each for each, _ in result.best_checkpoints if str(each.path).endswith(name)]
-    with pytest.raises(CheckpointError, match=r"damaged|changed|bytes"):
+    with pytest.raises(CheckpointError, match=r"\.metadata\.json"):
         damaged.to_dict()
 
 
@@ -220,8 +235,7 @@ class TestJournalThatWasCutShort:
     def test_the_result_says_which_rows_are_missing(self, failed: Path) -> None:
         self.cut(failed, rows=2)
         (warning,) = read_result(failed).warnings
-        assert "journal.jsonl lacks the rows of iterations 3 to 4" in warning
-        assert "checkpoint of iteration 4" in warning
+        assert re.search(r"journal\.jsonl.*iterations 3 to 4.*checkpoint of iteration 4", warning)
 
     def test_rows_of_checkpoints_come_back_with_a_restore(self, failed: Path) -> None:
         self.cut(failed, rows=2)
@@ -236,7 +250,7 @@ class TestJournalThatWasCutShort:
         result = restored(sparse)
         assert result.metrics_dataframe["step"].tolist() == [1, 2, 4, 5]
         for warning in (result.warnings[0], read_result(sparse).warnings[0]):
-            assert "lacks the rows of iterations 3:" in warning
+            assert re.search(r"rows of iterations 3\b(?! to)", warning)
         assert list(steps_in_files(sparse)) == [[1, 2, 3, 4, 5]] * 2
 
     def test_the_description_of_the_run_alone(self, failed: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,15 +57,25 @@ STOPS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize(("stop", "saves"), [*((name, False) for name in STOPS), ("dict", True)])
-def test_every_rank_ends_after_the_same_report(tmp_path: Path, stop: str, saves: bool) -> None:
+@pytest.mark.parametrize(
+    ("stop", "saves", "ranks"),
+    [
+        *((name, False, 1) for name in STOPS),
+        ("dict", True, 3),
+        ("Stopper", False, 2),
+        pytest.param("function", False, 3, marks=pytest.mark.slow),
+    ],
+)
+def test_every_rank_ends_after_the_same_report(tmp_path: Path, stop: str, saves: bool, ranks: int) -> None:
     marks = Marks(tmp_path / "marks")
     config = {"marks": str(marks.directory), "saves": saves}
-    result = quick_trainer(descend, workers=3, config=config, stop=STOPS[stop]()).fit()
+    result = quick_trainer(descend, workers=ranks, inline=ranks == 1, config=config, stop=STOPS[stop]()).fit()
     check_run(result.path, result=result, iterations=6, attempts=1)
     assert (result.error, result.status) == (None, "finished")
-    assert sorted((mark["rank"], mark["reports"]) for mark in marks.read("ended")) == [(0, 6), (1, 6), (2, 6)]
-    assert {rank: metrics["loss"] for rank, metrics in result.rank_metrics.items()} == {0: 4.0, 1: 4.0, 2: 4.0}
+    assert sorted((mark["rank"], mark["reports"]) for mark in marks.read("ended")) == [
+        (rank, 6) for rank in range(ranks)
+    ]
+    assert {rank: metrics["loss"] for rank, metrics in result.rank_metrics.items()} == dict.fromkeys(range(ranks), 4.0)
     if saves:
         assert result.checkpoint is not None
         assert result.checkpoint.to_dict()["reports"] == 6
@@ -74,8 +85,7 @@ def test_every_rank_ends_after_the_same_report(tmp_path: Path, stop: str, saves:
 def test_the_stopper_sees_every_row_of_rank_zero(tmp_path: Path) -> None:
     marks = Marks(tmp_path / "marks")
     config = {"marks": str(marks.directory), "saves": False}
-    trainer = quick_trainer(descend, config=config, stop=StopAtLoss(7, str(marks.directory)))
-    trainer.fit()
+    quick_trainer(descend, inline=True, config=config, stop=StopAtLoss(7, str(marks.directory))).fit()
     assert [mark["loss"] for mark in marks.read("seen")] == [9, 8, 7]
 
 
@@ -84,7 +94,7 @@ def test_a_threshold_that_is_never_reached(tmp_path: Path) -> None:
         for n in range(3):
             session.report({"n": n})
 
-    result = quick_trainer(loop, stop={"n": 100}).fit()
+    result = quick_trainer(loop, inline=True, stop={"n": 100}).fit()
     check_run(result.path, result=result, iterations=3)
 
 
@@ -96,7 +106,7 @@ def test_an_except_block_does_not_swallow_the_stop(tmp_path: Path) -> None:
             except Exception as error:
                 raise AssertionError("the stop is not an Exception") from error
 
-    result = quick_trainer(loop, stop={"training_iteration": 2}).fit()
+    result = quick_trainer(loop, workers=1, stop={"training_iteration": 2}).fit()
     check_run(result.path, result=result, iterations=2)
 
 
@@ -133,7 +143,7 @@ def test_ranks_that_never_report_are_ended_after_their_grace(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("stop", [7, "loss", ["loss"], {"loss": "low"}, {1: 2}])
 def test_what_cannot_be_a_condition(stop: Any) -> None:
-    with pytest.raises(ConfigError, match="stop"):
+    with pytest.raises(ConfigError, match=r"\bstop\b"):
         quick_trainer(lambda: None, stop=stop).fit()
 
 
@@ -146,7 +156,7 @@ def test_a_condition_that_raises_ends_the_run(results_dir: Path) -> None:
             session.report({})
 
     with pytest.raises(KeyError, match="accuracy"):
-        quick_trainer(loop, stop=broken).fit()
+        quick_trainer(loop, workers=1, stop=broken).fit()
     (trial,) = (path.parent for path in results_dir.glob("*/*/journal.jsonl"))
     check_run(trial)
 
@@ -156,10 +166,10 @@ def test_a_condition_whose_metric_never_came_is_told_when_the_run_has_ended_well
         for epoch in range(3):
             session.report({"accuracy": epoch / 10})
 
-    result = quick_trainer(loop, stop={"acuracy": 0.9}).fit()
+    result = quick_trainer(loop, inline=True, stop={"acuracy": 0.9}).fit()
     assert [row["accuracy"] for row in result.metrics_dataframe.to_dict("records")] == [0.0, 0.1, 0.2]
     (told,) = result.warnings
-    assert "'acuracy', which was not reported by a trial that has ended: did you mean accuracy?" in told
+    assert re.search(r"'acuracy'.*\baccuracy\b", told)
 
 
 def test_a_condition_may_be_about_a_metric_of_some_rows() -> None:
@@ -167,6 +177,6 @@ def test_a_condition_may_be_about_a_metric_of_some_rows() -> None:
         for epoch in range(100):
             session.report({"validated": epoch} if epoch % 5 == 4 else {"loss": 1.0})
 
-    result = quick_trainer(loop, stop={"validated": 14}).fit()
+    result = quick_trainer(loop, inline=True, stop={"validated": 14}).fit()
     assert result.metrics["training_iteration"] == 15
     assert not result.warnings

@@ -109,6 +109,7 @@ def test_a_run_is_mirrored_as_it_goes(bucket: str, listing: Any, results_dir: Pa
 def test_retention_removes_remote_ones_too(bucket: str, listing: Any) -> None:
     result = quick_trainer(
         count,
+        inline=True,
         config={"steps": 8},
         storage_path=f"s3://{bucket}/results",
         checkpoint_config=CheckpointConfig(num_to_keep=1),
@@ -130,6 +131,7 @@ def test_a_retry_goes_on_from_the_newest(bucket: str, tmp_path: Path) -> None:
 
     result = quick_trainer(
         flaky,
+        workers=1,
         config={"steps": 6, "marks": str(tmp_path / "marks")},
         storage_path=f"s3://{bucket}/results",
         failure_config=FailureConfig(max_failures=1),
@@ -174,10 +176,11 @@ def test_the_local_copy_of_a_remote_run_is_not_restored_by_itself(
         raise ValueError("not finished")
 
     storage = f"s3://{bucket}/results"
-    failed = quick_trainer(fail, name="experiment", storage_path=storage).fit(raise_on_error=False)
-    with pytest.raises(RestoreError, match=f"is the local copy of {failed.path}: restore"):
+    settings = {"name": "experiment", "storage_path": storage}
+    failed = quick_trainer(fail, inline=True, **settings).fit(raise_on_error=False)
+    with pytest.raises(RestoreError, match=f"local copy.*{failed.path}"):
         DataParallelTrainer.restore(str(failed.log_dir), train_loop_per_worker=count).fit()
-    quick_trainer(fail, name="experiment", storage_path=storage, verbose=1).fit(raise_on_error=False)
+    quick_trainer(fail, inline=True, **settings, verbose=1).fit(raise_on_error=False)
     assert f"restore({failed.path!r}" in "".join(capfd.readouterr())
 
 
@@ -205,6 +208,7 @@ def test_a_spot_instance_is_lost_and_another_machine_goes_on(
     assert capfd.readouterr().err.count(f"s for pid {driver.pid} on host") == 1
 
 
+@pytest.mark.slow
 def test_copies_in_two_places_are_continued_apart(bucket: str, s3_endpoint: str, results_dir: Path) -> None:
     """Somebody copied an unfinished run and continues both."""
 
@@ -214,16 +218,19 @@ def test_copies_in_two_places_are_continued_apart(bucket: str, s3_endpoint: str,
             raise ValueError("not finished")
 
     storage = f"s3://{bucket}/a"
-    failed = quick_trainer(until_stopped, config={"steps": 4}, name="experiment", storage_path=storage).fit(
-        raise_on_error=False
-    )
+    failed = quick_trainer(
+        until_stopped, inline=True, config={"steps": 4}, name="experiment", storage_path=storage
+    ).fit(raise_on_error=False)
     store = s3_filesystem(s3_endpoint)
     for name in store.find(f"{bucket}/a"):
         store.copy(name, name.replace(f"{bucket}/a", f"{bucket}/b"))
     results = []
     for uri, steps in ((failed.path, 10), (failed.path.replace("/a/", "/b/"), 6)):
         trainer = DataParallelTrainer.restore(
-            uri, train_loop_per_worker=until_stopped, train_loop_config={"steps": steps}
+            uri,
+            train_loop_per_worker=until_stopped,
+            train_loop_config={"steps": steps},
+            run_config=RunConfig(verbose=0, engine="inline"),
         )
         results.append(trainer.fit())
     assert [result.metrics["step"] for result in results] == [10, 6]
@@ -242,13 +249,14 @@ def test_a_driver_that_was_replaced_commits_no_more(
 
     trainer = quick_trainer(
         count,
+        inline=True,
         config={"steps": 8},
         name="experiment",
         storage_path=f"s3://{bucket}/results",
         callbacks=[Replacing()],
         failure_config=FailureConfig(max_failures=3),
     )
-    with pytest.raises(StorageError, match=r"may no longer write s3://.*: pid 7 on host elsewhere, .* has taken over"):
+    with pytest.raises(StorageError, match=r"s3://.*pid 7 on host elsewhere"):
         trainer.fit()
     names = listing()
     assert [name for name in names if name.endswith("MANIFEST.json")] == ["checkpoint_000000/MANIFEST.json"]
@@ -256,6 +264,7 @@ def test_a_driver_that_was_replaced_commits_no_more(
     assert (local_twin(results_dir) / "error.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_driver_that_cannot_renew_its_lease_ends(
     bucket: str, results_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,13 +278,14 @@ def test_a_driver_that_cannot_renew_its_lease_ends(
         def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
             monkeypatch.setattr(lease, "GIVE_UP_SECONDS", -1.0)
 
-    with pytest.raises(StorageError, match="the lease could not be renewed for"):
-        quick_trainer(rows_only, storage_path=f"s3://{bucket}/results", callbacks=[Jumping()]).fit()
+    with pytest.raises(StorageError, match=r"lease.*renewed"):
+        quick_trainer(rows_only, inline=True, storage_path=f"s3://{bucket}/results", callbacks=[Jumping()]).fit()
 
 
 def test_a_result_can_be_read_from_the_uri(bucket: str, results_dir: Path) -> None:
-    result = quick_trainer(count, config={"steps": 4}, name="experiment", storage_path=f"s3://{bucket}/results").fit()
-    again = quick_trainer(count, config={"steps": 2}, name="experiment", storage_path=f"s3://{bucket}/results").fit()
+    settings = {"name": "experiment", "storage_path": f"s3://{bucket}/results"}
+    result = quick_trainer(count, inline=True, config={"steps": 4}, **settings).fit()
+    again = quick_trainer(count, inline=True, config={"steps": 2}, **settings).fit()
     shutil.rmtree(results_dir)
     assert result.path == f"s3://{bucket}/results/experiment/{Path(str(result.log_dir)).name}"
     read = Result.from_path(result.path)
@@ -289,17 +299,18 @@ def test_a_result_can_be_read_from_the_uri(bucket: str, results_dir: Path) -> No
     assert read.checkpoint is not None
     assert read.checkpoint.to_dict()["step"] == 4
     assert Result.from_path(f"s3://{bucket}/results/experiment").path == again.path  # the newest of the experiment
-    with pytest.raises(RestoreError, match="holds no run"):
+    with pytest.raises(RestoreError, match=f"s3://{bucket}/elsewhere"):
         Result.from_path(f"s3://{bucket}/elsewhere")
 
 
+@pytest.mark.slow
 def test_a_damaged_sibling_does_not_block_the_others(bucket: str, s3_endpoint: str, results_dir: Path) -> None:
     storage = f"s3://{bucket}/results"
-    result = quick_trainer(count, config={"steps": 2}, name="experiment", storage_path=storage).fit()
+    result = quick_trainer(count, inline=True, config={"steps": 2}, name="experiment", storage_path=storage).fit()
     s3_filesystem(s3_endpoint).pipe_file(f"{bucket}/results/experiment/other/journal.jsonl", b"damage\n")
     with pytest.warns(UserWarning, match="experiment/other/journal.jsonl"):
         trainer = DataParallelTrainer.restore(f"{storage}/experiment", train_loop_per_worker=count)
-    assert trainer._restore_path == result.path
+    assert trainer.to_run_spec().restore_path == result.path
     assert Result.from_path(f"{storage}/experiment").metrics == result.metrics
 
 
@@ -332,7 +343,7 @@ def test_a_run_on_a_filesystem_of_the_user_can_be_read_and_restored(
 
 
 def test_a_checkpoint_on_remote_storage_can_be_resumed_from(bucket: str) -> None:
-    first = quick_trainer(count, config={"steps": 2}).fit()
+    first = quick_trainer(count, inline=True, config={"steps": 2}).fit()
     assert first.checkpoint is not None
     uri = first.checkpoint.to_uri(f"s3://{bucket}/kept")
     result = quick_trainer(count, config={"steps": 4}, resume=Checkpoint.from_uri(uri)).fit()
@@ -355,14 +366,13 @@ def test_a_second_driver_is_refused(bucket: str, results_dir: Path, tmp_path: Pa
                     second.fit()
             refused.append(str(caught.value))
 
-    quick_trainer(
-        count, config={"steps": 2}, name="experiment", storage_path=f"s3://{bucket}/results", callbacks=[Restoring()]
-    ).fit()
+    settings = {"name": "experiment", "storage_path": f"s3://{bucket}/results"}
+    quick_trainer(count, inline=True, config={"steps": 2}, **settings, callbacks=[Restoring()]).fit()
     assert len(refused) == 1
 
 
 def test_a_bucket_that_does_not_exist_is_refused_before_a_worker_starts(bucket: str, results_dir: Path) -> None:
-    with pytest.raises(StorageError, match="bucket"):
+    with pytest.raises(StorageError, match=f"no-{bucket.partition('/')[0]}"):
         quick_trainer(count, config={"steps": 1}, storage_path=f"s3://no-{bucket}/results").fit()
     assert list(results_dir.glob("*/*/journal.jsonl")) == []
 
@@ -375,13 +385,14 @@ def test_a_protocol_that_there_is_not(results_dir: Path) -> None:
 
 
 def test_a_checkpoint_that_is_not_at_its_uri_is_refused_before_anything_starts(bucket: str, results_dir: Path) -> None:
-    with pytest.raises(CheckpointNotFoundError, match=f"no checkpoint at s3://{bucket}/nowhere"):
+    with pytest.raises(CheckpointNotFoundError, match=f"checkpoint.*s3://{bucket}/nowhere"):
         quick_trainer(count, config={"steps": 1}, resume=f"s3://{bucket}/nowhere").fit()
     assert not results_dir.exists() or not list(results_dir.iterdir())
 
 
 def test_file_uris_are_directories(tmp_path: Path) -> None:
-    result = quick_trainer(count, config={"steps": 2}, storage_path=f"file://{tmp_path}/with%20space").fit()
+    storage = f"file://{tmp_path}/with%20space"
+    result = quick_trainer(count, inline=True, config={"steps": 2}, storage_path=storage).fit()
     check(result, iterations=2)
     assert Path(result.path).parents[1] == tmp_path / "with space"
     assert Result.from_path(f"file://{result.path.replace(' ', '%20')}").metrics == result.metrics
@@ -404,7 +415,7 @@ def memory_uri() -> Iterator[str]:
 def test_memory_lives_in_the_driver_and_so_does_the_inline_worker(memory_uri: str) -> None:
     import fsspec
 
-    result = quick_trainer(count, workers=1, config={"steps": 4}, engine="inline", storage_path=memory_uri).fit()
+    result = quick_trainer(count, inline=True, config={"steps": 4}, storage_path=memory_uri).fit()
     assert result.metrics["step"] == 4
     names = fsspec.filesystem("memory").find(memory_uri.removeprefix("memory://"))
     assert len([name for name in names if name.endswith("MANIFEST.json")]) == 2

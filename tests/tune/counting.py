@@ -21,6 +21,10 @@ def count(config: dict[str, Any]) -> None:
         session.report({"score": config["x"] * step}, checkpoint=Checkpoint.from_dict({"step": step}))
 
 
+def renamed_count(config: dict[str, Any]) -> None:
+    count(config)
+
+
 def one_row(config: dict[str, Any]) -> dict[str, float]:
     Marks(config["marks"]).say("started", trial=session.get_trial_id(), after=0)
     return {"score": (config["x"] - 0.3) ** 2}

@@ -39,6 +39,8 @@ class Bench:
         space: dict[str, Any] | None = None,
         callbacks: list[Callback] | None = None,
         trainable: Any = count,
+        verbose: int = 0,
+        engine: str | None = None,
         **settings: Any,
     ) -> Tuner:
         return Tuner(
@@ -47,7 +49,13 @@ class Bench:
             tune_config=TuneConfig(
                 **{"metric": "score", "mode": "max", "num_samples": 4, "max_concurrent_trials": 2, **settings}
             ),
-            run_config=RunConfig(name="counts", storage_path=str(self.storage), verbose=0, callbacks=callbacks or []),
+            run_config=RunConfig(
+                name="counts",
+                storage_path=str(self.storage),
+                verbose=verbose,
+                callbacks=callbacks or [],
+                engine=engine,
+            ),
         )
 
     def interrupted(self, at: int, space: dict[str, Any] | None = None, **settings: Any) -> ResultGrid:
@@ -75,3 +83,10 @@ def facts(grid: ResultGrid) -> list[dict[str, Any]]:
         }
         for outcome in grid.outcomes
     ]
+
+
+def drop_from(journal: Path, kind: str) -> None:
+    """Take away the first record of that kind and all behind it."""
+    lines = journal.read_bytes().splitlines(keepends=True)
+    first = next(number for number, line in enumerate(lines) if b'"kind":"%b"' % kind.encode() in line)
+    journal.write_bytes(b"".join(lines[:first]))

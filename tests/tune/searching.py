@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.air import RunConfig, session
+from paceline.air import Checkpoint, RunConfig, session
 from paceline.air.result import Result
 from paceline.testing.chaos import Marks
 from paceline.tune import ResultGrid, TuneConfig, Tuner
@@ -67,3 +68,25 @@ class Overlap:
             now += mark["change"]
             most = max(most, now)
         return most
+
+
+def climbing(marks: Marks, *, saves: bool, steps: int = 100) -> Any:
+    """Scores `config["x"]` at each step; leaves word of a step before it is reported."""
+
+    def train(config: dict[str, Any]) -> None:
+        checkpoint = session.get_checkpoint()
+        start = checkpoint.to_dict()["step"] if checkpoint else 0
+        for step in range(start + 1, steps + 1):
+            marks.say("step", step=step, trial=session.get_trial_id(), pid=os.getpid())
+            saved = Checkpoint.from_dict({"step": step}) if saves else None
+            session.report({"score": config["x"], "step": step}, checkpoint=saved)
+
+    return train
+
+
+def steps_taken(marks: Marks, result: Any) -> list[int]:
+    return [mark["step"] for mark in marks.read("step", trial=result.metrics["trial_id"])]
+
+
+def processes_of(marks: Marks, result: Any) -> int:
+    return len({mark["pid"] for mark in marks.read("step", trial=result.metrics["trial_id"])})

@@ -55,11 +55,11 @@ def test_the_best_by_another_measure(analysis: ExperimentAnalysis, tmp_path: Pat
 
 def test_no_best_trial(outcomes: Outcomes) -> None:
     analysis = ExperimentAnalysis(outcomes.grid())
-    with pytest.raises(ConfigError, match="Reported were: loss"):
+    with pytest.raises(ConfigError, match=r"metric=.*loss"):
         _ = analysis.best_trial
-    with pytest.warns(UserWarning, match="No trial reported 'accuracy'"):
+    with pytest.warns(UserWarning, match="'accuracy'"):
         assert analysis.get_best_trial("accuracy", "max") is None
-    with pytest.warns(UserWarning, match="No trial reported 'accuracy'"):
+    with pytest.warns(UserWarning, match="'accuracy'"):
         assert analysis.get_best_config("accuracy", "max") is None
     with pytest.raises(TuneError, match="accuracy"):
         _ = ExperimentAnalysis(outcomes.grid(), "accuracy", "max").best_config

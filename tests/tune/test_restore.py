@@ -1,22 +1,27 @@
-"""Tuner.restore(): what goes on, what is left as it was, and what must be given again."""
+"""Tuner.restore(): what it continues, what it leaves alone, and which experiment it finds."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paceline import tune
-from paceline.air import RunConfig
+from paceline.air import RunConfig, session
 from paceline.air.errors import ConfigError, RestoreError, RunLockedError
+from paceline.run.trial import Trial
 from paceline.testing.tune_invariants import created_trials, experiment_records
 from paceline.tune import Callback, TuneConfig, Tuner
 from paceline.tune.schedulers import FIFOScheduler
-from paceline.tune.search import BasicVariantGenerator, OptunaSearch
-from tests.tune.counting import count, one_row
-from tests.tune.interrupting import Bench, InterruptAt, facts
+from paceline.tune.schedulers.trial_scheduler import Controller
+from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter, OptunaSearch
+from tests.tune.counting import count, one_row, renamed_count
+from tests.tune.interrupting import Bench, InterruptAt, drop_from, facts
+from tests.tune.searching import tuner
 
 
 @pytest.fixture
@@ -40,7 +45,12 @@ def test_finished_experiment_is_as_it_was_and_runs_nothing(bench: Bench) -> None
 def test_more_samples_continue_the_search(bench: Bench, searcher: str) -> None:
     """No seed is given to the first: the one that was drawn is written down."""
     first, more = 15, 20  # Optuna's model begins after ten random ones
-    settings: dict[str, Any] = {"trainable": one_row, "max_concurrent_trials": 1, "mode": "min"}
+    settings: dict[str, Any] = {
+        "trainable": one_row,
+        "engine": "inline",
+        "max_concurrent_trials": 1,
+        "mode": "min",
+    }
     first_search = OptunaSearch() if searcher == "optuna" else None
     grid = bench.tuner(num_samples=first, search_alg=first_search, **settings).fit()
     raised = Tuner.restore(grid.experiment_path, one_row, num_samples=more).fit()
@@ -91,7 +101,7 @@ def test_unfinished_trials_can_be_left_as_they_are(bench: Bench) -> None:
     assert [each["rows"] for each in now[: len(reached)]] == [each["rows"] for each in reached]
 
 
-@pytest.mark.parametrize("way", ["moved", "other directory of work"])
+@pytest.mark.parametrize("way", ["moved", pytest.param("other directory of work", marks=pytest.mark.slow)])
 def test_place_of_the_experiment_may_change(bench: Bench, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = bench.interrupted(at=1)
     here = Path(grid.experiment_path)
@@ -109,10 +119,6 @@ def test_place_of_the_experiment_may_change(bench: Bench, way: str, monkeypatch:
     assert len(created_trials(there)) == 4
 
 
-def renamed_count(config: dict[str, Any]) -> None:
-    count(config)
-
-
 def test_other_trainable_is_told(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
     grid = bench.interrupted(at=2)
     capfd.readouterr()
@@ -120,7 +126,7 @@ def test_other_trainable_is_told(bench: Bench, capfd: pytest.CaptureFixture[str]
     assert len(restored) == 4
     assert not restored.errors
     told = " ".join("".join(capfd.readouterr()).split())
-    assert "made with the trainable 'count' and is continued with 'renamed_count'" in told
+    assert re.search("trainable 'count'.*'renamed_count'", told)
 
 
 def fails_at(number: int) -> dict[str, Any]:
@@ -171,44 +177,126 @@ def test_experiment_can_be_interrupted_again_and_again(bench: Bench) -> None:
     assert len(bench.starts()) == 6 + 3, "each interruption costs its one running trial one more start"
 
 
-# -- what must be given again ---------------------------------------------------------------
+def test_values_have_the_same_types_after_a_restore(tmp_path: Path) -> None:
+    repaired = tmp_path / "repaired"
+
+    def train(config: dict[str, Any]) -> None:
+        if not repaired.exists():
+            raise ValueError("broken")
+        session.report({"config_text": repr(config)})
+
+    space = {"layers": tune.choice([(1, 2)]), "sizes": {1: 2.5}, "shape": (5, 6)}
+    grid = tuner(train, space, storage_path=str(tmp_path / "results")).fit()
+    stored = Tuner.restore(grid.experiment_path, train).get_results()
+    assert stored.outcomes[0].trial.evaluated_params == {"layers": (1, 2)}
+    repaired.touch()
+    (result,) = Tuner.restore(grid.experiment_path, train, restart_errored=True).fit()
+    assert result.metrics["config_text"] == repr({"layers": (1, 2), "sizes": {1: 2.5}, "shape": (5, 6)})
 
 
-def test_space_with_functions_is_to_be_given_again(bench: Bench) -> None:
-    space = {"x": tune.sample_from(lambda spec: 7), "marks": str(bench.marks.directory)}
-    grid = bench.interrupted(at=0, space=space)
-    with pytest.raises(RestoreError, match=r"param_space holds functions.*param_space=\.\.\.") as caught:
-        Tuner.restore(grid.experiment_path, count)
-    assert "Tuner.restore(" in str(caught.value)
-    restored = Tuner.restore(grid.experiment_path, count, param_space=space).fit()
-    assert [each["config"]["x"] for each in facts(restored)] == [7] * 4
+# -- trials that a restore leaves as they are -----------------------------------------------------
 
 
-class OwnScheduler(FIFOScheduler):
-    pass
+@pytest.mark.parametrize("status", ["interrupted", "unfinished"])
+def test_trials_that_were_left_can_be_continued_later(bench: Bench, status: str) -> None:
+    grid = bench.interrupted(at=1, max_concurrent_trials=1)
+    reached = facts(grid)[1]
+    assert 1 <= reached["rows"] < 3
+    if status == "unfinished":
+        drop_from(Path(grid.outcomes[1].path) / "journal.jsonl", kind="end")  # as if the driver had been killed
+    left = Tuner.restore(grid.experiment_path, count, resume_unfinished=False)
+    for results in (left.fit(), Tuner.restore(grid.experiment_path, count).get_results()):
+        assert [each["status"] for each in facts(results)] == ["finished", status, "finished", "finished"]
+        assert facts(results)[1]["rows"] == reached["rows"]
+        assert results.outcomes[1].metrics["done"] == (status == "interrupted")
+        assert not results.errors
+    before = len(bench.starts())
+    continued = facts(Tuner.restore(grid.experiment_path, count).fit())
+    assert [each["status"] for each in continued] == ["finished"] * 4
+    assert [each["rows"] for each in continued] == [3] * 4
+    assert bench.starts()[before:] == [(reached["id"], reached["checkpoint"]["step"])]
 
 
-def test_scheduler_of_ones_own_is_to_be_given_again(bench: Bench) -> None:
-    grid = bench.interrupted(at=0, scheduler=OwnScheduler())
-    with pytest.raises(RestoreError, match=r"scheduler is of a class of your own.*TuneConfig\(scheduler=\.\.\.\)"):
-        Tuner.restore(grid.experiment_path, count)
-    restored = Tuner.restore(grid.experiment_path, count, tune_config=TuneConfig(scheduler=OwnScheduler())).fit()
-    assert [each["rows"] for each in facts(restored)] == [3] * 4
+class Noting(BasicVariantGenerator):
+    """Notes how far each trial had come when it was over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: dict[str, int | None] = {}
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        number = trial_id[-1:]
+        assert number not in self.ends
+        self.ends[number] = result["training_iteration"] if result else None
+        super().on_trial_complete(trial_id, result, error)
 
 
-def test_trainable_is_to_be_given_again(bench: Bench) -> None:
-    grid = bench.tuner(num_samples=1).fit()
-    with pytest.raises(ConfigError, match="needs the trainable again"):
-        Tuner.restore(grid.experiment_path)
+@pytest.mark.parametrize("leave", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_searcher_neither_waits_for_trials_that_are_left_nor_takes_them_for_finished(bench: Bench, leave: bool) -> None:
+    searcher = Noting()
+    grid = bench.interrupted(at=1, search_alg=ConcurrencyLimiter(Noting(), max_concurrent=1))
+    settings = TuneConfig(search_alg=ConcurrencyLimiter(searcher, max_concurrent=1))
+    Tuner.restore(grid.experiment_path, count, resume_unfinished=not leave, tune_config=settings).fit()
+    assert searcher.ends == {"0": 3, "1": None if leave else 3, "2": 3, "3": 3}
 
 
-def test_callbacks_that_are_not_given_again_are_mentioned(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
-    tuner = bench.tuner(callbacks=[Callback()], num_samples=1)
-    tuner._run_config.verbose = 1
-    grid = tuner.fit()
-    capfd.readouterr()
-    Tuner.restore(grid.experiment_path, count).fit()
-    assert "had callbacks, which restore() cannot bring back" in " ".join("".join(capfd.readouterr()).split())
+# -- which experiment -----------------------------------------------------------------------------
+
+
+def test_newest_of_several_experiments_is_told_by_their_journals(bench: Bench) -> None:
+    """Copies have other times, in any order."""
+    path = Path(bench.tuner(num_samples=1).fit().experiment_path)
+    (first,) = path.glob("experiment-*.jsonl")
+    bench.tuner(num_samples=2).fit()
+    ahead = first.stat().st_mtime + 1000
+    os.utime(first, (ahead, ahead))
+    assert len(Tuner.restore(path, count).get_results()) == 2
+
+
+def test_experiment_of_which_nothing_was_written_is_passed_over(bench: Bench) -> None:
+    path = Path(bench.tuner(num_samples=1).fit().experiment_path)
+    empty = path / "experiment-empty.jsonl"
+    empty.touch()
+    ahead = empty.stat().st_mtime + 1000
+    os.utime(empty, (ahead, ahead))
+    assert len(Tuner.restore(path, count).get_results()) == 1
+
+
+# -- the same Tuner once more ---------------------------------------------------------------------
+
+
+class ToldOnce(FIFOScheduler):
+    """Must not hear of a trial twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: set[str] = set()
+
+    def on_trial_add(self, controller: Controller, trial: Trial) -> None:
+        assert trial.trial_id not in self.known
+        self.known.add(trial.trial_id)
+
+
+def test_restored_tuner_can_go_on_after_an_interruption(bench: Bench) -> None:
+    grid = bench.interrupted(at=1, scheduler=ToldOnce(), max_concurrent_trials=1)  # trial 2 must not be past row 1
+    restored = Tuner.restore(
+        grid.experiment_path,
+        count,
+        tune_config=TuneConfig(scheduler=ToldOnce()),
+        run_config=RunConfig(callbacks=[InterruptAt(2)], verbose=0),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        restored.fit()
+    assert [each["rows"] for each in facts(restored.fit())] == [3] * 4
+    assert [each["rows"] for each in facts(restored.fit())] == [3] * 4
+
+
+def test_searcher_object_of_a_restored_tuner_serves_once(bench: Bench) -> None:
+    grid = bench.interrupted(at=1, search_alg=Noting())
+    restored = Tuner.restore(grid.experiment_path, count, tune_config=TuneConfig(search_alg=Noting()))
+    restored.fit()
+    with pytest.raises(ConfigError, match=r"Noting.*Tuner\.restore\(\)"):
+        restored.fit()
 
 
 # -- no experiment ----------------------------------------------------------------------------

@@ -123,10 +123,10 @@ def test_the_only_trial_is_the_best_without_a_metric(outcomes: Outcomes) -> None
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({}, r"metric is neither given.*Reported were: accuracy, loss"),
-        ({"metric": "loss"}, "mode is neither given"),
-        ({"metric": "loss", "mode": "least"}, "mode is 'least'"),
-        ({"metric": "loss", "mode": "min", "scope": "first"}, "scope is 'first'"),
+        ({}, r"TuneConfig.*metric=.*accuracy, loss"),
+        ({"metric": "loss"}, "TuneConfig.*'min' or 'max'"),
+        ({"metric": "loss", "mode": "least"}, "mode.*'least'"),
+        ({"metric": "loss", "mode": "min", "scope": "first"}, "scope.*'first'"),
     ],
 )
 def test_what_cannot_be_asked(outcomes: Outcomes, asked: dict[str, Any], message: str) -> None:
@@ -143,7 +143,7 @@ def test_several_objectives(outcomes: Outcomes) -> None:
     assert best_id(grid, metric="loss") == "abcde_00000"
     assert best_id(grid[:2], metric="accuracy") == "abcde_00001"
     assert "trials=2" in repr(grid)
-    with pytest.raises(ConfigError, match="several objectives: loss, accuracy"):
+    with pytest.raises(ConfigError, match=r"loss, accuracy.*metric="):
         grid.get_best_result()
 
 
@@ -152,14 +152,14 @@ def test_no_trial_qualifies(outcomes: Outcomes) -> None:
         outcomes.grid("loss", "min").get_best_result()
     outcomes.add([], error=ValueError("at once"))
     outcomes.add([])
-    with pytest.raises(RuntimeError, match="No trial reported anything; 1 failed"):
+    with pytest.raises(RuntimeError, match=r"\b1 failed.*\.errors"):
         outcomes.grid("loss", "min").get_best_result()
     outcomes.add(losses(NAN))
-    with pytest.raises(RuntimeError, match="finite number for 'loss'"):
+    with pytest.raises(RuntimeError, match=r"'loss'.*NaN"):
         outcomes.grid("loss", "min").get_best_result()
-    with pytest.raises(RuntimeError, match="did you mean loss"):
+    with pytest.raises(RuntimeError, match=r"loss\?"):
         outcomes.grid("los", "min").get_best_result()
-    with pytest.raises(RuntimeError, match=r"No trial reported 'accuracy'; there are: loss, training_iteration"):
+    with pytest.raises(RuntimeError, match=r"'accuracy'.*loss, training_iteration"):
         outcomes.grid("accuracy", "min").get_best_result()
 
 
@@ -247,13 +247,13 @@ def test_repr_tells_how_it_went(outcomes: Outcomes) -> None:
     assert outcomes.loads == []
 
 
-def test_ten_thousand_trials_are_not_read(outcomes: Outcomes) -> None:
-    for number in range(10_000):
+def test_many_trials_are_not_read(outcomes: Outcomes) -> None:
+    for number in range(1000):
         outcomes.add(losses(1.0, float(number)))
     grid = outcomes.grid("loss", "max")
-    assert best_id(grid) == "abcde_09999"
-    assert len(grid.get_dataframe()) == 10_000
-    assert outcomes.loads == ["abcde_09999"]
+    assert best_id(grid) == "abcde_00999"
+    assert len(grid.get_dataframe()) == 1000
+    assert outcomes.loads == ["abcde_00999"]
 
 
 def train_towards(config: dict[str, Any]) -> None:
@@ -293,7 +293,7 @@ def test_a_misspelt_metric_of_a_table_is_told(outcomes: Outcomes) -> None:
     outcomes.add([])
     assert len(outcomes.grid().get_dataframe("los", "min")) == 1, "nothing was reported at all"
     outcomes.add([{"loss": 1.0, "accuracy": 0.5}, {"loss": 2.0}])
-    with pytest.raises(RuntimeError, match="did you mean loss"):
+    with pytest.raises(RuntimeError, match=r"loss\?"):
         outcomes.grid().get_dataframe("los", "min")
     assert list(outcomes.grid().get_dataframe("accuracy", "max")["loss"])[1] == 1.0, "a metric of some rows"
 
@@ -301,11 +301,11 @@ def test_a_misspelt_metric_of_a_table_is_told(outcomes: Outcomes) -> None:
 def test_a_metric_that_is_text_is_called_text(outcomes: Outcomes) -> None:
     for _ in range(2):
         outcomes.add([{"loss": "0.5"}])
-    with pytest.raises(RuntimeError, match=r"number for 'loss': it is text, such as '0\.5'\. Report float"):
+    with pytest.raises(RuntimeError, match=r"'loss'.*text.*'0\.5'.*float\("):
         outcomes.grid("loss", "min").get_best_result()
 
 
 def test_a_mode_that_is_none_is_refused_for_one_trial_too(outcomes: Outcomes) -> None:
     outcomes.add(losses(1.0))
-    with pytest.raises(ConfigError, match="mode is 'lowest'"):
+    with pytest.raises(ConfigError, match=r"mode.*'lowest'"):
         outcomes.grid().get_best_result("loss", "lowest")  # type: ignore[arg-type]

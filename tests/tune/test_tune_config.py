@@ -16,7 +16,7 @@ def test_one_mode_may_stand_for_all_metrics() -> None:
 
 def test_modes_must_go_with_metrics() -> None:
     assert TuneConfig(metric=["a", "b"], mode=["min", "max"]).mode == ["min", "max"]
-    with pytest.raises(ConfigError, match="as many modes"):
+    with pytest.raises(ConfigError, match=r"\['a', 'b'\].*mode=\['min', 'min'\]"):
         TuneConfig(metric=["a", "b"], mode=["min"])
-    with pytest.raises(ConfigError, match="is for a list of metrics, and metric is 'a'"):
+    with pytest.raises(ConfigError, match=r"mode=\['min'\].*'a'"):
         TuneConfig(metric="a", mode=["min"])

@@ -1,11 +1,10 @@
-"""A Tuner over functions and classes: what is run, how many at a time, where, and when it ends."""
+"""A Tuner over functions and classes: what is run, where, and when it ends."""
 
 from __future__ import annotations
 
-import contextlib
 import os
+import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +13,12 @@ import pytest
 import paceline
 from paceline import tune
 from paceline.air import Checkpoint, FailureConfig, RunConfig, session
-from paceline.air.errors import ConfigError
 from paceline.testing.chaos import Marks
 from paceline.tune import TuneConfig, Tuner
 from paceline.tune.stopper import MaximumIterationStopper, Stopper
 from tests.tune.searching import Overlap, column, config_of, search, tuner
 
-
-@pytest.fixture(scope="module", autouse=True)
-def two_cpus() -> Iterator[None]:
-    """So many, whatever there really are."""
-    declare(num_cpus=2)
-    yield
-    paceline.shutdown()
-
-
-def declare(**pool: float) -> None:
-    paceline.shutdown()
-    paceline.init(**pool)  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def machine_with(**pool: float) -> Iterator[None]:
-    declare(**pool)
-    try:
-        yield
-    finally:
-        declare(num_cpus=2)
+pytestmark = pytest.mark.usefixtures("two_cpus")
 
 
 # -- what is run ------------------------------------------------------------------------------
@@ -105,20 +83,6 @@ def test_parameters_resources_and_registered_names() -> None:
     assert [result.metrics["cpus"] for result in grid] == [2, 2, 2]
 
 
-def test_nothing_to_run_and_nonsense_are_refused_before_anything_starts(results_dir: Path) -> None:
-    def train(config: dict[str, Any]) -> None: ...
-
-    with pytest.raises(ConfigError, match="Tuner needs something to run"):
-        Tuner()
-    with pytest.raises(ConfigError, match="tune_config must be a TuneConfig"):
-        Tuner(train, tune_config=RunConfig())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="param_space must be a dict"):
-        Tuner(train, param_space=[1])  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match=r"call fit\(\) first"):
-        Tuner(train).get_results()
-    assert not results_dir.exists()
-
-
 def test_a_second_fit_is_an_experiment_of_its_own() -> None:
     made = tuner(lambda config: {"x": config["x"]}, {"x": tune.grid_search([1, 2])}, name="same")
     first, second = made.fit(), made.fit()
@@ -126,92 +90,6 @@ def test_a_second_fit_is_an_experiment_of_its_own() -> None:
     assert {result.path for result in first}.isdisjoint({result.path for result in second})
     assert made.get_results() is second
     assert [result.metrics["x"] for result in first] == [1, 2]
-
-
-# -- how many at a time -----------------------------------------------------------------------
-
-
-def overlapping(overlap: Overlap, meet: int) -> Any:
-    def train(config: dict[str, Any]) -> dict[str, Any]:
-        overlap.enter()
-        overlap.meet(meet)
-        session.report({"step": 1})
-        overlap.leave()
-        return {"step": 2}
-
-    return train
-
-
-def test_two_cpus_are_room_for_two_trials(tmp_path: Path) -> None:
-    overlap = Overlap(tmp_path / "marks")
-    search(overlapping(overlap, meet=2), num_samples=6)
-    assert overlap.most == 2
-
-
-def test_one_trial_that_takes_all_cpus_is_alone(tmp_path: Path) -> None:
-    overlap = Overlap(tmp_path / "marks")
-    search(tune.with_resources(overlapping(overlap, meet=1), {"cpu": 2}), num_samples=3)
-    assert overlap.most == 1
-
-
-def test_a_trial_larger_than_the_machine_is_alone_and_small_ones_are_not(tmp_path: Path) -> None:
-    overlap = Overlap(tmp_path / "marks")
-    sized = tune.with_resources(overlapping(overlap, meet=1), lambda config: {"CPU": config["cpus"]})
-    grid = search(sized, {"cpus": tune.grid_search([1, 64, 1, 64])})
-    assert len(grid) == 4
-    alone = {result.metrics["trial_id"] for result in grid if config_of(result)["cpus"] == 64}
-    inside: list[str] = []
-    for mark in overlap.marks.read("step"):
-        if mark["change"] == 1:
-            inside.append(mark["trial"])
-            assert len(inside) == 1 or not alone.intersection(inside)
-        else:
-            inside.remove(mark["trial"])
-
-
-def test_parts_of_a_cpu_and_a_limit_of_the_users(tmp_path: Path) -> None:
-    many = Overlap(tmp_path / "many")
-    search(tune.with_resources(overlapping(many, meet=4), {"CPU": 0.5}), num_samples=6)
-    assert many.most == 4
-    few = Overlap(tmp_path / "few")
-    search(tune.with_resources(overlapping(few, meet=3), {"CPU": 0.5}), num_samples=6, max_concurrent_trials=3)
-    assert few.most == 3
-
-
-def test_trials_at_the_same_time_have_different_cards(tmp_path: Path) -> None:
-    overlap = Overlap(tmp_path / "marks")
-
-    def train(config: dict[str, Any]) -> dict[str, Any]:
-        overlap.enter()
-        overlap.meet(2)
-        card = os.environ["CUDA_VISIBLE_DEVICES"]
-        overlap.marks.say("card", card=card)
-        overlap.marks.wait("card", 2)
-        overlap.leave()
-        return {"card": card}
-
-    with machine_with(num_cpus=8, num_gpus=2):
-        grid = search(tune.with_resources(train, {"CPU": 1, "GPU": 1}), num_samples=4)
-    assert overlap.most == 2
-    first_two = [mark["card"] for mark in overlap.marks.read("card")[:2]]
-    assert sorted(first_two) == ["0", "1"]
-    assert {result.metrics["card"] for result in grid} == {"0", "1"}
-
-
-def test_cards_keep_their_names_and_parts_of_one_are_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
-    overlap = Overlap(tmp_path / "marks")
-
-    def train(config: dict[str, Any]) -> dict[str, Any]:
-        overlap.enter()
-        overlap.meet(4)
-        overlap.leave()
-        return {"card": os.environ["CUDA_VISIBLE_DEVICES"]}
-
-    with machine_with(num_cpus=8):
-        grid = search(tune.with_resources(train, {"CPU": 1, "GPU": 0.5}), num_samples=4)
-    assert overlap.most == 4
-    assert sorted(result.metrics["card"] for result in grid) == ["5", "5", "7", "7"]
 
 
 # -- when it ends -----------------------------------------------------------------------------
@@ -311,6 +189,15 @@ def test_a_time_budget_ends_trials_well_and_starts_no_more(tmp_path: Path) -> No
         assert taken[-1]["step"] == result.metrics["step"]
 
 
+def test_a_trial_that_says_nothing_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def silent(config: dict[str, Any]) -> None:
+        pass
+
+    results = Tuner(silent, run_config=RunConfig(storage_path=str(tmp_path))).fit()
+    assert results.num_terminated == 1
+    assert re.search(r"silent_\w+_00000.*report\(\)", " ".join(capsys.readouterr().out.split()))
+
+
 # -- failures ---------------------------------------------------------------------------------
 
 
@@ -376,6 +263,19 @@ def test_fail_fast_raise_gives_the_trials_own_error(tmp_path: Path) -> None:
     causes = [raised.value, raised.value.__cause__]
     assert any(type(cause) is ValueError for cause in causes)
     assert sorted(mark["x"] for mark in marks.read("began")) == [0, 1, 2]
+
+
+def test_a_search_without_end_of_which_nothing_works_is_given_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(config: dict[str, Any]) -> None:
+        raise KeyError("lr")
+
+    results = Tuner(
+        broken, tune_config=TuneConfig(num_samples=-1), run_config=RunConfig(storage_path=str(tmp_path), verbose=1)
+    ).fit()
+    assert 10 <= len(results.errors) <= 20
+    assert re.search(r"first \d+ trials failed", " ".join(capsys.readouterr().out.split()))
 
 
 # -- names and places -------------------------------------------------------------------------

@@ -1,64 +1,31 @@
-"""Schedulers in real searches: decisions are carried out exactly, waiting trials keep their place, weights move."""
+"""Schedulers in real searches: decisions are carried out exactly, and weights move."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sklearn  # noqa: F401  # PB2's model; it sets variables on import, which no test shall be blamed for
 
-import paceline
 from paceline import tune
-from paceline.air import Checkpoint, ScalingConfig, session
-from paceline.air.errors import ConfigError
+from paceline.air import Checkpoint, RunConfig, session
 from paceline.testing.chaos import Marks
-from paceline.train import DataParallelTrainer
+from paceline.tune import TuneConfig, Tuner
 from paceline.tune.schedulers import (
     PB2,
     ASHAScheduler,
     DistributeResources,
-    HyperBandScheduler,
     MedianStoppingRule,
     PopulationBasedTraining,
     PopulationBasedTrainingReplay,
     ResourceChangingScheduler,
     TrialScheduler,
 )
-from tests.tune.searching import column, config_of, search
+from tests.tune.searching import climbing, column, config_of, search, steps_taken
 
-
-@pytest.fixture(scope="module", autouse=True)
-def two_cpus() -> Iterator[None]:
-    paceline.shutdown()
-    paceline.init(num_cpus=2)
-    yield
-    paceline.shutdown()
-
-
-def climbing(marks: Marks, *, saves: bool, steps: int = 100) -> Any:
-    """Scores `config["x"]` at each step; leaves word of a step before it is reported."""
-
-    def train(config: dict[str, Any]) -> None:
-        checkpoint = session.get_checkpoint()
-        start = checkpoint.to_dict()["step"] if checkpoint else 0
-        for step in range(start + 1, steps + 1):
-            marks.say("step", step=step, trial=session.get_trial_id(), pid=os.getpid())
-            saved = Checkpoint.from_dict({"step": step}) if saves else None
-            session.report({"score": config["x"], "step": step}, checkpoint=saved)
-
-    return train
-
-
-def steps_taken(marks: Marks, result: Any) -> list[int]:
-    return [mark["step"] for mark in marks.read("step", trial=result.metrics["trial_id"])]
-
-
-def processes_of(marks: Marks, result: Any) -> int:
-    return len({mark["pid"] for mark in marks.read("step", trial=result.metrics["trial_id"])})
+pytestmark = pytest.mark.usefixtures("two_cpus")
 
 
 # -- early stopping ---------------------------------------------------------------------------
@@ -97,73 +64,6 @@ def test_the_median_rule_stops_what_is_below_the_median(tmp_path: Path) -> None:
     )
     assert [steps_taken(marks, result) for result in grid] == [[1, 2, 3, 4, 5]] * 2 + [[1, 2]] + [[1, 2, 3, 4, 5]]
     assert [result.metrics["training_iteration"] for result in grid] == [5, 5, 2, 5]
-
-
-# -- waiting ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("saves", [False, True], ids=["processes wait", "processes end"])
-def test_trials_of_a_bracket_wait_for_each_other_and_lose_nothing(tmp_path: Path, saves: bool) -> None:
-    """Nine trials to 1, the best three of them to 3, the best to 9; two at a time."""
-    marks = Marks(tmp_path / "marks")
-    grid = search(
-        climbing(marks, saves=saves),
-        {"x": tune.grid_search([5, 9, 1, 7, 2, 8, 3, 6, 4])},
-        scheduler=HyperBandScheduler(max_t=9, reduction_factor=3),
-        metric="score",
-        mode="max",
-    )
-    reached = {9: 9, 8: 3, 7: 3}
-    for result in grid:
-        x = config_of(result)["x"]
-        assert steps_taken(marks, result) == column(result, "step") == list(range(1, reached.get(x, 1) + 1))
-        rounds = {9: 3, 8: 2, 7: 2}.get(x, 1)
-        assert processes_of(marks, result) <= (rounds if saves else 1)
-    assert grid.num_terminated == 9
-
-
-def test_a_bracket_that_nobody_fills_goes_on_with_those_it_has(tmp_path: Path) -> None:
-    marks = Marks(tmp_path / "marks")
-    grid = search(
-        climbing(marks, saves=False),
-        {"x": tune.grid_search([3, 1, 2])},
-        scheduler=HyperBandScheduler(max_t=9, reduction_factor=3),
-        metric="score",
-        mode="max",
-    )
-    assert [len(steps_taken(marks, result)) for result in grid] == [9, 1, 1]
-
-
-def test_on_the_inline_engine_trials_can_wait_only_if_their_worker_can_end(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {
-        "scheduler": HyperBandScheduler(max_t=9, reduction_factor=3),
-        "metric": "score",
-        "mode": "max",
-        "engine": "inline",
-    }
-    space = {"x": tune.grid_search([5, 9, 1, 7, 2, 8, 3, 6, 4])}
-    marks = Marks(tmp_path / "marks")
-    grid = search(climbing(marks, saves=True), space, **settings)
-    assert [result.metrics["training_iteration"] for result in grid] == [1, 9, 1, 3, 1, 3, 1, 1, 1]
-    with pytest.raises(ConfigError, match=r"HyperBandScheduler lets train_\w+ wait.*Report a checkpoint with each row"):
-        search(climbing(marks, saves=False), space, **settings)
-
-
-def test_trainers_wait_too() -> None:
-    def train(config: dict[str, Any]) -> None:
-        for _ in range(100):
-            session.report({"score": config["x"], "size": session.get_world_size()})
-
-    trainer = DataParallelTrainer(train, scaling_config=ScalingConfig(num_workers=2))
-    grid = search(
-        trainer,
-        {"train_loop_config": {"x": tune.grid_search([1, 3, 2])}},
-        scheduler=HyperBandScheduler(max_t=4, reduction_factor=4),
-        metric="score",
-        mode="max",
-    )
-    assert [result.metrics["training_iteration"] for result in grid] == [1, 4, 1]
-    assert {result.metrics["size"] for result in grid} == {2}
 
 
 # -- populations ------------------------------------------------------------------------------
@@ -311,6 +211,66 @@ def test_pb2_keeps_to_its_bounds() -> None:
         weight, trainers = state_of(result)
         assert (weight, len(trainers)) == (result.metrics["score"], 4)
         assert config_of(result)["lr"] == column(result, "lr")[-1]
+
+
+def population(**settings: Any) -> PopulationBasedTraining:
+    return PopulationBasedTraining(
+        "training_iteration", perturbation_interval=3, hyperparam_mutations={"x": tune.uniform(0, 1)}, **settings
+    )
+
+
+@pytest.mark.parametrize("synch", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_no_row_after_the_one_that_says_done(tmp_path: Path, synch: bool) -> None:
+    class Nine(tune.Trainable):
+        """Says after nine steps that it is done."""
+
+        def setup(self, config: dict[str, Any]) -> None:
+            self.steps, self.weight = 0, 0.0
+
+        def step(self) -> dict[str, Any]:
+            self.steps += 1
+            self.weight += self.config["x"]
+            return {"steps": self.steps, "weight": self.weight, "done": self.steps >= 9}
+
+        def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+            return {"steps": self.steps, "weight": self.weight}
+
+        def load_checkpoint(self, checkpoint: Any) -> None:
+            self.steps, self.weight = checkpoint["steps"], checkpoint["weight"]
+
+    results = Tuner(
+        Nine,
+        param_space={"x": tune.grid_search([0.1, 0.9, 0.5, 0.3])},
+        tune_config=TuneConfig(metric="weight", mode="min", scheduler=population(synch=synch)),
+        run_config=RunConfig(storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    assert not results.errors
+    for result in results:
+        assert result.metrics_dataframe is not None
+        done = list(result.metrics_dataframe["done"])
+        assert done[-1]
+        assert sum(done) == 1
+
+
+def test_metrics_and_checkpoint_are_of_the_same_state(tmp_path: Path) -> None:
+    """A trial that takes over a state which is already at its end reports no row of its own any more."""
+
+    def train(config: dict[str, Any]) -> None:
+        checkpoint = session.get_checkpoint()
+        state = checkpoint.to_dict() if checkpoint else {"step": 0, "who": config["x"]}
+        for step in range(state["step"], 6):
+            saved = Checkpoint.from_dict({"step": step + 1, "who": state["who"]})
+            session.report({"loss": state["who"]}, checkpoint=saved)
+
+    results = Tuner(
+        train,
+        param_space={"x": tune.grid_search([0.9, 0.8, 0.7, 0.1])},
+        tune_config=TuneConfig(metric="loss", mode="min", scheduler=population()),
+        run_config=RunConfig(storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    for result in results:
+        assert result.checkpoint is not None
+        assert result.metrics["loss"] == result.checkpoint.to_dict()["who"]
 
 
 # -- resources --------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,17 @@ from sklearn.linear_model import LogisticRegression
 from paceline import data, tune
 from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError
+from paceline.data import from_items
+from paceline.data.preprocessor import Preprocessor
 from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_run
 from paceline.train import BaseTrainer, DataParallelTrainer
 from paceline.train.sklearn import SklearnTrainer
 from paceline.tune import Tuner
+from paceline.tune.stopper import Stopper
 from tests.train.trees.libraries import XGBOOST, Library, binary, both_libraries, regression, rows_of
 from tests.tune.counted_scaler import CountedScaler
-from tests.tune.searching import Overlap, column, config_of, search
+from tests.tune.searching import Overlap, column, config_of, search, tuner
 
 ONE, TWO = ScalingConfig(num_workers=1), ScalingConfig(num_workers=2)
 
@@ -72,6 +77,7 @@ def test_boosting_trainers_are_what_the_library_trains_alone(library: Library) -
         {"params": {depth: tune.grid_search([1, 3])}},
         metric=library.key(task),
         mode="min",
+        engine="inline",
         checkpoint_config=CheckpointConfig(checkpoint_frequency=2),
     )
     for result in grid:
@@ -91,7 +97,13 @@ def test_sklearn_trainers_search_parameters_of_the_estimator() -> None:
         label_column="target",
         datasets={"train": data.from_pandas(frame[:400]), "valid": data.from_pandas(frame[400:])},
     )
-    grid = search(trainer, {"params": {"C": tune.grid_search([1e-4, 1.0])}}, metric="valid/test_score", mode="max")
+    grid = search(
+        trainer,
+        {"params": {"C": tune.grid_search([1e-4, 1.0])}},
+        metric="valid/test_score",
+        mode="max",
+        engine="inline",
+    )
     for result in grid:
         model = LogisticRegression(max_iter=500, C=config_of(result)["params"]["C"])
         model.fit(features_of(frame[:400]), labels[:400])
@@ -105,7 +117,7 @@ def features_of(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop(columns="target")
 
 
-def test_trainers_of_ones_own_and_workers_in_the_space() -> None:
+def test_trainers_of_ones_own() -> None:
     class Adding(BaseTrainer):
         def __init__(self, *, number: int, **more: Any) -> None:
             self.number = number
@@ -114,21 +126,25 @@ def test_trainers_of_ones_own_and_workers_in_the_space() -> None:
         def training_loop(self) -> None:
             session.report({"sum": self.number + 1})
 
-    assert [result.metrics["sum"] for result in search(Adding(number=0), {"number": tune.grid_search([4, 5])})] == [
-        5,
-        6,
-    ]
+    grid = search(Adding(number=0), {"number": tune.grid_search([4, 5])}, engine="inline")
+    assert [result.metrics["sum"] for result in grid] == [5, 6]
 
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        ScalingConfig(num_workers=tune.grid_search([1, 2])),  # type: ignore[arg-type]
+        pytest.param({"num_workers": tune.grid_search([1, 2])}, marks=pytest.mark.slow),
+        pytest.param(tune.grid_search([ONE, TWO]), marks=pytest.mark.slow),
+    ],
+    ids=["field of ScalingConfig", "key of a dict", "whole ScalingConfig"],
+)
+def test_workers_in_the_space(scaling: Any) -> None:
     def train() -> None:
         session.report({"workers": session.get_world_size()})
 
-    trainer = DataParallelTrainer(train, scaling_config=ONE)
-    for space in (
-        {"scaling_config": ScalingConfig(num_workers=tune.grid_search([1, 2]))},  # type: ignore[arg-type]
-        {"scaling_config": {"num_workers": tune.grid_search([1, 2])}},
-        {"scaling_config": tune.grid_search([ONE, TWO])},
-    ):
-        assert [result.metrics["workers"] for result in search(trainer, space)] == [1, 2]
+    grid = search(DataParallelTrainer(train, scaling_config=ONE), {"scaling_config": scaling})
+    assert [result.metrics["workers"] for result in grid] == [1, 2]
 
 
 # -- datasets ---------------------------------------------------------------------------------
@@ -142,15 +158,15 @@ def test_datasets_are_prepared_once_for_all_trials(tmp_path: Path) -> None:
         shard = session.get_dataset_shard("train")
         assert shard is not None
         total = sum(float(batch["x"].sum()) for batch in shard.iter_batches(batch_size=4))
-        session.report({"total": config["factor"] * total}, reduce={"total": "sum"})
+        session.report({"total": config["factor"] * total})
 
     trainer = DataParallelTrainer(
         train,
-        scaling_config=TWO,
+        scaling_config=ONE,
         datasets={"train": rows},
         preprocessor=CountedScaler(marks.directory),
     )
-    grid = search(trainer, {"train_loop_config": {"factor": tune.grid_search([1, 2, 3])}})
+    grid = search(trainer, {"train_loop_config": {"factor": tune.grid_search([1, 2, 3])}}, engine="inline")
     assert [result.metrics["total"] for result in grid] == pytest.approx([0.0] * 3)
     assert len(marks.read("fitted")) == 1
 
@@ -166,10 +182,50 @@ def test_a_dataset_in_the_space(tmp_path: Path) -> None:
         session.report({"rows": len(rows), "smallest": min(rows)})
 
     trainer = DataParallelTrainer(train, scaling_config=ONE, preprocessor=CountedScaler(marks.directory))
-    grid = search(trainer, {"datasets": {"train": tune.grid_search([few, many])}}, num_samples=2)
+    grid = search(trainer, {"datasets": {"train": tune.grid_search([few, many])}}, num_samples=2, engine="inline")
     assert [result.metrics["rows"] for result in grid] == [10, 30, 10, 30]
     assert [result.metrics["smallest"] for result in grid] == pytest.approx([-4.5, -14.5] * 2)
     assert len(marks.read("fitted")) == 2
+
+
+fitting, seen_by_stopper = threading.Event(), threading.Event()
+
+
+class SlowToFit(Preprocessor):
+    """Is not fitted before the end of the search has been decided."""
+
+    def _fit(self, dataset: Any) -> Preprocessor:
+        fitting.set()
+        assert seen_by_stopper.wait(60)
+        return self
+
+    def _transform_numpy(self, batch: Any) -> Any:
+        return batch
+
+
+class StopWhileFitting(Stopper):
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        if fitting.is_set():
+            seen_by_stopper.set()
+        return fitting.is_set()
+
+
+def test_trial_whose_data_is_being_prepared_is_stopped_like_the_others(tmp_path: Path) -> None:
+    fitting.clear()
+    seen_by_stopper.clear()
+    marks = Marks(tmp_path / "marks")
+    trainer = DataParallelTrainer(
+        lambda: marks.say("started"),
+        scaling_config=ScalingConfig(num_workers=1),
+        datasets={"train": from_items([{"a": 1}])},
+        preprocessor=SlowToFit(),
+    )
+    grid = tuner(trainer, {}, num_samples=1, stop=StopWhileFitting(), storage_path=str(tmp_path)).fit()
+    assert not grid.errors
+    assert not marks.read("started")
 
 
 # -- which settings hold ----------------------------------------------------------------------
@@ -196,9 +252,9 @@ def test_the_trainers_run_config_holds_unless_the_tuner_has_one(tmp_path: Path) 
 
 def test_what_cannot_be_searched_is_refused_when_the_tuner_is_made(results_dir: Path) -> None:
     trainer = DataParallelTrainer(two_steps(), scaling_config=ONE)
-    with pytest.raises(ConfigError, match=r"run_config, which is the same for all trials"):
+    with pytest.raises(ConfigError, match=r"param_space.*Tuner\(run_config="):
         Tuner(trainer, param_space={"run_config": RunConfig()})
-    with pytest.raises(ConfigError, match="'lr', but DataParallelTrainer takes no argument of that name"):
+    with pytest.raises(ConfigError, match=r"'lr'.*DataParallelTrainer.*train_loop_config"):
         Tuner(trainer, param_space={"lr": tune.uniform(0, 1)})
     with pytest.raises(ConfigError, match="checkpoint_frequency"):
         Tuner(trainer, run_config=RunConfig(checkpoint_config=CheckpointConfig(checkpoint_frequency=1)))
@@ -248,6 +304,7 @@ def test_a_stopped_boosting_trial_takes_no_further_round(tmp_path: Path) -> None
         trainer,
         {"params": {"max_depth": tune.grid_search([2, 3])}},
         stop={"training_iteration": 3},
+        engine="inline",
         checkpoint_config=CheckpointConfig(checkpoint_frequency=1),
     )
     for result in grid:

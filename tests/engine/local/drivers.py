@@ -18,7 +18,7 @@ from paceline.testing.engine_contract import bodies_of, collect, placement_in, r
 from tests.engine.local import tasks
 
 
-def with_families(folder: Path, workers: int = 4, **settings: Any) -> WorkerGroup:
+def with_families(folder: Path, workers: int = 2, **settings: Any) -> WorkerGroup:
     """Workers with children, detached children and daemons; their ids go to the marks."""
     group = choose_engine("local").start_group(placement_in(folder, workers, **settings))
     run_task(group, tasks.start_a_family)

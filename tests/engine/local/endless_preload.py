@@ -1,9 +1,13 @@
 """A module whose import does not end."""
 
+import os
 import time
+
+from paceline.testing.chaos import Marks
 
 
 def wait_for_ever() -> None:
+    Marks(os.environ["PACELINE_TEST_MARKS"]).say("importing")
     time.sleep(1000)
 
 

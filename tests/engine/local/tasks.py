@@ -17,6 +17,14 @@ def say_and_wait(channel: WorkerChannel, argument: bytes) -> None:
     channel.receive()
 
 
+def speak_when_asked(channel: WorkerChannel, argument: bytes) -> None:
+    """The file says that the message is on its way, whether or not the driver has looked."""
+    channel.receive()
+    channel.send(b"spoke")
+    with open("spoke", "w"):
+        channel.receive()
+
+
 def wait_then_signal(channel: WorkerChannel, argument: bytes) -> None:
     """Rank 1 kills itself with the given signal; the others wait."""
     channel.send(b"last words")

@@ -34,7 +34,7 @@ def in_a_forked_child(action: Callable[[], str]) -> str:
     return answer
 
 
-@pytest.fixture(params=[LocalEngine, InlineEngine])
+@pytest.fixture(scope="module", params=[LocalEngine, InlineEngine])
 def engine(request: pytest.FixtureRequest) -> Iterator[LocalEngine | InlineEngine]:
     engine = request.param()
     yield engine
@@ -67,7 +67,7 @@ def test_a_child_cannot_use_the_group(
     engine: LocalEngine | InlineEngine, tmp_path: Path, use: Callable[[WorkerGroup], object]
 ) -> None:
     group = engine.start_group(placement_in(tmp_path, 1))
-    assert in_a_forked_child(lambda: str(use(group))).startswith("EngineError: the workers belong to process")
+    assert in_a_forked_child(lambda: str(use(group))).startswith("EngineError: ")
     assert group.execute(os.path.basename, "a/b") == ["b"]
     group.shutdown(grace=5.0)
 
@@ -76,7 +76,7 @@ def test_a_child_neither_reads_nor_writes_its_parents_frames() -> None:
     left, right = map(FrameSocket, socket_pair())
     left.post(4, b"for the parent")
     for action in (right.read, lambda: right.send(4, b"x"), lambda: right.post(4, b"x")):
-        assert in_a_forked_child(lambda action=action: str(action())).startswith("EngineError: this connection")  # type: ignore[misc]
+        assert in_a_forked_child(lambda action=action: str(action())).startswith("EngineError: ")  # type: ignore[misc]
     assert right.read() == [(4, b"for the parent", ())]
     assert left.read() == []
     left.close()

@@ -57,7 +57,7 @@ def family_of(folder: Path) -> list[Process]:
     """The workers and what they have started, as they said."""
     said = [process(pid) for mark in Marks(folder / "marks").read("family") for pid in json.loads(mark["pids"])]
     family = [member for member in said if member is not None]
-    assert len(family) == 20, "four workers with four processes each"
+    assert len(family) == 10, "two workers with four processes each"
     return family
 
 
@@ -86,7 +86,11 @@ def kill_together(driver: Driver, wardens: list[Process]) -> None:
     driver.kill()
 
 
-@pytest.mark.parametrize("name", ["wait", "with_fresh_interpreters"])
+FRESH = pytest.param("with_fresh_interpreters", marks=pytest.mark.slow)
+FORKED = pytest.param("in_a_thread_with_a_forked_child", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", ["wait", FRESH])
 def test_what_a_double_kill_left_is_swept(tmp_path: Path, runtime_dir: Path, name: str) -> None:
     with start_driver(tmp_path, name) as driver:
         Marks(tmp_path / "marks").wait("running")
@@ -96,13 +100,13 @@ def test_what_a_double_kill_left_is_swept(tmp_path: Path, runtime_dir: Path, nam
         workers, others = family[::5], [member for member in family if member not in family[::5]]
         assert_gone(workers)  # The system ends these with their warden.
         assert all(member.alive for member in others)
-        assert leftovers.sweep() == 16
+        assert leftovers.sweep() == 8
         assert_gone(others)
         assert os.listdir(runtime_dir) == []
         assert leftovers.sweep() == 0
 
 
-@pytest.mark.parametrize("name", ["wait", "with_fresh_interpreters", "in_a_thread_with_a_forked_child"])
+@pytest.mark.parametrize("name", ["wait", FRESH, FORKED])
 def test_workers_do_the_work_of_a_stopped_warden(tmp_path: Path, runtime_dir: Path, name: str) -> None:
     with start_driver(tmp_path, name) as driver:
         Marks(tmp_path / "marks").wait("running")
@@ -142,7 +146,7 @@ def test_a_warden_that_stayed_stopped_is_swept(tmp_path: Path) -> None:
         family, wardens = family_of(tmp_path), wardens_of(driver)
         stop([*wardens, *family[::5]])
         driver.kill()
-        assert leftovers.sweep() == 21
+        assert leftovers.sweep() == 11
         assert_gone([*family, *wardens])
 
 

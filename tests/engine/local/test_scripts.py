@@ -75,7 +75,7 @@ def run(arguments: list[str], folder: Path, text: str | None = None) -> list[str
     return result.stdout.splitlines()
 
 
-@pytest.mark.parametrize("how", ["script", "stdin", "command"])
+@pytest.mark.parametrize("how", ["script", "stdin", pytest.param("command", marks=pytest.mark.slow)])
 def test_a_program_without_a_main_guard(tmp_path: Path, how: str) -> None:
     program = BEGINNING + MODEL + RUN
     if how == "script":

@@ -29,15 +29,15 @@ def test_what_only_other_machines_need_is_taken() -> None:
 @pytest.mark.parametrize(
     ("setting", "advice"),
     [
-        ({"timeout_s": 0}, "seconds above 0"),
-        ({"timeout_s": "60"}, "seconds above 0"),
-        ({"timeout_s": float("inf")}, "seconds above 0"),
-        ({"verbose": -1}, "whole number of 0 or more"),
-        ({"verbose": "yes"}, "whole number of 0 or more"),
-        ({"nics": []}, r"e\.g\. \['eth0'\]"),
-        ({"nics": 3}, r"e\.g\. \['eth0'\]"),
-        ({"nics": "nowhere7"}, "has none of them, but .*lo"),
-        ({"nics": {"nowhere7", "nowhere8"}}, "Leave nics away"),
+        ({"timeout_s": 0}, r"timeout_s.*\b0\b"),
+        ({"timeout_s": "60"}, "timeout_s.*'60'"),
+        ({"timeout_s": float("inf")}, "timeout_s.*inf"),
+        ({"verbose": -1}, "verbose.*-1"),
+        ({"verbose": "yes"}, "verbose.*'yes'"),
+        ({"nics": []}, r"nics.*\['eth0'\]"),
+        ({"nics": 3}, r"nics.*3.*\['eth0'\]"),
+        ({"nics": "nowhere7"}, r"nowhere7.*\blo\b"),
+        ({"nics": {"nowhere7", "nowhere8"}}, "nowhere7.*nowhere8.*loopback"),
     ],
 )
 def test_what_cannot_work_is_refused(setting: dict[str, Any], advice: str) -> None:
@@ -141,9 +141,9 @@ def test_other_names_of_horovod_config() -> None:
         arguments: dict[str, Any] = {name: HorovodConfig(timeout_s=7)}
         trainer = HorovodTrainer(print, scaling_config=ScalingConfig(num_workers=1), **arguments)
         assert trainer.to_run_spec().backend_config is arguments[name]
-        with pytest.raises(ConfigError, match=f"{name}=.* takes a HorovodConfig, not str"):
+        with pytest.raises(ConfigError, match=f"{name}.*HorovodConfig.*str"):
             HorovodTrainer(print, **{name: "gloo"})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="horovod_config and tensorflow_backend, which mean the same"):
+    with pytest.raises(ConfigError, match=r"horovod_config.*tensorflow_backend"):
         HorovodTrainer(print, horovod_config=HorovodConfig(), tensorflow_backend=HorovodConfig())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_a_wheel_is_built_once_for_each_version_of_pytorch(machine: Machine) -> 
 def test_trouble_of_pip_does_not_cost_the_wheel(machine: Machine) -> None:
     machine.install()
     failed = machine.install(pip_works="no")
-    assert failed.startswith("Horovod could not be installed from ")
+    assert failed.startswith("Horovod could not be installed")
     assert failed.endswith(": install")
     assert machine.wheels() == ["new"]
 
@@ -101,9 +102,8 @@ def test_another_way_of_building_makes_another_wheel(machine: Machine) -> None:
 
 
 def test_what_cannot_work_is_told(machine: Machine) -> None:
-    assert machine.install(loads="newer") == "Horovod was built but does not load: build install install"
-    assert machine.install(torch="none") == (
-        f"Horovod needs PyTorch or TensorFlow: install one of them for {machine.folder / 'python'} first: "
-    )
+    assert re.search("does not load.*: build install install$", machine.install(loads="newer"))
+    unusable = machine.install(torch="none")
+    assert re.search(f"PyTorch or TensorFlow.*{machine.folder / 'python'}.*: $", unusable)
     missing = machine.install(torch="3", PACELINE_CXX="no-such-compiler")
-    assert missing.startswith("building Horovod needs no-such-compiler: install cmake, make and a C++ compiler")
+    assert re.search(r"no-such-compiler.*cmake, make and a C\+\+ compiler", missing)

@@ -64,6 +64,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Result:
     ).fit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["tape", "keras"])
 def test_losses_fall_and_ranks_agree(trained: Result, way: str) -> None:
     rows = trained.rank_dataframe[trained.rank_dataframe["way"] == way]
@@ -75,8 +76,9 @@ def test_losses_fall_and_ranks_agree(trained: Result, way: str) -> None:
     assert losses[0] > losses[1] > losses[2]
 
 
+@pytest.mark.slow
 def test_an_optimizer_of_keras_3_is_refused(trained: Result) -> None:
-    assert trained.metrics["refused"].startswith("Horovod would not average the gradients of this SGD")
+    assert "gradients of this SGD" in trained.metrics["refused"]
     assert "pip install --no-deps tf_keras" in trained.metrics["refused"]
 
 
@@ -86,9 +88,9 @@ def test_an_optimizer_of_keras_2_is_passed_on() -> None:
 
     module = ModuleType("horovod._keras")
     vars(module)["create_distributed_optimizer"] = create_distributed_optimizer
-    keras_support._refuse_keras_3(module)
+    keras_support.CORRECTIONS.act(module)
     keras_2 = type("SGD", (), {"__module__": "tf_keras.src.optimizers.sgd"})()
     of_the_user = type("Own", (type("SGD", (), {"__module__": "keras.src.optimizers.sgd"}),), {})()
     assert module.create_distributed_optimizer("keras", keras_2, name="n") == (("keras", keras_2), {"name": "n"})
-    with pytest.raises(ConfigError, match="this Own, which is an optimizer of Keras 3"):
+    with pytest.raises(ConfigError, match=r"Own.*Keras 3.*pip install"):
         module.create_distributed_optimizer(SimpleNamespace(), of_the_user)

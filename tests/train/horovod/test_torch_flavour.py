@@ -208,7 +208,7 @@ def test_a_rank_that_returns_early_is_not_waited_for() -> None:
         if hvd.rank() == 0:
             hvd.allreduce(torch.ones(1))
 
-    with pytest.raises(TrainingFailedError, match="rank 0: HorovodInternalError: Horovod has been shut down"):
+    with pytest.raises(TrainingFailedError, match="rank 0: HorovodInternalError"):
         fit(leaves_early)
 
 
@@ -221,12 +221,12 @@ def test_a_rank_that_does_not_call_init_is_waited_for_as_long_as_was_said() -> N
         else:
             signal.pause()
 
-    with pytest.raises(TrainingFailedError, match=r"(?s)rank 0: the process was killed by SIGABRT.*in init") as caught:
+    with pytest.raises(TrainingFailedError, match=r"(?s)rank 0.*SIGABRT.*in init") as caught:
         fit(rank_1_stays_away, horovod_config=HorovodConfig(timeout_s=1))
     assert caught.value.result is not None
     log = Path(caught.value.result.path, "logs", "rank_0.log").read_text()
     assert "Wait timeout after 1 seconds for key(s): 1" in log
-    assert "Hint: hvd.init() ends the process if other workers have not called it" in str(caught.value)
+    assert "Hint: hvd.init()" in str(caught.value)
 
 
 def test_a_search_over_the_trainer_and_a_restore(tmp_path: Path) -> None:

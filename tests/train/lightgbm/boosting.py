@@ -24,20 +24,26 @@ def quick_trainer(
     label: str = "y",
     *,
     workers: int = 2,
+    inline: bool = False,
     checkpoints: CheckpointConfig | None = None,
     run_config: dict[str, Any] | None = None,
     **arguments: Any,
 ) -> LightGBMTrainer:
-    """A quiet trainer on these frames; other arguments are LightGBMTrainer's."""
+    """A quiet trainer on these frames, in this process with `inline`; other arguments are LightGBMTrainer's."""
     settings = {"params": {"objective": "regression"}, "num_boost_round": 5, **arguments}
     return LightGBMTrainer(
         label_column=label,
         datasets={
             name: data.from_pandas(rows) if isinstance(rows, pd.DataFrame) else rows for name, rows in frames.items()
         },
-        scaling_config=ScalingConfig(num_workers=workers),
+        scaling_config=ScalingConfig(num_workers=1 if inline else workers),
         run_config=RunConfig(
-            **{"verbose": 0, "checkpoint_config": checkpoints or CheckpointConfig(), **(run_config or {})}
+            **{
+                "verbose": 0,
+                "engine": "inline" if inline else None,
+                "checkpoint_config": checkpoints or CheckpointConfig(),
+                **(run_config or {}),
+            }
         ),
         **settings,
     )

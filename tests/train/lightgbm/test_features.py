@@ -81,12 +81,12 @@ def test_vectors_become_a_feature_per_element() -> None:
 @pytest.mark.parametrize(
     ("column", "told"),
     [
-        (pa.array([datetime.date(2024, 1, 1)]), "column 'x' is of type date32.*day of the week"),
-        (pa.array([datetime.datetime(2024, 1, 1)]), "timestamp.*seconds since a date"),
-        (pa.array([[1.0, 2.0]]), "list.*one length"),
-        (pa.array([{"a": 1}]), "struct.*leave it out"),
-        (pa.array([b"x"]), "binary"),
-        (pa.array([1.5]).dictionary_encode(), "categories of type double"),
+        (pa.array([datetime.date(2024, 1, 1)]), "'x'.*date32"),
+        (pa.array([datetime.datetime(2024, 1, 1)]), "'x'.*timestamp"),
+        (pa.array([[1.0, 2.0]]), "'x'.*list"),
+        (pa.array([{"a": 1}]), "'x'.*struct"),
+        (pa.array([b"x"]), "'x'.*binary"),
+        (pa.array([1.5]).dictionary_encode(), "'x'.*double"),
     ],
 )
 def test_what_lightgbm_cannot_take_is_refused_by_name(column: pa.Array, told: str) -> None:
@@ -114,7 +114,7 @@ def test_categories_have_the_same_numbers_on_all_workers() -> None:
     assert result.metrics["valid-l2"] < 0.2
     booster = result.checkpoint.get_model()
     assert booster.trees_to_dataframe().decision_type.eq("==").any()
-    single = quick_trainer(datasets, params=params, num_boost_round=40, workers=1).fit()
+    single = quick_trainer(datasets, params=params, num_boost_round=40, inline=True).fit()
     assert rows_of(result, "valid-l2")[:20] == pytest.approx(rows_of(single, "valid-l2")[:20], rel=1e-6)
     predictor = LightGBMPredictor.from_checkpoint(result.checkpoint)
     shuffled = frame.sample(frac=1.0, random_state=1)[["x", "fruit", "y"]]
@@ -126,8 +126,15 @@ def test_categories_have_the_same_numbers_on_all_workers() -> None:
     assert unknown.predictions.nunique() == 1
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("filled", [[], range(300, 600)])
+@pytest.mark.parametrize(
+    ("workers", "filled"),
+    [
+        (2, range(300, 600)),
+        pytest.param(2, [], marks=pytest.mark.slow),
+        pytest.param(1, range(300, 600), marks=pytest.mark.slow),
+        pytest.param(1, [], marks=pytest.mark.slow),
+    ],
+)
 def test_a_column_of_text_that_some_workers_or_all_see_empty(workers: int, filled: Sequence[int]) -> None:
     frame = numbers(600)
     frame["c"] = pd.Series([("a", "b")[row % 2] if row in filled else None for row in range(600)], dtype="str")
@@ -138,7 +145,7 @@ def test_a_column_of_text_that_some_workers_or_all_see_empty(workers: int, fille
 
 def test_values_of_another_type_than_the_categories_are_told() -> None:
     features, _ = described({"x": pa.array(["a", "b"])})
-    with pytest.raises(DataError, match="column 'x' is of type int64, and the model was trained on categories"):
+    with pytest.raises(DataError, match=r"'x'.*int64.*categories"):
         features.table(pa.table({"x": [1, 2]}), "Other data")
 
 
@@ -156,16 +163,14 @@ def test_numbers_can_be_declared_to_be_categories(said: dict[str, Any]) -> None:
     frame = frame.assign(code=frame.fruit.astype("category").cat.codes).drop(columns="fruit")[["x", "code", "y"]]
     params = {"objective": "regression", **said.get("params", {})}
     arguments = {name: value for name, value in said.items() if name != "params"}
-    result = quick_trainer(
-        {"train": frame}, params=params, run_config={"engine": "inline"}, workers=1, **arguments
-    ).fit()
+    result = quick_trainer({"train": frame}, params=params, inline=True, **arguments).fit()
     assert result.checkpoint.get_model().trees_to_dataframe().decision_type.eq("==").any()
 
 
 def test_columns_are_left_out_and_features_renamed() -> None:
     frame = numbers(100).assign(day=pd.Timestamp("2024-01-01"))
     settings = {"ignore": ["day", "f4"], "feature_name": ["a", "b", "c", "d"], "free_raw_data": False}
-    result = quick_trainer({"train": frame}, workers=1, dmatrix_params={"train": settings}).fit()
+    result = quick_trainer({"train": frame}, inline=True, dmatrix_params={"train": settings}).fit()
     assert result.checkpoint.get_model().feature_name() == ["a", "b", "c", "d"]
     predictor = LightGBMPredictor.from_checkpoint(result.checkpoint)
     assert len(predictor.predict(frame)) == 100
@@ -174,26 +179,24 @@ def test_columns_are_left_out_and_features_renamed() -> None:
 @pytest.mark.parametrize(
     ("changes", "settings", "told"),
     [
-        ({"y": lambda frame: frame.y.where(frame.index != 7)}, {}, "column 'y' .label_column.: 1 rows have no value"),
-        ({"y": "text"}, {}, "column 'y' .label_column. is of type .*string.*LabelEncoder"),
-        ({"w": None}, {"weight": "w"}, "column 'w' .weight.: 100 rows have no value"),
-        ({"y": float("inf")}, {}, "column 'y' .label_column. has infinite values"),
-        ({"w": float("inf")}, {"weight": "w"}, "column 'w' .weight. has infinite values"),
-        ({"a\tb": 1.0}, {}, "cannot store features called 'a.tb'"),
-        ({"": 1.0}, {}, "cannot store features called ''"),
-        ({"a[0]": 1.0}, {}, "cannot store features called 'a.0.'.*feature_name"),
-        ({"a b": 1.0, "a_b": 2.0}, {}, "cannot store features called 'a b', 'a_b'"),
-        ({}, {"ignore": "f9"}, "no column 'f9'"),
-        ({"day": pd.Timestamp("2024-01-01")}, {}, "column 'day' is of type timestamp"),
-        ({}, {"ignore": ["f9"]}, "no column 'f9'"),
-        ({}, {"categorical_feature": ["f9"]}, "categorical_feature names 'f9'; the features are f0, f1"),
-        ({}, {"feature_name": ["a"]}, "must be a list of 5 names"),
+        ({"y": lambda frame: frame.y.where(frame.index != 7)}, {}, "'y' .label_column.*1 rows"),
+        ({"y": "text"}, {}, "'y' .label_column.*string.*LabelEncoder"),
+        ({"w": None}, {"weight": "w"}, "'w' .weight.*100 rows"),
+        ({"y": float("inf")}, {}, "'y' .label_column.*infinite"),
+        ({"w": float("inf")}, {"weight": "w"}, "'w' .weight.*infinite"),
+        ({"a\tb": 1.0}, {}, "features.*'a.tb'"),
+        ({"": 1.0}, {}, "features.*''"),
+        ({"a[0]": 1.0}, {}, "features.*'a.0.'.*feature_name"),
+        ({"a b": 1.0, "a_b": 2.0}, {}, "features.*'a b', 'a_b'"),
+        ({}, {"ignore": "f9"}, "column 'f9'"),
+        ({"day": pd.Timestamp("2024-01-01")}, {}, "'day'.*timestamp"),
+        ({}, {"ignore": ["f9"]}, "column 'f9'"),
+        ({}, {"categorical_feature": ["f9"]}, "categorical_feature.*'f9'.*f0, f1"),
+        ({}, {"feature_name": ["a"]}, "feature_name.*5 names"),
     ],
 )
 def test_bad_columns_are_named(changes: dict[str, Any], settings: dict[str, Any], told: str) -> None:
     frame = numbers(100).assign(**changes)
-    trainer = quick_trainer(
-        {"train": frame}, workers=1, run_config={"engine": "inline"}, dmatrix_params={"train": settings}
-    )
+    trainer = quick_trainer({"train": frame}, inline=True, dmatrix_params={"train": settings})
     with pytest.raises((DataError, TrainingFailedError), match=told):
         trainer.fit()

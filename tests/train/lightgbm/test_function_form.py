@@ -39,7 +39,8 @@ def train_func(config: dict[str, Any]) -> None:
         train.report({"after": 1})
 
 
-def trainer_of(tmp_path: Path, rounds: int = 5, workers: int = 2, resume: Any = None, **config: Any) -> LightGBMTrainer:
+def trainer_of(tmp_path: Path, rounds: int = 5, workers: int = 1, resume: Any = None, **config: Any) -> LightGBMTrainer:
+    """A single worker is this process."""
     return LightGBMTrainer(
         train_func,
         train_loop_config={"callback": {}, "rounds": rounds, "folder": str(tmp_path), **config},
@@ -48,7 +49,7 @@ def trainer_of(tmp_path: Path, rounds: int = 5, workers: int = 2, resume: Any = 
             "valid": data.from_pandas(classes(200, seed=1)),
         },
         scaling_config=ScalingConfig(num_workers=workers),
-        run_config=RunConfig(verbose=0),
+        run_config=RunConfig(verbose=0, engine="inline" if workers == 1 else None),
         resume_from_checkpoint=resume,
     )
 
@@ -60,7 +61,7 @@ def loss(model: lightgbm.Booster, rows: int, seed: int) -> float:
 
 
 def test_the_workers_train_one_model_and_report_metrics_of_all_rows(tmp_path: Path) -> None:
-    result = trainer_of(tmp_path).fit()
+    result = trainer_of(tmp_path, workers=2).fit()
     models = {path.read_text() for path in tmp_path.glob("rank_*")}
     assert len(models) == 1
     booster = result.checkpoint.get_model()
@@ -71,7 +72,7 @@ def test_the_workers_train_one_model_and_report_metrics_of_all_rows(tmp_path: Pa
 
 
 def test_all_workers_stop_early_at_the_same_round_and_the_model_is_kept(tmp_path: Path) -> None:
-    result = trainer_of(tmp_path, rounds=200, patience=4).fit()
+    result = trainer_of(tmp_path, rounds=200, workers=2, patience=4).fit()
     rounds = result.metrics["training_iteration"]
     assert rounds < 200
     losses = rows_of(result, "valid-binary_logloss")
@@ -94,11 +95,11 @@ def test_results_can_be_rewritten_and_other_rows_follow(tmp_path: Path) -> None:
         "results_postprocessing_fn": lambda row: {"double": 2 * row["train-binary_logloss"]},
         "filename": "m.txt",
     }
-    result = trainer_of(tmp_path, callback=callback, afterwards=True, workers=1).fit()
+    result = trainer_of(tmp_path, callback=callback, afterwards=True).fit()
     assert result.metrics["after"] == 1
     booster = RayTrainReportCallback.get_model(result.checkpoint, "m.txt")
     assert rows_of(result, "double")[4] == pytest.approx(2 * loss(booster, 600, 0), rel=1e-9)
-    with pytest.raises(CheckpointError, match=r"it has no file model\.txt"):
+    with pytest.raises(CheckpointError, match=r"no file.*model\.txt"):
         result.checkpoint.get_model()
 
 
@@ -110,20 +111,24 @@ def test_a_function_can_go_on_from_a_checkpoint(tmp_path: Path) -> None:
 
 def test_stopping_the_run_keeps_the_model(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
-    trainer.run_config = RunConfig(verbose=0, stop={"training_iteration": 3})
+    trainer.run_config = RunConfig(verbose=0, engine="inline", stop={"training_iteration": 3})
     result = trainer.fit()
     assert result.metrics["training_iteration"] == 3
     assert result.checkpoint.get_model().num_trees() == 3
 
 
 def test_one_worker_needs_no_network() -> None:
-    with pytest.warns(UserWarning, match="outside a training run"):
+    with pytest.warns(UserWarning, match="outside"):
         assert get_network_params() == {}
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [({"metrics": 3}, "give a key"), ({"frequency": -1}, "frequency"), ({"checkpoint_at_end": 1}, "True or")],
+    [
+        ({"metrics": 3}, r"metrics.*\b3\b"),
+        ({"frequency": -1}, "frequency.*-1"),
+        ({"checkpoint_at_end": 1}, "checkpoint_at_end"),
+    ],
 )
 def test_bad_arguments_of_the_callback(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
@@ -132,5 +137,5 @@ def test_bad_arguments_of_the_callback(arguments: dict[str, Any], told: str) -> 
 
 def test_a_metric_that_is_not_computed_is_named(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, callback={"metrics": "valid-auc"})
-    with pytest.raises(TrainingFailedError, match=r"no valid-auc\. Computed was train-binary_logloss, valid-bin"):
+    with pytest.raises(TrainingFailedError, match=r"valid-auc.*train-binary_logloss, valid-bin"):
         trainer.fit()

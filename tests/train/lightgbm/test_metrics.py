@@ -100,6 +100,6 @@ def test_which_metrics_are_exact(params: dict[str, Any], keywords: dict[str, Any
 
 
 def test_names_of_parameters_are_those_of_the_library() -> None:
-    for table in (own_params.ALIASES, own_params._NETWORK, own_params._COLUMNS):
+    for table in (own_params.ALIASES, own_params.NETWORK, own_params.COLUMNS):
         for name, others in table.items():
             assert _ConfigAliases.get(name) == {name, *others}, name

@@ -69,7 +69,7 @@ def test_objects_in_a_file_are_loaded_only_when_the_user_says_so(tmp_path: Path)
     trainer.strategy.connect(Line(lr=Path("not a number")))  # type: ignore[arg-type]
     trainer.save_checkpoint(tmp_path / "a.ckpt", weights_only=True)
     checkpoint = LightningCheckpoint.from_path(tmp_path / "a.ckpt")
-    with pytest.raises(CheckpointError, match=r"could run code.*weights_only=False"):
+    with pytest.raises(CheckpointError, match=r"a\.ckpt.*code.*weights_only=False"):
         checkpoint.get_model(Line)
     assert checkpoint.get_model(Line, weights_only=False).hparams["lr"] == Path("not a number")
 
@@ -78,22 +78,22 @@ def test_a_file_that_is_none_of_lightnings_is_told(tmp_path: Path) -> None:
     torch.save({"state_dict": {}}, tmp_path / "old.ckpt", _use_new_zipfile_serialization=False)
     (tmp_path / "torn.ckpt").write_bytes(b"PK\x03\x04" + b"x" * 100)
     for name in ("old.ckpt", "torn.ckpt"):
-        with pytest.raises(CheckpointError, match=f"{name} is not a file that Lightning saved, or is damaged"):
+        with pytest.raises(CheckpointError, match=f"{name}.*Lightning.*damaged"):
             LightningCheckpoint.from_path(tmp_path / name).get_model(Line)
 
 
 def test_what_is_missing_is_told(saved: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFoundError, match="there is no file"):
+    with pytest.raises(CheckpointNotFoundError, match=r"from_path.*nothing\.ckpt"):
         LightningCheckpoint.from_path(tmp_path / "nothing.ckpt")
-    with pytest.raises(ConfigError, match="takes the class of the LightningModule, not a Line"):
+    with pytest.raises(ConfigError, match=r"class.*LightningModule.*Line"):
         LightningCheckpoint.from_path(saved).get_model(Line())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"checkpoint.get_model\(MyModule\), for example"):
+    with pytest.raises(ConfigError, match=r"checkpoint\.get_model\(MyModule\)"):
         LightningCheckpoint.from_path(saved).get_model()
-    with pytest.raises(ConfigError, match="pass model_class=MyModule"):
+    with pytest.raises(ConfigError, match="model_class=MyModule"):
         LightningPredictor.from_checkpoint(LightningCheckpoint.from_path(saved))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "weights.pt").touch()
-    with pytest.raises(CheckpointError, match=r"no file checkpoint.ckpt, but weights.pt"):
+    with pytest.raises(CheckpointError, match=r"checkpoint\.ckpt.*weights\.pt"):
         LightningCheckpoint.from_directory(tmp_path / "other").get_model(Line)
 
 

@@ -30,8 +30,14 @@ def numbers(rows: int, blocks: int = 3) -> data.Dataset:
 # -- predictions ------------------------------------------------------------------------------
 
 
-@LINES
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("line", "workers"),
+    [
+        *((line, 1) for line in (PandasLine, NumpyLine, ArrowLine)),
+        (ArrowLine, 2),
+        *(pytest.param(line, 2, marks=pytest.mark.slow) for line in (PandasLine, NumpyLine)),
+    ],
+)
 def test_every_row_is_predicted_in_order_whoever_does_it(line: type[Line], workers: int) -> None:
     predictor = BatchPredictor(line_checkpoint(), line, offset=1.0)
     result = predictor.predict(
@@ -166,32 +172,32 @@ def test_features_are_chosen_from_what_the_preprocessor_makes() -> None:
     result = predictor.predict(rows, feature_columns=["features"], keep_columns=["label"]).to_pandas()
     assert result["columns"].tolist() == ["features"] * 2
     assert result["label"].tolist() == [0, 1]
-    with pytest.raises(DataError, match=r"feature_columns has 'a', but after the preprocessor the columns are \["):
+    with pytest.raises(DataError, match=r"feature_columns.*'a'.*preprocessor.*'features'"):
         predictor.predict(rows, feature_columns=["a"]).to_pandas()
 
 
 def test_a_kept_column_must_not_have_the_name_of_a_prediction() -> None:
     rows = numbers(3).rename_columns({"name": "predictions"})
     result = BatchPredictor(line_checkpoint(), ArrowLine).predict(rows, keep_columns=["predictions"])
-    with pytest.raises(DataError, match=r"predictions have a column of that name too.*rename_columns\(\{'predictions'"):
+    with pytest.raises(DataError, match=r"rename_columns\(\{'predictions'"):
         result.to_pandas()
 
 
 @pytest.mark.parametrize("name", ["keep_columns", "feature_columns"])
 def test_a_column_that_is_not_there_is_told_at_once(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{name}: there is no column 'nmae'"):
+    with pytest.raises(ConfigError, match=rf"{name}.*'nmae'"):
         BatchPredictor(line_checkpoint(), ArrowLine).predict(numbers(3), **{name: ["nmae"]})
 
 
 def test_a_column_to_keep_that_a_function_did_not_make_is_told() -> None:
     made = numbers(3).map_batches(lambda batch: {"x": batch["x"]})
-    with pytest.raises(DataError, match=r"keep_columns has 'id', but the columns of the dataset are \['x'\]"):
+    with pytest.raises(DataError, match=r"keep_columns.*'id'.*\['x'\]"):
         BatchPredictor(line_checkpoint(), ArrowLine).predict(made, keep_columns=["id"]).to_pandas()
 
 
 def test_a_column_that_the_preprocessor_misses_is_told_at_once() -> None:
     predictor = BatchPredictor(line_checkpoint(MinMaxScaler(["x"]).fit(numbers(3))), ArrowLine)
-    with pytest.raises(ConfigError, match="MinMaxScaler: there is no column 'x'"):
+    with pytest.raises(ConfigError, match=r"MinMaxScaler.*'x'"):
         predictor.predict(numbers(3).drop_columns("x"), feature_columns=["name"])
 
 
@@ -224,7 +230,7 @@ def test_the_preprocessor_can_be_replaced_and_left_out() -> None:
 def test_a_preprocessor_must_not_leave_rows_out() -> None:
     predictor = BatchPredictor(line_checkpoint(), ArrowLine)
     predictor.set_preprocessor(BatchMapper(lambda frame: frame[frame["x"] > 0], "pandas"))
-    with pytest.raises(DataError, match=r"BatchMapper made 2 rows of 3: .*filter"):
+    with pytest.raises(DataError, match=r"BatchMapper.*2 rows of 3.*filter"):
         predictor.predict(numbers(3, 1)).to_pandas()
 
 
@@ -238,90 +244,90 @@ class Picky(ArrowLine):
         return super()._predict_arrow(data)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.usefixtures("processes_of_failed_predictions_end")
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_model_that_fails_says_on_which_rows(workers: int, tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": np.arange(300.0)}), tmp_path / "part.parquet", row_group_size=100)
     result = BatchPredictor(line_checkpoint(), Picky).predict(
         data.read_parquet(str(tmp_path)), batch_size=20, min_scoring_workers=workers
     )
-    message = (
-        r"BatchPredictor\(Picky\) failed on rows 40 to 59 of .*part.parquet, row group 1: ZeroDivisionError: 150 is"
-    )
+    message = r"BatchPredictor\(Picky\).*rows 40 to 59 of.*part\.parquet, row group 1.*ZeroDivisionError: 150"
     with pytest.raises(DataError, match=message) as failure:
         result.write_parquet(tmp_path / "out")
     assert type(failure.value.__cause__) is ZeroDivisionError
     assert not list((tmp_path / "out").iterdir())
 
 
+@pytest.mark.usefixtures("processes_of_failed_predictions_end")
 def test_a_worker_process_that_dies_is_an_error_at_once() -> None:
     predictor = BatchPredictor.from_pandas_udf(lambda frame: os._exit(3))  # type: ignore[arg-type, return-value]
-    with pytest.raises(DataError, match=r"BatchPredictor\(PandasFunctionPredictor\) was at work on rows .* ended"):
+    with pytest.raises(DataError, match=r"BatchPredictor\(PandasFunctionPredictor\).*rows .*ended"):
         predictor.predict(numbers(100), min_scoring_workers=2).to_pandas()
 
 
 def test_a_checkpoint_that_the_predictor_cannot_use_is_told() -> None:
     result = BatchPredictor(Checkpoint.from_dict({"other": 1}), ArrowLine).predict(numbers(3))
-    with pytest.raises(DataError, match=r"BatchPredictor\(ArrowLine\): making an instance failed: KeyError: 'slope'"):
+    with pytest.raises(DataError, match=r"BatchPredictor\(ArrowLine\).*KeyError: 'slope'"):
         result.to_pandas()
 
 
 SLIPS: list[tuple[dict[str, Any], str]] = [
-    ({"powr": 2}, "ArrowLine.predict has no argument 'powr': did you mean power?"),
-    ({"batch_size": 0}, "batch_size is 0"),
-    ({"batch_size": "large"}, "batch_size is 'large'"),
-    ({"min_scoring_workers": 0}, "min_scoring_workers is 0"),
-    ({"min_scoring_workers": 3, "max_scoring_workers": 2}, "max_scoring_workers is 2"),
-    ({"num_cpus_per_worker": "two"}, "num_cpus_per_worker is 'two'"),
-    ({"num_gpus_per_worker": -1}, "num_gpus_per_worker is -1"),
-    ({"separate_gpu_stage": "no"}, "separate_gpu_stage is 'no'"),
-    ({"feature_columns": []}, "feature_columns is empty"),
-    ({"feature_columns": ["x", "x"]}, "feature_columns has 'x' twice"),
-    ({"keep_columns": [1]}, "keep_columns has 1: give the names of columns"),
-    ({"ray_remote_args": [1]}, "ray_remote_args is"),
+    ({"powr": 2}, r"ArrowLine.*'powr'.*\bpower\b"),
+    ({"batch_size": 0}, r"batch_size.*\b0\b"),
+    ({"batch_size": "large"}, "batch_size.*'large'"),
+    ({"min_scoring_workers": 0}, r"min_scoring_workers.*\b0\b"),
+    ({"min_scoring_workers": 3, "max_scoring_workers": 2}, r"max_scoring_workers.*\b2\b"),
+    ({"num_cpus_per_worker": "two"}, "num_cpus_per_worker.*'two'"),
+    ({"num_gpus_per_worker": -1}, "num_gpus_per_worker.*-1"),
+    ({"separate_gpu_stage": "no"}, "separate_gpu_stage.*'no'"),
+    ({"feature_columns": []}, "feature_columns.*empty"),
+    ({"feature_columns": ["x", "x"]}, "feature_columns.*'x'.*twice"),
+    ({"keep_columns": [1]}, r"keep_columns.*\b1\b"),
+    ({"ray_remote_args": [1]}, "ray_remote_args"),
 ]
 
 
 @pytest.mark.parametrize(("settings", "message"), SLIPS, ids=[next(iter(settings)) for settings, _ in SLIPS])
 def test_slips_are_told_before_any_row_is_read(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
+    with pytest.raises(ConfigError, match=message):
         BatchPredictor(line_checkpoint(), ArrowLine).predict(numbers(3), **settings)
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     predictor = BatchPredictor(line_checkpoint(), ArrowLine)
-    with pytest.raises(ConfigError, match="num_gpus_per_worker is 1, but no GPU can be seen here"):
+    with pytest.raises(ConfigError, match=r"num_gpus_per_worker.*no GPU"):
         predictor.predict(numbers(3), num_gpus_per_worker=1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    with pytest.raises(ConfigError, match="ArrowLine does not predict on GPUs"):
+    with pytest.raises(ConfigError, match=r"ArrowLine.*GPU"):
         predictor.predict(numbers(3), num_gpus_per_worker=1)
-    with pytest.raises(ConfigError, match="with 2 scoring workers, which would share the first GPU"):
+    with pytest.raises(ConfigError, match=r"2 scoring workers.*GPU"):
         predictor.predict(numbers(3), num_gpus_per_worker=1, max_scoring_workers=2)
 
 
 def test_settings_of_a_scheduler_are_accepted_with_a_warning() -> None:
     predictor = BatchPredictor(line_checkpoint(), ArrowLine)
-    with pytest.warns(UserWarning, match="num_cpus_per_worker has no effect"):
+    with pytest.warns(UserWarning, match="num_cpus_per_worker"):
         predictor.predict(numbers(3), num_cpus_per_worker=2)
-    with pytest.warns(UserWarning, match="ray_remote_args has no effect"):
+    with pytest.warns(UserWarning, match="ray_remote_args"):
         predictor.predict(numbers(3), ray_remote_args={"num_cpus": 1})
     predictor.predict(numbers(3), num_gpus_per_worker=0, ray_remote_args={})
 
 
 @pytest.mark.parametrize("given", [pd.DataFrame({"x": [1.0]}), {"x": np.ones(1)}, "rows.parquet"])
 def test_only_datasets_are_predicted(given: Any) -> None:
-    with pytest.raises(ConfigError, match=r"takes a Dataset, not .* A single batch is predicted by ArrowLine"):
+    with pytest.raises(ConfigError, match=r"Dataset.*ArrowLine"):
         BatchPredictor(line_checkpoint(), ArrowLine).predict(given)
 
 
 def test_a_misspelt_keyword_of_the_predictor_is_told_at_once() -> None:
-    with pytest.raises(ConfigError, match=r"ArrowLine\.from_checkpoint has no argument 'ofset': did you mean offset\?"):
+    with pytest.raises(ConfigError, match=r"ArrowLine\.from_checkpoint.*'ofset'.*\boffset\b"):
         BatchPredictor(line_checkpoint(), ArrowLine, ofset=1.0)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [(ArrowLine(), "pass the class, ArrowLine"), (dict, "derived from"), (Line(), "pass the class"), (3, "derived")],
+    [(ArrowLine(), "class.*ArrowLine"), (dict, "Predictor"), (Line(), "class.*Line"), (3, "Predictor")],
 )
 def test_what_is_no_predictor_class_is_refused(given: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -329,7 +335,7 @@ def test_what_is_no_predictor_class_is_refused(given: Any, message: str) -> None
 
 
 def test_a_class_without_a_method_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match="Line defines none of"):
+    with pytest.raises(NotImplementedError, match=r"Line.*_predict_"):
         BatchPredictor(line_checkpoint(), Line)
 
 
@@ -349,14 +355,19 @@ def test_a_result_is_not_its_checkpoint(tmp_path: Path) -> None:
     def report(config: dict[str, Any]) -> None:
         train.report({"loss": 1.0}, checkpoint=line_checkpoint())
 
-    trainer = train.DataParallelTrainer(report, train_loop_config={}, scaling_config=train.ScalingConfig(num_workers=1))
+    trainer = train.DataParallelTrainer(
+        report,
+        train_loop_config={},
+        scaling_config=train.ScalingConfig(num_workers=1),
+        run_config=train.RunConfig(verbose=0, engine="inline"),
+    )
     result = trainer.fit()
-    with pytest.raises(ConfigError, match=r"Pass the checkpoint of the result: BatchPredictor\(result\.checkpoint"):
+    with pytest.raises(ConfigError, match=r"BatchPredictor\(result\.checkpoint"):
         BatchPredictor(result, ArrowLine)  # type: ignore[arg-type]
     assert result.checkpoint is not None
     assert BatchPredictor(result.checkpoint, ArrowLine).predict(numbers(2)).take_all()[1] == {"predictions": 2.0}
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="checkpoint is 3: give a Checkpoint, or its path or URI"):
+    with pytest.raises(ConfigError, match=r"checkpoint.*\b3\b.*Checkpoint"):
         BatchPredictor(3, ArrowLine)  # type: ignore[arg-type]

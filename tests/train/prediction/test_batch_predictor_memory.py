@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-ROWS, COLUMNS = 4_000_000, 20
+ROWS, COLUMNS = 2_000_000, 20
 DATA_MB = ROWS * COLUMNS * 8 // 1_000_000
 
 PROGRAM = """
@@ -44,7 +44,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_rows_stream_from_parquet_to_parquet(large: Path, tmp_path: Path, workers: int) -> None:
     root = Path(__file__).parents[3]
     command = [sys.executable, "-c", PROGRAM, str(large), str(tmp_path / "out"), str(workers)]

@@ -31,7 +31,7 @@ def xgboost_case(features: pd.DataFrame, labels: pd.Series, preprocessor: Any) -
 
     from paceline.train.xgboost import XGBoostCheckpoint
 
-    booster = xgboost.train({"objective": "binary:logistic"}, xgboost.DMatrix(features, labels), 5)
+    booster = xgboost.train({"objective": "binary:logistic", "nthread": 1}, xgboost.DMatrix(features, labels), 5)
     return XGBoostCheckpoint.from_model(booster, preprocessor=preprocessor), lambda frame: booster.inplace_predict(
         frame
     )
@@ -42,7 +42,9 @@ def lightgbm_case(features: pd.DataFrame, labels: pd.Series, preprocessor: Any) 
 
     from paceline.train.lightgbm import LightGBMCheckpoint
 
-    booster = lightgbm.train({"objective": "binary", "verbose": -1}, lightgbm.Dataset(features, labels), 5)
+    booster = lightgbm.train(
+        {"objective": "binary", "verbose": -1, "num_threads": 1}, lightgbm.Dataset(features, labels), 5
+    )
     return LightGBMCheckpoint.from_model(booster, preprocessor=preprocessor), booster.predict
 
 
@@ -56,10 +58,16 @@ def sklearn_case(features: pd.DataFrame, labels: pd.Series, preprocessor: Any) -
 
 
 CASES = pytest.mark.parametrize("case", [xgboost_case, lightgbm_case, sklearn_case])
+CASES_AND_WORKERS = pytest.mark.parametrize(
+    ("case", "workers"),
+    [
+        *((case, 1) for case in (xgboost_case, lightgbm_case, sklearn_case)),
+        *(pytest.param(case, 2, marks=pytest.mark.slow) for case in (xgboost_case, lightgbm_case, sklearn_case)),
+    ],
+)
 
 
-@CASES
-@pytest.mark.parametrize("workers", [1, 2])
+@CASES_AND_WORKERS
 def test_a_stored_checkpoint_predicts_files_as_the_library_does(case: Any, workers: int, tmp_path: Path) -> None:
     frame = cancer()
     frame["row"] = range(len(frame))
@@ -97,8 +105,7 @@ def test_columns_that_the_model_was_not_trained_on_are_left_alone(case: Any) -> 
     assert found["target"].tolist() == frame["target"].tolist()
 
 
-@CASES
-@pytest.mark.parametrize("workers", [1, 2])
+@CASES_AND_WORKERS
 def test_a_dataset_that_lost_all_its_rows_keeps_the_columns_of_predictions(
     case: Any, workers: int, tmp_path: Path
 ) -> None:
@@ -128,10 +135,10 @@ def test_keywords_that_the_library_does_not_know_are_refused(case: Any) -> None:
     frame = cancer()
     checkpoint, _ = case(frame.drop(columns="target"), frame["target"], None)
     batches = BatchPredictor(checkpoint)
-    with pytest.raises(ConfigError, match=r"predict has no argument 'keep_column': did you mean keep_columns\?"):
+    with pytest.raises(ConfigError, match=r"'keep_column'.*keep_columns\b"):
         batches.predict(data.from_pandas(frame), keep_column=["target"])
     predictor = predictor_for(checkpoint).from_checkpoint(checkpoint)
-    with pytest.raises(ConfigError, match=r"has no argument 'predict_leaf': did you mean pred_leaf\?"):
+    with pytest.raises(ConfigError, match=r"'predict_leaf'.*\bpred_leaf\b"):
         predictor.predict(frame, predict_leaf=True)
     leaves = predictor.predict(frame, pred_leaf=True)
     assert list(leaves) == [f"predictions_{round}" for round in range(5)]
@@ -140,9 +147,9 @@ def test_keywords_that_the_library_does_not_know_are_refused(case: Any) -> None:
 def test_keywords_for_an_estimator() -> None:
     frame = cancer()
     checkpoint, _ = sklearn_case(frame.drop(columns="target"), frame["target"], None)
-    with pytest.warns(UserWarning, match="'keep_column' is passed on to the model. Did you mean keep_columns?"):
+    with pytest.warns(UserWarning, match=r"'keep_column'.*keep_columns\b"):
         BatchPredictor(checkpoint).predict(data.from_pandas(frame), keep_column=["target"])
-    with pytest.raises(ConfigError, match=r"Ridge\.predict\(\) has no argument 'return_std'"):
+    with pytest.raises(ConfigError, match=r"Ridge\.predict\(\).*'return_std'"):
         predictor_for(checkpoint).from_checkpoint(checkpoint).predict(frame, return_std=True)
 
 
@@ -167,7 +174,7 @@ def test_a_predictor_of_another_library_is_refused_at_once(tmp_path: Path) -> No
     frame = cancer()
     checkpoint, _ = xgboost_case(frame.drop(columns="target"), frame["target"], None)
     for each in (checkpoint, checkpoint.to_directory(tmp_path / "checkpoint")):
-        with pytest.raises(ConfigError, match=r"LightGBMPredictor cannot predict with .*: XGBoostPredictor does"):
+        with pytest.raises(ConfigError, match=r"LightGBMPredictor.*XGBoostPredictor"):
             BatchPredictor(each, LightGBMPredictor)
 
 

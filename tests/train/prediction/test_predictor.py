@@ -176,37 +176,37 @@ def test_a_function_of_frames_is_called_after_its_preprocessor() -> None:
 def test_a_preprocessor_must_not_leave_rows_out(line: type[Line]) -> None:
     predictor = line(preprocessor=BatchMapper(lambda frame: frame[frame["x"] > 1], "pandas"))
     for given in ({"x": X}, pd.DataFrame({"x": X}), pa.table({"x": X})):
-        with pytest.raises(DataError, match="BatchMapper made 2 rows of 3: predictions would not belong"):
+        with pytest.raises(DataError, match=r"BatchMapper.*2 rows of 3"):
             predictor.predict(given)
 
 
 def test_a_bare_array_cannot_go_through_a_preprocessor() -> None:
     scaler = StandardScaler(["x"]).fit(data.from_items([{"x": 0.0}, {"x": 4.0}]))
-    with pytest.raises(ConfigError, match="no names of columns, which StandardScaler needs: give a dict"):
+    with pytest.raises(ConfigError, match=r"names of columns.*StandardScaler.*dict"):
         NumpyLine(preprocessor=scaler).predict(X)
 
 
 def test_an_unfitted_preprocessor_is_told() -> None:
-    with pytest.raises(PreprocessorNotFittedException, match="StandardScaler is not fitted"):
+    with pytest.raises(PreprocessorNotFittedException, match=r"StandardScaler.*fitted"):
         NumpyLine(preprocessor=StandardScaler(["x"])).predict({"x": X})
 
 
 def test_what_is_no_preprocessor_is_refused() -> None:
-    with pytest.raises(ConfigError, match="BatchMapper makes one of a function"):
+    with pytest.raises(ConfigError, match=r"BatchMapper.*function"):
         NumpyLine().set_preprocessor(len)  # type: ignore[arg-type]
 
 
 # -- what cannot work -------------------------------------------------------------------------
 
 WRONG: list[tuple[Any, str]] = [
-    ([1.0, 2.0], r"not list. Rows become a DataFrame by pandas.DataFrame\(rows\)"),
-    (None, "not NoneType"),
-    (pd.Series(X), r"not pandas.Series. Give series.to_frame\(\)"),
-    (torch.zeros(3), r"not torch.Tensor. Give tensor.numpy\(\)"),
-    (np.array(1.0), "a single value is no batch"),
-    ({}, "the dict has no columns"),
-    ({"x": [1.0]}, "column 'x' of the dict is a list: give numpy arrays"),
-    ({"x": X, "y": X[:1]}, r"columns must have one length, but they have \{'x': 3, 'y': 1\} rows"),
+    ([1.0, 2.0], r"\blist\b.*pandas\.DataFrame\(rows\)"),
+    (None, "NoneType"),
+    (pd.Series(X), r"pandas\.Series.*to_frame\(\)"),
+    (torch.zeros(3), r"torch\.Tensor.*numpy\(\)"),
+    (np.array(1.0), "single value"),
+    ({}, "dict.*no columns"),
+    ({"x": [1.0]}, "'x'.*list.*numpy"),
+    ({"x": X, "y": X[:1]}, r"\{'x': 3, 'y': 1\}"),
 ]
 
 
@@ -219,34 +219,34 @@ def test_data_of_another_kind_is_refused(given: Any, message: str) -> None:
 
 
 def test_for_a_dataset_there_is_another_class() -> None:
-    with pytest.raises(ConfigError, match=r"For a dataset: BatchPredictor\.from_checkpoint"):
+    with pytest.raises(ConfigError, match=r"BatchPredictor\.from_checkpoint"):
         NumpyLine().predict(data.range(3))  # type: ignore[arg-type]
 
 
 @LINES
 def test_two_columns_of_one_name_are_refused(line: type[Line]) -> None:
-    with pytest.raises(DataError, match="several columns named 'x'"):
+    with pytest.raises(DataError, match=r"columns.*'x'"):
         line().predict(pd.DataFrame([[1.0, 2.0]], columns=["x", "x"]))
 
 
 def test_an_array_without_columns_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"the array has none: its shape is \(3, 0\)"):
+    with pytest.raises(ConfigError, match=r"\(3, 0\)"):
         PandasLine().predict(np.zeros((3, 0)))
 
 
 def test_an_array_of_many_dimensions_has_no_columns() -> None:
-    with pytest.raises(ConfigError, match="predicts columns, but the array has 3 dimensions"):
+    with pytest.raises(ConfigError, match="3 dimensions"):
         PandasLine().predict(np.zeros((2, 2, 2)))
 
 
 BAD_ANSWERS: list[tuple[Any, str]] = [
-    (lambda frame: frame.head(1), "What PandasFunctionPredictor returned: it has 1 rows for the 3 given to it"),
-    (lambda frame: np.zeros(4), "its column 'predictions' has 4 rows for the 3 given to it"),
-    (lambda frame: None, "PandasFunctionPredictor returned None. Does it lack a return"),
-    (lambda frame: frame["x"], "returned is a pandas.Series: it must return a DataFrame"),
-    (lambda frame: np.float64(1), "returned is a numpy.float64: it must return"),
-    (lambda frame: np.array(1), "is a single value, not one per row"),
-    (lambda frame: {}, "returned is a dict: it must return"),
+    (lambda frame: frame.head(1), r"PandasFunctionPredictor.*\b1 rows.*\b3\b"),
+    (lambda frame: np.zeros(4), r"'predictions'.*\b4 rows.*\b3\b"),
+    (lambda frame: None, "PandasFunctionPredictor.*None.*return"),
+    (lambda frame: frame["x"], r"pandas\.Series.*DataFrame"),
+    (lambda frame: np.float64(1), r"numpy\.float64"),
+    (lambda frame: np.array(1), "single value"),
+    (lambda frame: {}, r"returned.*\bdict\b"),
 ]
 
 
@@ -258,12 +258,12 @@ def test_an_answer_of_the_wrong_form_is_an_error(function: Any, message: str) ->
 
 @pytest.mark.parametrize("given", [3, pd.DataFrame])
 def test_what_is_no_function_of_frames_is_refused(given: Any) -> None:
-    with pytest.raises(ConfigError, match="from_pandas_udf takes a function of a DataFrame"):
+    with pytest.raises(ConfigError, match=r"from_pandas_udf.*function"):
         Predictor.from_pandas_udf(given)
 
 
 def test_a_predictor_that_predicts_nothing_says_what_it_lacks() -> None:
-    with pytest.raises(NotImplementedError, match="Line defines none of _predict_pandas, _predict_numpy and"):
+    with pytest.raises(NotImplementedError, match=r"Line.*_predict_pandas, _predict_numpy"):
         Line().predict({"x": X})
 
 
@@ -281,9 +281,7 @@ def test_from_checkpoint_must_be_defined() -> None:
 
 @pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
 def test_a_predictor_stays_in_its_process(send: Any) -> None:
-    with pytest.raises(
-        PredictorNotSerializableException, match=r"Send the checkpoint instead .* ArrowLine\.from_checkpoint"
-    ):
+    with pytest.raises(PredictorNotSerializableException, match=r"checkpoint.*ArrowLine\.from_checkpoint"):
         send(ArrowLine())
 
 

@@ -28,33 +28,36 @@ def made(**arguments: Any) -> SklearnTrainer:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"estimator": LogisticRegression}, r"give an object of it, LogisticRegression\(\)"),
-        ({"estimator": "LogisticRegression"}, r"estimator is a str, which has no fit\(\)"),
-        ({"params": [("C", 1)]}, "params must be a dict"),
-        ({"params": {"max_itr": 3}}, "LogisticRegression has no parameter 'max_itr': did you mean max_iter"),
+        ({"estimator": LogisticRegression}, r"estimator.*LogisticRegression\(\)"),
+        ({"estimator": "LogisticRegression"}, r"estimator.*\bstr\b.*fit\(\)"),
+        ({"params": [("C", 1)]}, "params.*dict"),
+        ({"params": {"max_itr": 3}}, "LogisticRegression.*'max_itr'.*max_iter"),
         (
             {"estimator": make_pipeline(LogisticRegression()), "params": {"logisticregression__CC": 1}},
-            "did you mean logisticregression__C",
+            r"logisticregression__CC.*logisticregression__C\b",
         ),
-        ({"label_column": None}, "LogisticRegression learns to predict a column: name it with label_column"),
-        ({"label_column": ["y"]}, "give the name of one column"),
-        ({"label_column": "z"}, "label_column='z': the dataset 'train' has no such column; it has x, y"),
-        ({"sample_weight": "w"}, "sample_weight='w': the dataset 'train' has no such column"),
-        ({"cv": 1}, "cv is 1: give a number of folds"),
+        ({"label_column": None}, "LogisticRegression.*label_column"),
+        ({"label_column": ["y"]}, "label_column.*one column"),
+        ({"label_column": "z"}, "label_column='z'.*'train'.*x, y"),
+        ({"sample_weight": "w"}, "sample_weight='w'.*'train'"),
+        ({"cv": 1}, r"cv is 1\b"),
         ({"cv": True}, "cv is True"),
         ({"cv": "5"}, "cv is '5'"),
-        ({"cv": KFold}, r"give an object of it, KFold\(\)"),
-        ({"cv": [1, 2]}, "pairs"),
-        ({"cv": 2, "scoring": "acuracy"}, "no scorer 'acuracy': did you mean accuracy"),
-        ({"cv": 2, "scoring": ["accuracy", "f"]}, "no scorer 'f'"),
-        ({"cv": 2, "scoring": accuracy_score}, "does not work for LogisticRegression"),
-        ({"estimator": NearestNeighbors(), "cv": 2}, "does not work for NearestNeighbors"),
-        ({"groups": "x"}, "groups= is for cross-validation: give cv="),
-        ({"resume_from_checkpoint": None}, "takes no resume_from_checkpoint"),
+        ({"cv": KFold}, r"cv.*KFold\(\)"),
+        ({"cv": [1, 2]}, "cv.*pairs"),
+        ({"cv": 2, "scoring": "acuracy"}, "'acuracy'.*accuracy"),
+        ({"cv": 2, "scoring": ["accuracy", "f"]}, "scorer 'f'"),
+        ({"cv": 2, "scoring": accuracy_score}, "scoring.*LogisticRegression"),
+        ({"estimator": NearestNeighbors(), "cv": 2}, "NearestNeighbors"),
+        ({"groups": "x"}, "groups=.*cv="),
+        ({"resume_from_checkpoint": None}, "resume_from_checkpoint"),
         ({"parallelize_cv": "yes"}, "parallelize_cv is 'yes'"),
         ({"set_estimator_cpus": 2}, "set_estimator_cpus is 2"),
-        ({"scaling_config": ScalingConfig(use_gpu=True)}, "is not taken by SklearnTrainer"),
-        ({"run_config": RunConfig(checkpoint_config=CheckpointConfig(checkpoint_frequency=1))}, "fits in one go"),
+        ({"scaling_config": ScalingConfig(use_gpu=True)}, "use_gpu=True.*SklearnTrainer"),
+        (
+            {"run_config": RunConfig(checkpoint_config=CheckpointConfig(checkpoint_frequency=1))},
+            "checkpoint_frequency.*SklearnTrainer.*estimator",
+        ),
     ],
 )
 def test_refused(arguments: dict[str, Any], message: str) -> None:
@@ -65,9 +68,9 @@ def test_refused(arguments: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("datasets", "message"),
     [
-        ({"valid": ROWS}, r"the dataset 'train', which was not given.*given: \['valid'\]"),
-        ({}, "the dataset 'train', which was not given"),
-        ({"train": ROWS, "cv": ROWS}, "cannot be called 'cv'"),
+        ({"valid": ROWS}, r"'train'.*\['valid'\]"),
+        ({}, "'train'"),
+        ({"train": ROWS, "cv": ROWS}, "called 'cv'"),
     ],
 )
 def test_names_of_datasets_are_keys_and_settings(datasets: dict[str, Any], message: str) -> None:
@@ -77,22 +80,22 @@ def test_names_of_datasets_are_keys_and_settings(datasets: dict[str, Any], messa
 
 
 def test_a_slip_in_a_name_is_not_taken_for_a_fit_parameter() -> None:
-    with pytest.raises(TypeError, match=r"no argument 'labels_column', .* did you mean label_column"):
+    with pytest.raises(TypeError, match=r"'labels_column'.*label_column\b"):
         made(labels_column="y")
-    with pytest.raises(TypeError, match=r"LogisticRegression.fit\(\) takes no such parameter"):
+    with pytest.raises(TypeError, match=r"eval_set.*LogisticRegression\.fit\(\)"):
         made(eval_set=[])
-    with pytest.raises(TypeError, match="did you mean scoring"):
+    with pytest.raises(TypeError, match=r"scorings.*scoring\b"):
         made(estimator=make_pipeline(LogisticRegression()), scorings="f1")
     made(estimator=make_pipeline(LogisticRegression()), logisticregression__sample_weight="x")
 
 
 def test_several_workers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="runs in one process; num_workers=2"):
-        made(scaling_config=ScalingConfig(num_workers=2)).fit()
+    with pytest.raises(ConfigError, match="num_workers=2"):
+        made(scaling_config=ScalingConfig(num_workers=2)).to_run_spec()
 
 
 def test_scoring_without_anything_to_score() -> None:
-    with pytest.warns(UserWarning, match="nothing is scored") as caught:
+    with pytest.warns(UserWarning, match=r"nothing.*scored") as caught:
         made(scoring="f1")
     assert caught[0].filename == __file__
 

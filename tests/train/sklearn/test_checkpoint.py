@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import subprocess
 import sys
 import zipfile
@@ -80,9 +81,8 @@ def test_linear_models_are_read_without_a_question(tmp_path: Path) -> None:
 @pytest.mark.parametrize("trust", [True, [TREE], (TREE, "other.Type")])
 def test_trees_are_read_once_they_are_trusted(tmp_path: Path, trust: Any) -> None:
     checkpoint = written(forest(), tmp_path)
-    with pytest.raises(CheckpointError, match="does not know to be harmless") as caught:
+    with pytest.raises(CheckpointError, match=re.escape(f"trust=['{TREE}']") + ".*trust=True"):
         checkpoint.get_estimator()
-    assert f"pass trust=['{TREE}'] (or trust=True" in str(caught.value)
     for too_little in (False, [], ["sklearn.tree.Tree"]):
         with pytest.raises(CheckpointError, match=TREE):
             checkpoint.get_estimator(trust=too_little)
@@ -106,9 +106,9 @@ def test_what_skops_cannot_hold_is_a_pickle_and_asks_always(tmp_path: Path) -> N
     checkpoint = written(with_function(), tmp_path)
     assert (tmp_path / "estimator.joblib").exists()
     assert not (tmp_path / "estimator.skops").exists()
-    with pytest.raises(CheckpointError, match=r"is a pickle .* runs whatever code .* pass trust=True"):
+    with pytest.raises(CheckpointError, match=r"pickle.*code.*trust=True"):
         checkpoint.get_estimator()
-    with pytest.raises(CheckpointError, match="cannot be limited to a list of types"):
+    with pytest.raises(CheckpointError, match="list of types"):
         checkpoint.get_estimator(trust=[TREE])
     np.testing.assert_array_equal(
         checkpoint.get_estimator(trust=True).predict(FEATURES),
@@ -121,7 +121,7 @@ def test_a_directory_is_used_again(tmp_path: Path) -> None:
         checkpoint = SklearnCheckpoint.from_estimator(estimator, path=tmp_path)
         assert checkpoint.get_estimator().steps[-1][0] == estimator.steps[-1][0]
     SklearnCheckpoint.from_estimator(with_function()).to_directory(tmp_path)
-    with pytest.raises(CheckpointError, match=r"has two estimators, estimator\.skops and estimator\.joblib"):
+    with pytest.raises(CheckpointError, match=r"estimator\.skops.*estimator\.joblib"):
         SklearnCheckpoint.from_directory(tmp_path).get_estimator(trust=True)
 
 
@@ -145,9 +145,9 @@ def test_a_tampered_pickle_does_not_run_before_it_is_trusted(tmp_path: Path) -> 
         Checkpoint.from_bytes(Checkpoint.from_directory(folder).to_bytes()),
     ):
         assert isinstance(checkpoint, SklearnCheckpoint)
-        with pytest.raises(CheckpointError, match="is a pickle"):
+        with pytest.raises(CheckpointError, match=r"estimator\.joblib.*pickle"):
             checkpoint.get_estimator()
-        with pytest.raises(CheckpointError, match="is a pickle"):
+        with pytest.raises(CheckpointError, match=r"estimator\.joblib.*pickle"):
             SklearnPredictor.from_checkpoint(checkpoint)
     assert not canary.exists()
     SklearnCheckpoint.from_directory(folder).get_estimator(trust=True).close()
@@ -201,7 +201,7 @@ def test_what_this_program_has_fitted_is_read_without_a_question(tmp_path: Path,
             estimator=estimator(),
             datasets={"train": rows},
             label_column="label",
-            run_config=RunConfig(verbose=0, checkpoint_config=config),
+            run_config=RunConfig(verbose=0, engine="inline", checkpoint_config=config),
         ).fit()
         assert isinstance(result.checkpoint, SklearnCheckpoint)
         for checkpoint in (result.checkpoint, pickle.loads(pickle.dumps(result.checkpoint))):
@@ -236,6 +236,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_class_of_the_users_script_can_be_read_there_and_elsewhere(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -249,16 +250,16 @@ def test_a_class_of_the_users_script_can_be_read_there_and_elsewhere(tmp_path: P
     value, path = ran.stdout.split()
     assert value == "3.0"
     elsewhere = SklearnCheckpoint.from_directory(path)
-    with pytest.raises(CheckpointError, match="is a pickle"):
+    with pytest.raises(CheckpointError, match=r"estimator\.joblib.*pickle"):
         elsewhere.get_estimator()
     assert elsewhere.get_estimator(trust=True).predict(np.zeros((2, 1))).tolist() == [3.0, 3.0]
 
 
 def test_what_can_be_no_estimator_and_no_trust(tmp_path: Path) -> None:
     for wrong in (LogisticRegression, "model", None):
-        with pytest.raises(ConfigError, match="takes a fitted scikit-learn estimator"):
+        with pytest.raises(ConfigError, match=r"fitted.*estimator"):
             SklearnCheckpoint.from_estimator(wrong)
-    with pytest.raises(CheckpointError, match=r"holds no estimator: it has no file estimator.skops"):
+    with pytest.raises(CheckpointError, match=r"estimator\.skops"):
         SklearnCheckpoint.from_checkpoint(Checkpoint.from_dict({"a": 1})).get_estimator()
     for trust in ("sklearn.tree._tree.Tree", 1, RandomForestClassifier):
         with pytest.raises(ConfigError, match="trust is"):
@@ -269,17 +270,17 @@ def test_what_can_be_no_estimator_and_no_trust(tmp_path: Path) -> None:
 def test_damaged_files_are_named(tmp_path: Path, content: bytes) -> None:
     checkpoint = written(linear(), tmp_path)
     (tmp_path / "estimator.skops").write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"estimator\.skops cannot be loaded"):
+    with pytest.raises(CheckpointError, match=r"estimator\.skops.*load"):
         checkpoint.get_estimator()
     (tmp_path / "estimator.skops").rename(tmp_path / "estimator.joblib")
-    with pytest.raises(CheckpointError, match=r"estimator\.joblib cannot be loaded"):
+    with pytest.raises(CheckpointError, match=r"estimator\.joblib.*load"):
         checkpoint.get_estimator(trust=True)
 
 
 def test_what_cannot_be_stored_at_all(tmp_path: Path) -> None:
     estimator = linear()
     estimator.generator_ = (each for each in "abc")
-    with pytest.raises(SerializationError, match="The estimator Pipeline cannot be stored"):
+    with pytest.raises(SerializationError, match=r"estimator Pipeline.*stored"):
         SklearnCheckpoint.from_estimator(estimator, path=tmp_path)
 
 
@@ -303,5 +304,5 @@ def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused(tmp_path: Path, m
     monkeypatch.setattr(packing, "MAX_ZIP_SLACK", 1 << 20)
     with zipfile.ZipFile(tmp_path / "estimator.skops", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("schema.json", b" " * (8 << 20))
-    with pytest.raises(CheckpointError, match=r"estimator\.skops is not loaded: .* would become 8,388,608"):
+    with pytest.raises(CheckpointError, match=r"estimator\.skops.*8,388,608"):
         SklearnCheckpoint.from_directory(tmp_path).get_estimator()

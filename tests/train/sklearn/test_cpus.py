@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import numpy as np
 import pytest
 import threadpoolctl
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import BaggingClassifier, RandomForestClassifier, VotingClassifier
 from sklearn.linear_model import LogisticRegression
@@ -16,12 +14,12 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from xgboost import XGBClassifier
 
 from paceline import data
 from paceline.air import RunConfig, ScalingConfig
 from paceline.train.sklearn import SklearnTrainer
 from paceline.train.sklearn.cpus import cpu_budget, set_cpus, uses_cpus
+from tests.train.sklearn.telling import Plain, TellsItsJobs, fitted_jobs, process
 
 TABLE = [{"x": float(i), "y": i % 2} for i in range(60)]
 
@@ -43,6 +41,8 @@ def test_steps_of_a_pipeline_follow_each_other_and_each_gets_all() -> None:
 
 
 def test_other_libraries_take_none_for_all_cpus() -> None:
+    from xgboost import XGBClassifier
+
     voting = VotingClassifier([("trees", XGBClassifier()), ("near", KNeighborsClassifier())])
     set_cpus(voting, 4)
     assert jobs(voting) == {"n_jobs": 4, "trees__n_jobs": 1, "near__n_jobs": None}
@@ -62,6 +62,8 @@ def test_who_chose_one_outside_lets_the_inside_have_them() -> None:
 
 
 def test_the_values_from_before() -> None:
+    from xgboost import XGBClassifier
+
     search = GridSearchCV(XGBClassifier(), {}, n_jobs=-1)
     before = set_cpus(search, 4)
     assert before == {"n_jobs": -1, "estimator__n_jobs": None}
@@ -86,37 +88,14 @@ def test_thread_pools_and_processes_keep_to_the_budget(monkeypatch: pytest.Monke
     assert not {"LOKY_MAX_CPU_COUNT", "JOBLIB_TEMP_FOLDER"} & set(os.environ)
 
 
-class TellsItsJobs(ClassifierMixin, BaseEstimator):
-    """Remembers what it was fitted with."""
-
-    def __init__(self, n_jobs: int | None = None) -> None:
-        self.n_jobs = n_jobs
-
-    def fit(self, X: Any, y: Any) -> TellsItsJobs:
-        self.classes_ = np.unique(y)
-        self.fitted_with_ = self.n_jobs
-        self.pid_ = os.getpid()
-        return self
-
-    def predict(self, X: Any) -> Any:
-        return np.full(len(X), self.classes_[0])
-
-
-class Plain(TellsItsJobs):
-    """One that has no parameter for CPUs."""
-
-    def __init__(self) -> None:
-        self.n_jobs = None
-
-
-def fit(estimator: Any, cpus: float | None = 2, **arguments: Any) -> Any:
+def fit(estimator: Any, cpus: float | None = 2, *, engine: str = "inline", **arguments: Any) -> Any:
     resources = None if cpus is None else {"CPU": cpus}
     return SklearnTrainer(
         estimator=estimator,
         datasets={"train": data.from_items(TABLE)},
         label_column="y",
         scaling_config=ScalingConfig(trainer_resources=resources),
-        run_config=RunConfig(verbose=0),
+        run_config=RunConfig(verbose=0, engine=engine),
         **arguments,
     ).fit()
 
@@ -133,21 +112,13 @@ def test_the_estimator_is_fitted_with_the_cpus_and_given_back_without() -> None:
         assert untouched.checkpoint.get_estimator().fitted_with_ == 5
 
 
-def fitted_jobs(estimator: Any, features: Any, labels: Any) -> float:
-    return float(estimator.fitted_with_ or 0)
-
-
-def process(estimator: Any, features: Any, labels: Any) -> float:
-    return float(estimator.pid_)
-
-
 @needs_two
 @pytest.mark.parametrize(
     ("estimator", "parallelize_cv", "in_processes", "each_has"),
     [
         (TellsItsJobs(), None, False, 2),  # it can use the CPUs itself
         (TellsItsJobs(), False, False, 2),
-        (TellsItsJobs(n_jobs=2), True, True, 1),
+        pytest.param(TellsItsJobs(n_jobs=2), True, True, 1, marks=pytest.mark.slow),
         (Plain(), None, True, 0),
         (Plain(), False, False, 0),
     ],
@@ -155,7 +126,13 @@ def process(estimator: Any, features: Any, labels: Any) -> float:
 def test_folds_or_estimators_in_parallel(
     estimator: Any, parallelize_cv: bool | None, in_processes: bool, each_has: int
 ) -> None:
-    result = fit(estimator, cv=2, parallelize_cv=parallelize_cv, scoring={"jobs": fitted_jobs, "process": process})
+    result = fit(
+        estimator,
+        engine="local" if in_processes else "inline",  # joblib keeps its processes as long as their parent lives
+        cv=2,
+        parallelize_cv=parallelize_cv,
+        scoring={"jobs": fitted_jobs, "process": process},
+    )
     folds = result.metrics["cv"]
     worker = result.checkpoint.get_estimator().pid_
     assert (worker not in folds["test_process"]) is in_processes

@@ -59,11 +59,9 @@ def test_the_answer_is_of_the_kind_that_was_given(named: Any) -> None:
 def test_columns_are_taken_by_name_and_the_rest_is_left_alone(named: Any) -> None:
     mixed = IRIS[["target", *reversed(NAMES)]]
     np.testing.assert_array_equal(SklearnPredictor(named).predict(mixed)["predictions"], named.predict(FEATURES))
-    with pytest.raises(DataError, match=r"The data lacks 'petal width \(cm\)', which the estimator was fitted with"):
+    with pytest.raises(DataError, match=r"'petal width \(cm\)'"):
         SklearnPredictor(named).predict(IRIS.drop(columns="petal width (cm)"))
-    with pytest.raises(
-        DataError, match=r"the shape \(2, 3\), but the estimator was fitted with 4 columns: sepal length"
-    ):
+    with pytest.raises(DataError, match=r"\(2, 3\).*4 columns: sepal length"):
         SklearnPredictor(named).predict(np.zeros((2, 3)))
 
 
@@ -74,7 +72,7 @@ def test_columns_may_be_chosen() -> None:
     with pytest.warns(UserWarning, match="X has feature names"):
         np.testing.assert_allclose(predictor.predict(IRIS, feature_columns=NAMES[:2])["predictions"], expected)
     np.testing.assert_allclose(predictor.predict(IRIS.to_numpy(), feature_columns=[0, 1]), expected)
-    with pytest.raises(DataError, match="feature_columns has 'colour'"):
+    with pytest.raises(DataError, match=r"feature_columns.*'colour'"):
         predictor.predict(IRIS, feature_columns=["colour"])
 
 
@@ -85,9 +83,9 @@ def test_probabilities_and_other_methods(named: Any) -> None:
     np.testing.assert_allclose(frame.to_numpy(), named.predict_proba(FEATURES))
     array = predictor.predict(FEATURES.to_numpy(), method="decision_function")
     np.testing.assert_allclose(array, named.decision_function(FEATURES))
-    with pytest.raises(ConfigError, match=r"LogisticRegression has no transform\(\): method= is one of \['predict',"):
+    with pytest.raises(ConfigError, match=r"LogisticRegression.*transform\(\).*\['predict',"):
         predictor.predict(IRIS, method="transform")
-    with pytest.raises(ConfigError, match=r"has no fit\(\)"):
+    with pytest.raises(ConfigError, match=r"LogisticRegression.*fit\(\)"):
         predictor.predict(IRIS, method="fit")
 
 
@@ -128,9 +126,9 @@ def test_clusters_and_transformers() -> None:
     sparse = OneHotEncoder().fit(LABELS.to_frame())
     found = SklearnPredictor(sparse).predict(IRIS, method="transform")
     np.testing.assert_array_equal(found.to_numpy(), np.eye(3)[LABELS])
-    with pytest.raises(ConfigError, match="takes a fitted scikit-learn estimator"):
+    with pytest.raises(ConfigError, match=r"fitted.*estimator"):
         SklearnPredictor(DBSCAN().fit(FEATURES))
-    with pytest.raises(ConfigError, match=r"StandardScaler has no predict\(\): method= is one of \['transform'\]"):
+    with pytest.raises(ConfigError, match=r"StandardScaler.*predict\(\).*\['transform'\]"):
         SklearnPredictor(scaler).predict(FEATURES)
 
 
@@ -155,7 +153,7 @@ def test_the_number_of_cpus_is_set_on_request() -> None:
     assert forest.n_jobs is None
     pd.testing.assert_frame_equal(predictor.predict(IRIS, num_estimator_cpus=2), expected)
     assert forest.n_jobs == 2
-    with pytest.raises(ConfigError, match="num_estimator_cpus is 0"):
+    with pytest.raises(ConfigError, match=r"num_estimator_cpus.*\b0\b"):
         predictor.predict(IRIS, num_estimator_cpus=0)
 
 
@@ -176,13 +174,13 @@ def test_estimators_of_bare_text_are_not_given_the_names_of_columns() -> None:
     words = make_pipeline(CountVectorizer(), LogisticRegression()).fit(texts, [1, 0] * 10)
     predictor = SklearnPredictor(words)
     for given in (pd.DataFrame({"text": texts}), {"text": texts}):
-        with pytest.raises(DataError, match=r"Pipeline.predict\(\) answered 20 rows with values of shape \(1,\)"):
+        with pytest.raises(DataError, match=r"Pipeline\.predict\(\).*20 rows.*\(1,\)"):
             predictor.predict(given)
     np.testing.assert_array_equal(predictor.predict(texts), [1, 0] * 10)
 
 
 def test_rows_that_the_estimator_refuses(named: Any) -> None:
-    with pytest.raises(DataError, match=r"LogisticRegression.predict\(\) refuses these rows: .*NaN"):
+    with pytest.raises(DataError, match=r"LogisticRegression\.predict\(\).*NaN"):
         SklearnPredictor(named).predict(FEATURES.assign(**{NAMES[1]: np.nan}))
     with pytest.raises(NotFittedError):
         SklearnPredictor(LogisticRegression()).predict(FEATURES)
@@ -200,21 +198,21 @@ def test_a_column_of_nothing_but_nulls_may_be_one_of_text() -> None:
 def test_of_many_columns_some_are_named() -> None:
     wide = pd.DataFrame(np.eye(40), columns=[f"c{index}" for index in range(40)])
     predictor = SklearnPredictor(LinearRegression().fit(wide, np.arange(40)))
-    with pytest.raises(DataError, match=r"lacks 'c0', .* 'c11' and 27 more, which .* it has 'c39'\.$"):
+    with pytest.raises(DataError, match=r"'c0'.*'c11' and 27 more.*'c39'"):
         predictor.predict(wide[["c39"]])
 
 
 @pytest.mark.parametrize("wrong", [LogisticRegression, "model", None])
 def test_what_is_no_estimator(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match="takes a fitted scikit-learn estimator"):
+    with pytest.raises(ConfigError, match=r"fitted.*estimator"):
         SklearnPredictor(wrong)
 
 
 def test_columns_that_are_misspelt_or_hold_text_are_named(named: Any) -> None:
     predictor = SklearnPredictor(named)
-    with pytest.raises(DataError, match=r"feature_columns has 'petal lenght .* is no column .* did you mean"):
+    with pytest.raises(DataError, match=r"feature_columns.*'petal lenght.*petal length"):
         predictor.predict(IRIS, feature_columns=["petal lenght (cm)"])
-    with pytest.raises(DataError, match=r"columns that are no numbers: 'sepal width \(cm\)'\)"):
+    with pytest.raises(DataError, match=r"numbers.*'sepal width \(cm\)'"):
         predictor.predict(FEATURES.assign(**{"sepal width (cm)": "wide"}))
 
 

@@ -29,7 +29,8 @@ from paceline.data import preprocessors
 from paceline.testing.invariants import check_run
 from paceline.train.sklearn import SklearnCheckpoint, SklearnTrainer
 
-QUIET = RunConfig(verbose=0)
+QUIET = RunConfig(verbose=0, engine="inline")
+IN_A_WORKER = RunConfig(verbose=0)
 TUMOURS = load_breast_cancer(as_frame=True).frame
 FEATURES, LABELS = TUMOURS.drop(columns="target"), TUMOURS["target"]
 
@@ -53,7 +54,7 @@ def test_a_forest_with_scores_and_cross_validation_equals_that_of_scikit_learn()
         scoring=["accuracy", "roc_auc"],
         cv=3,
         return_train_score_cv=True,
-        run_config=QUIET,
+        run_config=IN_A_WORKER,
     )
     result = trainer.fit()
     check_run(result.path, result=result, iterations=1, attempts=1)
@@ -231,7 +232,7 @@ def test_weights_as_an_array_and_a_search_that_splits_by_groups() -> None:
 def test_settings_of_scikit_learn_hold_in_the_worker() -> None:
     scaled = make_pipeline(StandardScaler(), NamesItsColumns())
     with sklearn.config_context(transform_output="pandas"):
-        trainer = SklearnTrainer(estimator=scaled, label_column="target", datasets=tumours(), run_config=QUIET)
+        trainer = SklearnTrainer(estimator=scaled, label_column="target", datasets=tumours(), run_config=IN_A_WORKER)
     assert fitted(trainer.fit())[-1].columns_ == list(FEATURES.columns)
 
 
@@ -286,12 +287,12 @@ def test_what_was_reported_is_not_fitted_again(tmp_path: Path) -> None:
 
 def test_a_run_that_failed_is_restored_with_what_code_cannot_be_stored(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"estimator": NamesItsColumns(failures=str(tmp_path / "fits")), "datasets": tumours()}
-    trainer = SklearnTrainer(**arguments, label_column="target", scoring="f1", cv=KFold(2), run_config=QUIET)
+    trainer = SklearnTrainer(**arguments, label_column="target", scoring="f1", cv=KFold(2), run_config=IN_A_WORKER)
     failed = trainer.fit(raise_on_error=False)
     assert failed.error is not None
-    with pytest.raises(RestoreError, match="needs estimator=, datasets=, cv= again"):
+    with pytest.raises(RestoreError, match="estimator=, datasets=, cv="):
         SklearnTrainer.restore(failed.path)
-    with pytest.raises(RestoreError, match=r"had the datasets \['train', 'valid'\]"):
+    with pytest.raises(RestoreError, match=r"datasets.*'train', 'valid'"):
         SklearnTrainer.restore(failed.path, **{**arguments, "datasets": {"train": tumours()["train"]}}, cv=KFold(2))
     restored = SklearnTrainer.restore(failed.path, **arguments, cv=KFold(2))
     assert (restored.label_column, restored.scoring) == ("target", "f1")
@@ -306,9 +307,9 @@ def test_a_run_that_failed_is_restored_with_what_code_cannot_be_stored(tmp_path:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (lambda: data.from_items([{"x": 1.0}]), "label_column='y': the dataset 'train' has no such column; it has x"),
-        (lambda: data.from_items([{"y": 1}]), "no column besides y: no features"),
-        (lambda: data.from_items([{"x": 1.0, "y": 1}]).filter(lambda row: row["x"] > 5), "'train' has no rows"),
+        (lambda: data.from_items([{"x": 1.0}]), r"label_column='y'.*'train'.*\bx\b"),
+        (lambda: data.from_items([{"y": 1}]), r"\by\b.*features"),
+        (lambda: data.from_items([{"x": 1.0, "y": 1}]).filter(lambda row: row["x"] > 5), "'train'.*rows"),
     ],
 )
 def test_rows_that_nothing_can_be_fitted_on(rows: Any, message: str) -> None:
@@ -319,7 +320,7 @@ def test_rows_that_nothing_can_be_fitted_on(rows: Any, message: str) -> None:
 
 def test_a_dataset_to_score_that_lacks_a_column() -> None:
     rows = {"train": tumours()["train"], "valid": tumours()["valid"].drop_columns(["mean radius"])}
-    with pytest.raises(TrainingFailedError, match="The dataset 'valid' lacks 'mean radius', which the estimator was"):
+    with pytest.raises(TrainingFailedError, match=r"'valid'.*'mean radius'"):
         SklearnTrainer(estimator=Ridge(), label_column="target", datasets=rows, run_config=QUIET).fit()
 
 
@@ -340,7 +341,7 @@ def test_nothing_of_it_needs_a_cpu_count() -> None:
         label_column="target",
         datasets=tumours(),
         scaling_config=ScalingConfig(num_workers=1),
-        run_config=RunConfig(verbose=0, engine="inline"),
+        run_config=QUIET,
     )
     before = dict(os.environ)
     assert trainer.fit().metrics["valid"]["test_score"] > 0.5

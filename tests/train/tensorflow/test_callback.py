@@ -41,7 +41,7 @@ def fit(callback: Any, epochs: int = 2) -> None:
     import keras
 
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(optimizer="sgd", loss="mse", metrics=["mae"])
+    model.compile(optimizer="sgd", loss="mse", metrics=["mae"], run_eagerly=True)  # tracing takes a second
     rows = np.ones((4, 2)), np.ones(4)
     model.fit(*rows, batch_size=2, epochs=epochs, validation_data=rows, verbose=0, callbacks=[callback])
 
@@ -63,7 +63,7 @@ def test_metrics_are_chosen_and_renamed(reports: Reports) -> None:
     fit(ReportCheckpointCallback("test_end", "epoch_end", metrics=["val_loss"]), 1)
     fit(ReportCheckpointCallback(metrics="mae"), 1)
     assert reports.rows == [(["error"], True), ([], True), (["val_loss"], False), (["mae"], True)]
-    with pytest.raises(MetricError, match=r"Keras computed no accuracy\. There is loss, mae"):
+    with pytest.raises(MetricError, match=r"accuracy.*loss, mae"):
         fit(ReportCheckpointCallback(metrics=["accuracy"]))
 
 
@@ -87,15 +87,15 @@ def test_they_are_callbacks_of_the_keras_in_use() -> None:
 
 
 def test_mistakes_are_told_when_a_callback_is_made() -> None:
-    with pytest.raises(ConfigError, match=r"checkpoint_on is 'epoch': use one or a list of .*epoch_end"):
+    with pytest.raises(ConfigError, match=r"checkpoint_on.*'epoch'.*epoch_end"):
         ReportCheckpointCallback(checkpoint_on="epoch")
-    with pytest.raises(ConfigError, match="on is 3"):
+    with pytest.raises(ConfigError, match=r"\bon\b.*3.*epoch_end"):
         Callback(on=3)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="metrics is 3"):
+    with pytest.raises(ConfigError, match=r"metrics.*3.*dict"):
         Callback(metrics=3)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="one for each of epoch_end"):
+    with pytest.raises(ConfigError, match=r"frequency.*\[1, 2\].*epoch_end"):
         Callback(frequency=[1, 2])
-    with pytest.raises(ConfigError, match="frequency is -1"):
+    with pytest.raises(ConfigError, match=r"frequency.*-1"):
         Callback(frequency=-1)
 
 

@@ -32,7 +32,7 @@ def build(name: str) -> Any:
     """A small model of Keras 3 ("keras") or of tf_keras."""
     keras = importlib.import_module(name)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss="mse")
+    model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss="mse", run_eagerly=True)
     return model
 
 
@@ -83,7 +83,7 @@ def test_the_weights_are_loaded_into_a_model_that_is_given(name: str) -> None:
     assert checkpoint.get_model(given) is given
     assert_same(given, saved)
     assert_same(checkpoint.get_model(lambda: build(name)), saved)
-    with pytest.raises(ConfigError, match="a function that builds one, not int"):
+    with pytest.raises(ConfigError, match=r"Keras model.*function.*int"):
         checkpoint.get_model(lambda: 3)
 
 
@@ -100,7 +100,7 @@ def test_files_of_keras(name: str, tmp_path: Path) -> None:
     model.save_weights(tmp_path / "mine.weights.h5")
     weights = TensorflowCheckpoint.from_h5(tmp_path / "mine.weights.h5")
     assert_same(weights.get_model(lambda: build(name)), model)
-    with pytest.raises(ConfigError, match="holds weights but no model"):
+    with pytest.raises(ConfigError, match=r"weights.*get_model\(build_model\)"):
         weights.get_model()
 
 
@@ -173,17 +173,17 @@ LAMBDA = {
     ("added", "what"),
     [
         (layer("Lambda", {**LAMBDA, "function": function("system", "os")}), "code"),
-        (layer("Activation", {"activation": function("system", "os")}), "the function 'system' of 'os'"),
-        (layer("Activation", {"activation": function("eval", "builtins")}), "the function 'eval'"),
-        (layer("Activation", {"activation": function("get_file", "keras.utils")}), "the function 'get_file'"),
-        (layer("get_file", {}, "keras.utils"), "'get_file' of 'keras.utils', which is no class"),
-        (layer("Odd", {}, "keras.utils", registered_name="get_file"), "which is no class"),
-        (layer("Popen", {}, "subprocess"), "the class 'Popen' of the module 'subprocess'"),
-        (layer("TFOpLambda", {"function": "io.write_file"}), "a call of TensorFlow"),
-        (layer("TFOpLambda", {"function": "compat.v1.write_file"}), "a call of TensorFlow"),
-        (layer("TFOpLambda", {"function": "keras.utils.get_file"}), "a call of TensorFlow"),
-        (layer("StringLookup", {"vocabulary": "/etc/hostname"}), "a StringLookup that reads the file '/etc/hostname'"),
-        (layer("ClassMethod", {"cls_symbol": "io.gfile.GFile", "method_name": "write"}), "a call of TensorFlow"),
+        (layer("Activation", {"activation": function("system", "os")}), "'system' of 'os'"),
+        (layer("Activation", {"activation": function("eval", "builtins")}), "'eval'"),
+        (layer("Activation", {"activation": function("get_file", "keras.utils")}), "'get_file'"),
+        (layer("get_file", {}, "keras.utils"), "'get_file' of 'keras.utils'"),
+        (layer("Odd", {}, "keras.utils", registered_name="get_file"), "'Odd' of 'keras.utils'"),
+        (layer("Popen", {}, "subprocess"), "'Popen'"),
+        (layer("TFOpLambda", {"function": "io.write_file"}), "io.write_file"),
+        (layer("TFOpLambda", {"function": "compat.v1.write_file"}), "compat.v1.write_file"),
+        (layer("TFOpLambda", {"function": "keras.utils.get_file"}), "keras.utils.get_file"),
+        (layer("StringLookup", {"vocabulary": "/etc/hostname"}), "'/etc/hostname'"),
+        (layer("ClassMethod", {"cls_symbol": "io.gfile.GFile", "method_name": "write"}), "io.gfile.GFile"),
     ],
 )
 def test_what_a_file_of_tf_keras_names_is_neither_imported_nor_called(
@@ -282,7 +282,7 @@ def test_the_graph_of_a_saved_model_runs_only_if_asked_for(writer: TensorflowChe
             lambda checkpoint: checkpoint.get_model(custom_objects={}, compile=False),
             TensorflowPredictor.from_checkpoint,
         ):
-            with pytest.raises(CheckpointError, match=r"is a SavedModel.*get_model\(safe_mode=False\)"):
+            with pytest.raises(CheckpointError, match=r"SavedModel.*get_model\(safe_mode=False\)"):
                 load(checkpoint)
         assert "model" not in checkpoint.to_dict()
     assert not (tmp_path / "ran").exists()
@@ -294,7 +294,7 @@ def test_a_saved_model_is_served_only_if_trusted(writer: TensorflowCheckpoint, t
     place = writer.to_directory(tmp_path / "there")
     for given in (place, writer):
         for trust in (False, ["tensorflow.Graph"]):
-            with pytest.raises(CheckpointError, match=r"saved_model\.pb can run any code.*trust=True, or --trust"):
+            with pytest.raises(CheckpointError, match=r"saved_model\.pb.*code.*trust=True.*--trust"):
                 serve.run(TensorflowPredictor, given, port=0, blocking=False, trust=trust)
     assert not (tmp_path / "ran").exists()
     running = serve.run(place, port=0, blocking=False, trust=True, predict_kwargs={"dtype": np.float32})
@@ -310,7 +310,7 @@ def test_an_older_keras_is_not_asked_to_be_safe(monkeypatch: pytest.MonkeyPatch)
     checkpoint = TensorflowCheckpoint.from_model(build("keras"))
     for version in ("3.9.0", "3.13.2", "3.15.0"):
         monkeypatch.setattr(keras, "__version__", version)
-        with pytest.raises(CheckpointError, match=rf"safe mode of Keras {version}.*pip install 'keras>=3\.15\.1'"):
+        with pytest.raises(CheckpointError, match=rf"Keras {version}.*pip install 'keras>=3\.15\.1'"):
             checkpoint.get_model(compile=False)
         checkpoint.get_model(compile=False, safe_mode=False)
     for version in ("3.15.1", "3.16.0.dev2026", "4.0"):
@@ -325,11 +325,11 @@ def test_weights_in_a_dict(tmp_path: Path) -> None:
     stored = TensorflowCheckpoint.from_directory(checkpoint.to_directory(tmp_path / "there"))
     assert_same(stored.get_model(build("keras")), model)
     assert stored.to_dict()["epoch"] == 3
-    with pytest.raises(ConfigError, match="holds weights but no model"):
+    with pytest.raises(ConfigError, match=r"weights.*get_model\(build_model\)"):
         checkpoint.get_model()
-    with pytest.raises(CheckpointError, match=r"holds no model.*get_model\(build_model\)"):
+    with pytest.raises(CheckpointError, match=r"no model.*get_model\(build_model\)"):
         stored.get_model()
-    with pytest.raises(CheckpointError, match="do not fit the model"):
+    with pytest.raises(CheckpointError, match=r"weights.*\bfit\b"):
         TensorflowCheckpoint.from_dict({"model": [np.ones(3)]}).get_model(build("keras"))
 
 
@@ -346,9 +346,9 @@ class Witness:
 def test_a_dict_is_unpickled_for_a_model_that_is_given_only(tmp_path: Path) -> None:
     checkpoint = TensorflowCheckpoint.from_dict({"mine": Witness(tmp_path / "unpickled")})
     stored = TensorflowCheckpoint.from_directory(checkpoint.to_directory(tmp_path / "there"))
-    with pytest.raises(CheckpointError, match="holds no model"):
+    with pytest.raises(CheckpointError, match="no model"):
         stored.get_model()
-    with pytest.raises(CheckpointError, match="holds no model"):
+    with pytest.raises(CheckpointError, match="no model"):
         TensorflowPredictor.from_checkpoint(stored)
     assert not (tmp_path / "unpickled").exists()
 
@@ -366,7 +366,7 @@ def test_a_model_with_fewer_layers_than_were_saved_is_refused(name: str, tmp_pat
         TensorflowCheckpoint.from_model(saved),
         TensorflowCheckpoint.from_h5(tmp_path / "mine.weights.h5"),
     ):
-        with pytest.raises(CheckpointError, match="3 layers with weights were saved, and the model has 2"):
+        with pytest.raises(CheckpointError, match=r"3 layers.*\b2\b"):
             checkpoint.get_model(lambda: deep(2))
         assert_same(checkpoint.get_model(lambda: deep(3)), saved)
 
@@ -374,10 +374,10 @@ def test_a_model_with_fewer_layers_than_were_saved_is_refused(name: str, tmp_pat
 def test_a_program_of_tensorflow_takes_no_model_definition(tmp_path: Path) -> None:
     build("keras").export(tmp_path / "exported", verbose=False)
     exported = TensorflowCheckpoint.from_saved_model(tmp_path / "exported")
-    with pytest.raises(ConfigError, match="Leave the model definition out"):
+    with pytest.raises(ConfigError, match=r"program of TensorFlow.*model definition"):
         exported.get_model(build("keras"))
     build("tf_keras").save(tmp_path / "whole")
-    with pytest.raises(CheckpointError, match="Keras cannot load"):
+    with pytest.raises(CheckpointError, match=r"(?s)Keras.*saved_model"):
         TensorflowCheckpoint.from_saved_model(tmp_path / "whole").get_model(
             lambda: with_lambda("tf_keras"), safe_mode=False
         )
@@ -408,7 +408,7 @@ def test_a_directory_that_the_user_wrote_a_model_to(tmp_path: Path) -> None:
     model.save(tmp_path / "my_model.keras")
     assert_same(TensorflowCheckpoint.from_directory(tmp_path).get_model(compile=False), model)
     model.save(tmp_path / "another.keras")
-    with pytest.raises(CheckpointError, match=r"several models: another\.keras, my_model\.keras"):
+    with pytest.raises(CheckpointError, match=r"another\.keras, my_model\.keras"):
         TensorflowCheckpoint.from_directory(tmp_path).get_model()
 
 
@@ -427,16 +427,16 @@ def test_classes_of_the_users_own() -> None:
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"from_model\(\) takes a Keras model, not list"):
+    with pytest.raises(ConfigError, match=r"from_model\(\).*Keras model.*list"):
         TensorflowCheckpoint.from_model([])
-    with pytest.raises(CheckpointNotFoundError, match="there is no such file"):
+    with pytest.raises(CheckpointNotFoundError, match=r"none\.h5"):
         TensorflowCheckpoint.from_h5(tmp_path / "none.h5")
     (tmp_path / "text.txt").write_text("text")
-    with pytest.raises(ConfigError, match=r"ends in \.h5"):
+    with pytest.raises(ConfigError, match=r"text\.txt.*\.h5"):
         TensorflowCheckpoint.from_h5(tmp_path / "text.txt")
-    with pytest.raises(CheckpointNotFoundError, match="there is no SavedModel"):
+    with pytest.raises(CheckpointNotFoundError, match=r"from_saved_model.*SavedModel"):
         TensorflowCheckpoint.from_saved_model(tmp_path)
-    with pytest.raises(CheckpointError, match="holds no model"):
+    with pytest.raises(CheckpointError, match="no model"):
         TensorflowCheckpoint.from_directory(tmp_path).get_model()
     for name in ("broken.h5", "broken.keras"):
         (tmp_path / name).write_bytes(b"broken")
@@ -458,16 +458,16 @@ def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused(file: str, tmp_pa
                 member.write(content)
     assert path.stat().st_size < 1 << 20
     checkpoint = TensorflowCheckpoint.from_keras(path)
-    with pytest.raises(CheckpointError, match=r"model\.keras is not loaded: .* bytes"):
+    with pytest.raises(CheckpointError, match=r"model\.keras.* bytes"):
         checkpoint.get_model()
-    with pytest.raises(CheckpointError, match=r"model\.keras is not loaded: .* bytes"):
+    with pytest.raises(CheckpointError, match=r"model\.keras.* bytes"):
         checkpoint.get_model(lambda: build("keras"))
 
 
 def test_a_long_description_in_an_hdf5_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build("tf_keras").save(tmp_path / "model.h5")
     monkeypatch.setattr(keras_files, "MAX_JSON_BYTES", 100)
-    with pytest.raises(CheckpointError, match="model_config in it has"):
+    with pytest.raises(CheckpointError, match=r"model\.h5.*model_config.*bytes"):
         TensorflowCheckpoint.from_h5(tmp_path / "model.h5").get_model()
 
 

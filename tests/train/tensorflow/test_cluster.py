@@ -1,12 +1,15 @@
-"""How TensorFlow's workers learn of each other, and what trainer and backend take; TensorFlow is not used."""
+"""How TensorFlow's workers learn of each other, and what trainer and backend take."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
+import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from paceline.air import FailureConfig, RunConfig, ScalingConfig, session
@@ -26,6 +29,11 @@ def can_connect(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
+def open_sockets() -> set[str]:
+    links = (os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.islink(entry.path))
+    return {link for link in links if link.startswith("socket:")}
+
+
 # -- the inline engine, devices, proxies, meetings ---------------------------------------------
 
 
@@ -35,7 +43,7 @@ def raises_in_driver() -> None:
 
 
 def test_a_failed_run_leaves_nothing_in_the_driver() -> None:
-    before = dict(os.environ)
+    before, sockets = dict(os.environ), open_sockets()
     trainer = TensorflowTrainer(
         raises_in_driver,
         scaling_config=ScalingConfig(num_workers=1),
@@ -44,7 +52,7 @@ def test_a_failed_run_leaves_nothing_in_the_driver() -> None:
     with pytest.raises(TrainingFailedError, match="on purpose"):
         trainer.fit()
     assert dict(os.environ) == before
-    assert (cluster._held, meeting._own) == (None, None)
+    assert open_sockets() == sockets
 
 
 def fails_once(config: dict[str, str]) -> None:
@@ -68,7 +76,7 @@ def test_that_tensorflow_listens_everywhere_is_said_once(
             storage_path=str(tmp_path / "results"), verbose=1, failure_config=FailureConfig(max_failures=4)
         ),
     ).fit()
-    assert capsys.readouterr().out.count("listen on all network interfaces") == workers - 1
+    assert capsys.readouterr().out.count("network interfaces") == workers - 1
 
 
 @pytest.mark.parametrize(
@@ -105,9 +113,9 @@ def test_workers_meet_when_the_last_one_has_come(
         )
         waiting.start()
         told = ""
-        while "has waited" not in told:
+        while "\n" not in told:
             told += capsys.readouterr().err
-        assert "for rank(s) 2, which" in told
+        assert re.search(r"MultiWorkerMirroredStrategy.* 2\b", told)
         assert can_connect(own)
         missing.listen()
         waiting.join()
@@ -119,7 +127,7 @@ def test_workers_meet_when_the_last_one_has_come(
 
 
 def test_only_a_dataset_of_tensorflow_is_prepared() -> None:
-    with pytest.raises(ConfigError, match=r"takes a tf\.data\.Dataset, not int.*to_tf"):
+    with pytest.raises(ConfigError, match=r"tf\.data\.Dataset.*int.*to_tf"):
         prepare_dataset_shard(3)
 
 
@@ -127,9 +135,9 @@ def test_both_names_of_the_configuration_are_taken_but_not_at_once() -> None:
     config = TensorflowConfig()
     assert TensorflowTrainer(raises_in_driver, tensorflow_config=config).backend_config is config
     assert TensorflowTrainer(raises_in_driver, tensorflow_backend=config).backend_config is config
-    with pytest.raises(ConfigError, match="give one of them"):
+    with pytest.raises(ConfigError, match=r"tensorflow_config.*tensorflow_backend"):
         TensorflowTrainer(raises_in_driver, tensorflow_config=config, tensorflow_backend=config)
-    with pytest.raises(ConfigError, match="takes a TensorflowConfig, not dict"):
+    with pytest.raises(ConfigError, match=r"TensorflowConfig.*dict"):
         TensorflowTrainer(raises_in_driver, tensorflow_config={})  # type: ignore[arg-type]
 
 
@@ -145,4 +153,23 @@ def test_without_tf_keras_the_advice_is_to_install_it(monkeypatch: pytest.Monkey
     from paceline.train.tensorflow import keras3_guard
 
     monkeypatch.setattr(keras3_guard, "find_spec", lambda name: None)
-    assert "pip install --no-deps tf_keras" in keras3_guard._advice("fit")
+    assert "pip install --no-deps tf_keras" in keras3_guard.advice("fit")
+
+
+def test_methods_of_keras_3_that_fail_under_several_workers_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    import keras
+    import tensorflow as tf
+
+    from paceline.train.tensorflow import keras3_guard
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    keras3_guard.install()
+    with tf.distribute.OneDeviceStrategy("cpu:0").scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", tf.distribute.OneDeviceStrategy)
+    rows = np.ones((2, 2))
+    for method in ("fit", "evaluate", "train_on_batch", "test_on_batch"):
+        with pytest.raises(ConfigError, match=rf"Keras 3.*{method}\(\).*HorovodTrainer"):
+            getattr(model, method)(rows, np.ones(2))
+    assert model.predict(rows, verbose=0).shape == (2, 1)

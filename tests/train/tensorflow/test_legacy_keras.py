@@ -1,4 +1,4 @@
-"""tf_keras as `tf.keras`, as it is in workers: the callbacks, and a model that Horovod has compiled."""
+"""The Keras callback and checkpoints with tf_keras as `tf.keras`, as in workers: a model that Horovod has compiled."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_callbacks_and_checkpoints_of_a_model_that_horovod_has_compiled() -> None:
     variables = {**os.environ, "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     done = subprocess.run(

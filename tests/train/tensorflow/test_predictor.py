@@ -73,7 +73,7 @@ def test_the_type_of_the_tensors_is_chosen() -> None:
     assert predictor.predict(given, dtype=tf.float32)["b"].tolist() == [b"float32"]
     answer = predictor.predict(given, dtype={"a": tf.float16})
     assert (answer["a"].tolist(), answer["b"].tolist()) == ([b"float16"], [b"float64"])
-    with pytest.raises(ConfigError, match="a bare array has no columns"):
+    with pytest.raises(ConfigError, match=r"dtype.*array"):
         predictor.predict(np.ones(2), dtype={"a": tf.float16})
 
 
@@ -91,7 +91,7 @@ def test_from_a_checkpoint_of_a_model_of_weights_and_of_a_saved_model(tmp_path: 
         TensorflowPredictor.from_checkpoint(exported, safe_mode=False),
     ):
         assert predictor.predict(rows).tolist() == [[21.5]]
-    with pytest.raises(ConfigError, match="holds weights but no model"):
+    with pytest.raises(ConfigError, match=r"weights.*get_model\(build_model\)"):
         TensorflowPredictor.from_checkpoint(weights)
 
 
@@ -105,18 +105,18 @@ def test_a_checkpoint_is_served() -> None:
 
 def test_what_does_not_fit_is_told() -> None:
     predictor = TensorflowPredictor(model=linear())
-    with pytest.raises(DataError, match=r"The model failed on float64 tensor of shape \(2, 3\).*dtype="):
+    with pytest.raises(DataError, match=r"(?s)float64.*\(2, 3\).*dtype="):
         predictor.predict(np.ones((2, 3)))
-    with pytest.raises(DataError, match=r"'a': float64 tensor of shape \(2,\).*Concatenator"):
+    with pytest.raises(DataError, match=r"(?s)'a': float64.*\(2,\).*Concatenator"):
         predictor.predict({"a": np.ones(2), "b": np.ones(2)})
-    with pytest.raises(ConfigError, match="not NoneType"):
+    with pytest.raises(ConfigError, match=r"Keras model.*NoneType"):
         TensorflowPredictor()
-    with pytest.raises(ConfigError, match="sees no GPU"):
+    with pytest.raises(ConfigError, match=r"use_gpu=True.*TensorFlow"):
         TensorflowPredictor(model=linear(), use_gpu=True)
 
     class Pairs(TensorflowPredictor):
         def call_model(self, inputs: Any) -> Any:
             return [inputs, inputs]
 
-    with pytest.raises(DataError, match=r"returned a list.*override call_model"):
+    with pytest.raises(DataError, match=r"list.*tensor.*call_model"):
         Pairs(model=linear()).predict(np.ones((2, 2)))

@@ -18,7 +18,7 @@ class InstallSession(Protocol):
 @pytest.fixture
 def install_session(monkeypatch: pytest.MonkeyPatch) -> Iterator[InstallSession]:
     """Make this process look like a worker of the given rank, connected to peers that are not there."""
-    monkeypatch.setattr(loop, "_are_connected", lambda: True)
+    monkeypatch.setattr(loop, "are_connected", lambda: True)
 
     def install(world_rank: int = 0, world_size: int = 1) -> Any:
         fake: Any = SimpleNamespace(world_rank=world_rank, world_size=world_size)

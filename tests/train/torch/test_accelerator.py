@@ -29,19 +29,19 @@ CPU = torch.device("cpu")
     ],
 )
 def test_outside_a_train_function_they_are_refused(call: Any) -> None:
-    with pytest.raises(SessionMisuseError, match="inside of a train function"):
+    with pytest.raises(SessionMisuseError, match=r"train function.*TorchTrainer"):
         call()
 
 
 def test_accelerate_once_and_first(install_session: InstallSession) -> None:
     install_session()
     train_torch.accelerate(amp=True)
-    with pytest.raises(RuntimeError, match="second time"):
+    with pytest.raises(RuntimeError, match=r"accelerate\(\)"):
         train_torch.accelerate()
 
     install_session()
     train_torch.prepare_model(torch.nn.Linear(1, 1))
-    with pytest.raises(RuntimeError, match="after something had been prepared"):
+    with pytest.raises(RuntimeError, match=r"accelerate\(\).*prepared"):
         train_torch.accelerate()
 
 
@@ -51,21 +51,21 @@ def test_one_worker_gets_its_model_unwrapped(install_session: InstallSession) ->
     assert train_torch.prepare_model(model) is model
     assert train_torch.prepare_model(model, wrap_ddp=True, ddp_kwargs={"bucket_cap_mb": 1}) is model
     assert train_torch.prepare_model(model, True, True) is model
-    with pytest.raises(ConfigError, match="'ddp', 'fsdp' or None"):
+    with pytest.raises(ConfigError, match=r"'dp'.*'ddp', 'fsdp'"):
         train_torch.prepare_model(model, parallel_strategy="dp")
-    with pytest.raises(ConfigError, match="give one of them"):
+    with pytest.raises(ConfigError, match=r"parallel_strategy_kwargs.*ddp_kwargs"):
         train_torch.prepare_model(model, parallel_strategy_kwargs={"a": 1}, ddp_kwargs={"b": 1})
 
 
 def test_workers_that_are_not_connected_are_sent_to_the_torch_trainer(
     install_session: InstallSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "_are_connected", lambda: False)
+    monkeypatch.setattr(loop, "are_connected", lambda: False)
     loader = DataLoader(TensorDataset(torch.arange(4)))
     install_session(0, 2)
-    with pytest.raises(SessionMisuseError, match=r"prepare_model.*Use TorchTrainer"):
+    with pytest.raises(SessionMisuseError, match=r"prepare_model.*2 workers.*TorchTrainer"):
         train_torch.prepare_model(torch.nn.Linear(1, 1))
-    with pytest.raises(SessionMisuseError, match=r"prepare_data_loader.*Use TorchTrainer"):
+    with pytest.raises(SessionMisuseError, match=r"prepare_data_loader.*2 workers.*TorchTrainer"):
         train_torch.prepare_data_loader(loader)
     train_torch.prepare_model(torch.nn.Linear(1, 1), parallel_strategy=None)
     train_torch.prepare_data_loader(loader, add_dist_sampler=False)

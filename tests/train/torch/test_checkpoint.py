@@ -65,7 +65,7 @@ def test_weights_never_run_code(tmp_path: Path) -> None:
     stream = io.BytesIO()
     torch.save({"weight": Bomb()}, stream)
     Path(folder, "model_weights.pt").write_bytes(stream.getvalue())
-    with pytest.raises(CheckpointError, match="other than tensors"):
+    with pytest.raises(CheckpointError, match=r"model_weights\.pt.*tensors"):
         TorchCheckpoint.from_directory(folder).get_model(linear())
 
 
@@ -80,14 +80,14 @@ def test_a_dict_checkpoint_of_the_user_can_be_read(tmp_path: Path) -> None:
     plain = Checkpoint.from_dict({"model": model.state_dict(), "epoch": 3})
     stored = Checkpoint.from_directory(plain.to_directory(tmp_path))
     assert same_weights(TorchCheckpoint.from_checkpoint(stored).get_model(linear()), model)
-    with pytest.raises(CheckpointError, match="holds no model"):
+    with pytest.raises(CheckpointError, match=r"no model.*from_state_dict"):
         TorchCheckpoint.from_dict({"epoch": 3}).get_model(linear())
 
 
 def test_the_wrong_thing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="use from_model"):
+    with pytest.raises(ConfigError, match=r"Linear.*from_model"):
         TorchCheckpoint.from_state_dict(linear())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"takes a torch\.nn\.Module, not OrderedDict"):
+    with pytest.raises(ConfigError, match=r"torch\.nn\.Module.*OrderedDict"):
         TorchCheckpoint.from_model(linear().state_dict())  # type: ignore[arg-type]
 
 
@@ -107,5 +107,5 @@ def test_a_damaged_model_of_a_run_is_noticed_and_other_files_do_not_matter(whole
         with pytest.raises(CheckpointCorruptError, match=file.name):
             read()
     file.unlink()
-    with pytest.raises(CheckpointCorruptError, match=f"{file.name}' is missing"):
+    with pytest.raises(CheckpointCorruptError, match=f"{file.name}.*missing"):
         checkpoint.get_model(linear())

@@ -22,14 +22,14 @@ def test_defaults() -> None:
     ("setting", "advice"),
     [
         ({"backend": "glo"}, "'gloo'"),
-        ({"backend": ""}, "None to let the devices decide"),
+        ({"backend": ""}, "'gloo'.*None"),
         ({"backend": 3}, "'gloo'"),
-        ({"backend": "cpu:gloo,cuda:ncc"}, "mix"),
-        ({"init_method": "env://"}, "'env' or 'tcp'"),
-        ({"timeout_s": 0}, "greater than 0"),
-        ({"timeout_s": True}, "greater than 0"),
-        ({"timeout_s": "60"}, "greater than 0"),
-        ({"timeout_s": float("inf")}, "greater than 0"),
+        ({"backend": "cpu:gloo,cuda:ncc"}, "cpu:gloo,cuda:nccl"),
+        ({"init_method": "env://"}, "'env'.*'tcp'"),
+        ({"timeout_s": 0}, r"timeout_s.*\b0\b"),
+        ({"timeout_s": True}, "timeout_s.*True"),
+        ({"timeout_s": "60"}, "timeout_s.*'60'"),
+        ({"timeout_s": float("inf")}, "timeout_s.*inf"),
     ],
 )
 def test_what_cannot_work_is_refused(setting: dict[str, Any], advice: str) -> None:
@@ -47,9 +47,9 @@ def test_torch_backend_is_another_name_for_torch_config() -> None:
     for name in ("torch_config", "torch_backend"):
         trainer = TorchTrainer(print, scaling_config=scaling, **{name: config})  # type: ignore[arg-type]
         assert trainer.to_run_spec().backend_config is config
-        with pytest.raises(ConfigError, match=f"{name}=.* takes a TorchConfig, not str"):
+        with pytest.raises(ConfigError, match=f"{name}.*TorchConfig.*str"):
             TorchTrainer(print, scaling_config=scaling, **{name: "gloo"})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="give one of them"):
+    with pytest.raises(ConfigError, match=r"torch_config.*torch_backend"):
         TorchTrainer(print, scaling_config=scaling, torch_config=config, torch_backend=config)
 
 

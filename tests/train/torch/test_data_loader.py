@@ -46,7 +46,7 @@ def prepared(install: InstallSession, make: Any, world_size: int = 2, **kwargs: 
 
 
 def test_outside_a_train_function_it_is_refused() -> None:
-    with pytest.raises(SessionMisuseError, match=r"prepare_data_loader\(\) works inside of a train function"):
+    with pytest.raises(SessionMisuseError, match=r"prepare_data_loader.*train function"):
         prepare_data_loader(DataLoader(rows_dataset()))
 
 
@@ -130,7 +130,7 @@ def test_what_is_already_distributed_and_iterable_datasets_are_left_alone(instal
     assert prepare_data_loader(DataLoader(rows_dataset(), batch_sampler=batches)).batch_sampler is batches
     assert [int(row) for row in prepare_data_loader(DataLoader(Stream()))] == [0, 1, 2]
     install_session(0, 2)
-    with pytest.warns(UserWarning, match="every rank reads all of it") as caught:
+    with pytest.warns(UserWarning, match="(?i)stream.*rank") as caught:
         prepare_data_loader(DataLoader(Stream()))
     assert caught[0].filename == __file__
     prepare_data_loader(DataLoader(Stream()), add_dist_sampler=False)
@@ -181,9 +181,9 @@ def test_a_sampler_without_length_is_refused(install_session: InstallSession) ->
             return iter(range(3))
 
     install_session(0, 2)
-    with pytest.raises(ConfigError, match="no len"):
+    with pytest.raises(ConfigError, match=r"Endless.*len\(\).*add_dist_sampler=False"):
         prepare_data_loader(DataLoader(rows_dataset(), sampler=Endless()))
-    with pytest.raises(ConfigError, match="takes a torch DataLoader, not list"):
+    with pytest.raises(ConfigError, match=r"DataLoader.*list"):
         prepare_data_loader([1, 2])  # type: ignore[arg-type]
 
 

@@ -49,14 +49,16 @@ def test_get_device(install_session: InstallSession, monkeypatch: pytest.MonkeyP
     assert get_device() == torch.device("cpu")
     install_session()
     assert get_device() == torch.device("cpu")
-    monkeypatch.setattr("paceline.train.torch.devices._own_gpus", ())
-    assign_gpus((1,))
-    with pytest.raises(RuntimeError, match="given a GPU, but PyTorch cannot use CUDA"):
-        get_device()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert get_device() == torch.device("cuda:1")
-    assign_gpus((2, 3))
-    assert get_device() == [torch.device("cuda:2"), torch.device("cuda:3")]
+    try:
+        assign_gpus((1,))
+        with pytest.raises(RuntimeError, match=r"GPU.*CUDA.*use_gpu=False"):
+            get_device()
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        assert get_device() == torch.device("cuda:1")
+        assign_gpus((2, 3))
+        assert get_device() == [torch.device("cuda:2"), torch.device("cuda:3")]
+    finally:
+        assign_gpus(())
 
 
 @dataclasses.dataclass

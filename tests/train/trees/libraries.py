@@ -105,6 +105,7 @@ class Library(ABC):
     def trainer(self, task: Task, *, workers: int = 2, **arguments: Any) -> Any:
         """A quiet trainer; what is not given follows from the task, and some entries of RunConfig may be given too."""
         run_config = {name: arguments.pop(name) for name in _RUN_CONFIG if name in arguments}
+        workers = 1 if run_config.get("engine") == "inline" else workers
         matrix_params = {name: {"qid": task.query} for name in task.frames} if task.query else None
         settings = {
             "params": self.params(task),
@@ -248,6 +249,9 @@ class LightGBM(Library):
 
 XGBOOST, LIGHTGBM = XGBoost(), LightGBM()
 both_libraries = pytest.mark.parametrize("library", [XGBOOST, LIGHTGBM], ids=str)
+one_library = pytest.mark.parametrize("library", [XGBOOST, pytest.param(LIGHTGBM, marks=pytest.mark.slow)], ids=str)
+other_library = pytest.mark.parametrize("library", [pytest.param(XGBOOST, marks=pytest.mark.slow), LIGHTGBM], ids=str)
+"""For behaviour that hardly depends on the library: `make test-all` runs the other one too."""
 
 
 def _model(checkpoint: Any) -> Any:

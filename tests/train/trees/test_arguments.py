@@ -28,47 +28,45 @@ def trainer(**changes: Any) -> CountingTrainer:
 @pytest.mark.parametrize(
     ("changes", "kind", "told"),
     [
-        ({"datasets": {"valid": rows()}}, KeyError, "'train', which was not given"),
-        ({"datasets": None}, KeyError, "pass datasets="),
-        ({"dmatrix_params": {"test": {}}}, KeyError, "names the dataset 'test'; the datasets are"),
-        ({"dmatrix_params": {"weight": "id"}}, KeyError, "It is a dict by dataset name"),
-        ({"dmatrix_params": {"train": {"wieght": "id"}}}, ConfigError, "Did you mean 'weight'"),
-        ({"dmatrix_params": {"train": {"weight": [1, 2]}}}, ConfigError, "must be the name of a column"),
-        ({"dmatrix_params": {"train": "weight"}}, ConfigError, "must be a dict"),
-        ({"params": None}, ConfigError, "needs params="),
-        ({"params": ["depth"]}, ConfigError, "needs params="),
-        ({"label_column": None}, ConfigError, "needs label_column="),
-        ({"label_column": None, "label_colum": "label"}, ConfigError, "Did you misspell it as 'label_colum'"),
-        ({"label_column": ["label"]}, ConfigError, "not ['label']"),
+        ({"datasets": {"valid": rows()}}, KeyError, "'train'"),
+        ({"datasets": None}, KeyError, "datasets="),
+        ({"dmatrix_params": {"test": {}}}, KeyError, "dmatrix_params.*'test'"),
+        ({"dmatrix_params": {"weight": "id"}}, KeyError, "dmatrix_params.*dict"),
+        ({"dmatrix_params": {"train": {"wieght": "id"}}}, ConfigError, "'wieght'.*'weight'"),
+        ({"dmatrix_params": {"train": {"weight": [1, 2]}}}, ConfigError, "weight.*column"),
+        ({"dmatrix_params": {"train": "weight"}}, ConfigError, "dmatrix_params.*dict"),
+        ({"params": None}, ConfigError, "params="),
+        ({"params": ["depth"]}, ConfigError, "params="),
+        ({"label_column": None}, ConfigError, "label_column="),
+        ({"label_column": None, "label_colum": "label"}, ConfigError, "'label_colum'"),
+        ({"label_column": ["label"]}, ConfigError, r"label_column.*\['label'\]"),
         ({"num_boost_round": 0}, ConfigError, "num_boost_round"),
         ({"num_boost_round": 2.5}, ConfigError, "num_boost_round"),
-        ({"callback": []}, TypeError, "takes no argument 'callback'. Did you mean 'callbacks'"),
-        ({"num_boost_rounds": 9}, TypeError, "Did you mean 'num_boost_round'"),
-        ({"evals": []}, ConfigError, "evaluation sets are given as datasets"),
-        ({"train_loop_config": {}}, ConfigError, "goes with a train function"),
-        ({"train_loop_per_worker": print}, ConfigError, "got a train function and params="),
-        ({"dataset_config": {"train": DatasetConfig(split=False)}}, ConfigError, "must be split"),
-        ({"dataset_config": {"trian": DatasetConfig()}}, ConfigError, "Did you mean 'train'"),
+        ({"callback": []}, TypeError, "'callback'.*'callbacks'"),
+        ({"num_boost_rounds": 9}, TypeError, "'num_boost_rounds'.*'num_boost_round'"),
+        ({"evals": []}, ConfigError, "evals"),
+        ({"train_loop_config": {}}, ConfigError, "train_loop_config"),
+        ({"train_loop_per_worker": print}, ConfigError, "function.*params="),
+        ({"dataset_config": {"train": DatasetConfig(split=False)}}, ConfigError, "'train'.*split"),
+        ({"dataset_config": {"trian": DatasetConfig()}}, ConfigError, "'trian'.*'train'"),
     ],
 )
 def test_refused_at_construction(changes: dict[str, Any], kind: type[Exception], told: str) -> None:
-    with pytest.raises(kind) as caught:
+    with pytest.raises(kind, match=told):
         trainer(**changes)
-    assert told in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"label_column": "target"}, "label_column='target': the dataset 'train' has no such column; it has id, label"),
-        ({"dmatrix_params": {"valid": {"weight": "w"}}}, "weight='w': the dataset 'valid' has no such column"),
-        ({"scaling_config": ScalingConfig()}, "How many workers"),
+        ({"label_column": "target"}, r"label_column='target'.*'train'.*id, label"),
+        ({"dmatrix_params": {"valid": {"weight": "w"}}}, "weight='w'.*'valid'"),
+        ({"scaling_config": ScalingConfig()}, "num_workers"),
     ],
 )
 def test_refused_before_workers_start(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        trainer(**changes).fit()
-    assert told in str(caught.value)
+    with pytest.raises(ConfigError, match=told):
+        trainer(**changes).to_run_spec()
 
 
 def test_checkpoint_settings_do_not_go_with_a_function() -> None:
@@ -104,15 +102,15 @@ def test_a_function_gets_datasets_as_everywhere_else() -> None:
 @pytest.mark.parametrize(
     ("row", "entries", "told"),
     [
-        ({"id": 1, "label": "yes"}, {}, r"column 'label' \(label_column\) is of type .*string.*LabelEncoder"),
-        ({"id": 1, "label": datetime(2020, 1, 1)}, {}, "labels are numbers"),
-        ({"id": 1, "label": 1, "when": datetime(2020, 1, 1)}, {}, "column 'when' is of type timestamp.*'ignore'"),
-        ({"label": 1}, {}, "has no features: there is no column besides label"),
-        ({"id": 1, "label": 1}, {"weight": "id"}, "has no features"),
+        ({"id": 1, "label": "yes"}, {}, r"'label' \(label_column\).*string.*LabelEncoder"),
+        ({"id": 1, "label": datetime(2020, 1, 1)}, {}, r"'label' \(label_column\).*timestamp"),
+        ({"id": 1, "label": 1, "when": datetime(2020, 1, 1)}, {}, "'when'.*timestamp.*'ignore'"),
+        ({"label": 1}, {}, "features.*label"),
+        ({"id": 1, "label": 1}, {"weight": "id"}, "features.*id, label"),
     ],
 )
 def test_what_the_types_show_is_told_before_workers_start(
     row: dict[str, Any], entries: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(DataError, match=told):
-        trainer(datasets={"train": data.from_items([row] * 4)}, dmatrix_params={"train": entries}).fit()
+        trainer(datasets={"train": data.from_items([row] * 4)}, dmatrix_params={"train": entries}).to_run_spec()

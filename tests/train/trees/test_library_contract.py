@@ -17,7 +17,17 @@ from paceline.air.errors import TrainingFailedError
 from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_run, listening_sockets
 from tests.storage.s3_server import s3_filesystem, s3_server
-from tests.train.trees.libraries import XGBOOST, Library, Task, binary, both_libraries, regression, rows_of
+from tests.train.trees.libraries import (
+    XGBOOST,
+    Library,
+    Task,
+    binary,
+    both_libraries,
+    one_library,
+    other_library,
+    regression,
+    rows_of,
+)
 
 EVERYWHERE = ("tcp 00000000:", "tcp6 00000000000000000000000000000000:")
 
@@ -31,7 +41,7 @@ def each_round(library: Library, action: Callable[[int], None]) -> dict[str, Any
 
 
 @both_libraries
-@pytest.mark.parametrize("engine", ["local", "inline"])
+@pytest.mark.parametrize("engine", [pytest.param("local", marks=pytest.mark.slow), "inline"])
 def test_one_worker_makes_the_model_of_the_library_alone(library: Library, engine: str) -> None:
     task = binary()
     expected, _ = library.alone(task, 10)
@@ -50,9 +60,9 @@ def test_inline_a_failed_run_does_not_stand_in_the_way_of_the_next(library: Libr
 
     task = binary()
     with pytest.raises(TrainingFailedError, match="for the test") as caught:
-        library.trainer(task, workers=1, engine="inline", **each_round(library, fail)).fit()
+        library.trainer(task, engine="inline", **each_round(library, fail)).fit()
     check_run(caught.value.result.path, error=caught.value, iterations=2, attempts=1)
-    result = library.trainer(task, workers=1, engine="inline").fit()
+    result = library.trainer(task, engine="inline").fit()
     assert library.rounds(result.checkpoint) == 10
 
 
@@ -75,7 +85,7 @@ def test_what_workers_listen_on_while_they_train(library: Library, tmp_path: Pat
 # -- several runs ---------------------------------------------------------------------------
 
 
-@both_libraries
+@one_library
 def test_runs_of_one_trainer_after_each_other_are_the_same(library: Library) -> None:
     trainer = library.trainer(binary())
     first, second = trainer.fit(), trainer.fit()
@@ -85,7 +95,7 @@ def test_runs_of_one_trainer_after_each_other_are_the_same(library: Library) -> 
     assert library.model_text(first.checkpoint) == library.model_text(second.checkpoint)
 
 
-@both_libraries
+@other_library
 def test_runs_at_the_same_time_do_not_meet(library: Library, tmp_path: Path) -> None:
     """Both are connected before either of them goes on."""
     marks = Marks(tmp_path)
@@ -113,7 +123,7 @@ def test_runs_at_the_same_time_do_not_meet(library: Library, tmp_path: Path) -> 
 # -- data and storage -----------------------------------------------------------------------
 
 
-@both_libraries
+@other_library
 def test_rows_from_files_and_from_functions_are_those_in_memory(library: Library, tmp_path: Path) -> None:
     task = regression()
     for name, dataset in task.datasets().items():
@@ -150,11 +160,12 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     s3fs.S3FileSystem.clear_instance_cache()
 
 
-@both_libraries
+@one_library
 def test_a_run_in_a_bucket(library: Library, bucket: str) -> None:
     task = regression()
     result = library.trainer(
         task,
+        engine="inline",
         storage_path=f"{bucket}/results",
         checkpoint_config=CheckpointConfig(checkpoint_frequency=4, num_to_keep=2),
     ).fit()
@@ -169,7 +180,7 @@ def test_a_run_in_a_bucket(library: Library, bucket: str) -> None:
 # -- quiet and light --------------------------------------------------------------------------
 
 
-@both_libraries
+@one_library
 def test_a_quiet_run_prints_nothing_and_its_driver_does_not_load_the_library(library: Library, tmp_path: Path) -> None:
     """Nor what the other one brings along. Warnings of either would be printed too."""
     script = tmp_path / "script.py"

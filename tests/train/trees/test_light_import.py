@@ -34,7 +34,7 @@ def loaded_before(predictions: Any) -> float:
 
 
 @pytest.mark.filterwarnings("ignore:.*(weighted mean|approximate).*:UserWarning")
-@pytest.mark.parametrize("library", ["xgboost", "lightgbm"])
+@pytest.mark.parametrize("library", [pytest.param("xgboost", marks=pytest.mark.slow), "lightgbm"])
 def test_scikit_learn_is_loaded_by_who_uses_it(library: str) -> None:
     trainer: Any
     if library == "xgboost":

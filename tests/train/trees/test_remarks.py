@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import paceline.train
@@ -14,26 +16,25 @@ from tests.train.trees.libraries import Library, binary, both_libraries, ranking
 def test_a_parameter_without_effect_is_told(library: Library) -> None:
     task = binary()
     params = {**library.params(task), "max_dept": 3, "colsample_bytree": 0.9}
-    result = library.trainer(task, params=params, num_boost_round=3).fit()
+    result = library.trainer(task, params=params, num_boost_round=3, workers=1).fit()
     (told,) = result.warnings
-    assert "params['max_dept'] has no effect" in told
-    assert "Did you mean 'max_depth'?" in told
+    assert re.search(r"params\['max_dept'\].*'max_depth'", told)
 
 
 @both_libraries
 def test_a_checkpoint_that_has_all_rounds(library: Library) -> None:
     task = binary()
-    first = library.trainer(task, num_boost_round=4).fit()
+    first = library.trainer(task, num_boost_round=4, engine="inline").fit()
     assert first.warnings == []
-    again = library.trainer(task, num_boost_round=4, resume_from_checkpoint=first.checkpoint).fit()
+    again = library.trainer(task, num_boost_round=4, engine="inline", resume_from_checkpoint=first.checkpoint).fit()
     (told,) = again.warnings
-    assert "The checkpoint has 4 rounds, which is all that num_boost_round asks for" in told
+    assert re.search("checkpoint.*4 rounds.*num_boost_round", told)
     assert library.rounds(again.checkpoint) == 4
 
 
 @both_libraries
 def test_the_model_of_a_checkpoint(library: Library) -> None:
-    result = library.trainer(binary(), num_boost_round=2, workers=1).fit()
+    result = library.trainer(binary(), num_boost_round=2, engine="inline").fit()
     plain = Checkpoint.from_directory(result.checkpoint.path)
     assert type(library.trainer_class.get_model(plain)) is type(result.checkpoint.get_model())
 
@@ -42,7 +43,7 @@ def test_the_model_of_a_checkpoint(library: Library) -> None:
 def test_a_ranking_needs_the_queries_of_every_dataset(library: Library) -> None:
     task = ranking()
     for workers in (1, 2):
-        with pytest.raises(ConfigError, match=r"A ranking .* dataset 'valid' names it, dmatrix_params="):
+        with pytest.raises(ConfigError, match=r"'valid'.*dmatrix_params="):
             library.trainer(task, workers=workers, dmatrix_params={"train": {"qid": task.query}})
 
 
@@ -50,5 +51,5 @@ def test_a_ranking_needs_the_queries_of_every_dataset(library: Library) -> None:
 def test_names_that_there_were(library: Library) -> None:
     trainer = library.trainer(binary())
     assert trainer.as_trainable() is trainer
-    with pytest.raises(AttributeError, match=r"gbdt_trainer is not in this version; what there is: .*\.xgboost"):
+    with pytest.raises(AttributeError, match=r"gbdt_trainer.*\.xgboost"):
         paceline.train.gbdt_trainer  # noqa: B018

@@ -38,9 +38,9 @@ def test_a_round_is_an_iteration_and_the_last_one_has_the_model() -> None:
     check_run(result.path)
 
 
-def test_values_are_combined_by_the_number_of_rows() -> None:
-    result = counting_trainer().fit()  # rank 0 has 4 of the 7 rows
-    assert result.metrics["train-error"] == pytest.approx(3 / 7)
+
+def test_values_are_combined_by_the_number_of_rows(finished: Result) -> None:
+    assert finished.metrics["train-error"] == pytest.approx(3 / 7)  # rank 0 has 4 of the 7 rows
 
 
 @pytest.mark.parametrize(
@@ -56,36 +56,44 @@ def test_values_are_combined_by_the_number_of_rows() -> None:
     ],
 )
 def test_checkpoints_are_named_after_their_iteration(checkpoints: dict[str, Any], names: list[str]) -> None:
-    if checkpoints.get("keep_all_ranks"):
-        trainer = counting_trainer(workers=1, checkpoints=checkpoints)  # ranks must not write the same file
-    else:
-        trainer = counting_trainer(checkpoints=checkpoints)
-    result = trainer.fit()
+    result = counting_trainer(inline=True, checkpoints=checkpoints).fit()
     assert checkpoint_names(result) == names
     check_run(result.path)
 
 
 def test_without_files_the_model_is_in_the_result() -> None:
-    result = counting_trainer(checkpoints={"num_to_keep": 0}).fit()
+    result = counting_trainer(inline=True, checkpoints={"num_to_keep": 0}).fit()
     assert checkpoint_names(result) == []
     assert kept_rounds(result) == 6
 
 
-@pytest.mark.parametrize("checkpoints", [{}, {"async_save": True}, {"num_to_keep": 0}], ids=str)
-def test_a_run_that_is_stopped_keeps_the_model_of_its_last_row(checkpoints: dict[str, Any]) -> None:
-    result = counting_trainer(rounds=1_000_000, checkpoints=checkpoints, stop={"training_iteration": 3}).fit()
+@pytest.mark.parametrize(
+    ("checkpoints", "inline"),
+    [({}, False), ({"async_save": True}, True), ({"num_to_keep": 0}, True)],
+)
+def test_a_run_that_is_stopped_keeps_the_model_of_its_last_row(checkpoints: dict[str, Any], inline: bool) -> None:
+    settings = {"checkpoints": checkpoints, "stop": {"training_iteration": 3}}
+    result = counting_trainer(inline=inline, rounds=1_000_000, **settings).fit()
     assert rounds_of(result) == [1, 2, 3]
     assert kept_rounds(result) == 3
     assert checkpoint_names(result) == ([] if checkpoints.get("num_to_keep") == 0 else ["checkpoint_000003"])
 
 
 def test_a_library_that_stops_early_leaves_the_model_with_its_last_row() -> None:
-    result = counting_trainer({"stop_early_at": 4}).fit()
+    result = counting_trainer({"stop_early_at": 4}, inline=True).fit()
     assert rounds_of(result) == [1, 2, 3, 4]
     assert checkpoint_names(result) == ["checkpoint_000004"]
 
 
-@pytest.mark.parametrize("checkpoints", [{}, {"async_save": True}, {"num_to_keep": 0}], ids=str)
+@pytest.mark.parametrize(
+    "checkpoints",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        {"async_save": True},
+        pytest.param({"num_to_keep": 0}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_a_killed_worker_costs_no_round(tmp_path: Path, checkpoints: dict[str, Any]) -> None:
     result = counting_trainer(
         {"dies_at": 5, "once": str(tmp_path / "died")},
@@ -102,8 +110,8 @@ def test_a_killed_worker_costs_no_round(tmp_path: Path, checkpoints: dict[str, A
 
 
 def test_resuming_trains_what_is_missing_and_numbers_on() -> None:
-    first = counting_trainer(rounds=4).fit()
-    second = counting_trainer(rounds=6, resume=first.checkpoint).fit()
+    first = counting_trainer(rounds=4, inline=True).fit()
+    second = counting_trainer(rounds=6, inline=True, resume=first.checkpoint).fit()
     assert rounds_of(second) == [5, 6]
     assert second.metrics["training_iteration"] == 2
     assert checkpoint_names(second) == ["checkpoint_000006"]
@@ -121,7 +129,7 @@ def test_a_restored_run_goes_on_with_its_own_arguments(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_is_not_made_longer_by_restoring_it() -> None:
-    result = counting_trainer(rounds=4).fit()
+    result = counting_trainer(rounds=4, inline=True).fit()
     with pytest.raises(RestoreError, match="resume_from_checkpoint"):
         CountingTrainer.restore(result.path, datasets={"train": rows()}, num_boost_round=6)
     assert rounds_of(CountingTrainer.restore(result.path, datasets={"train": rows()}).fit()) == [1, 2, 3, 4]
@@ -138,7 +146,7 @@ def test_a_damaged_checkpoint_is_made_again_under_its_number(tmp_path: Path) -> 
         if file.suffix == ".pkl":
             file.write_bytes(b"x" + file.read_bytes()[1:])
     result = CountingTrainer.restore(path, datasets={"train": rows()}).fit()
-    assert any("checkpoint_000004 is damaged" in warning for warning in result.warnings)
+    assert any("checkpoint_000004" in warning and "damaged" in warning for warning in result.warnings)
     assert rounds_of(result) == list(range(1, 9))
     assert "checkpoint_000004" in checkpoint_names(result)
     again = CountingTrainer.restore(path, datasets={"train": rows()}).fit()  # finished: nothing to do
@@ -154,7 +162,7 @@ def test_a_restored_run_keeps_its_preprocessor_and_its_objective(tmp_path: Path)
     with pytest.raises(TrainingFailedError) as caught:
         trainer.fit()
     path = caught.value.result.path
-    with pytest.raises(RestoreError, match="leave preprocessor= out"):
+    with pytest.raises(RestoreError, match="preprocessor="):
         CountingTrainer.restore(path, datasets={"train": rows()}, preprocessor=MinMaxScaler(["id"]))
     with pytest.raises(RestoreError, match="objective='a'"):
         CountingTrainer.restore(path, datasets={"train": rows()}, params={"objective": "b"})
@@ -166,15 +174,13 @@ def test_a_restored_run_keeps_its_preprocessor_and_its_objective(tmp_path: Path)
     }  # of the 7 rows it began with
 
 
-def test_the_result_shows_the_parameters() -> None:
-    result = counting_trainer({"depth": 3}).fit()
-    assert result.config == {"params": {"depth": 3}}
-    assert json.loads((Path(result.path) / "params.json").read_text()) == result.config
+def test_the_result_shows_the_parameters(finished: Result) -> None:
+    assert finished.config == {"params": {"depth": 3, "warns": "trees are few"}}
+    assert json.loads((Path(finished.path) / "params.json").read_text()) == finished.config
 
 
-def test_what_a_worker_warns_about_is_in_the_result() -> None:
-    result = counting_trainer({"warns": "trees are few"}).fit()
-    assert result.warnings == ["trees are few"]
+def test_what_a_worker_warns_about_is_in_the_result(finished: Result) -> None:
+    assert finished.warnings == ["trees are few"]
 
 
 def test_code_among_the_arguments_is_asked_for_again(tmp_path: Path) -> None:
@@ -182,7 +188,7 @@ def test_code_among_the_arguments_is_asked_for_again(tmp_path: Path) -> None:
     trainer.train_kwargs = {"callbacks": [print], "verbose_eval": 7}
     with pytest.raises(TrainingFailedError) as caught:
         trainer.fit()
-    with pytest.raises(RestoreError, match="callbacks= of the run held code"):
+    with pytest.raises(RestoreError, match="callbacks="):
         CountingTrainer.restore(caught.value.result.path, datasets={"train": rows()})
     again = CountingTrainer.restore(caught.value.result.path, datasets={"train": rows()}, callbacks=[repr])
     assert again.train_kwargs == {"callbacks": [repr], "verbose_eval": 7}

@@ -38,7 +38,7 @@ def read_on(workers: int, dataset: data.Dataset, query_column: str | None = "que
     trainer = DataParallelTrainer(
         loop,
         scaling_config=ScalingConfig(num_workers=workers),
-        run_config=RunConfig(verbose=0),
+        run_config=RunConfig(verbose=0, engine="inline" if workers == 1 else None),
         datasets={"zebra": dataset, "train": dataset, "other": dataset},
         dataset_config={"train": data_config()},
     )
@@ -57,7 +57,7 @@ def queries(sizes: list[int]) -> pa.Table:
     return pa.table({"row": range(len(numbers)), "query": [f"q{number}" for number in numbers]})
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_queries_are_never_cut(tmp_path: Path, workers: int) -> None:
     sizes = [random.Random(3).randint(1, 40) for _ in range(50)]
     table = queries(sizes)
@@ -85,18 +85,18 @@ def test_rows_of_a_query_must_be_together() -> None:
     with pytest.raises(TrainingFailedError, match=r"dataset.sort\('query'\)") as caught:
         read_on(2, data.from_arrow(table))
     assert isinstance(caught.value.__cause__, DataError)
-    assert len(read_on(2, data.from_arrow(table).sort("query"))[0]["rows"]) == 2
+    assert len(read_on(1, data.from_arrow(table).sort("query"))[0]["rows"]) == 3
 
 
 def test_a_query_column_without_a_value_is_refused() -> None:
     table = pa.table({"row": [0, 1, 2], "query": ["a", None, "b"]})
-    with pytest.raises(TrainingFailedError, match="has missing values"):
+    with pytest.raises(TrainingFailedError, match=r"'query'.*missing"):
         read_on(2, data.from_arrow(table))
 
 
 def test_a_column_that_is_not_there_is_named() -> None:
-    with pytest.raises(TrainingFailedError, match="no column 'qid' for the queries; it has row, query"):
-        read_on(2, data.from_arrow(queries([2, 2])), query_column="qid")
+    with pytest.raises(TrainingFailedError, match=r"'qid'.*row, query"):
+        read_on(1, data.from_arrow(queries([2, 2])), query_column="qid")
 
 
 def test_without_queries_every_row_is_read_once() -> None:

@@ -16,13 +16,21 @@ FEW_VALUES = {"tree_method": "hist", "max_bin": 256, "nthread": 1}
 
 
 def quick_trainer(
-    frames: dict[str, Any], label: str = "y", *, workers: int = 2, checkpoints: Any = None, **arguments: Any
+    frames: dict[str, Any],
+    label: str = "y",
+    *,
+    workers: int = 2,
+    inline: bool = False,
+    checkpoints: Any = None,
+    **arguments: Any,
 ) -> XGBoostTrainer:
-    """A quiet trainer on these frames; other arguments are XGBoostTrainer's."""
+    """A quiet trainer on these frames, in this process with `inline`; other arguments are XGBoostTrainer's."""
     settings = {
         "params": {"objective": "reg:squarederror"},
         "num_boost_round": 5,
-        "run_config": RunConfig(verbose=0, checkpoint_config=checkpoints or CheckpointConfig()),
+        "run_config": RunConfig(
+            verbose=0, engine="inline" if inline else None, checkpoint_config=checkpoints or CheckpointConfig()
+        ),
         **arguments,
     }
     return XGBoostTrainer(
@@ -30,7 +38,7 @@ def quick_trainer(
         datasets={
             name: data.from_pandas(rows) if isinstance(rows, pd.DataFrame) else rows for name, rows in frames.items()
         },
-        scaling_config=ScalingConfig(num_workers=workers),
+        scaling_config=ScalingConfig(num_workers=1 if inline else workers),
         **settings,
     )
 

@@ -37,24 +37,24 @@ def trainer_of(**changes: Any) -> XGBoostTrainer:
         ({"evals_result": {}}, "metrics_dataframe"),
         ({"feval": max}, "custom_metric"),
         ({"params": {"n_estimators": 5}}, "num_boost_round="),
-        ({"params": {"early_stopping_rounds": 5}}, "argument of the trainer"),
-        ({"params": {"objective": max}}, "pass it as obj="),
-        ({"params": {"eval_metric": max}}, "pass it as custom_metric="),
+        ({"params": {"early_stopping_rounds": 5}}, "early_stopping_rounds"),
+        ({"params": {"objective": max}}, "obj="),
+        ({"params": {"eval_metric": max}}, "custom_metric="),
         ({"params": {"booster": "gblinear"}}, "gblinear"),
-        ({"params": {"process_type": "update"}}, "train function of your own"),
-        ({"params": {"objective": "rank:ndcg"}}, "which column of the dataset 'train' names it.*'qid'"),
-        ({"params": {"eval_metric": ["logloss", "map@3-"]}}, "which column of the dataset 'train' names it"),
-        ({"callbacks": max}, "callbacks=.* takes a list, not builtin"),
-        ({"dmatrix_params": {"train": {"ignore": ["y"]}}}, "names 'y', which is needed: it is the label_column"),
-        ({"dmatrix_params": {"train": {"weight": "x", "ignore": "x"}}}, "names 'x', which is needed: it is the weight"),
-        ({"params": {"objective": "survival:cox"}}, "Cox regression .* one worker only"),
-        ({"params": {"eval_metric": ["rmse", "cox-nloglik"]}}, "Cox regression .* one worker only"),
-        ({"params": {"tree_method": "exact"}}, "one worker only"),
-        ({"datasets": {"train": data.from_pandas(ROWS), "my-set": data.from_pandas(ROWS)}}, "without '-'"),
-        ({"dmatrix_params": {"train": {"weigth": "x"}}}, "Did you mean 'weight'"),
-        ({"dmatrix_params": {"train": {"weight": [1.0]}}}, "name of a column"),
-        ({"callbacks": [ReportCallback()]}, "reports every round itself"),
-        ({"xgboost_config": {}}, "takes an XGBoostConfig, not dict"),
+        ({"params": {"process_type": "update"}}, "process_type.*train function"),
+        ({"params": {"objective": "rank:ndcg"}}, "'train'.*'qid'"),
+        ({"params": {"eval_metric": ["logloss", "map@3-"]}}, "'train'.*'qid'"),
+        ({"callbacks": max}, "callbacks=.*list.*builtin"),
+        ({"dmatrix_params": {"train": {"ignore": ["y"]}}}, "'y'.*label_column"),
+        ({"dmatrix_params": {"train": {"weight": "x", "ignore": "x"}}}, "'x'.*weight"),
+        ({"params": {"objective": "survival:cox"}}, "Cox.*one worker"),
+        ({"params": {"eval_metric": ["rmse", "cox-nloglik"]}}, "Cox.*one worker"),
+        ({"params": {"tree_method": "exact"}}, "exact.*one worker"),
+        ({"datasets": {"train": data.from_pandas(ROWS), "my-set": data.from_pandas(ROWS)}}, "'my-set'.*'-'"),
+        ({"dmatrix_params": {"train": {"weigth": "x"}}}, "'weigth'.*'weight'"),
+        ({"dmatrix_params": {"train": {"weight": [1.0]}}}, "weight.*column"),
+        ({"callbacks": [ReportCallback()]}, "ReportCallback"),
+        ({"xgboost_config": {}}, "XGBoostConfig.*dict"),
     ],
 )
 def test_slips_are_told_when_the_trainer_is_made(changes: dict[str, Any], told: str) -> None:
@@ -63,13 +63,13 @@ def test_slips_are_told_when_the_trainer_is_made(changes: dict[str, Any], told: 
 
 
 def test_an_unknown_keyword_is_told() -> None:
-    with pytest.raises(TypeError, match="Did you mean 'early_stopping_rounds'"):
+    with pytest.raises(TypeError, match="'early_stopping_rounds'"):
         trainer_of(early_stopping_round=3)
 
 
 def test_a_missing_column_is_told_before_workers_start() -> None:
-    with pytest.raises(ConfigError, match="has no such column; it has x, y"):
-        trainer_of(dmatrix_params={"train": {"weight": "w"}}).fit()
+    with pytest.raises(ConfigError, match=r"weight='w'.*x, y"):
+        trainer_of(dmatrix_params={"train": {"weight": "w"}}).to_run_spec()
 
 
 @pytest.mark.parametrize("seconds", [0, -1, "long", True, float("inf")])
@@ -102,7 +102,7 @@ def test_evaluation_sets_are_dealt_where_metrics_add_up(
 def test_leaves_that_are_quantiles_need_rows_in_random_order(name: str, recwarn: pytest.WarningsRecorder) -> None:
     trainer_of(params={"objective": name}, scaling_config=ScalingConfig(num_workers=1)).to_run_spec()
     assert not recwarn.list
-    with pytest.warns(UserWarning, match=f"objective='{name}' with several workers.*random_shuffle") as caught:
+    with pytest.warns(UserWarning, match=f"objective='{name}'.*random_shuffle") as caught:
         trainer_of(params={"objective": name}).to_run_spec()
     assert caught[0].filename == __file__
 

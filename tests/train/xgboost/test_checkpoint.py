@@ -71,14 +71,14 @@ def test_an_estimator_of_the_scikit_learn_interface_is_taken() -> None:
 
 
 def test_what_holds_no_model_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"takes an xgboost.Booster, not dict"):
+    with pytest.raises(ConfigError, match=r"xgboost\.Booster.*dict"):
         XGBoostCheckpoint.from_model({})  # type: ignore[arg-type]
     (tmp_path / "other.txt").write_text("nothing")
-    with pytest.raises(CheckpointError, match="holds no XGBoost model"):
+    with pytest.raises(CheckpointError, match=f"{tmp_path}.*XGBoost model"):
         XGBoostCheckpoint.from_directory(tmp_path).get_model()
     for content in (b"", b"no model", json.dumps({"learner": {}}).encode()):
         (tmp_path / "model.ubj").write_bytes(content)
-        with pytest.raises(CheckpointError, match=r"model\.ubj of .* is damaged"):
+        with pytest.raises(CheckpointError, match=r"model\.ubj.*damaged"):
             XGBoostCheckpoint.from_directory(tmp_path).get_model()
 
 
@@ -95,7 +95,7 @@ class Canary:
 def test_a_stored_dict_is_not_unpickled_for_a_model(booster: xgboost.Booster, tmp_path: Path) -> None:
     stored = tmp_path / "stored"
     Checkpoint.from_dict({"model": Canary(tmp_path / "touched")}).to_directory(stored)
-    with pytest.raises(CheckpointError, match=r"holds no XGBoost model: .*to_dict\(\)\['model'\]; that unpickles"):
+    with pytest.raises(CheckpointError, match=r"XGBoost model.*to_dict\(\)\['model'\].*unpickle"):
         XGBoostCheckpoint.from_directory(stored).get_model()
     assert not (tmp_path / "touched").exists()
     in_memory = XGBoostCheckpoint.from_checkpoint(Checkpoint.from_dict({"model": booster}))

@@ -44,20 +44,22 @@ def train_func(config: dict[str, Any]) -> None:
     )
 
 
-def trainer_of(callback: dict[str, Any] | None = None, rounds: int = 5, **arguments: Any) -> XGBoostTrainer:
+def trainer_of(
+    callback: dict[str, Any] | None = None, rounds: int = 5, *, inline: bool = True, **arguments: Any
+) -> XGBoostTrainer:
     filename = (callback or {}).get("filename", "model.ubj")
     return XGBoostTrainer(
         train_func,
         train_loop_config={"rounds": rounds, "callback": callback or {}, "filename": filename},
         datasets={"train": data.from_pandas(numbers())},
-        scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(verbose=0),
+        scaling_config=ScalingConfig(num_workers=1 if inline else 2),
+        run_config=RunConfig(verbose=0, engine="inline" if inline else None),
         **arguments,
     )
 
 
 def test_the_function_trains_the_model_of_the_other_form() -> None:
-    result = trainer_of().fit()
+    result = trainer_of(inline=False).fit()
     expected = quick_trainer({"train": numbers()}, params=PARAMS).fit()
     assert trees(result.checkpoint.get_model()) == trees(expected.checkpoint.get_model())
     assert rows_of(result, "train-rmse") == pytest.approx(rows_of(expected, "train-rmse"), rel=1e-6)
@@ -73,7 +75,7 @@ def test_checkpoints_as_often_as_asked_for_and_a_file_of_another_name() -> None:
     ]
     assert counts == [2, 4, 5]
     assert Path(result.checkpoint.path, "trees.json").read_bytes()[:1] == b"{"
-    with pytest.raises(CheckpointError, match=r"has no file 'model\.ubj'; it has .*trees\.json"):
+    with pytest.raises(CheckpointError, match=r"'model\.ubj'.*trees\.json"):
         ReportCallback.get_model(result.checkpoint)
 
 
@@ -121,6 +123,7 @@ def die_in_round_two(config: dict[str, Any]) -> None:
     xgboost.train(PARAMS, matrix, 50, callbacks=[Die()])
 
 
+@pytest.mark.slow
 def test_the_death_of_a_worker_is_the_cause_and_what_xgboost_says_about_it_is_not() -> None:
     trainer = XGBoostTrainer(
         die_in_round_two,
@@ -134,10 +137,10 @@ def test_the_death_of_a_worker_is_the_cause_and_what_xgboost_says_about_it_is_no
 
 
 def test_slips_are_told() -> None:
-    with pytest.raises(ConfigError, match="a key such as 'valid-rmse'"):
+    with pytest.raises(ConfigError, match=r"metrics.*\b3\b"):
         ReportCallback(metrics=3)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="frequency is -1"):
+    with pytest.raises(ConfigError, match=r"frequency.*-1"):
         ReportCallback(frequency=-1)
-    with pytest.raises(TrainingFailedError, match=r"no valid-rmse\. Computed was train-rmse"):
+    with pytest.raises(TrainingFailedError, match=r"valid-rmse.*train-rmse"):
         trainer_of({"metrics": "valid-rmse"}).fit()
     assert RayTrainReportCallback is ReportCallback

@@ -19,7 +19,6 @@ from sklearn.datasets import load_breast_cancer
 from xgboost.callback import TrainingCallback
 
 from paceline import data
-from paceline.air import RunConfig
 from paceline.air.errors import DataError, TrainingFailedError
 from paceline.data.preprocessors import Concatenator
 from paceline.train.xgboost import XGBoostPredictor, collective, external_memory, matrix
@@ -68,7 +67,7 @@ def test_dictionary_columns_may_differ_from_block_to_block(tmp_path: Path) -> No
         label = [float(ord(name)) for name in names * 10]
         pq.write_table(pa.table({"c": column, "y": label}), tmp_path / f"{index}.parquet")
     dataset = data.read_parquet(str(tmp_path))
-    result = quick_trainer({"train": dataset}, params={**SMALL, "max_depth": 6}, num_boost_round=60).fit()
+    result = quick_trainer({"train": dataset}, params={**SMALL, "max_depth": 6}, num_boost_round=60, inline=True).fit()
     predicted = XGBoostPredictor.from_checkpoint(result.checkpoint).predict(pd.DataFrame({"c": ["a", "b", "c", "d"]}))
     np.testing.assert_allclose(predicted["predictions"], [ord(name) for name in "abcd"], atol=0.5)
 
@@ -76,9 +75,10 @@ def test_dictionary_columns_may_differ_from_block_to_block(tmp_path: Path) -> No
 def test_weights_count_as_copies_of_rows() -> None:
     frame = numbers()
     frame["w"] = np.where(frame.f0 > 15, 3.0, 1.0)
-    weighted = quick_trainer({"train": frame}, params=SMALL, dmatrix_params={"train": {"weight": "w"}}).fit()
+    entries = {"train": {"weight": "w"}}
+    weighted = quick_trainer({"train": frame}, params=SMALL, dmatrix_params=entries, inline=True).fit()
     copies = frame.loc[frame.index.repeat(frame.w.astype(int))].drop(columns="w")
-    copied = quick_trainer({"train": copies}, params={**SMALL, "min_child_weight": 1}).fit()
+    copied = quick_trainer({"train": copies}, params={**SMALL, "min_child_weight": 1}, inline=True).fit()
     assert rows_of(weighted, "train-rmse") == pytest.approx(rows_of(copied, "train-rmse"), rel=1e-5)
     assert weighted.checkpoint.get_model().feature_names == ["f0", "f1", "f2", "f3"]
 
@@ -94,7 +94,7 @@ def ranking() -> pd.DataFrame:
     return frame
 
 
-@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("external", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_ranking_reaches_the_scores_of_the_library(external: bool) -> None:
     frame = ranking()
     params = {
@@ -123,17 +123,18 @@ def test_weights_of_a_ranking_are_those_of_queries() -> None:
     frame = ranking()
     frame["w"] = frame["query"].str.len().astype(float)
     entries = {"train": {"qid": "query", "weight": "w"}}
-    quick_trainer({"train": frame}, params={"objective": "rank:pairwise"}, dmatrix_params=entries).fit()
+    settings = {"params": {"objective": "rank:pairwise"}, "dmatrix_params": entries, "inline": True}
+    quick_trainer({"train": frame}, **settings).fit()
     frame["w"] = np.arange(len(frame), dtype=float)
-    with pytest.raises(TrainingFailedError, match="all rows of a query need one weight"):
-        quick_trainer({"train": frame}, params={"objective": "rank:pairwise"}, dmatrix_params=entries).fit()
+    with pytest.raises(TrainingFailedError, match=r"rows of a query.*weight"):
+        quick_trainer({"train": frame}, **settings).fit()
 
 
 def test_a_column_of_vectors_becomes_one_feature_per_element() -> None:
     frame = numbers()
-    plain = quick_trainer({"train": frame}, params=SMALL).fit()
+    plain = quick_trainer({"train": frame}, params=SMALL, inline=True).fit()
     preprocessor = Concatenator(include=["f0", "f1", "f2", "f3"], output_column_name="x")
-    result = quick_trainer({"train": frame}, params=SMALL, preprocessor=preprocessor).fit()
+    result = quick_trainer({"train": frame}, params=SMALL, preprocessor=preprocessor, inline=True).fit()
     model = result.checkpoint.get_model()
     assert model.feature_names == ["x_0", "x_1", "x_2", "x_3"]
     assert rows_of(result, "train-rmse") == pytest.approx(rows_of(plain, "train-rmse"), rel=1e-6)
@@ -147,7 +148,7 @@ def test_rows_from_disk_make_the_same_model(tmp_path: Path) -> None:
     for index in range(4):
         frame[index * 750 : (index + 1) * 750].to_parquet(tmp_path / f"{index}.parquet", row_group_size=250)
     dataset = data.read_parquet(str(tmp_path))
-    inside = quick_trainer({"train": dataset, "valid": dataset}, params=SMALL).fit()
+    inside = quick_trainer({"train": dataset, "valid": dataset}, params=SMALL, inline=True).fit()
     entries = {name: {"external_memory": True} for name in ("train", "valid")}
     outside = quick_trainer({"train": dataset, "valid": dataset}, params=SMALL, dmatrix_params=entries).fit()
     assert trees(outside.checkpoint.get_model()) == trees(inside.checkpoint.get_model())
@@ -174,10 +175,7 @@ def test_rows_that_do_not_fit_into_memory_are_read_from_disk(
 ) -> None:
     monkeypatch.setattr(matrix, "memory_limit", lambda: memory)
     notes = tmp_path / "files"
-    run_config = RunConfig(verbose=0, engine="inline")
-    result = quick_trainer(
-        {"train": numbers()}, params=SMALL, workers=1, run_config=run_config, callbacks=[NoteFiles(notes)]
-    ).fit()
+    result = quick_trainer({"train": numbers()}, params=SMALL, inline=True, callbacks=[NoteFiles(notes)]).fit()
     assert bool(notes.read_text()) is on_disk
     assert not [path for path in Path(result.log_dir).rglob("*") if ".xgboost" in path.name]
 
@@ -204,8 +202,8 @@ def test_booleans_decimals_halves_and_nulls_are_numbers() -> None:
             "y": frame.y,
         }
     )
-    typed = quick_trainer({"train": data.from_arrow(table)}, params=SMALL).fit()
-    plain = quick_trainer({"train": same}, params=SMALL).fit()
+    typed = quick_trainer({"train": data.from_arrow(table)}, params=SMALL, inline=True).fit()
+    plain = quick_trainer({"train": same}, params=SMALL, inline=True).fit()
     assert rows_of(typed, "train-rmse") == pytest.approx(rows_of(plain, "train-rmse"), rel=1e-6)
     predictor = XGBoostPredictor.from_checkpoint(typed.checkpoint)
     expected = plain.checkpoint.get_model().inplace_predict(same.drop(columns="y"))
@@ -215,7 +213,7 @@ def test_booleans_decimals_halves_and_nulls_are_numbers() -> None:
 def test_names_types_and_what_is_left_out() -> None:
     frame = numbers().assign(code=np.arange(400) % 5, day=datetime.date(2024, 1, 1))
     entries = {"ignore": ["day", "f3"], "feature_names": ["a", "b", "c", "d"], "feature_types": ["q", "q", "q", "c"]}
-    result = quick_trainer({"train": frame}, params=SMALL, dmatrix_params={"train": entries}).fit()
+    result = quick_trainer({"train": frame}, params=SMALL, dmatrix_params={"train": entries}, inline=True).fit()
     model = result.checkpoint.get_model()
     assert model.feature_names == ["a", "b", "c", "d"]
     assert model.feature_types == ["q", "q", "q", "c"]
@@ -227,48 +225,48 @@ def test_another_tree_method_takes_the_values_themselves() -> None:
     matrix = xgboost.DMatrix(breast.drop(columns="target"), breast.target)
     history: dict[str, Any] = {}
     xgboost.train(params, matrix, 5, evals=[(matrix, "train")], evals_result=history, verbose_eval=False)
-    result = quick_trainer({"train": breast}, "target", params=params).fit()
+    result = quick_trainer({"train": breast}, "target", params=params, inline=True).fit()
     assert rows_of(result, "train-logloss") == pytest.approx(history["train"]["logloss"], rel=5e-2)
 
 
 @pytest.mark.parametrize(
     ("column", "told"),
     [
-        ([datetime.date(2024, 1, 1)] * 400, r"column 'extra' is of type date32.*days since a date"),
-        ([[1, 2], [3]] * 200, r"column 'extra' is of type list.*'ignore'"),
+        ([datetime.date(2024, 1, 1)] * 400, r"'extra'.*date32"),
+        ([[1, 2], [3]] * 200, r"'extra'.*list.*'ignore'"),
     ],
 )
 def test_columns_without_an_obvious_number_are_refused_by_name(column: list[Any], told: str) -> None:
     table = pa.Table.from_pandas(numbers(), preserve_index=False).append_column("extra", pa.array(column))
     with pytest.raises((DataError, TrainingFailedError), match=told):
-        quick_trainer({"train": data.from_arrow(table)}, workers=1).fit()
+        quick_trainer({"train": data.from_arrow(table)}, inline=True).fit()
 
 
 @pytest.mark.parametrize(
     ("labels", "told"),
     [
-        (["yes", "no"] * 200, r"column 'y' \(label_column\) is of type .*string.*LabelEncoder"),
-        ([1.0, None] * 200, r"column 'y' \(label_column\) has 200 missing value"),
-        ([1.0, float("inf")] * 200, r"column 'y' \(label_column\) has values that are not finite"),
+        (["yes", "no"] * 200, r"'y' \(label_column\).*string.*LabelEncoder"),
+        ([1.0, None] * 200, r"'y' \(label_column\).*200 missing"),
+        ([1.0, float("inf")] * 200, r"'y' \(label_column\).*finite"),
     ],
 )
 def test_labels_that_are_no_numbers_are_refused(labels: list[Any], told: str) -> None:
     table = pa.table({"x": np.arange(400.0), "y": pa.array(labels, from_pandas=False)})
     with pytest.raises((DataError, TrainingFailedError), match=told):
-        quick_trainer({"train": data.from_arrow(table)}, workers=1).fit()
+        quick_trainer({"train": data.from_arrow(table)}, inline=True).fit()
 
 
 @pytest.mark.parametrize(
     ("entries", "params", "told"),
     [
-        ({"ignore": "f9"}, {}, r"\['ignore'\] names 'f9'.*f0, f1, f2, f3, y"),
-        ({"feature_names": ["a"]}, {}, "has 1 names for 4 features"),
-        ({"external_memory": True}, {"tree_method": "approx"}, "external_memory works with tree_method='hist'"),
+        ({"ignore": "f9"}, {}, r"\['ignore'\].*'f9'.*f0, f1, f2, f3, y"),
+        ({"feature_names": ["a"]}, {}, "feature_names.*1 names.*4 features"),
+        ({"external_memory": True}, {"tree_method": "approx"}, "external_memory.*tree_method='hist'"),
     ],
 )
 def test_entries_that_do_not_fit_the_rows_are_told(entries: dict[str, Any], params: dict[str, Any], told: str) -> None:
     with pytest.raises(TrainingFailedError, match=told):
-        quick_trainer({"train": numbers()}, params=params, dmatrix_params={"train": entries}, workers=1).fit()
+        quick_trainer({"train": numbers()}, params=params, dmatrix_params={"train": entries}, inline=True).fit()
 
 
 def test_queries_are_whole_wherever_pages_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -295,29 +293,29 @@ def test_queries_are_whole_wherever_pages_end(monkeypatch: pytest.MonkeyPatch, t
 def test_evaluation_sets_have_the_columns_of_train_in_any_order() -> None:
     frame = numbers()
     other = frame.assign(more=1.0, also="text")[["also", "f3", "y", "f1", "f0", "more", "f2"]]
-    result = quick_trainer({"train": frame, "valid": other}, params=SMALL).fit()
+    result = quick_trainer({"train": frame, "valid": other}, params=SMALL, inline=True).fit()
     assert result.metrics["valid-rmse"] == result.metrics["train-rmse"]
     entries = {"train": {"feature_names": ["a", "b", "c", "d"]}}
-    renamed = quick_trainer({"train": frame, "valid": other}, params=SMALL, dmatrix_params=entries).fit()
+    renamed = quick_trainer({"train": frame, "valid": other}, params=SMALL, dmatrix_params=entries, inline=True).fit()
     assert renamed.metrics["valid-rmse"] == result.metrics["valid-rmse"]
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (lambda frame: frame.drop(columns=["f1", "f2"]), "dataset 'valid' lacks 'f1', 'f2', which"),
-        (lambda frame: frame[:0], "dataset 'valid' has no rows"),
-        (lambda frame: frame.assign(f1="text"), "column 'f1' holds text, but the model was trained with numbers"),
-        (lambda frame: frame.assign(city=3), "column 'city' has the category '3', which the model was not trained"),
+        (lambda frame: frame.drop(columns=["f1", "f2"]), "'valid'.*'f1', 'f2'"),
+        (lambda frame: frame[:0], "'valid'.*no rows"),
+        (lambda frame: frame.assign(f1="text"), "'f1'.*text.*numbers"),
+        (lambda frame: frame.assign(city=3), "'city'.*category '3'"),
     ],
 )
 def test_evaluation_sets_that_do_not_fit_are_told(changes: Any, told: str) -> None:
     frame = numbers().assign(city="Rome")
     with pytest.raises(TrainingFailedError, match=told):
-        quick_trainer({"train": frame, "valid": changes(frame)}, params=SMALL).fit()
+        quick_trainer({"train": frame, "valid": changes(frame)}, params=SMALL, inline=True).fit()
 
 
-@pytest.mark.parametrize("filled", [[], range(200, 400)])
+@pytest.mark.parametrize("filled", [pytest.param([], marks=pytest.mark.slow), range(200, 400)])
 def test_a_column_of_text_that_some_workers_or_all_see_empty(filled: Sequence[int]) -> None:
     frame = numbers()
     frame["city"] = pd.Series([("Rome", "Oslo")[row % 2] if row in filled else None for row in range(400)], dtype="str")
@@ -329,7 +327,7 @@ def test_a_column_of_text_that_some_workers_or_all_see_empty(filled: Sequence[in
 
 def test_names_that_xgboost_does_not_take_are_told() -> None:
     frame = numbers().rename(columns={"f0": "f[0]", "f1": "a < b"})
-    with pytest.raises(TrainingFailedError, match=r"in their names: 'f\[0\]', 'a < b'"):
-        quick_trainer({"train": frame}, params=SMALL).fit()
+    with pytest.raises(TrainingFailedError, match=r"names.*'f\[0\]', 'a < b'"):
+        quick_trainer({"train": frame}, params=SMALL, inline=True).fit()
     entries = {"train": {"feature_names": ["a", "b", "c", "d"]}}
-    quick_trainer({"train": frame}, params=SMALL, dmatrix_params=entries).fit()
+    quick_trainer({"train": frame}, params=SMALL, dmatrix_params=entries, inline=True).fit()

@@ -47,11 +47,11 @@ def test_columns_are_found_by_name(booster: xgboost.Booster) -> None:
     predictor = XGBoostPredictor(booster)
     mixed = rows[["c", "a", "b"]].assign(other="text")
     np.testing.assert_array_equal(predictor.predict(mixed)["predictions"], predictor.predict(rows)["predictions"])
-    with pytest.raises(DataError, match=r"lacks 1 of the model's 3 features: b\. It has the columns a, c"):
+    with pytest.raises(DataError, match=r"1 of.* 3 features: b\b.*a, c"):
         predictor.predict(rows[["a", "c"]])
-    with pytest.raises(DataError, match="column 'b' holds text, but the model was trained with numbers there"):
+    with pytest.raises(DataError, match=r"'b'.*text.*numbers"):
         predictor.predict(rows.assign(b="text"))
-    with pytest.raises(DataError, match="The data has 2 columns, and the model 3 features: a, b, c"):
+    with pytest.raises(DataError, match=r"2 columns.*3 features: a, b, c"):
         predictor.predict(rows[["a", "c"]].to_numpy())
 
 
@@ -63,9 +63,9 @@ def test_feature_columns_choose(booster: xgboost.Booster) -> None:
     np.testing.assert_array_equal(chosen, expected)
     array = rows[["d", "a", "b", "c"]].to_numpy()
     np.testing.assert_array_equal(predictor.predict(array, feature_columns=[1, 2, 3]), expected)
-    with pytest.raises(ConfigError, match="feature_columns names x; the data has the columns a, b, c, d"):
+    with pytest.raises(ConfigError, match=r"feature_columns.*\bx\b.*a, b, c, d"):
         predictor.predict(rows, feature_columns=["a", "x"])
-    with pytest.raises(DataError, match="lacks 2 of the model's 3 features: b, c"):
+    with pytest.raises(DataError, match=r"2 of.* 3 features: b, c"):
         predictor.predict(rows, feature_columns=["a"])
 
 
@@ -101,7 +101,7 @@ def test_categories_are_found_by_name() -> None:
         np.testing.assert_allclose(shares.sum(axis=1), expected, rtol=1e-5)
     only_one = predictor.predict(text[1:2])["predictions"]
     np.testing.assert_array_equal(only_one, expected[1:2])
-    with pytest.raises(DataError, match="column 'kind' has the category 'w', which the model was not trained with"):
+    with pytest.raises(DataError, match=r"'kind'.*category 'w'"):
         predictor.predict(text.assign(kind="w"))
 
 
@@ -117,7 +117,7 @@ def test_numbers_as_categories_are_found_by_name_too() -> None:
     from paceline import data
     from tests.train.xgboost.boosting import quick_trainer
 
-    result = quick_trainer({"train": data.from_arrow(rows)}, num_boost_round=40, workers=1).fit()
+    result = quick_trainer({"train": data.from_arrow(rows)}, num_boost_round=40, inline=True).fit()
     predictor = XGBoostPredictor.from_checkpoint(result.checkpoint)
     np.testing.assert_allclose(predictor.predict({"code": np.array([9, 7])})["predictions"], [3.0, 1.0], atol=0.1)
 
@@ -146,5 +146,5 @@ def test_no_rows_and_no_booster() -> None:
     predictor = XGBoostPredictor(model_of(frame()))
     assert len(predictor.predict(frame()[:0])) == 0
     assert predictor.predict(frame()[:0].to_numpy()).shape == (0,)
-    with pytest.raises(ConfigError, match=r"takes an xgboost.Booster, not str"):
+    with pytest.raises(ConfigError, match=r"xgboost\.Booster.*str"):
         XGBoostPredictor("model")  # type: ignore[arg-type]

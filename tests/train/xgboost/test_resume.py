@@ -66,11 +66,13 @@ def undisturbed(params: dict[str, Any], rounds: int = 12, **arguments: Any) -> A
 @pytest.mark.parametrize(
     "sampling",
     [
-        {},
-        {"subsample": 0.5, "seed": 7},
-        {"colsample_bytree": 0.5, "colsample_bylevel": 0.7, "colsample_bynode": 0.7},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"subsample": 0.5, "seed": 7}, marks=pytest.mark.slow),
+        pytest.param(
+            {"colsample_bytree": 0.5, "colsample_bylevel": 0.7, "colsample_bynode": 0.7}, marks=pytest.mark.slow
+        ),
         {"booster": "dart", "rate_drop": 0.3, "subsample": 0.8},
-        {"tree_method": "approx", "colsample_bytree": 0.5},
+        pytest.param({"tree_method": "approx", "colsample_bytree": 0.5}, marks=pytest.mark.slow),
     ],
 )
 def test_a_restarted_run_ends_with_the_very_model_of_an_undisturbed_one(
@@ -84,7 +86,7 @@ def test_a_restarted_run_ends_with_the_very_model_of_an_undisturbed_one(
         assert rows_of(result, key) == rows_of(expected, key)
 
 
-@pytest.mark.parametrize("dies_after", [7, 8])
+@pytest.mark.parametrize("dies_after", [pytest.param(7, marks=pytest.mark.slow), 8])
 def test_early_stopping_and_a_schedule_of_learning_rates_go_on(dies_after: int, tmp_path: Path) -> None:
     """It stops after round 8. Rank 1 dies before, or then, when rank 0 may have kept the final model already."""
     params = {**SMALL, "max_depth": 8}
@@ -103,6 +105,7 @@ def test_early_stopping_and_a_schedule_of_learning_rates_go_on(dies_after: int, 
     assert trees(ours) == trees(theirs)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_lost_after_its_last_round_has_no_row_too_many(tmp_path: Path) -> None:
     result = interrupted(SMALL, tmp_path / "died", rounds=10, dies_after=10)
     assert list(result.metrics_dataframe["training_iteration"]) == list(range(1, 11))
@@ -115,6 +118,7 @@ def test_the_best_model_is_kept_if_asked_for() -> None:
     result = quick_trainer(
         frames,
         params=SMALL,
+        inline=True,
         num_boost_round=30,
         callbacks=[stop],
         checkpoints=CheckpointConfig(checkpoint_frequency=1),
@@ -126,7 +130,9 @@ def test_the_best_model_is_kept_if_asked_for() -> None:
 
 def test_checkpoints_come_as_often_as_asked_for() -> None:
     checkpoints = CheckpointConfig(checkpoint_frequency=2, num_to_keep=None)
-    result = quick_trainer({"train": noisy()}, params=SMALL, num_boost_round=5, checkpoints=checkpoints).fit()
+    result = quick_trainer(
+        {"train": noisy()}, params=SMALL, inline=True, num_boost_round=5, checkpoints=checkpoints
+    ).fit()
     kept = [checkpoint for checkpoint, _ in result.best_checkpoints]
     assert [Path(checkpoint.path).name for checkpoint in kept] == [
         "checkpoint_000002",
@@ -138,7 +144,7 @@ def test_checkpoints_come_as_often_as_asked_for() -> None:
 
 def test_no_checkpoint_at_the_end_if_not_wanted() -> None:
     result = quick_trainer(
-        {"train": noisy()}, params=SMALL, checkpoints=CheckpointConfig(checkpoint_at_end=False)
+        {"train": noisy()}, params=SMALL, inline=True, checkpoints=CheckpointConfig(checkpoint_at_end=False)
     ).fit()
     assert result.checkpoint is None
 
@@ -151,19 +157,21 @@ def test_a_stopped_run_keeps_the_model_of_its_last_row() -> None:
 
 
 def test_only_the_missing_rounds_are_trained() -> None:
-    first = quick_trainer({"train": noisy()}, params=SMALL, num_boost_round=4).fit()
+    first = quick_trainer({"train": noisy()}, params=SMALL, inline=True, num_boost_round=4).fit()
     more = quick_trainer(
-        {"train": noisy()}, params=SMALL, num_boost_round=10, resume_from_checkpoint=first.checkpoint
+        {"train": noisy()}, params=SMALL, inline=True, num_boost_round=10, resume_from_checkpoint=first.checkpoint
     ).fit()
-    whole = quick_trainer({"train": noisy()}, params=SMALL, num_boost_round=10).fit()
+    whole = quick_trainer({"train": noisy()}, params=SMALL, inline=True, num_boost_round=10).fit()
     assert len(more.metrics_dataframe) == 6
     assert trees(more.checkpoint.get_model()) == trees(whole.checkpoint.get_model())
 
 
 def test_a_finished_checkpoint_is_evaluated_once(tmp_path: Path) -> None:
-    first = quick_trainer({"train": noisy()}, params=SMALL, num_boost_round=4).fit()
+    first = quick_trainer({"train": noisy()}, params=SMALL, inline=True, num_boost_round=4).fit()
     model = XGBoostCheckpoint.from_model(first.checkpoint.get_model())
-    again = quick_trainer({"train": noisy()}, params=SMALL, num_boost_round=4, resume_from_checkpoint=model).fit()
+    again = quick_trainer(
+        {"train": noisy()}, params=SMALL, inline=True, num_boost_round=4, resume_from_checkpoint=model
+    ).fit()
     assert len(again.metrics_dataframe) == 1
     assert again.metrics["train-logloss"] == pytest.approx(first.metrics["train-logloss"], rel=1e-6)
     assert trees(again.checkpoint.get_model()) == trees(first.checkpoint.get_model())
@@ -172,7 +180,7 @@ def test_a_finished_checkpoint_is_evaluated_once(tmp_path: Path) -> None:
 def test_the_features_of_a_model_stay_what_they_are() -> None:
     """Rows that come later have their columns in another order, and not all of the categories."""
     frame = noisy().assign(city=lambda frame: ["Bern", "Kyiv", "Oslo", "Rome"] * (len(frame) // 4))
-    first = quick_trainer({"train": frame}, params=SMALL, num_boost_round=4).fit()
+    first = quick_trainer({"train": frame}, params=SMALL, inline=True, num_boost_round=4).fit()
     later = frame[frame.city > "K"][[*reversed(frame.columns)]]
     more = quick_trainer(
         {"train": later}, params=SMALL, num_boost_round=8, resume_from_checkpoint=first.checkpoint
@@ -184,8 +192,8 @@ def test_the_features_of_a_model_stay_what_they_are() -> None:
     loss = -np.log(np.where(later.y == 1, predicted, 1 - predicted)).mean()
     assert more.metrics["train-logloss"] == pytest.approx(loss, rel=1e-5)
     unknown = later.assign(city="Lima")
-    with pytest.raises(TrainingFailedError, match="the category 'Lima', which the model was not trained with"):
-        quick_trainer({"train": unknown}, params=SMALL, resume_from_checkpoint=more.checkpoint).fit()
+    with pytest.raises(TrainingFailedError, match="category 'Lima'"):
+        quick_trainer({"train": unknown}, params=SMALL, inline=True, resume_from_checkpoint=more.checkpoint).fit()
 
 
 class EndsOnce(TrainingCallback):
@@ -204,7 +212,7 @@ class EndsOnce(TrainingCallback):
 @pytest.mark.parametrize("rounds", [3, 50])
 def test_callbacks_learn_once_that_training_is_over(rounds: int, tmp_path: Path) -> None:
     """Also where the run is stopped at the very row that would have been the last one."""
-    run_config = RunConfig(verbose=0, stop={"training_iteration": 3})
+    run_config = RunConfig(verbose=0, engine="inline", stop={"training_iteration": 3})
     callbacks = [EndsOnce(tmp_path / "told")]
     quick_trainer(
         {"train": noisy()}, params=SMALL, workers=1, num_boost_round=rounds, run_config=run_config, callbacks=callbacks

@@ -79,5 +79,5 @@ def test_workers_that_share_a_card() -> None:
 def test_more_cards_than_there_are_can_never_be_had() -> None:
     ledger = Ledger({"GPU": 1.0}, ["0"])
     ledger.check(Request({"GPU": 1.0}, gpus_per_worker=0.5, workers=2))
-    with pytest.raises(ConfigError, match=r"asks for 2 GPU\(s\), on 2 card\(s\), and 1 can be seen"):
+    with pytest.raises(ConfigError, match=r"2 GPU\(s\).*2 card\(s\).*\b1\b"):
         ledger.check(Request({"GPU": 2.0}, gpus_per_worker=1.0, workers=2))

@@ -199,16 +199,17 @@ class TestDrawing:
 
 
 SCRIPT = """
+from paceline.tune.progress import live
 from paceline.tune.progress.base import ExperimentSummary, make_experiment_progress
 from tests.tune.progress.made_up import MadeUpExperiment
 
+live.DRAW_INTERVAL_S = 0  # every row is drawn
 progress = make_experiment_progress(3)
 experiment = MadeUpExperiment(progress)
 progress.started(experiment.view)
 best = experiment.ended(0.5, lr=0.1)
 running = experiment.add(lr=0.2)
 experiment.become(running, "RUNNING")
-progress._next_draw_at = 0
 experiment.report(running, loss=0.75)
 progress.output(running, 1, "worker line\\n\\x1b]0;retitled\\x07\\x1b[2Jclear\\n")
 progress.output(running, None, "x" * 5000 + "\\nafter\\n")

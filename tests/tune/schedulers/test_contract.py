@@ -24,6 +24,7 @@ from paceline.tune.schedulers import (
     TrialScheduler,
     create_scheduler,
 )
+from tests.tune.schedulers.population import new_trial
 
 
 class TestFIFO(SchedulerContract):
@@ -77,11 +78,11 @@ def test_fifo_asks_for_no_rows_but_a_subclass_that_looks_at_them_gets_all() -> N
 
 @pytest.mark.parametrize("kind", [ASHAScheduler, HyperBandScheduler, MedianStoppingRule])
 def test_without_a_metric_or_a_mode_it_is_said_before_anything_runs(kind: type[TrialScheduler]) -> None:
-    with pytest.raises(ConfigError, match=rf"{kind.__name__}.*no metric is set"):
+    with pytest.raises(ConfigError, match=rf"{kind.__name__}.*no metric\b"):
         kind().set_search_properties(None, None)
-    with pytest.raises(ConfigError, match=r"no mode is set.*mode='max'"):
+    with pytest.raises(ConfigError, match=r"no mode\b.*mode='max'"):
         kind().set_search_properties("loss", None)
-    with pytest.raises(ConfigError, match="no metric is set"):
+    with pytest.raises(ConfigError, match=r"no metric\b.*TuneConfig"):
         kind(mode="min").set_search_properties(None, None)
 
 
@@ -101,7 +102,7 @@ def test_a_scheduler_without_its_one_method_says_so() -> None:
     class Empty(TrialScheduler):
         pass
 
-    with pytest.raises(NotImplementedError, match="Empty must define on_trial_result"):
+    with pytest.raises(NotImplementedError, match=r"Empty.*on_trial_result"):
         SchedulerSimulation(Empty(), recorded_curves(0, count=1)).run()
 
 
@@ -113,8 +114,7 @@ def test_only_trials_that_fit_are_chosen() -> None:
     simulation = Small(FIFOScheduler(), recorded_curves(0, count=3))
     for number in range(3):
         assert FIFOScheduler().choose_trial_to_run(simulation) is None
-        simulation._create()
-        assert len(simulation.trials) == number + 1
+        simulation.trials.append(new_trial(number, {}))
     assert FIFOScheduler().choose_trial_to_run(simulation) is simulation.trials[2]
 
 
@@ -137,7 +137,7 @@ def test_by_name(name: str, kind: type[TrialScheduler], arguments: dict[str, Any
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="did you mean hyperband"):
+    with pytest.raises(ConfigError, match=r"hyperband\?"):
         create_scheduler("hyperbnd")
 
 
@@ -153,7 +153,7 @@ def test_every_public_name_can_be_had_from_here_and_from_its_old_path() -> None:
     ):
         home = importlib.import_module(f"paceline.tune.schedulers.{module}")
         assert getattr(home, name) is getattr(schedulers, name)
-    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+    with pytest.raises(AttributeError, match="'Nothing'"):
         _ = schedulers.Nothing
 
 
@@ -184,13 +184,13 @@ def test_a_scheduler_of_ones_own_need_not_call_the_init_of_the_base() -> None:
             self.rows = 0
 
     assert Patient().set_search_properties("loss", "min")
-    with pytest.raises(ConfigError, match="no scheduler 3"):
+    with pytest.raises(ConfigError, match=r"scheduler.*\b3\b"):
         create_scheduler(3)  # type: ignore[arg-type]
 
 
 def test_a_metric_that_is_text_is_told_at_the_first_row() -> None:
     scheduler = ASHAScheduler(metric="loss", mode="min")
-    with pytest.warns(UserWarning, match=r"Scheduler compares trials by 'loss', which is text: '0\.5'") as told:
+    with pytest.warns(UserWarning, match=r"Scheduler.*'loss'.*text.*'0\.5'") as told:
         assert [scheduler.score_of({"loss": value}) for value in ("0.5", "0.4", None)] == [None] * 3
     assert len(told) == 1
 

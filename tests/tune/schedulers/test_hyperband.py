@@ -12,6 +12,7 @@ import pytest
 from paceline.air.errors import ConfigError
 from paceline.testing.scheduler_simulation import SchedulerSimulation
 from paceline.tune.schedulers import HyperBandScheduler
+from tests.tune.schedulers.remembering import known_trials
 
 Rows = list[dict[str, Any]]
 
@@ -187,7 +188,7 @@ def test_waiting_trials_keep_their_place_and_no_one_else_is_paused() -> None:
 def test_what_it_remembers_of_a_trial_goes_with_it() -> None:
     scheduler = HyperBandScheduler(max_t=9)
     SchedulerSimulation(scheduler, curves(30, 12, 0), failing={2: 1, 5: 3}).run()
-    assert scheduler._bracket_of == {}
+    assert not known_trials(scheduler)
     assert "no open bracket" in scheduler.debug_string()
 
 

@@ -43,6 +43,7 @@ def proposals(population: Population) -> list[dict[str, Any]]:
     return [restart.config or {} for call in population.calls for restart in call.restarts.values()]
 
 
+@pytest.mark.slow  # many populations
 def test_the_model_finds_the_hill_better_than_chance() -> None:
     def by_chance() -> PopulationBasedTraining:
         return PopulationBasedTraining(
@@ -138,11 +139,11 @@ def test_a_function_of_the_user_has_the_last_word() -> None:
 @pytest.mark.parametrize(
     ("bounds", "said"),
     [
-        (None, "needs hyperparam_bounds"),
+        (None, "hyperparam_bounds"),
         ({"lr": 0.1}, r"hyperparam_bounds\['lr'\] is 0.1"),
-        ({"lr": [1, 1]}, "smallest and the largest"),
+        ({"lr": [1, 1]}, r"hyperparam_bounds\['lr'\]"),
         ({"opt": {"lr": [0, 1, 2]}}, r"\['opt'\]\['lr'\]"),
-        ({"lr": ["a", "b"]}, "smallest and the largest"),
+        ({"lr": ["a", "b"]}, r"hyperparam_bounds\['lr'\]"),
     ],
 )
 def test_bounds_that_are_none_are_refused(bounds: Any, said: str) -> None:
@@ -151,7 +152,7 @@ def test_bounds_that_are_none_are_refused(bounds: Any, said: str) -> None:
 
 
 def test_a_configuration_that_has_text_where_a_number_is_chosen_is_refused_at_the_start() -> None:
-    with pytest.raises(ConfigError, match="'high' under 'lr'"):
+    with pytest.raises(ConfigError, match=r"'high'.*'lr'"):
         pb2().on_trial_add(Population(pb2(), []), new_trial(0, {"lr": "high"}))
 
 

@@ -117,7 +117,7 @@ def test_a_trial_that_has_ended_is_no_donor() -> None:
 
 def test_without_checkpoints_nothing_is_taken_over_and_that_is_said_once() -> None:
     population = Population(pbt(), rates(1, 2, 3, 4), checkpoints=False)
-    with pytest.warns(UserWarning, match=r"reported no checkpoint.*Report checkpoints") as warned:
+    with pytest.warns(UserWarning, match=r"checkpoint.*report\(") as warned:
         population.run()
     assert len(warned) == 1
     assert not population.parents
@@ -228,7 +228,7 @@ def test_a_function_of_the_user_has_the_last_word_and_cannot_harm_the_donor() ->
     population = Population(scheduler, configs, lambda config: config["inner"]["lr"], steps=2).run()
 
     assert [trial.config["inner"]["lr"] for trial in population.trials] == [-1.0, 2.0, 3.0, 4.0]
-    with pytest.raises(ConfigError, match="must return the configuration"):
+    with pytest.raises(ConfigError, match=r"custom_explore_fn.*dict"):
         Population(pbt(custom_explore_fn=lambda config: None), rates(1, 2, 3, 4)).run()
 
 
@@ -318,7 +318,7 @@ def test_rows_without_the_metric_are_an_error_or_are_left_out() -> None:
         strict.on_trial_result(controller, trial, {"training_iteration": 2})
     with pytest.raises(ConfigError, match=r"'training_iteration'"):
         strict.on_trial_result(controller, trial, {"score": 2})
-    with pytest.warns(UserWarning, match=r"without a number for 'score', passed over"):
+    with pytest.warns(UserWarning, match="'score'"):
         assert lenient.on_trial_result(controller, trial, {"training_iteration": 2}) == "CONTINUE"
     assert lenient.on_trial_result(controller, trial, {"training_iteration": 3}) == "CONTINUE"  # said once
 
@@ -329,18 +329,18 @@ def test_class_trainables_checkpoint_once_per_interval() -> None:
 
 
 def test_a_metric_is_needed() -> None:
-    with pytest.raises(ConfigError, match="no metric is set"):
+    with pytest.raises(ConfigError, match=r"PopulationBasedTraining.*TuneConfig\(metric="):
         pbt().set_search_properties(None, "max")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"hyperparam_mutations": None}, "was not told which"),
-        ({"hyperparam_mutations": {}}, "must be a dict"),
+        ({"hyperparam_mutations": None}, "hyperparam_mutations"),
+        ({"hyperparam_mutations": {}}, "hyperparam_mutations.*dict"),
         ({"hyperparam_mutations": {"lr": 0.1}}, r"hyperparam_mutations\['lr'\] is 0.1"),
         ({"hyperparam_mutations": {"a": {"lr": []}}}, r"\['a'\]\['lr'\] is empty"),
-        ({"hyperparam_mutations": {"lr": {"grid_search": [1, 2]}}}, "is a grid_search"),
+        ({"hyperparam_mutations": {"lr": {"grid_search": [1, 2]}}}, "grid_search"),
         ({"perturbation_interval": 0}, "perturbation_interval"),
         ({"burn_in_period": -1}, "burn_in_period"),
         ({"quantile_fraction": 0.6}, "quantile_fraction"),
@@ -358,12 +358,12 @@ def test_what_cannot_work_is_refused_at_once(arguments: dict[str, Any], said: st
 
 def test_mutations_that_are_nested_differently_from_the_configuration_are_named() -> None:
     scheduler: Callable[..., Any] = pbt(hyperparam_mutations={"opt": {"lr": [1]}}).on_trial_add
-    with pytest.raises(ConfigError, match="dict under 'opt'"):
+    with pytest.raises(ConfigError, match=r"'opt'.*param_space"):
         scheduler(Population(pbt(), []), new_trial(0, {"opt": "adam"}))
 
 
 def test_mutations_that_cannot_work_are_refused_before_anything_runs() -> None:
-    with pytest.raises(ConfigError, match="function with arguments"):
+    with pytest.raises(ConfigError, match=r"function.*lambda: "):
         pbt(hyperparam_mutations={"lr": lambda spec: 0.1})
-    with pytest.raises(ConfigError, match="nest them as param_space is nested"):
+    with pytest.raises(ConfigError, match=r"/.*param_space"):
         filled({"opt": {"lr": 0.5}}, {"opt/lr": uniform(0.0, 1.0)}, random.Random(1))

@@ -73,7 +73,7 @@ def test_one_trial_with_checkpoints_is_needed(tmp_path: Path) -> None:
     path = policy_file(tmp_path / "policy", ["b", "a", 4, 4, {"lr": 1}, {"lr": 2}])
     with pytest.raises(ConfigError, match="num_samples=1"):
         Population(PopulationBasedTrainingReplay(path), [{}, {}], gain).run()
-    with pytest.raises(ConfigError, match=r"iteration 4.*no checkpoint to go on from"):
+    with pytest.raises(ConfigError, match=r"iteration 4.*checkpoint"):
         Population(PopulationBasedTrainingReplay(path), [{}], gain, checkpoints=False).run()
 
 
@@ -81,10 +81,10 @@ def test_one_trial_with_checkpoints_is_needed(tmp_path: Path) -> None:
     ("lines", "said"),
     [
         ([], "is empty"),
-        ([{"lr": 1}], "line 1, is not of a policy"),
-        ([["b", "a", 4, 4, {"lr": 1}]], "line 1, is not of a policy"),
-        ([["b", "a", 4, 4, "lr", {"lr": 1}]], "line 1, is not of a policy"),
-        ([["b", "a", 4, 4, {}, {}], ["c", "a", 4, 4, {}, {}]], "not the policy of one trial"),
+        ([{"lr": 1}], r"line 1\b"),
+        ([["b", "a", 4, 4, {"lr": 1}]], r"line 1\b"),
+        ([["b", "a", 4, 4, "lr", {"lr": 1}]], r"line 1\b"),
+        ([["b", "a", 4, 4, {}, {}], ["c", "a", 4, 4, {}, {}]], "one trial"),
     ],
 )
 def test_files_that_are_no_policy_are_refused(tmp_path: Path, lines: list[Any], said: str) -> None:
@@ -93,5 +93,5 @@ def test_files_that_are_no_policy_are_refused(tmp_path: Path, lines: list[Any], 
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere.txt cannot be read"):
+    with pytest.raises(ConfigError, match=r"nowhere\.txt"):
         PopulationBasedTrainingReplay(tmp_path / "nowhere.txt")

@@ -22,7 +22,7 @@ def test_searchers_have_names() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_likely_one() -> None:
-    with pytest.raises(ConfigError, match="did you mean optuna"):
+    with pytest.raises(ConfigError, match=r"optuna\?"):
         create_searcher("optna")
 
 
@@ -43,14 +43,14 @@ def test_an_unknown_name_is_answered_with_the_likely_one() -> None:
     ],
 )
 def test_others_are_answered_with_what_does_their_job(name: str, searcher: str) -> None:
-    with pytest.raises(ImportError, match=rf"{searcher} is not part of paceline.*OptunaSearch\("):
+    with pytest.raises(ImportError, match=rf"{searcher}.*OptunaSearch\("):
         create_searcher(name)
     with pytest.raises(ImportError, match=searcher):
         getattr(search, searcher)
     module = "flaml" if name in ("blendsearch", "cfo") else name
-    with pytest.raises(ImportError, match=rf"{searcher} is not part of paceline.*OptunaSearch\("):
+    with pytest.raises(ImportError, match=rf"{searcher}.*OptunaSearch\("):
         exec(f"from paceline.tune.search.{module} import {searcher}")
-    with pytest.raises(ImportError, match="cannot import name 'Searches'"):
+    with pytest.raises(ImportError, match="'Searches'"):
         exec(f"from paceline.tune.search.{module} import Searches")
 
 
@@ -81,7 +81,7 @@ def test_old_paths_lead_there(module: str, name: str) -> None:
 
 
 def test_a_name_that_nobody_knows() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+    with pytest.raises(AttributeError, match="'Nonsense'"):
         search.Nonsense  # noqa: B018
 
 

@@ -140,7 +140,7 @@ def test_points_come_first() -> None:
     assert first["f"] is max
     assert 0 <= first["x"] <= 1
     assert suggested(searcher, "b") == {"x": 0.5, "f": min}
-    with pytest.raises(ConfigError, match="'y', which is not searched for"):
+    with pytest.raises(ConfigError, match=r"points_to_evaluate.*'y'"):
         ready({"x": uniform(0, 1)}, points_to_evaluate=[{"y": 1}]).suggest("a")
 
 
@@ -184,9 +184,9 @@ def test_two_spaces_are_refused() -> None:
 
 
 def test_an_expression_must_have_labels_and_be_a_dictionary() -> None:
-    with pytest.raises(ConfigError, match="nothing to search for"):
+    with pytest.raises(ConfigError, match=r"HyperOptSearch.*param_space.*tune\.uniform"):
         HyperOptSearch({"x": 1}, "loss", "min").suggest("a")
-    with pytest.raises(ConfigError, match="dictionary of parameters"):
+    with pytest.raises(ConfigError, match=r"HyperOptSearch.*dictionary"):
         HyperOptSearch(hp.uniform("x", 0, 1), "loss", "min").suggest("a")
 
 

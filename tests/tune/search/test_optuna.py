@@ -101,9 +101,9 @@ def test_options_that_python_takes_for_equal_stay_apart() -> None:
 @pytest.mark.parametrize(
     ("domain", "advice"),
     [
-        (grid_search([1, 2]), r"a/b is a grid_search.*tune\.choice"),
-        (sample_from(lambda spec: 1), r"a/b is a sample_from.*function of the trial"),
-        (randn(2, 1), r"a/b is randn.*tune\.uniform\(-1, 5\)"),
+        (grid_search([1, 2]), r"a/b.*grid_search.*tune\.choice"),
+        (sample_from(lambda spec: 1), r"a/b.*sample_from.*function"),
+        (randn(2, 1), r"a/b.*randn.*tune\.uniform\(-1, 5\)"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_with_advice(domain: Any, advice: str) -> None:
@@ -112,7 +112,7 @@ def test_what_cannot_be_searched_is_refused_with_advice(domain: Any, advice: str
 
 
 def test_a_space_without_parameters_is_refused() -> None:
-    with pytest.raises(ConfigError, match="nothing to search for"):
+    with pytest.raises(ConfigError, match=r"OptunaSearch.*param_space.*tune\.uniform"):
         OptunaSearch().set_search_properties("loss", "min", {"constant": 1})
 
 
@@ -123,7 +123,7 @@ def test_a_space_of_distributions() -> None:
     assert set(suggestion) == {"a", "kind"}
     assert 0.1 <= suggestion["a"]["lr"] <= 1
     assert searcher.study.direction.name == "MAXIMIZE"
-    with pytest.raises(ConfigError, match=r"constant=1 beside"):
+    with pytest.raises(ConfigError, match=r"constant=1\b"):
         OptunaSearch({**space, "constant": 1}, "loss", "min").suggest("t")
 
 
@@ -156,7 +156,7 @@ def test_a_space_that_a_function_defines_is_replayed() -> None:
 
 def test_a_function_must_not_give_a_parameter_two_values() -> None:
     searcher = OptunaSearch(lambda trial: {"x": 10 ** trial.suggest_int("x", 1, 3)}, "loss", "min")
-    with pytest.raises(ConfigError, match="another name"):
+    with pytest.raises(ConfigError, match=r"x=.*'x'.*name"):
         searcher.suggest("a")
     assert [trial.state for trial in searcher.study.trials] == [TrialState.FAIL]
 
@@ -168,11 +168,11 @@ def test_two_spaces_are_refused() -> None:
 
 
 def test_missing_settings_are_named() -> None:
-    with pytest.raises(ConfigError, match="does not know its metric"):
+    with pytest.raises(ConfigError, match=r"OptunaSearch.*\bmetric: .*TuneConfig"):
         OptunaSearch(conditional).suggest("a")
-    with pytest.raises(ConfigError, match="does not know its mode"):
+    with pytest.raises(ConfigError, match=r"OptunaSearch.*\bmode: .*TuneConfig"):
         OptunaSearch(conditional, metric="loss").suggest("a")
-    with pytest.raises(ConfigError, match="no search space"):
+    with pytest.raises(ConfigError, match=r"OptunaSearch.*param_space.*space="):
         OptunaSearch(metric="loss", mode="min").suggest("a")
 
 
@@ -203,7 +203,7 @@ def test_points_with_known_values_are_learnt_from_and_not_run() -> None:
     assert [trial.value for trial in searcher.study.trials] == [1.0, 2.0, None]
     searcher.on_trial_complete("a", {"loss": 3.0})
     assert searcher.study.trials[2].value == 3.0
-    with pytest.raises(ConfigError, match="one for each"):
+    with pytest.raises(ConfigError, match=r"evaluated_rewards.*points_to_evaluate"):
         OptunaSearch(points_to_evaluate=points, evaluated_rewards=[1.0])
 
 
@@ -220,7 +220,7 @@ def test_points_that_were_evaluated_elsewhere(tmp_path: Path) -> None:
     assert [trial.params for trial in again.study.trials] == [{"x": 0.25}, first, {"x": 0.5}]
     again.on_trial_complete("a", {"loss": 1.0})
     assert [trial.value for trial in again.study.trials] == [4.0, 1.0, None]
-    with pytest.raises(ConfigError, match="every parameter"):
+    with pytest.raises(ConfigError, match=r"evaluated point .*parameter"):
         again.add_evaluated_point({}, 1.0)
 
 
@@ -233,7 +233,7 @@ def test_the_last_value_counts_and_failures_do_not() -> None:
         searcher.suggest(trial)
     searcher.on_trial_complete("a", {"loss": 2, "done": True})
     searcher.on_trial_complete("b", {"loss": 1.0}, error=True)
-    with pytest.warns(UserWarning, match=r"Trial c counts as failed.*'loss' is nan"):
+    with pytest.warns(UserWarning, match=r"Trial c\b.*'loss' is nan"):
         searcher.on_trial_complete("c", {"loss": math.nan})
     searcher.suggest("d")
     searcher.on_trial_complete("d", {"score": 1.0})  # said once
@@ -304,6 +304,7 @@ def test_samplers_are_continued_where_they_were(sampler: Any, trials: int) -> No
     assert talk.repeated_to(make()).advance(3) == talk.advance(3)
 
 
+@pytest.mark.slow  # imports torch
 def test_a_gaussian_process_is_continued_where_it_was() -> None:
     space = {"x": uniform(-10, 10)}
 
@@ -359,7 +360,7 @@ def test_a_sampler_object_continues_with_the_same_history() -> None:
 
 def test_a_sampler_with_notes_that_cannot_be_had_again_is_named() -> None:
     searcher = ready(sampler=optuna.samplers.NSGAIISampler())  # unseeded
-    with pytest.warns(UserWarning, match="does not repeat itself"):
+    with pytest.warns(UserWarning, match="sampler of OptunaSearch.*Seed"):
         searcher.remember("a", {"x": 0.125})
     searcher.on_trial_complete("a", {"loss": 1.0})
     (kept,) = [trial for trial in searcher.study.trials if trial.state == TrialState.COMPLETE]
@@ -369,7 +370,7 @@ def test_a_sampler_with_notes_that_cannot_be_had_again_is_named() -> None:
 @pytest.mark.parametrize(
     ("sampler", "problem"),
     [
-        ("bayes", "there are: tpe, random, gp, .*gp, a Gaussian process, is .*Bayesian"),
+        ("bayes", "'bayes'.*tpe, random, gp, .*Bayesian"),
         (3, "give a name"),
         (optuna.samplers.GridSampler({"x": [1]}), r"tune\.grid_search"),
     ],
@@ -397,11 +398,11 @@ def test_optuna_itself_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_of_another_searcher_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "search"
     path.write_text('{"searcher": "HyperOptSearch", "seed": 1}\n')
-    with pytest.raises(RestoreError, match="saved by HyperOptSearch"):
+    with pytest.raises(RestoreError, match=r"HyperOptSearch.*OptunaSearch"):
         ready().restore(str(path))
     searcher = ready()
     searcher.suggest("a")
-    with pytest.raises(RestoreError, match="into a new one"):
+    with pytest.raises(RestoreError, match=r"OptunaSearch.*new one"):
         searcher.restore(str(path))
 
 
@@ -432,5 +433,5 @@ def test_warnings_of_optuna_do_not_reach_users() -> None:
 
 
 def test_a_pruner_is_answered_with_schedulers() -> None:
-    with pytest.raises(TypeError, match=r"^OptunaSearch\(\) has no argument 'pruner': .*ASHAScheduler"):
+    with pytest.raises(TypeError, match=r"^OptunaSearch\(\).*'pruner'.*ASHAScheduler"):
         OptunaSearch(pruner=optuna.pruners.MedianPruner())  # type: ignore[call-arg]

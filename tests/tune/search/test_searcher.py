@@ -76,7 +76,7 @@ class Forgetful(Searcher):
 def test_a_searcher_that_does_not_repeat_itself_is_named_once() -> None:
     searcher = Forgetful()
     searcher.remember("a", {"x": 1.0, "inner": {"y": 2.0}, "constant": 3})
-    with pytest.warns(UserWarning, match=r"Forgetful does not repeat itself: for trial b"):
+    with pytest.warns(UserWarning, match=r"Forgetful.* trial b\b.*remember\(\)"):
         searcher.remember("b", {"x": 5.0, "inner": {"y": 2.0}})
     searcher.remember("c", {"x": 6.0, "inner": {"y": 2.0}})
 
@@ -129,7 +129,7 @@ def test_what_is_not_defined_says_so() -> None:
     searcher = Searcher()
     with pytest.raises(NotImplementedError, match="suggest"):
         searcher.suggest("a")
-    with pytest.raises(NotImplementedError, match="evaluated elsewhere"):
+    with pytest.raises(NotImplementedError, match=r"Searcher.*points"):
         searcher.add_evaluated_point({"x": 1.0}, 1.0)
     with pytest.raises(NotImplementedError, match="save"):
         searcher.save("somewhere")

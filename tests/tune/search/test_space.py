@@ -103,9 +103,9 @@ def test_objects_that_contain_themselves_are_constants_like_any_other() -> None:
         (grid_search([1, 2]), "dict of parameters"),
         ({"a": {"b": {"grid_search": 5}}}, "'a/b'"),
         ({"a": {"grid_search": []}}, "'a'"),
-        ({"a/b": uniform(0, 1), "a": {"b": uniform(0, 1)}}, "both called 'a/b'"),
-        ({"a": choice([1, uniform(0, 1)])}, "'a' contains a search space"),
-        ({"a": grid_search([{"b": [uniform(0, 1)]}])}, "'a' contains a search space"),
+        ({"a/b": uniform(0, 1), "a": {"b": uniform(0, 1)}}, "both.*'a/b'"),
+        ({"a": choice([1, uniform(0, 1)])}, "'a'.*sample_from"),
+        ({"a": grid_search([{"b": [uniform(0, 1)]}])}, "'a'.*sample_from"),
     ],
 )
 def test_spaces_that_cannot_be_searched_are_refused(space: Any, message: str) -> None:
@@ -141,7 +141,7 @@ def test_containers_keep_their_kind() -> None:
 
 def test_a_dataclass_is_checked_once_its_fields_are_drawn() -> None:
     space = {"scaling_config": ScalingConfig(num_workers=choice([-1]))}
-    with pytest.raises(ConfigError, match="num_workers is -1"):
+    with pytest.raises(ConfigError, match=r"num_workers.*-1"):
         resolve(space, {}, 0)
     config, evaluated = resolve({"scaling_config": ScalingConfig(num_workers=choice([3]))}, {}, 0)
     assert config["scaling_config"] == ScalingConfig(num_workers=3)
@@ -262,7 +262,7 @@ def test_functions_of_functions_are_called_in_the_order_of_their_needs() -> None
 
 def test_functions_that_wait_for_each_other_are_named() -> None:
     space = {"a": {"x": sample_from(lambda spec: spec.config.b)}, "b": sample_from(lambda spec: spec.config.a.x)}
-    with pytest.raises(ConfigError, match=r"'a/x', 'b' wait for each other"):
+    with pytest.raises(ConfigError, match=r"sample_from\(\).*'a/x', 'b'"):
         resolve(space, {}, 0)
 
 
@@ -270,7 +270,7 @@ def test_an_error_in_a_function_says_which_parameter_it_was_for() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         resolve({"m": {"bad": sample_from(lambda spec: 1 / 0)}}, {}, 0)
     assert "'m/bad'" in "".join(caught.value.__notes__)
-    with pytest.raises(AttributeError, match="did you mean lr"):
+    with pytest.raises(AttributeError, match=r"lr\?"):
         resolve({"lr": 1, "bad": sample_from(lambda spec: spec.config.lrr)}, {}, 0)
 
 
@@ -339,9 +339,9 @@ def test_options_that_are_objects_are_recorded_by_their_position() -> None:
 
 def test_a_record_that_does_not_fit_the_space_is_refused() -> None:
     record = evaluated_record({"model": choice([Model, len])}, {"model": len})
-    with pytest.raises(RestoreError, match="number 1 of the parameter 'model'"):
+    with pytest.raises(RestoreError, match=r"1 of.*'model'"):
         evaluated_from_record({"model": choice([Model])}, record)
-    with pytest.raises(RestoreError, match="'lr' that this trial was not given"):
+    with pytest.raises(RestoreError, match=r"'lr'.*search space"):
         config_with({"lr": uniform(0, 1)}, {})
 
 
@@ -427,7 +427,7 @@ def test_a_tag_leaves_out_whole_parameters_rather_than_cutting_values() -> None:
 
 @pytest.mark.parametrize("space", [{"a": {"x": uniform}}, {"a": [choice], "y": 1}, {"a": grid_search}])
 def test_a_function_that_was_not_called_is_told(space: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"'a.*' is the function tune\.(uniform|choice|grid_search) itself: call it"):
+    with pytest.raises(ConfigError, match=r"'a.*'.*tune\.(uniform|choice|grid_search)\("):
         find(space)
 
 

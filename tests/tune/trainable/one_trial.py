@@ -18,9 +18,10 @@ def run_trial(
     *,
     checkpoint_every: int | None = None,
     raise_on_error: bool = True,
+    engine: str | None = "inline",
     **run_config: Any,
 ) -> Result:
-    """What is not named here belongs to RunConfig."""
+    """What is not named here belongs to RunConfig. In this process, unless a process of its own is the subject."""
     kind = trainable if isinstance(trainable, TrainableKind) else kind_of(trainable)
     spec = kind.run_spec(config or {}, RunConfig(**{"verbose": 0, **run_config}), checkpoint_every)
-    return drive(Run(spec, choose_engine(None)), raise_on_error)
+    return drive(Run(spec, choose_engine(engine)), raise_on_error)

@@ -80,8 +80,8 @@ def test_what_is_no_row_is_dropped_with_a_word_if_there_are_rows_and_refused_if_
         return "the model"
 
     told = run_trial(train, {"reports": True}).warnings
-    assert any("returned 'the model' (str), which is no row of metrics" in warning for warning in told)
-    with pytest.raises(TrainingFailedError, match="reported nothing and returned 'the model'"):
+    assert any("'the model' (str)" in warning for warning in told)
+    with pytest.raises(TrainingFailedError, match=r"'the model'.*dict"):
         run_trial(train, {"reports": False})
 
 
@@ -137,16 +137,19 @@ def test_a_second_checkpoint_dir_for_the_last_row_is_not_lost_silently() -> None
     result = run_trial(train)
     assert result.checkpoint is not None
     assert Path(str(result.checkpoint.path), "weights").read_text() == "reported"
-    assert any("belong to no row" in warning for warning in result.warnings)
+    assert any("tune.checkpoint_dir()" in warning for warning in result.warnings)
 
 
 def test_a_row_has_one_checkpoint() -> None:
     def train(config: dict[str, Any]) -> None:
         with tune.checkpoint_dir(0):
             pass
-        with pytest.raises(SessionMisuseError, match=r"twice without a tune\.report"), tune.checkpoint_dir(1):
+        with (
+            pytest.raises(SessionMisuseError, match=r"checkpoint_dir.*twice.*tune\.report"),
+            tune.checkpoint_dir(1),
+        ):
             pass
-        with pytest.raises(SessionMisuseError, match="a row has one checkpoint"):
+        with pytest.raises(SessionMisuseError, match=r"report\(checkpoint=.*checkpoint_dir\(\)"):
             tune.report(a=1, checkpoint=Checkpoint.from_dict({"b": 1}))
         tune.report({"a": 2})
 
@@ -201,12 +204,12 @@ def test_callables_that_are_no_plain_functions() -> None:
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda: None, r"called with one argument, the configuration, but <lambda> takes \(\)"),
-        (lambda config, lr, steps: None, "other values come by tune.with_parameters"),
-        (lambda config, *, lr: None, "other values come by tune.with_parameters"),
-        (3, "not 3"),
-        (dict, "the class dict: derive it from tune.Trainable"),
-        ("no such name", "No trainable is registered as 'no such name'"),
+        (lambda: None, r"one argument.*<lambda> takes \(\)"),
+        (lambda config, lr, steps: None, r"tune\.with_parameters\(\)"),
+        (lambda config, *, lr: None, r"tune\.with_parameters\(\)"),
+        (3, r"\b3\b"),
+        (dict, r"class dict.*tune\.Trainable"),
+        ("no such name", r"'no such name'.*register_trainable\(\)"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(function: Any, reason: str) -> None:
@@ -217,7 +220,7 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(function: Any, rea
 def test_an_async_function_is_refused() -> None:
     async def train(config: dict[str, Any]) -> None: ...
 
-    with pytest.raises(ConfigError, match=r"train\(\) is an async function"):
+    with pytest.raises(ConfigError, match=r"train\(\).*async"):
         kind_of(train)
 
 
@@ -227,5 +230,5 @@ def test_a_function_that_cannot_travel_names_the_culprit() -> None:
         def train(config: dict[str, Any]) -> None:
             file.read()
 
-        with pytest.raises(SerializationError, match=r"the trainable train closure variable 'file'.*open file"):
+        with pytest.raises(SerializationError, match=r"train.*'file'.*open file"):
             run_trial(train)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -38,28 +39,35 @@ def test_parameters_come_beside_the_configuration(trainable: Any) -> None:
 
 
 def test_misspelt_parameters_and_what_takes_none_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"with_parameters\(row=...\): total.* takes no argument of that name"):
+    with pytest.raises(ConfigError, match=r"with_parameters\(row=...\).*total"):
         with_parameters(total, row=[1])
     for trainable in (Total, with_parameters(Total, scale=2), with_resources(Total, {"CPU": 2})):
-        with pytest.raises(ConfigError, match=r"with_parameters\(row=...\): Total.setup\(.*rows.* takes no argument"):
+        with pytest.raises(ConfigError, match=r"with_parameters\(row=...\).*Total.setup\(.*rows"):
             with_parameters(trainable, row=[1])
-    with pytest.raises(ConfigError, match="but total takes"):
+    with pytest.raises(ConfigError, match=r"total.*rows.*tune\.with_parameters\(\)"):
         kind_of(total)  # its rows are missing
     trainer = DataParallelTrainer(lambda: None, scaling_config=ScalingConfig(num_workers=1))
-    with pytest.raises(ConfigError, match="not a DataParallelTrainer: give it its data as datasets="):
+    with pytest.raises(ConfigError, match=r"DataParallelTrainer.*datasets="):
         with_parameters(trainer, rows=[1])
-    with pytest.raises(ConfigError, match="takes a function or a Trainable class"):
+    with pytest.raises(ConfigError, match=r"with_parameters\(\).*Trainable.*\bdict\b"):
         with_parameters(dict, rows=[1])
 
 
-@pytest.mark.parametrize("make", [np.ones, lambda size: pd.DataFrame({"a": np.ones(size)}), bytes])
+@pytest.mark.parametrize(
+    "make",
+    [
+        np.ones,
+        pytest.param(lambda size: pd.DataFrame({"a": np.ones(size)}), marks=pytest.mark.slow),
+        pytest.param(bytes, marks=pytest.mark.slow),
+    ],
+)
 def test_large_parameters_do_not_travel_with_each_trial(make: Any) -> None:
     def measure(config: dict[str, Any], rows: Any) -> dict[str, Any]:
         return {"length": len(rows)}
 
     kind = kind_of(with_parameters(measure, rows=make(1_000_000)))
     assert len(pickled_task(kind.run_spec({}, QUIET))) < 10_000
-    assert run_trial(kind).metrics["length"] == 1_000_000
+    assert run_trial(kind, engine="local").metrics["length"] == 1_000_000
 
 
 def test_a_trial_that_writes_to_a_shared_array_changes_its_own_only() -> None:
@@ -72,7 +80,7 @@ def test_a_trial_that_writes_to_a_shared_array_changes_its_own_only() -> None:
 
     kind = kind_of(with_parameters(change, rows=rows))
     for x in (1, 2):
-        metrics = run_trial(kind, {"x": x}).metrics
+        metrics = run_trial(kind, {"x": x}, engine="local").metrics
         assert (metrics["before"], metrics["after"]) == (0, x * 100_000)
     assert not rows.any()
 
@@ -86,7 +94,7 @@ def test_arrays_of_a_trial_are_pages_of_the_file_that_all_map() -> None:
                 return {"mapped": line.split(maxsplit=5)[5]}
         raise AssertionError("not mapped at all")
 
-    metrics = run_trial(with_parameters(where, rows=np.ones((500, 500)).T)).metrics
+    metrics = run_trial(with_parameters(where, rows=np.ones((500, 500)).T), engine="local").metrics
     assert "paceline-shipped" in metrics["mapped"]
 
 
@@ -129,13 +137,13 @@ def test_resources_that_make_no_sense_are_refused() -> None:
         with pytest.raises(ConfigError):
             with_resources(total, wrong)
     trainer = DataParallelTrainer(lambda: None, scaling_config=ScalingConfig(num_workers=1))
-    with pytest.raises(ConfigError, match="what it needs by scaling_config="):
+    with pytest.raises(ConfigError, match=r"DataParallelTrainer.*scaling_config="):
         with_resources(trainer, {"CPU": 1})
 
 
 @pytest.mark.parametrize(("wrong", "meant"), [("cpus", "CPU"), ("Cpu", "CPU"), ("num_gpus", "GPU"), ("GPUs", "GPU")])
 def test_a_near_miss_of_cpu_and_gpu_is_refused(wrong: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match=f"the key '{wrong}': did you mean '{meant}'"):
+    with pytest.raises(ConfigError, match=f"'{wrong}'.*'{meant}'"):
         with_resources(total, {wrong: 1})
     fine = with_resources(lambda config: 1, {"cpu": 1, "tpu": 2})
     assert kind_of(fine).resources({}).bundles == [{"CPU": 1, "tpu": 2}]
@@ -144,22 +152,24 @@ def test_a_near_miss_of_cpu_and_gpu_is_refused(wrong: str, meant: str) -> None:
 # -- names --------------------------------------------------------------------------------------
 
 
-def test_trainables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_trainables", {})
-    with pytest.raises(ConfigError, match="none is registered"):
-        kind_of("total")
+def test_a_name_where_none_is_registered() -> None:
+    fresh = runpy.run_path(registry.__file__)  # as at the start of a program
+    with pytest.raises(ConfigError, match=r"'total'.*none.*register_trainable\(\)"):
+        fresh["get_trainable"]("total")
+
+
+def test_trainables_by_name() -> None:
     registry.register_trainable("total", with_parameters(total, rows=[2]))
     assert run_trial("total").metrics["_metric"] == 2
     assert run_trial(with_parameters("total", scale=3)).metrics["_metric"] == 6
-    with pytest.raises(ConfigError, match=r"'totl': did you mean total\?"):
+    with pytest.raises(ConfigError, match=r"'totl'.*total\?"):
         kind_of("totl")
-    with pytest.raises(ConfigError, match="not 3"):
+    with pytest.raises(ConfigError, match=r"Trainable.*\b3\b"):
         registry.register_trainable("three", 3)
 
 
-def test_environments_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_environments", {})
+def test_environments_by_name() -> None:
     registry.register_env("maze", lambda config: ("maze", config["size"]))
     assert registry.get_env_creator("maze")({"size": 3}) == ("maze", 3)
-    with pytest.raises(ConfigError, match="No environment is registered as 'cave'"):
+    with pytest.raises(ConfigError, match=r"'cave'.*register_env\(\)"):
         registry.get_env_creator("cave")

@@ -112,28 +112,26 @@ def test_keys_that_a_trainer_does_not_take_are_refused_with_the_nearest_one(
 ) -> None:
     kind = kind_of(trainer)
     kind.check_space({"train_loop_config": {"lr": 1}, "scaling_config": {"num_workers": 1}})
-    with pytest.raises(ConfigError, match=r"run_config, which is the same for all trials: Tuner\(run_config="):
+    with pytest.raises(ConfigError, match=r"param_space.*Tuner\(run_config="):
         kind.check_space({"run_config": QUIET})
-    with pytest.raises(ConfigError, match=r"'train_loop_confg'.*did you mean train_loop_config\?"):
+    with pytest.raises(ConfigError, match=r"'train_loop_confg'.*train_loop_config\?"):
         kind.check_space({"train_loop_confg": {}})
-    with pytest.raises(ConfigError, match=r"'lr'.*belongs into \{\"train_loop_config\""):
+    with pytest.raises(ConfigError, match=r"'lr'.*\{\"train_loop_config\""):
         kind.check_space({"lr": 1})
-    with pytest.raises(
-        ConfigError, match=r"'lr', but .*belongs into \{.*\}, in param_space as in hyperparam_mutations"
-    ):
+    with pytest.raises(ConfigError, match=r"'lr'.*train_loop_config.*param_space.*hyperparam_mutations"):
         kind.run_spec({"lr": 1, "__trial_index__": 0}, QUIET)  # a scheduler may have put it there
-    with pytest.raises(ConfigError, match=r"no setting 'num_worker': did you mean num_workers\?"):
+    with pytest.raises(ConfigError, match=r"'num_worker'.*num_workers\?"):
         kind.check_space({"scaling_config": {"num_worker": 1}})
     trees = XGBoostTrainer(params={}, label_column="y", datasets={"train": rows}, scaling_config=TWO)
     kind_of(trees).check_space({"params": {"eta": 1}, "num_boost_round": 3, "early_stopping_rounds": 2})
-    with pytest.raises(ConfigError, match=r"'num_boost_rounds'.*did you mean num_boost_round\?"):
+    with pytest.raises(ConfigError, match=r"'num_boost_rounds'.*num_boost_round\?"):
         kind_of(trees).check_space({"num_boost_rounds": 3})
 
 
 def test_mutations_of_a_scheduler_are_arguments_of_the_trainer(trainer: DataParallelTrainer) -> None:
     kind = kind_of(trainer)
     kind.check_mutations({"train_loop_config": {"lr": [1, 2]}}, {})
-    with pytest.raises(ConfigError, match=r"^hyperparam_mutations has the key 'lr', but .*\"train_loop_config\""):
+    with pytest.raises(ConfigError, match=r"^hyperparam_mutations.*'lr'.*\"train_loop_config\""):
         kind.check_mutations({"lr": [1, 2]}, {"train_loop_config": {"lr": 1}})
 
 
@@ -141,13 +139,13 @@ def test_mutations_of_a_function_may_add_parameters_but_a_near_miss_is_told() ->
     kind = kind_of(loop)
     kind.check_mutations({"lr": [1, 2]}, {"batch_size": 3})
     kind.check_mutations({"lr": [1, 2], "lr2": [1]}, {"lr": 3})
-    with pytest.warns(UserWarning, match="changes 'learning_rat', which param_space does not have.*'learning_rate'"):
+    with pytest.warns(UserWarning, match="'learning_rat'.*param_space.*'learning_rate'"):
         kind.check_mutations({"learning_rat": [1, 2]}, {"learning_rate": 3})
 
 
 def test_how_many_workers_must_be_known() -> None:
     kind = kind_of(DataParallelTrainer(loop))
-    with pytest.raises(ConfigError, match="How many workers"):
+    with pytest.raises(ConfigError, match="num_workers="):
         kind.check_space({"train_loop_config": {}})
     kind.check_space({"scaling_config": {"num_workers": 2}})
 
@@ -155,9 +153,9 @@ def test_how_many_workers_must_be_known() -> None:
 def test_a_trainer_that_continues_a_run_is_refused(trainer: DataParallelTrainer) -> None:
     path = trainer.with_overrides({}, QUIET).fit().path
     restored = DataParallelTrainer.restore(path, train_loop_per_worker=loop)
-    with pytest.raises(ConfigError, match=r"DataParallelTrainer.restore\(\) continues one run"):
+    with pytest.raises(ConfigError, match=r"DataParallelTrainer.restore\(\).*resume_from_checkpoint="):
         kind_of(restored)
-    with pytest.raises(ConfigError, match="the class DataParallelTrainer: make one and pass it"):
+    with pytest.raises(ConfigError, match="the class DataParallelTrainer"):
         kind_of(DataParallelTrainer)
 
 
@@ -166,7 +164,7 @@ def test_checkpoint_rules_that_have_no_meaning_are_refused_at_the_start(trainer:
     for trainable in (trainer, loop):
         kind = kind_of(trainable)
         kind.check_run_config(QUIET)
-        with pytest.raises(ConfigError, match=r"checkpoint_frequency=2\) has no meaning"):
+        with pytest.raises(ConfigError, match=r"checkpoint_frequency=2\)"):
             kind.check_run_config(saving)
 
 
@@ -227,7 +225,7 @@ def test_code_and_data_are_pickled_once_for_all_trials() -> None:
             task = pickled_task(kind.run_spec({}, QUIET))
         assert pickled == ["weights"]
         assert len(task) < 20_000
-        assert run_trial(kind).metrics["found"] == "weights"
+        assert run_trial(kind, engine="local").metrics["found"] == "weights"
 
 
 def test_what_cannot_travel_is_named(trainer: DataParallelTrainer) -> None:
@@ -237,7 +235,7 @@ def test_what_cannot_travel_is_named(trainer: DataParallelTrainer) -> None:
         lock.acquire()
 
     kind = kind_of(DataParallelTrainer(train, scaling_config=ScalingConfig(num_workers=1)))
-    with pytest.raises(SerializationError, match=r"train_loop_per_worker closure variable 'lock'"):
+    with pytest.raises(SerializationError, match=r"train_loop_per_worker.*'lock'"):
         kind.run_spec({}, QUIET)
     with pytest.raises(SerializationError, match=r"\['gate'\]"):
         pickled_task(kind_of(trainer).run_spec({"train_loop_config": {"gate": lock}}, QUIET))

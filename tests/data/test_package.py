@@ -1,0 +1,25 @@
+"""The names that paceline.data offers, and older ones."""
+
+from __future__ import annotations
+
+import pytest
+
+import paceline.data
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("DataContext", "arguments of the methods"),
+        ("DatasetContext", "arguments of the methods"),
+        ("ExecutionOptions", "arguments of the methods"),
+        ("set_progress_bars", "progress bars"),
+        ("from_polars", r"from_arrow\(\)"),
+        ("from_mars", r"from_pandas\(\)"),
+        ("read_parquet_bulk", r"read_parquet\(\)"),
+        ("read_datasource", "read_ functions"),
+    ],
+)
+def test_names_that_are_not_here_say_what_is(name: str, advice: str) -> None:
+    with pytest.raises(AttributeError, match=rf"paceline\.data\.{name}\b.*{advice}"):
+        getattr(paceline.data, name)

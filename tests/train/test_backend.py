@@ -1,0 +1,83 @@
+"""A backend of the user's own: when it is called, and what becomes of its errors."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from paceline import train
+from paceline.air import session
+from paceline.air.errors import EngineError, TrainingFailedError
+from paceline.train import Backend, BackendConfig
+from tests.train.quick import quick_trainer
+
+
+def remember(key: str, value: str) -> None:
+    os.environ[key] = value
+
+
+def recall(key: str) -> str | None:
+    return os.environ.get(key)
+
+
+class NotingBackend(Backend):
+    calls: list[str] = []
+
+    def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
+        self.calls.append("start")
+        worker_group.execute(remember, "NOTE", "of the backend")
+
+    def on_training_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
+        self.calls.append("training start")
+        assert worker_group.execute(recall, "NOTE") == ["of the backend"] * 2
+
+    def on_shutdown(self, worker_group: Any, backend_config: BackendConfig) -> None:
+        self.calls.append("shutdown")
+        assert worker_group.execute_single(1, recall, "NOTE") == "of the backend"
+
+    def on_end(self) -> None:
+        self.calls.append("end")
+
+
+class NotingConfig(BackendConfig):
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return NotingBackend
+
+
+class BrokenBackend(NotingBackend):
+    def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
+        raise EngineError("no free port")
+
+
+class BrokenConfig(BackendConfig):
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return BrokenBackend
+
+
+def test_a_backend_of_the_users_own() -> None:
+    NotingBackend.calls.clear()
+    result = quick_trainer(lambda: session.report({"note": recall("NOTE")}), backend=NotingConfig()).fit()
+    assert NotingBackend.calls == ["start", "training start", "shutdown", "end"]
+    assert [metrics["note"] for metrics in result.rank_metrics.values()] == ["of the backend"] * 2
+
+
+def test_a_backend_is_told_of_the_end_of_every_attempt() -> None:
+    NotingBackend.calls.clear()
+    twice = train.FailureConfig(max_failures=1)
+    trainer = quick_trainer(lambda: {}["nothing"], backend=NotingConfig(), failure_config=twice)
+    with pytest.raises(TrainingFailedError, match="KeyError"):
+        trainer.fit()
+    assert NotingBackend.calls == ["start", "training start", "end"] * 2
+
+
+def test_a_backend_that_cannot_start_fails_the_run_once() -> None:
+    NotingBackend.calls.clear()
+    trainer = quick_trainer(lambda: None, backend=BrokenConfig(), failure_config=train.FailureConfig(max_failures=3))
+    with pytest.raises(TrainingFailedError, match="no free port") as caught:
+        trainer.fit()
+    assert len(caught.value.failures) == 1
+    assert NotingBackend.calls == ["end"]

@@ -1,0 +1,124 @@
+"""How many trials of a Tuner run at a time, and on which cards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paceline
+from paceline import tune
+from paceline.air import RunConfig, session
+from paceline.air.errors import ConfigError
+from paceline.tune import Tuner
+from tests.tune.searching import Overlap, config_of, search
+
+pytestmark = pytest.mark.usefixtures("two_cpus")
+
+
+def declare(**pool: float) -> None:
+    paceline.shutdown()
+    paceline.init(**pool)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def machine_with(**pool: float) -> Iterator[None]:
+    declare(**pool)
+    try:
+        yield
+    finally:
+        declare(num_cpus=2)
+
+
+def overlapping(overlap: Overlap, meet: int) -> Any:
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        overlap.enter()
+        overlap.meet(meet)
+        session.report({"step": 1})
+        overlap.leave()
+        return {"step": 2}
+
+    return train
+
+
+def test_two_cpus_are_room_for_two_trials(tmp_path: Path) -> None:
+    overlap = Overlap(tmp_path / "marks")
+    search(overlapping(overlap, meet=2), num_samples=6)
+    assert overlap.most == 2
+
+
+def test_one_trial_that_takes_all_cpus_is_alone(tmp_path: Path) -> None:
+    overlap = Overlap(tmp_path / "marks")
+    search(tune.with_resources(overlapping(overlap, meet=1), {"cpu": 2}), num_samples=3)
+    assert overlap.most == 1
+
+
+def test_a_trial_larger_than_the_machine_is_alone_and_small_ones_are_not(tmp_path: Path) -> None:
+    overlap = Overlap(tmp_path / "marks")
+    sized = tune.with_resources(overlapping(overlap, meet=1), lambda config: {"CPU": config["cpus"]})
+    grid = search(sized, {"cpus": tune.grid_search([1, 64, 1, 64])})
+    assert len(grid) == 4
+    alone = {result.metrics["trial_id"] for result in grid if config_of(result)["cpus"] == 64}
+    inside: list[str] = []
+    for mark in overlap.marks.read("step"):
+        if mark["change"] == 1:
+            inside.append(mark["trial"])
+            assert len(inside) == 1 or not alone.intersection(inside)
+        else:
+            inside.remove(mark["trial"])
+
+
+def test_parts_of_a_cpu_and_a_limit_of_the_users(tmp_path: Path) -> None:
+    many = Overlap(tmp_path / "many")
+    search(tune.with_resources(overlapping(many, meet=4), {"CPU": 0.5}), num_samples=6)
+    assert many.most == 4
+    few = Overlap(tmp_path / "few")
+    search(tune.with_resources(overlapping(few, meet=3), {"CPU": 0.5}), num_samples=6, max_concurrent_trials=3)
+    assert few.most == 3
+
+
+def test_trials_at_the_same_time_have_different_cards(tmp_path: Path) -> None:
+    overlap = Overlap(tmp_path / "marks")
+
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        overlap.enter()
+        overlap.meet(2)
+        card = os.environ["CUDA_VISIBLE_DEVICES"]
+        overlap.marks.say("card", card=card)
+        overlap.marks.wait("card", 2)
+        overlap.leave()
+        return {"card": card}
+
+    with machine_with(num_cpus=8, num_gpus=2):
+        grid = search(tune.with_resources(train, {"CPU": 1, "GPU": 1}), num_samples=4)
+    assert overlap.most == 2
+    first_two = [mark["card"] for mark in overlap.marks.read("card")[:2]]
+    assert sorted(first_two) == ["0", "1"]
+    assert {result.metrics["card"] for result in grid} == {"0", "1"}
+
+
+def test_cards_keep_their_names_and_parts_of_one_are_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    overlap = Overlap(tmp_path / "marks")
+
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        overlap.enter()
+        overlap.meet(4)
+        overlap.leave()
+        return {"card": os.environ["CUDA_VISIBLE_DEVICES"]}
+
+    with machine_with(num_cpus=8):
+        grid = search(tune.with_resources(train, {"CPU": 1, "GPU": 0.5}), num_samples=4)
+    assert overlap.most == 4
+    assert sorted(result.metrics["card"] for result in grid) == ["5", "5", "7", "7"]
+
+
+def test_cards_that_are_not_there_are_refused_before_any_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    greedy = tune.with_resources(lambda config: {"x": 1}, {"gpu": 1})
+    with pytest.raises(ConfigError, match=r"\b1 GPU\(s\)"):
+        Tuner(greedy, run_config=RunConfig(storage_path=str(tmp_path), verbose=0)).fit()
