@@ -29,6 +29,7 @@ from benchmarks import (
     many_workers,
     prediction,
     reports,
+    rl,
     serving,
     throughput,
     trees,
@@ -60,6 +61,7 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "data-fit": data_compute.fit,
     "trees-xgboost": trees.xgboost,
     "trees-lightgbm": trees.lightgbm,
+    "rl": rl.iterations,
     "tune-noop": tuning.noop_trials,
     "tune-torch": tuning.torch_trials,
     "tune-results": tuning.results,
@@ -114,7 +116,7 @@ def machine() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     names = (
         "torch", "tensorflow-cpu", "horovod", "transformers", "accelerate", "lightning", "ray", "pyarrow", "duckdb",
-        "polars", "datasets", "xgboost-cpu", "lightgbm", "optuna",
+        "polars", "datasets", "xgboost-cpu", "lightgbm", "optuna", "gymnasium",
     )  # fmt: skip
     versions = [f"{name} {metadata.version(name)}" for name in names if _installed(name)]
     return (

@@ -18,17 +18,20 @@ from pathlib import Path
 from paceline.air.process_identity import boot_id
 
 PREFIX = "paceline-checkpoint-"
-_IN_USE = re.compile(rf"{PREFIX}in-use-([0-9a-f]+)-\w+")
+SHORT_PREFIX = "plr-"
+"""For a directory that holds sockets: the system takes paths of at most 107 bytes for those."""
+_IN_USE = re.compile(rf"(?:{PREFIX}|{SHORT_PREFIX})in-use-([0-9a-f]+)-\w+")
 
 
 @contextmanager
-def temporary_directory() -> Iterator[Path]:
-    """A private directory that is gone afterwards."""
-    _sweep(Path(tempfile.gettempdir()))
-    fresh = Path(tempfile.mkdtemp(prefix=PREFIX))
+def temporary_directory(prefix: str = PREFIX, place: str | None = None) -> Iterator[Path]:
+    """A private directory that is gone afterwards; in `place`, or where temporary files go."""
+    place = place or tempfile.gettempdir()
+    _sweep(Path(place))
+    fresh = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     holder = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        folder = _held(fresh, holder)
+        folder = _held(fresh, holder, prefix)
         try:
             yield folder
         finally:
@@ -37,13 +40,13 @@ def temporary_directory() -> Iterator[Path]:
         os.close(holder)
 
 
-def _held(fresh: Path, holder: int) -> Path:
+def _held(fresh: Path, holder: int, prefix: str) -> Path:
     """The directory under a name that says: it can be removed once it is not locked. So it is locked first."""
     try:
         fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:  # a file system without locks
         return fresh
-    return fresh.rename(fresh.with_name(f"{PREFIX}in-use-{_boot()}-{fresh.name.removeprefix(PREFIX)}"))
+    return fresh.rename(fresh.with_name(f"{prefix}in-use-{_boot()}-{fresh.name.removeprefix(prefix)}"))
 
 
 def _sweep(place: Path) -> None:

@@ -121,6 +121,7 @@ class Recipe:
         return arguments
 
 
+_MOST_NAMED = 5
 _STARRED = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
@@ -201,6 +202,8 @@ def _verify(local: Checkpoint, checkpoint: Checkpoint) -> None:
 
 def _refuse_code(local: Checkpoint, checkpoint: Checkpoint) -> None:
     if parts := code_parts(local):
+        rest = f" and {len(parts) - _MOST_NAMED} more files" if len(parts) > _MOST_NAMED else ""
+        named = ", ".join(parts[:_MOST_NAMED]) + rest
         raise CheckpointError(
             f"{_describe(checkpoint)} is not loaded: {named} can run any code that was put there. If you "
             "trust where the checkpoint comes from, say so: trust=True, or --trust on the command line."

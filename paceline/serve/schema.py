@@ -26,6 +26,8 @@ STATUSES = {
 
 def example(model: Model) -> dict[str, Any]:
     """A body that the model could be sent, with its real columns where they are known."""
+    if not model.columns.kinds and model.nameless and (row := model.predictor._example_row()) is not None:
+        return {"rows": [row]}
     kinds = model.columns.kinds or {"column": "any"}
     return {"rows": [{name: 0.0 if kind == "number" else "..." for name, kind in kinds.items()}]}
 

@@ -223,5 +223,6 @@ def _announce(url: str, served: ServedModel, token: str | None, *, told: bool) -
         lines.append("No token is needed: every process and user of this machine can use the model.")
     elif not told:
         lines.append(f"Token: {token}")
-    lines.append(f"Description: {url}/docs (in a browser, the token is the password). Ctrl-C ends the server.")
+    password = "" if token is None else " (in a browser, the token is the password)"
+    lines.append(f"Description: {url}/docs{password}. Ctrl-C ends the server.")
     GuardedWriter(sys.stdout).write("".join(f"{printable(line)}\n" for line in lines))

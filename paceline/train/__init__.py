@@ -76,13 +76,14 @@ _SUBMODULES = (
     "lightgbm",
     "lightning",
     "predictor",
+    "rl",
     "sklearn",
     "tensorflow",
     "torch",
     "trainer",
     "xgboost",
 )
-_NOT_YET = ("gbdt_trainer", "rl")
+_NOT_YET = ("gbdt_trainer",)
 
 __all__ = [*_PLACES, "TRAIN_DATASET_KEY"]
 
@@ -95,7 +96,8 @@ def __getattr__(name: str) -> Any:
     elif name in _NOT_YET:
         raise AttributeError(
             f"{__name__}.{name} is not in this version; what there is: paceline.train.torch, .tensorflow, .horovod, "
-            ".huggingface, .lightning, .xgboost, .lightgbm and .sklearn; DataParallelTrainer for any other framework."
+            ".huggingface, .lightning, .xgboost, .lightgbm, .sklearn and .rl; DataParallelTrainer for any other "
+            "framework."
         )
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -142,7 +142,16 @@ class BaseTrainer:
         return result
 
     def _made_here(self, result: Result) -> None:
-        """Every file of the result was written by a run of this trainer in this process."""
+        """Every file of the result was written by a run of this trainer in this process: it needs no trust."""
+        for checkpoint in (result.checkpoint, *(each for each, _ in result.best_checkpoints)):
+            if hasattr(type(checkpoint), "made_here"):
+                checkpoint.made_here = True  # type: ignore[union-attr]  # only classes that ask for trust have it
+
+    def _check_without_stop(self) -> None:
+        """Refuse a run without RunConfig(stop=...), if it would not end by itself."""
+
+    def _check_search_continued(self) -> None:
+        """Refuse to continue the trials of a search from their files, if those must be trusted."""
 
     def to_run_spec(self) -> RunSpec:
         """The complete description of the run that `fit()` makes."""

@@ -117,6 +117,10 @@ class Predictor(ABC):
 
         check_predict_keywords(type(self), given)
 
+    def _example_row(self) -> dict[str, Any] | None:
+        """A row as the model takes it, to be shown to people; None: that is not known."""
+        return None
+
     def _predict_pandas(self, data: pd.DataFrame, *args: Any, **kwargs: Any) -> pd.DataFrame:
         raise NotImplementedError
 

@@ -17,6 +17,7 @@ _PREDICTORS = {
     ),
     "paceline.train.lightgbm.checkpoint.LightGBMCheckpoint": "paceline.train.lightgbm.predictor.LightGBMPredictor",
     "paceline.train.lightning.checkpoint.LightningCheckpoint": "paceline.train.lightning.predictor.LightningPredictor",
+    "paceline.train.rl.checkpoint.RLCheckpoint": "paceline.train.rl.predictor.RLPredictor",
     "paceline.train.sklearn.checkpoint.SklearnCheckpoint": "paceline.train.sklearn.predictor.SklearnPredictor",
     "paceline.train.tensorflow.checkpoint.TensorflowCheckpoint": (
         "paceline.train.tensorflow.predictor.TensorflowPredictor"

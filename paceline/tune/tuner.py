@@ -71,6 +71,8 @@ class Tuner:
         """
         from paceline.run.drive import step_to_end
 
+        if self._restoration is not None:
+            self._kind.check_continued()
         experiment = self._restoration.experiment() if self._restoration is not None else self._new_experiment()
         step_to_end(experiment)
         assert experiment.result is not None

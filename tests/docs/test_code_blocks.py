@@ -38,6 +38,9 @@ PROMISE = re.compile(r"#\s*->\s*(.*\S)")
 SECONDS_PER_PAGE = 90
 FIRST_PAGE = "getting-started"
 PORT_IN_PAGES = "8000"
+NEEDS_RLLIB = pytest.mark.skipif(find_spec("ray") is None or find_spec("gymnasium") is None, reason="needs RLlib")
+MARKS = {"reinforcement-learning": [pytest.mark.rl, pytest.mark.timeout(300), NEEDS_RLLIB]}
+"""Pages that need more than `make test` installs."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,6 @@ def run_shell_blocks(path: Path, home: Path) -> None:
         check_output(path.name, ["bash", "-c", program], shell.promises, home)
 
 
-def write_shell_files(home: Path) -> None:
-    """What a user's shell finds: the command of this project, and a curl that ends its output with a new line."""
-    command = home / "bin" / "paceline"
 @contextlib.contextmanager
 def as_program(home: Path) -> Iterator[ModuleType]:
     """An empty `__main__`, a user's directory, variables and warnings; what a page leaves of them is cleared away."""
@@ -140,6 +140,9 @@ def as_program(home: Path) -> Iterator[ModuleType]:
         os.environ |= variables
 
 
+def write_shell_files(home: Path) -> None:
+    """What a user's shell finds: the command of this project, and a curl that ends its output with a new line."""
+    command = home / "bin" / "paceline"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m paceline.cli.main "$@"\n', encoding="utf-8")
     command.chmod(0o700)
@@ -170,13 +173,13 @@ def check_output(name: str, command: list[str], promises: list[str], home: Path)
                 os.killpg(process.pid, signal.SIGKILL)
     said = f"--- stdout\n{output}\n--- stderr\n{errors}"
     assert process.returncode == 0, f"{name} failed\n{said}"
-    missing = first_missing(promises, output)
-    assert missing is None, f"{name} promises the line {missing!r}, which was not printed there\n{said or output}"
-
     check_promises(name, promises, output, said)
 
 
 def check_promises(name: str, promises: list[str], output: str, said: str = "") -> None:
+    missing = first_missing(promises, output)
+    assert missing is None, f"{name} promises the line {missing!r}, which was not printed there\n{said or output}"
+
 
 def free_port() -> int:
     with socket.socket() as listening:

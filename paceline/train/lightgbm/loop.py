@@ -14,8 +14,8 @@ from paceline.train.lightgbm.matrix import Matrix, read_matrices
 from paceline.train.lightgbm.params import for_worker, unknown_names, value_of, without
 from paceline.train.lightgbm.progress import Progress, earlier_progress
 from paceline.train.lightgbm.random_state import CatchUp, check_continuable, not_repeatable
+from paceline.train.rounds import Rounds
 from paceline.train.trees.remarks import nothing_to_train, stopped_before, unused_parameter, will_differ
-from paceline.train.trees.rounds import Rounds
 
 if TYPE_CHECKING:
     from lightgbm.callback import CallbackEnv
@@ -31,7 +31,7 @@ class LightGBMLoop:
 
     def __call__(self) -> None:
         progress = earlier_progress()
-        rounds = Rounds(self.task, progress.checkpoint)
+        rounds = Rounds(self.task.checkpoint_frequency, self.task.checkpoint_at_end, progress.checkpoint)
         params = for_worker(self.task.params)
         unknown, known = unknown_names(self.task.params)
         for name in unknown:

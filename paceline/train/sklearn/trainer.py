@@ -35,7 +35,6 @@ from paceline.train.sklearn.scoring import cross_validation, scores
 
 if TYPE_CHECKING:
     from paceline.air.config import RunConfig
-    from paceline.air.result import Result
     from paceline.run.spec import RunSpec
 
 CV_KEY = "cv"
@@ -190,12 +189,6 @@ class SklearnTrainer(BaseTrainer):
             "trainer_resources": self.scaling_config.trainer_resources,
         }
         return replace(super().to_run_spec(), arguments=stored, backend_config=SklearnConfig())
-
-    def _made_here(self, result: Result) -> None:
-        """What was fitted here is read back without asking for trust."""
-        for checkpoint in (result.checkpoint, *(each for each, _ in result.best_checkpoints)):
-            if isinstance(checkpoint, SklearnCheckpoint):
-                checkpoint.made_here = True
 
     @classmethod
     def _restored_arguments(

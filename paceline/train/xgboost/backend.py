@@ -35,7 +35,7 @@ class XGBoostBackend(Backend):
         "pyarrow.compute",
         "paceline.run.worker",
         "paceline.train.legacy_session",
-        "paceline.train.trees.rounds",
+        "paceline.train.rounds",
         "paceline.train.trees.shard",
         "paceline.train.xgboost.callback",
         "paceline.train.xgboost.loop",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.air import session
 from paceline.air.errors import StopTraining
+from paceline.train.rounds import Rounds
 from paceline.train.trees.remarks import nothing_to_train, unused_parameter
-from paceline.train.trees.rounds import Rounds
 from paceline.train.trees.task import TreeTask
 from paceline.train.xgboost import collective
 from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
@@ -68,7 +68,7 @@ class _Training:
         self._objective = task.train_kwargs.get("obj")
         self._model = _Model(xgboost.Booster(dict(self._params), list(matrices.values()), model_file=before))
         self._done = 0 if before is None else before.num_boosted_rounds()
-        self._rounds = Rounds(task, self._model.checkpoint)
+        self._rounds = Rounds(task.checkpoint_frequency, task.checkpoint_at_end, self._model.checkpoint)
         unused, usual = unused_params(self._model.booster)
         for name in unused:
             self._rounds.warn(unused_parameter("XGBoost", name, usual))

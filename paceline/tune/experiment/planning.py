@@ -43,6 +43,8 @@ def make_plan(
     """A plan in which everything fits together, or an error that says what does not."""
     kind.check_space(space)
     kind.check_run_config(run_config)
+    if run_config.stop is None and tune.scheduler is None and tune.time_budget_s is None:
+        kind.check_without_stop()
     seed = secrets.randbits(63) if seed is None else seed
     searcher = _searcher(tune.search_alg)
     scheduler = _scheduler(tune.scheduler)

@@ -73,6 +73,12 @@ class TrainableKind(ABC):
     def warm(self, run_config: RunConfig) -> None:  # noqa: B027  (optional)
         """Let the workers' imports begin while the user's own program goes on."""
 
+    def check_without_stop(self) -> None:  # noqa: B027  (optional)
+        """Asked if neither a stop criterion nor a scheduler nor a time budget ends the trials."""
+
+    def check_continued(self) -> None:  # noqa: B027  (optional)
+        """Asked before trials continue from files that this process may not have written."""
+
     def made_here(self, result: Result) -> None:  # noqa: B027  (optional)
         """The result is of a trial that ran in this process: its files need no trust."""
 

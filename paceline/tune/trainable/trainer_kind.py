@@ -139,6 +139,12 @@ class TrainerKind(TrainableKind):
         if run_config.checkpoint_config != CheckpointConfig():
             self._trainer.with_overrides({}, run_config)
 
+    def check_without_stop(self) -> None:
+        self._trainer._check_without_stop()
+
+    def check_continued(self) -> None:
+        self._trainer._check_search_continued()
+
     def made_here(self, result: Result) -> None:
         self._trainer._made_here(result)
 

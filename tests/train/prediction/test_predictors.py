@@ -47,7 +47,7 @@ def test_by_what_is_stored_where_that_class_is_not_loaded(tmp_path: Path) -> Non
         f"checkpoint = Checkpoint.from_directory({path!r})\n"
         "assert type(checkpoint) is Checkpoint and 'paceline.train.xgboost' not in sys.modules\n"
         "predictor = predictor_for(checkpoint)\n"
-        "print(predictor.__name__, predictor.from_checkpoint(checkpoint).model)"
+        "print(predictor.__name__, predictor.from_checkpoint(checkpoint).model.num_boosted_rounds())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "XGBoostPredictor 1\n"

@@ -13,7 +13,7 @@ from paceline import data
 from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import StopTraining
 from paceline.run.backend import BackendConfig
-from paceline.train.trees.rounds import Rounds
+from paceline.train.rounds import Rounds
 from paceline.train.trees.shard import read_shard
 from paceline.train.trees.task import TreeTask
 from paceline.train.trees.trainer import TreeTrainer
@@ -30,7 +30,11 @@ class CountingLoop:
         start = session.get_checkpoint()
         done = int(start.to_dict()["rounds"]) if start is not None else 0
         ids = read_shard("train").column("id").to_pylist()
-        rounds = Rounds(self.task, lambda: Checkpoint.from_dict({"rounds": done, "ids": ids}))
+        rounds = Rounds(
+            self.task.checkpoint_frequency,
+            self.task.checkpoint_at_end,
+            lambda: Checkpoint.from_dict({"rounds": done, "ids": ids}),
+        )
         if "warns" in params:
             rounds.warn(params["warns"])
         try:
@@ -114,11 +118,11 @@ def counting_trainer(
     params: dict[str, Any] | None = None,
     *,
     workers: int = 2,
+    inline: bool = False,
     rounds: int = 6,
     checkpoints: dict[str, Any] | None = None,
     resume: Any = None,
     **run_config: Any,
-    inline: bool = False,
 ) -> CountingTrainer:
     """Quiet, on 7 rows, in this process with `inline`; what is not named here belongs to RunConfig."""
     if inline:

@@ -29,14 +29,19 @@ def kept_rounds(result: Result) -> int:
     return int(result.checkpoint.to_dict()["rounds"])
 
 
-def test_a_round_is_an_iteration_and_the_last_one_has_the_model() -> None:
-    result = counting_trainer().fit()
-    assert rounds_of(result) == [1, 2, 3, 4, 5, 6]
-    assert result.metrics["training_iteration"] == 6
-    assert checkpoint_names(result) == ["checkpoint_000006"]
-    assert kept_rounds(result) == 6
-    check_run(result.path)
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Of a run that nothing happened to."""
+    trainer = counting_trainer({"depth": 3, "warns": "trees are few"}, storage_path=str(tmp_path_factory.mktemp("run")))
+    return trainer.fit()
 
+
+def test_a_round_is_an_iteration_and_the_last_one_has_the_model(finished: Result) -> None:
+    assert rounds_of(finished) == [1, 2, 3, 4, 5, 6]
+    assert finished.metrics["training_iteration"] == 6
+    assert checkpoint_names(finished) == ["checkpoint_000006"]
+    assert kept_rounds(finished) == 6
+    check_run(finished.path)
 
 
 def test_values_are_combined_by_the_number_of_rows(finished: Result) -> None:

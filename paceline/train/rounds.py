@@ -1,4 +1,4 @@
-"""Rounds: reports a boosting loop round by round, and sees to its checkpoints."""
+"""Rounds: reports a loop of ours round by round, with its checkpoints."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from paceline.run.session import Session
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
     from paceline.run.alignment import Reduce
-    from paceline.train.trees.task import TreeTask
 
 
 class Rounds:
-    """One row per boosting round, on every rank.
+    """One row per boosting round or training iteration, on every rank.
 
     A round is known to be the last one only when the library returns: it may stop early, or the run may be
     stopped at a row. So the final checkpoint is added to the row that was reported last.
     """
 
-    def __init__(self, task: TreeTask, make_checkpoint: Callable[[], Checkpoint]) -> None:
-        self._frequency = task.checkpoint_frequency
-        self._at_end = task.checkpoint_at_end
+    def __init__(self, frequency: int, at_end: bool, make_checkpoint: Callable[[], Checkpoint]) -> None:
+        """A checkpoint after every `frequency` rounds (0: none), and `at_end`: one of the last round."""
+        self._frequency = frequency
+        self._at_end = at_end
         self._make_checkpoint = make_checkpoint
         self._session = _session()
         self._lacks_checkpoint = False
@@ -62,5 +62,5 @@ class Rounds:
 def _session() -> Session:
     session = session_slot.current()
     if not isinstance(session, Session):
-        raise SessionMisuseError("A boosting loop reports its rounds to the run that a Trainer started.")
+        raise SessionMisuseError("This loop reports its rounds to the run that a trainer started.")
     return session

@@ -1,0 +1,194 @@
+"""RLLoop: what the worker of an RLTrainer runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import pickle
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.air import session
+from paceline.air.constants import TRAIN_DATASET_KEY
+from paceline.air.errors import CheckpointError, StopTraining
+from paceline.run.session import Session
+from paceline.train.rl import own_ray
+from paceline.train.rl.checkpoint import RLCheckpoint
+from paceline.train.rl.checkpoint_files import ALGORITHM_FILE
+from paceline.train.rl.metrics import row_of
+from paceline.train.rl.weights import hand_out_weights
+from paceline.train.rounds import Rounds
+
+BUFFER_FILE = "replay_buffer.pkl"
+_SPARE_CPUS = 2
+"""For tasks of RLlib's own. A task that wants more CPUs than Ray has waits forever."""
+
+
+@dataclass(frozen=True)
+class RLLoop:
+    """Trains with RLlib, iteration by iteration, until the run is stopped."""
+
+    config: Any
+    """An AlgorithmConfig of RLlib."""
+    environments: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """Those that the user's program registered: name -> what makes one."""
+    is_offline: bool = False
+    """It learns from the rows of the dataset "train"."""
+    checkpoint_frequency: int = 0
+    checkpoint_at_end: bool = True
+
+    def __call__(self) -> None:
+        from paceline.train.rl import rllib  # noqa: F401  (before anything of ray.rllib)
+        from paceline.train.rl.config_envs import register_again
+        from paceline.train.rl.env_runners import what_failed, with_reporting_runners
+        from paceline.train.rl.offline_data import forget_datasets
+
+        register_again(self.environments)
+        try:
+            config = with_reporting_runners(self._with_data(self.config.copy(copy_frozen=False)))
+            with _threads(config), own_ray.started(_cpus(config)), built(config) as algorithm:
+                self._resume(algorithm)
+                self._train(algorithm)
+        except Exception as error:
+            if (cause := what_failed(error)) is error:
+                raise
+            raise cause from None
+        finally:
+            forget_datasets()
+
+    def _with_data(self, config: Any) -> Any:
+        if not self.is_offline:
+            return config
+        from paceline.train.rl.offline import with_dataset
+
+        return with_dataset(config, session.get_dataset_shard(TRAIN_DATASET_KEY))
+
+    def _resume(self, algorithm: Any) -> None:
+        start = session.get_checkpoint()
+        if start is None:
+            return
+        RLCheckpoint.from_checkpoint(start).check_continued_by(type(algorithm).__name__)
+        with start.as_directory() as folder:
+            _restore(algorithm, Path(folder).absolute())
+        algorithm.learner_group.foreach_learner(_use_own_rate)
+        hand_out_weights(algorithm)
+
+    def _train(self, algorithm: Any) -> None:
+        saved = _Saved(algorithm)
+        rounds = Rounds(self.checkpoint_frequency, self.checkpoint_at_end, saved.checkpoint)
+        try:
+            while True:  # report() raises StopTraining when the run stops
+                result = algorithm.train()
+                rounds.report(algorithm.iteration, row_of(result))
+        except StopTraining:
+            rounds.end()
+            raise
+        finally:
+            saved.remove()
+
+
+class _Saved:
+    """The algorithm's checkpoints while they are on their way to the run, one at a time."""
+
+    def __init__(self, algorithm: Any) -> None:
+        self._algorithm = algorithm
+        assert own_ray.places.scratch is not None
+        self._directory = Path(own_ray.places.scratch, "checkpoint")
+
+    def checkpoint(self) -> RLCheckpoint:
+        self.remove()
+        self._directory.mkdir()
+        self._algorithm.save_to_path(str(self._directory))
+        Path(self._directory, ALGORITHM_FILE).write_text(json.dumps({"algorithm": type(self._algorithm).__name__}))
+        if _keeps_buffer(self._algorithm):
+            with Path(self._directory, BUFFER_FILE).open("wb") as file:
+                pickle.dump(self._algorithm.local_replay_buffer.get_state(), file, protocol=5)
+        return RLCheckpoint.from_directory(self._directory)
+
+    def remove(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _restore(algorithm: Any, folder: Path) -> None:
+    from paceline.train.rl.offline import restore
+
+    try:
+        restore(algorithm, str(folder))
+        _restore_buffer(algorithm, folder / BUFFER_FILE)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error).rstrip('.')}"
+        raise CheckpointError(
+            f"{folder} cannot be continued: {reason}. Its algorithm, environment and model must be those of this "
+            "trainer."
+        ) from error
+
+
+def _use_own_rate(learner: Any) -> None:
+    """The learning rate of this run, not that of the checkpoint: RLlib would set it only after the first update."""
+    for optimizer, schedule in learner._optimizer_lr_schedules.items():
+        if not schedule.use_schedule:
+            learner._set_optimizer_lr(optimizer, lr=schedule.get_current_value())
+
+
+def _restore_buffer(algorithm: Any, stored: Path) -> None:
+    if algorithm.local_replay_buffer is None:
+        return
+    if stored.exists():
+        with stored.open("rb") as file:
+            algorithm.local_replay_buffer.set_state(pickle.load(file))
+        return
+    current = session.current()
+    if isinstance(current, Session):
+        current.warn(
+            "The replay buffer is not part of the checkpoint, so it fills up again with new steps. To keep it, set "
+            'config["store_buffer_in_checkpoints"] = True; checkpoints are larger then.'
+        )
+
+
+def _keeps_buffer(algorithm: Any) -> bool:
+    return algorithm.local_replay_buffer is not None and bool(
+        getattr(algorithm.config, "store_buffer_in_checkpoints", False)
+    )
+
+
+@contextlib.contextmanager
+def built(config: Any) -> Iterator[Any]:
+    """The algorithm, stopped afterwards."""
+    from ray.tune.trainable import trainable
+
+    # RLlib makes a directory for its logs, in the user's home.
+    home, trainable.DEFAULT_STORAGE_PATH = trainable.DEFAULT_STORAGE_PATH, own_ray.places.scratch
+    try:
+        algorithm = config.build_algo()
+    finally:
+        trainable.DEFAULT_STORAGE_PATH = home
+    try:
+        yield algorithm
+    finally:
+        algorithm.stop()
+
+
+@contextlib.contextmanager
+def _threads(config: Any) -> Iterator[None]:
+    """Networks of policies are small: with a thread per core an iteration takes many times as long."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, int(config.num_cpus_for_main_process)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _cpus(config: Any) -> int:
+    """What all processes of the algorithm ask for together."""
+    request: Any = config.algo_class.default_resource_request(config)
+    wanted: float = request.required_resources.get("CPU", 0)
+    return math.ceil(wanted) + _SPARE_CPUS
