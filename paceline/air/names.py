@@ -7,15 +7,12 @@ import unicodedata
 from paceline.air.errors import ConfigError
 
 MAX_NAME_BYTES = 128
-_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
-_DEVICE_NAMES = frozenset(
-    ["con", "prn", "aux", "nul", *(f"com{n}" for n in range(1, 10)), *(f"lpt{n}" for n in range(1, 10))]
-)
-"""Names that some systems take for devices: a run directory must survive being copied there."""
+_UNFIT = {"Cc": "control character", "Cs": "lone surrogate", "Zl": "line separator", "Zp": "paragraph separator"}
+"""Unicode categories of what breaks lines of a log, or cannot be written as UTF-8."""
 
 
 def safe_name(name: str, what: str) -> str:
-    """Return `name` in its composed Unicode form, or refuse it saying why.
+    """Return `name` in its composed Unicode form, or raise ConfigError with the reason why it cannot be a directory.
 
     Composing first makes two spellings of the same text the same directory.
     """
@@ -25,8 +22,8 @@ def safe_name(name: str, what: str) -> str:
     reason = _objection(composed)
     if reason:
         raise ConfigError(
-            f"{what} {_shortened(name)} {reason}. It becomes a directory name: use 1 to {MAX_NAME_BYTES} characters "
-            "of A-Z a-z 0-9 . _ - or letters of any script, not starting with '-'."
+            f"{what} {_shortened(name)} {reason}. It becomes a directory name: use 1 to {MAX_NAME_BYTES} bytes of any "
+            "characters except '/' and control characters, not starting with '.'."
         )
     return composed
 
@@ -34,15 +31,13 @@ def safe_name(name: str, what: str) -> str:
 def _objection(name: str) -> str:
     if not name:
         return "is empty"
-    if name in (".", ".."):
-        return "means a directory itself"
-    if name.startswith("-"):
-        return "starts with '-', which command line tools take for an option"
-    if name.split(".")[0].lower() in _DEVICE_NAMES:
-        return "is the name of a device on some systems"
     for character in name:
-        if character not in _PLAIN and unicodedata.category(character)[0] not in "LM":
-            return f"contains {character!r}"
+        if character == "/":
+            return "contains '/'"
+        if kind := _UNFIT.get(unicodedata.category(character)):
+            return f"contains the {kind} {character!r}"
+    if name.startswith("."):
+        return "starts with '.', which hides a directory or means another one"
     length = len(name.encode())
     return f"is {length} bytes long" if length > MAX_NAME_BYTES else ""
 

@@ -37,6 +37,7 @@ from paceline.storage.run_dir import (
     experiment_dir_name,
     resolve_storage,
     trial_dir_name,
+    uri_below,
 )
 from paceline.storage.shared_sync import SharedSync
 from paceline.storage.twin import catch_up, read_origin, twin_of_trial, write_origin
@@ -154,7 +155,8 @@ def create(spec: RunSpec, engine_name: str, shared_sync: SharedSync | None = Non
     local_root, filesystem_uri = storage_of(config, engine_name)
     check_writable(local_root)
     notes = _how_to_restore_earlier(local_root / name, spec.trainer_name) if config.name else []
-    identity, run_dir, mirror = _new_directory(spec, local_root / name, filesystem_uri and f"{filesystem_uri}/{name}")
+    experiment_uri = filesystem_uri and uri_below(filesystem_uri, name)
+    identity, run_dir, mirror = _new_directory(spec, local_root / name, experiment_uri)
     with _locked(run_dir, mirror) as lock:
         files = TrialFiles(run_dir, Journal(run_dir.journal), lock, name, identity, mirror, notes=notes)
         with _closed_on_error(files):

@@ -9,8 +9,9 @@ import re
 import secrets
 import stat
 import time
+import unicodedata
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from paceline.air.errors import ConfigError, StorageError
 from paceline.air.process_identity import start_time
@@ -180,6 +181,27 @@ def without_odd_characters(text: str) -> str:
 def is_plain_name(name: object) -> bool:
     """Whether a name that was read from a file can only be that of something directly in a directory."""
     return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
+def uri_below(uri: str, name: str) -> str:
+    """The URI of the directory `name` at `uri`.
+
+    What has a meaning in URIs, or in the patterns and chains of fsspec, is percent-encoded. Letters of any script and
+    the signs that people write parameters with stay as they are, so that names in a bucket are readable.
+    """
+    return f"{uri}/{''.join(map(_in_uri, name))}"
+
+
+def _in_uri(sign: str) -> str:
+    is_readable = unicodedata.category(sign)[0] in "LMN" or sign in "=+,()"
+    return sign if is_readable else quote(sign, safe="")
+
+
+def name_from_uri(uri: str) -> str:
+    """The name of the directory that a URI ends with: what `uri_below` was given."""
+    last = uri.rpartition("/")[2]
+    name = unquote(last)
+    return name if is_plain_name(name) else last
 
 
 def resolve_storage(path: str | os.PathLike[str]) -> Path | str:

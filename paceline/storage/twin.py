@@ -19,7 +19,7 @@ from paceline.storage.files import storage_error, write_durably
 from paceline.storage.journal import _end_of_whole_records, read
 from paceline.storage.journal_parts import fetch_journal
 from paceline.storage.mirror import Mirror
-from paceline.storage.run_dir import MANIFEST_NAME, RunDir, default_storage_root
+from paceline.storage.run_dir import MANIFEST_NAME, RunDir, default_storage_root, name_from_uri
 
 _CHUNK = 1024 * 1024
 
@@ -30,7 +30,7 @@ def twin_of_trial(uri: str) -> RunDir:
     One that does not say what it is the twin of was made by an earlier version; `catch_up` compares the histories.
     """
     experiment_uri, _, trial_name = uri.rpartition("/")
-    name = experiment_uri.rpartition("/")[2]
+    name = name_from_uri(experiment_uri)
     usual = RunDir(default_storage_root() / name / trial_name)
     if read_origin(usual.origin) in ("", without_credentials(uri)):
         return usual

@@ -8,13 +8,14 @@ import datetime
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from paceline.air.config import CheckpointConfig, RunConfig, SyncConfig
 from paceline.air.errors import ConfigError
 from paceline.air.resources import PlacementGroupFactory
 from paceline.run.trial import Trial
-from paceline.storage.run_dir import default_storage_root
+from paceline.storage.run_dir import default_storage_root, resolve_storage, uri_below
 from paceline.tune.analysis import ExperimentAnalysis
 from paceline.tune.error import TuneError
 from paceline.tune.legacy_experiment import Experiment, with_meaning
@@ -223,7 +224,8 @@ def _place(run_config: RunConfig) -> str:
     """The directory of the experiment that is to be continued."""
     if run_config.name is None:
         raise ConfigError("resume= continues the experiment of the same name: say which with name=.")
-    return f"{(run_config.storage_path or str(default_storage_root())).rstrip('/')}/{run_config.name}"
+    root = resolve_storage(run_config.storage_path or default_storage_root())
+    return str(root / run_config.name) if isinstance(root, Path) else uri_below(root, run_config.name)
 
 
 def _failed_trials(grid: ResultGrid, analysis: ExperimentAnalysis) -> TuneError:

@@ -20,8 +20,10 @@ from paceline.storage.run_dir import (
     check_writable,
     default_storage_root,
     experiment_dir_name,
+    name_from_uri,
     resolve_storage,
     trial_dir_name,
+    uri_below,
 )
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes the owner of files")
@@ -192,6 +194,26 @@ def test_a_uri_stays_a_uri() -> None:
     assert resolve_storage("memory://results") == "memory://results"
     with pytest.raises(ConfigError, match="file:///"):
         resolve_storage("file://results/x")
+
+
+@pytest.mark.parametrize(
+    ("name", "quoted"),
+    [
+        ("lr=0.1,x=(2)+b_c-d", "lr=0.1,x=(2)+b_c-d"),
+        ("été प्रयोग", "été%20प्रयोग"),
+        ("100%?#*[a]::b", "100%25%3F%23%2A%5Ba%5D%3A%3Ab"),
+        ("a%20b", "a%2520b"),
+    ],
+)
+def test_names_are_quoted_in_uris(name: str, quoted: str) -> None:
+    uri = uri_below("s3://bucket/results", name)
+    assert uri == f"s3://bucket/results/{quoted}"
+    assert name_from_uri(uri) == name
+
+
+@pytest.mark.parametrize("last", ["a%2Fb", "%2e%2e", "%00"])
+def test_a_name_from_a_uri_never_leads_elsewhere(last: str) -> None:
+    assert name_from_uri(f"s3://bucket/{last}") == last
 
 
 def test_a_loop_of_links_is_a_config_error(tmp_path: Path) -> None:

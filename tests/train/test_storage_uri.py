@@ -342,6 +342,19 @@ def test_a_run_on_a_filesystem_of_the_user_can_be_read_and_restored(
     assert again.checkpoint.to_dict()["step"] == 2
 
 
+def test_a_run_with_parameters_in_its_name_is_restored_from_its_uri(bucket: str, results_dir: Path) -> None:
+    name, storage = "lr=0.1 bs=(8):50%?", f"s3://{bucket}"
+    first = quick_trainer(count, inline=True, config={"steps": 2}, name=name, storage_path=storage).fit()
+    assert first.path.startswith(f"{storage}/lr=0.1%20bs=(8)%3A50%25%3F/")
+    assert first.checkpoint is not None
+    assert Checkpoint.from_uri(first.checkpoint.uri).to_dict()["step"] == 2
+    assert local_twin(results_dir).parent.name == name
+    again = DataParallelTrainer.restore(first.path, train_loop_per_worker=count, train_loop_config={"steps": 2})
+    assert again.run_config.name == name
+    assert again.fit().metrics_dataframe["step"].tolist() == [1, 2]
+    assert local_twin(results_dir).parent.name == name
+
+
 def test_a_checkpoint_on_remote_storage_can_be_resumed_from(bucket: str) -> None:
     first = quick_trainer(count, inline=True, config={"steps": 2}).fit()
     assert first.checkpoint is not None

@@ -124,6 +124,13 @@ class Interrupts(Callback):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.parametrize("scheme", ["", "file://", "memory://"])
+def test_resume_by_a_name_with_parameters_in_it(tmp_path: Path, scheme: str) -> None:
+    settings = {"storage_path": f"{scheme}{tmp_path}", "name": "x=1 of (2): 50%", "config": {"x": 2, "rows": 1}}
+    first = quiet(square, **settings)
+    assert quiet(square, resume=True, **settings).trials[0].trial_id == first.trials[0].trial_id
+
+
 @pytest.mark.parametrize("resume", ["ERRORED_ONLY", pytest.param("AUTO+RESTART_ERRORED_ONLY", marks=pytest.mark.slow)])
 def test_resume_of_failed_trials_only(tmp_path: Path, resume: str) -> None:
     marks = tmp_path / "marks"

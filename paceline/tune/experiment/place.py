@@ -20,6 +20,7 @@ from paceline.storage.run_dir import (
     check_writable,
     experiment_dir_name,
     trial_dir_name,
+    uri_below,
     without_odd_characters,
 )
 
@@ -76,7 +77,7 @@ def new_place(run_config: RunConfig, trainable_name: str, engine_name: str) -> E
     taken = {path.stem.partition("-")[2] for path in root.glob(JOURNAL_PATTERN)}
     while (experiment_id := uuid.uuid4().hex)[:5] in taken:
         pass
-    return ExperimentPlace(root, name, experiment_id, uri and f"{uri}/{name}")
+    return ExperimentPlace(root, name, experiment_id, uri and uri_below(uri, name))
 
 
 def newest_journal(root: Path) -> Path:

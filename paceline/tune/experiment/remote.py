@@ -22,7 +22,7 @@ from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal_parts import JournalParts, fetch_journal
 from paceline.storage.lease import LEASE_SECONDS, Lease
 from paceline.storage.mirror import Mirror
-from paceline.storage.run_dir import RunDir, default_storage_root
+from paceline.storage.run_dir import RunDir, default_storage_root, name_from_uri
 from paceline.storage.twin import name_of_its_own, newer_of, read_origin, write_origin
 from paceline.tune.experiment.place import JOURNAL_PATTERN, ExperimentPlace, origin_of
 
@@ -116,7 +116,7 @@ def _bring_up_to_date(local: Path, store: FsspecFilesystem) -> None:
 
 def _twin_of(uri: str, names: Sequence[str]) -> Path:
     """The usual directory, unless it has one of these journals from another place: somebody copied the experiment."""
-    root, name = default_storage_root(), uri.rpartition("/")[2]
+    root, name = default_storage_root(), name_from_uri(uri)
     origins = {read_origin(origin_of(root / name / journal)) for journal in names}
     return root / name if origins <= {"", without_credentials(uri)} else root / name_of_its_own(name, uri)
 
