@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.absent import install, no_such_name
+
 if TYPE_CHECKING:
     import paceline.air as air
     import paceline.data as data
@@ -42,8 +44,13 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _PACKAGES:
         return importlib.import_module(f"paceline.{name}")
-    raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    from paceline.air.core_names import ADVICE
+
+    raise no_such_name(__name__, name, ADVICE)
 
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_PACKAGES, *_HOMES])
+
+
+install()  # import statements say what to write instead of a name that does not exist

@@ -351,14 +351,6 @@ def test_what_is_not_there_fails_as_an_import_does(line: str) -> None:
         exec(line)
 
 
-@pytest.mark.parametrize("path", ["paceline.train.gbdt_trainer"])
-def test_an_attribute_that_is_to_come_says_so(path: str) -> None:
-    package, _, name = path.rpartition(".")
-    with pytest.raises(AttributeError, match=rf"{path} .*version"):
-        getattr(importlib.import_module(package), name)
-    assert name not in dir(importlib.import_module(package))
-
-
 @pytest.mark.parametrize(("name", "way"), [("read_sql", "from_arrow"), ("from_spark", "read_parquet")])
 def test_a_source_that_is_not_there_names_another_way(name: str, way: str) -> None:
     with pytest.raises(AttributeError, match=rf"paceline\.data\.{name} .*{way}"):

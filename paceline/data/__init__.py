@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.absent import no_such_name
+
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset as Dataset
     from paceline.data.from_objects import from_arrow as from_arrow
@@ -60,7 +62,7 @@ _PLACES = {
 }
 _SUBMODULES = ("aggregate", "dataset", "grouped", "iterator", "preprocessor", "preprocessors")
 _SETTINGS = "there is nothing to set here: batch sizes, concurrency and reading ahead are arguments of the methods"
-_OF_OTHER_ENGINES = {
+_ELSEWHERE = {
     "DataContext": _SETTINGS,
     "DatasetContext": _SETTINGS,
     "ExecutionOptions": _SETTINGS,
@@ -88,9 +90,7 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name in _OF_OTHER_ENGINES:
-        raise AttributeError(f"paceline.data.{name} is not in this version: {_OF_OTHER_ENGINES[name]}.")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise no_such_name(__name__, name, _ELSEWHERE)
 
 
 def __dir__() -> list[str]:

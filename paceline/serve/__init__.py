@@ -16,10 +16,14 @@ if find_spec("fastapi") is None or find_spec("uvicorn") is None or find_spec("ht
         "paceline.serve needs fastapi, uvicorn and httptools: pip install 'paceline[serve]'", name="fastapi"
     )
 
+from paceline.air.absent import no_such_name
 from paceline.serve.start import app, run
 
 if TYPE_CHECKING:
     from paceline.serve.server import RunningServer as RunningServer
+
+_RUN = "serve.run(PredictorClass, checkpoint) serves a model, as `paceline serve <run or checkpoint>` does in a shell"
+_ELSEWHERE = dict.fromkeys(("PredictorDeployment", "deployment"), _RUN)
 
 __all__ = ["RunningServer", "app", "run"]
 
@@ -29,11 +33,4 @@ def __getattr__(name: str) -> Any:
         from paceline.serve.server import RunningServer
 
         return RunningServer
-    if name == "PredictorDeployment":
-        # Of an AttributeError, `from paceline.serve import PredictorDeployment` would drop the text.
-        raise ImportError(
-            "paceline.serve has no PredictorDeployment and needs none: serve.run(PredictorClass, checkpoint) serves a "
-            "model, and on the command line `paceline serve <run or checkpoint>` does.",
-            name=__name__,
-        )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise no_such_name(__name__, name, _ELSEWHERE)

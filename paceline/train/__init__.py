@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.absent import no_such_name
+
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint as Checkpoint
     from paceline.air.config import CheckpointConfig as CheckpointConfig
@@ -83,7 +85,11 @@ _SUBMODULES = (
     "trainer",
     "xgboost",
 )
-_NOT_YET = ("gbdt_trainer",)
+_ELSEWHERE = {
+    "gbdt_trainer": "XGBoostTrainer of paceline.train.xgboost and LightGBMTrainer of paceline.train.lightgbm are the "
+    "trainers for boosted trees",
+    "mosaic": "call Composer's Trainer inside the train_loop_per_worker of a paceline.train.torch.TorchTrainer",
+}
 
 __all__ = [*_PLACES, "TRAIN_DATASET_KEY"]
 
@@ -93,14 +99,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_PLACES[name]), name)
     elif name in _SUBMODULES:
         value = importlib.import_module(f"{__name__}.{name}")
-    elif name in _NOT_YET:
-        raise AttributeError(
-            f"{__name__}.{name} is not in this version; what there is: paceline.train.torch, .tensorflow, .horovod, "
-            ".huggingface, .lightning, .xgboost, .lightgbm, .sklearn and .rl; DataParallelTrainer for any other "
-            "framework."
-        )
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise no_such_name(__name__, name, _ELSEWHERE)
     globals()[name] = value
     return value
 

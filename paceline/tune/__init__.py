@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.absent import no_such_name
+
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint as Checkpoint
     from paceline.air.config import CheckpointConfig as CheckpointConfig
@@ -132,7 +134,7 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _MODULES:
         return importlib.import_module(f"paceline.tune.{name}")
-    raise AttributeError(f"module 'paceline.tune' has no attribute {name!r}")
+    raise no_such_name(__name__, name)
 
 
 def __dir__() -> list[str]:

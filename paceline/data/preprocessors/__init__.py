@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.absent import no_such_name
+
 if TYPE_CHECKING:
     from paceline.data.preprocessor import Preprocessor as Preprocessor
     from paceline.data.preprocessors.batch_mapper import BatchMapper as BatchMapper
@@ -66,7 +68,7 @@ def __getattr__(name: str) -> Any:
     elif name in _HOMES:
         home = f"{__name__}.{_HOMES[name]}"
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise no_such_name(__name__, name)
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value

@@ -6,6 +6,8 @@ The two can be used without each other, so each name is loaded on first use.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.absent import no_such_name
+
 if TYPE_CHECKING:
     from paceline.train.huggingface.accelerate import AccelerateTrainer as AccelerateTrainer
     from paceline.train.huggingface.transformers import TransformersCheckpoint as TransformersCheckpoint
@@ -35,7 +37,7 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise no_such_name(__name__, name)
     package, attribute = _PLACES[name]
     value = getattr(importlib.import_module(f"{__name__}.{package}"), attribute)
     globals()[name] = value

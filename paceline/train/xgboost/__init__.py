@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if find_spec("xgboost") is None:
     raise ImportError("paceline.train.xgboost needs XGBoost: pip install 'paceline[xgboost]'", name="xgboost")
 
+from paceline.air.absent import no_such_name
 from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
 from paceline.train.xgboost.config import XGBoostConfig
 from paceline.train.xgboost.predictor import XGBoostPredictor
@@ -29,7 +30,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """The callback is a class of XGBoost's, which is not loaded before somebody asks for it."""
     if name not in ("ReportCallback", "RayTrainReportCallback"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise no_such_name(__name__, name)
     from paceline.train.xgboost.callback import ReportCallback
 
     return ReportCallback

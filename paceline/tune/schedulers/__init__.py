@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.absent import no_such_name
+
 if TYPE_CHECKING:
     from paceline.tune.schedulers.async_hyperband import ASHAScheduler as ASHAScheduler
     from paceline.tune.schedulers.async_hyperband import AsyncHyperBandScheduler as AsyncHyperBandScheduler
@@ -30,7 +32,6 @@ _HOMES = {
     "DistributeResources": "resource_changing_scheduler",
     "DistributeResourcesToTopJob": "resource_changing_scheduler",
     "FIFOScheduler": "fifo",
-    "HyperBandForBOHB": "hb_bohb",
     "HyperBandScheduler": "hyperband",
     "MedianStoppingRule": "median_stopping_rule",
     "PB2": "pb2",
@@ -42,14 +43,16 @@ _HOMES = {
     "create_scheduler": "create",
 }
 
-__all__ = [name for name in _HOMES if name != "HyperBandForBOHB"]  # whose import says what to use instead
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from paceline.tune.schedulers.hb_bohb import ADVICE
+
+        raise no_such_name(__name__, name, ADVICE)
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -7,6 +7,7 @@ from typing import Any
 
 from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError
+from paceline.tune.schedulers.hb_bohb import ADVICE
 from paceline.tune.schedulers.trial_scheduler import TrialScheduler
 
 _NAMES = {
@@ -15,7 +16,6 @@ _NAMES = {
     "asynchyperband": "AsyncHyperBandScheduler",
     "asha": "ASHAScheduler",
     "hyperband": "HyperBandScheduler",
-    "hb_bohb": "HyperBandForBOHB",
     "median_stopping_rule": "MedianStoppingRule",
     "medianstopping": "MedianStoppingRule",
     "pbt": "PopulationBasedTraining",
@@ -28,6 +28,8 @@ _NAMES = {
 def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:
     """The scheduler of that short name, such as ``"asha"``, made with the given arguments."""
     name = scheduler.lower() if isinstance(scheduler, str) else scheduler
+    if name == "hb_bohb":
+        raise ImportError(f"There is no scheduler {scheduler!r}: {ADVICE['HyperBandForBOHB']}.")
     if name not in _NAMES:
         raise ConfigError(f"There is no scheduler {scheduler!r}{near_miss(str(name), list(_NAMES))}")
     made = getattr(importlib.import_module("paceline.tune.schedulers"), _NAMES[name])(**kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from paceline.tune.search.absent import advice_for, stand_in_for_modules
+from paceline.air.absent import no_such_name
 
 if TYPE_CHECKING:
     from paceline.tune.search.basic_variant import BasicVariantGenerator as BasicVariantGenerator
@@ -36,8 +36,6 @@ _MODULES = (
     "variant_generator",
 )
 
-stand_in_for_modules(__name__)
-
 __all__ = [*_HOMES]
 
 
@@ -48,12 +46,9 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
         globals()[name] = value
         return value
-    if name.startswith("_"):  # what inspection tools ask every module for
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    advice = advice_for(name)
-    if advice:
-        raise ImportError(advice, name=__name__)  # of an AttributeError, `from ... import` would drop the text
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from paceline.tune.search.absent import ADVICE
+
+    raise no_such_name(__name__, name, ADVICE)
 
 
 def __dir__() -> list[str]:

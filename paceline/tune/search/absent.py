@@ -1,10 +1,6 @@
-"""Searchers that are known by name and not here: importing one says what to use instead."""
+"""What to use instead of Ray Tune's searchers that do not exist here."""
 
 from __future__ import annotations
-
-import sys
-from types import ModuleType
-from typing import NoReturn
 
 _GAUSSIAN = 'OptunaSearch(sampler="gp") searches with a Gaussian process'
 _TREES = 'OptunaSearch() searches with tree-structured Parzen estimators, and OptunaSearch(sampler="gp") with a GP'
@@ -26,28 +22,14 @@ ELSEWHERE = {
     "cfo": ("CFO", 'OptunaSearch(sampler="cmaes") searches locally, from points_to_evaluate if you give some'),
 }
 """By the name that create_searcher() is asked for: the searcher, and what does its job."""
-_MODULES = {"flaml" if name in ("blendsearch", "cfo") else name for name in ELSEWHERE}
+
+ADVICE = dict(ELSEWHERE.values())
+"""What to write instead of a searcher, by its class and by the module that has it in Ray Tune."""
+for _module, (_searcher, _advice) in ELSEWHERE.items():
+    ADVICE[_module] = f"instead of {_searcher}, {_advice}"
+ADVICE["flaml"] = f"instead of BlendSearch or CFO, {_TREES}"
 
 
 def advice_for(searcher: str) -> str:
-    """What does the job of a searcher that is known by name and not here; empty for any other name."""
-    for name, substitute in ELSEWHERE.values():
-        if name == searcher:
-            return f"{name} is not part of paceline. {substitute}. See paceline.tune.search.optuna."
-    return ""
-
-
-class AbsentModule(ModuleType):
-    """Stands for a module such as ``paceline.tune.search.ax``: what is imported from it raises, with the advice."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        advice = advice_for(name)
-        if advice:
-            raise ImportError(advice, name=self.__name__)
-        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-
-
-def stand_in_for_modules(package: str) -> None:
-    """Let ``from <package>.ax import AxSearch`` find something that can answer."""
-    for module in _MODULES:
-        sys.modules[f"{package}.{module}"] = AbsentModule(f"{package}.{module}")
+    """What does the job of a searcher that does not exist here, as a sentence."""
+    return f"{searcher} is not part of paceline: {ADVICE[searcher]}."

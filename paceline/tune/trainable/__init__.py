@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.absent import no_such_name
+
 if TYPE_CHECKING:
     from paceline.tune.trainable.parameters import with_parameters as with_parameters
     from paceline.tune.trainable.resources import with_resources as with_resources
@@ -22,7 +24,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise no_such_name(__name__, name)
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

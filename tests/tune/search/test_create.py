@@ -45,13 +45,11 @@ def test_an_unknown_name_is_answered_with_the_likely_one() -> None:
 def test_others_are_answered_with_what_does_their_job(name: str, searcher: str) -> None:
     with pytest.raises(ImportError, match=rf"{searcher}.*OptunaSearch\("):
         create_searcher(name)
-    with pytest.raises(ImportError, match=searcher):
+    with pytest.raises(AttributeError, match=rf"{searcher}.*OptunaSearch\("):
         getattr(search, searcher)
     module = "flaml" if name in ("blendsearch", "cfo") else name
     with pytest.raises(ImportError, match=rf"{searcher}.*OptunaSearch\("):
         exec(f"from paceline.tune.search.{module} import {searcher}")
-    with pytest.raises(ImportError, match="'Searches'"):
-        exec(f"from paceline.tune.search.{module} import Searches")
 
 
 def test_advised_samplers_exist() -> None:

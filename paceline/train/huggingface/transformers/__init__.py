@@ -9,6 +9,7 @@ if missing := [package for package in ("transformers", "accelerate", "torch") if
         name=missing[0],
     )
 
+from paceline.air.absent import no_such_name
 from paceline.train.huggingface.transformers.checkpoint import TransformersCheckpoint
 from paceline.train.huggingface.transformers.predictor import TransformersPredictor
 from paceline.train.huggingface.transformers.prepare import prepare_trainer
@@ -32,7 +33,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """The callback is a class of Transformers', which is not loaded before somebody asks for it."""
     if name not in ("ReportCallback", "RayTrainReportCallback"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise no_such_name(__name__, name)
     from paceline.train.huggingface.transformers.callback import ReportCallback
 
     return ReportCallback
