@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 
 __all__ = ["Secret", "air", "data", "init", "is_initialized", "serve", "shutdown", "train", "tune"]
 
-_PACKAGES = ("air", "cli", "data", "engine", "run", "serve", "storage", "testing", "train", "tune")
+_PACKAGES = ("air", "cli", "compat", "data", "engine", "ray", "run", "serve", "storage", "testing", "train", "tune")
 _HOMES = {
     "Secret": "paceline.air.secrets",
     "init": "paceline.engine.choose",

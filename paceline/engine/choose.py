@@ -9,16 +9,19 @@ import atexit
 import os
 import sys
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, EngineError
+from paceline.air.ray_alias import INSTEAD, alias_in_force
 
 if TYPE_CHECKING:
     from paceline.engine.base import Engine
 
 ENGINE_VARIABLE = "PACELINE_ENGINE"
+ADDRESS_VARIABLE = "RAY_ADDRESS"
 NAMES = ("local", "inline")
 _CLUSTER_SETTINGS = frozenset(
     [
@@ -54,6 +57,7 @@ class _Declared:
 
 
 _declared: _Declared | None = None
+_warned_of_address = False
 _engines: dict[str, Engine] = {}
 _inherited: list[dict[str, Engine]] = []
 _lock = threading.RLock()
@@ -74,6 +78,9 @@ def init(
     takes them, are ignored with a warning.
     """
     global _declared
+    _check_cluster_settings(cluster_settings)
+    if isinstance(engine, str) and _is_address(engine):  # ray.init("auto")
+        cluster_settings["address"], engine = engine, None
     _warn_of_cluster_settings(cluster_settings)
     if _declared is not None:
         if ignore_reinit_error:
@@ -88,18 +95,31 @@ def init(
     _declared = _Declared(engine, num_cpus, num_gpus)
 
 
-def _warn_of_cluster_settings(settings: dict[str, Any]) -> None:
-    """A script that was ported keeps working; a misspelt name is an error as everywhere."""
+def _check_cluster_settings(settings: Iterable[str]) -> None:
+    """A ported script keeps working; a misspelled name is an error as everywhere."""
     for name in settings:
         if name not in _CLUSTER_SETTINGS and not name.startswith("_"):
             raise TypeError(
                 f"paceline.init() got an unexpected keyword argument {name!r}; it takes engine, num_cpus, num_gpus "
                 "and ignore_reinit_error."
             )
-    if settings:
+
+
+def _is_address(text: str) -> bool:
+    return text == "auto" or ":" in text
+
+
+def _warn_of_cluster_settings(settings: Iterable[str] = ()) -> None:
+    """RAY_ADDRESS is named once, and only under the alias: elsewhere it is another program's."""
+    global _warned_of_address
+    ignored = sorted(settings)
+    if not _warned_of_address and os.environ.get(ADDRESS_VARIABLE) and alias_in_force():
+        _warned_of_address = True
+        ignored.append(ADDRESS_VARIABLE)
+    if ignored:
         warn_at_users_line(
-            f"paceline.init() ignores {', '.join(sorted(settings))}: there is no cluster, workers are processes on "
-            "this machine with this program's environment."
+            f"paceline ignores {', '.join(ignored)}: there is no cluster, workers are processes on this machine with "
+            "this program's environment."
         )
 
 
@@ -122,6 +142,7 @@ def shutdown() -> None:
 def choose_engine(requested: str | Engine | None = None) -> Engine:
     """The engine for a run; engines chosen by name are shared by the whole process."""
     _refuse_while_importing_main()
+    _warn_of_cluster_settings()
     declared = _declared or _Declared()
     choice = requested if requested is not None else declared.engine
     source = "engine"
@@ -147,6 +168,8 @@ def _make(name: str, declared: _Declared) -> Engine:
 
 
 def _check_name(name: str, source: str) -> None:
+    if name == "ray" and alias_in_force():
+        raise ConfigError(f"{source}: the engine 'ray' needs the real Ray, and {INSTEAD}")
     if name == "ray":
         raise ConfigError(f"{source}: the engine 'ray' is not available yet; use 'local' or 'inline'")
     if name not in NAMES:

@@ -2,6 +2,10 @@
 
 from importlib.util import find_spec
 
+from paceline.air.ray_alias import INSTEAD, alias_in_force
+
+if alias_in_force():
+    raise ImportError(f"paceline.train.rl needs the real Ray, and {INSTEAD}", name="ray")
 if not all(find_spec(name) for name in ("ray", "gymnasium", "torch")):
     raise ImportError("paceline.train.rl needs RLlib and PyTorch: pip install 'paceline[rllib]'", name="ray")
 

@@ -1,0 +1,107 @@
+"""The alias: `import ray` gives paceline.ray, and `ray.x` is the module `paceline.x` itself.
+
+Three parts make it hold everywhere:
+
+- a finder in this process, so that an installed Ray does not win;
+- a folder on sys.path with a package called `ray` (ray_shim). Workers, process pools and multiprocessing take over
+  this process's sys.path, and their first `import ray` installs the finder;
+- the same folder in PYTHONPATH, for other Python programs that this one starts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from paceline.air.errors import ConfigError
+from paceline.air.ray_alias import alias_in_force
+
+SHIM = str(Path(__file__).with_name("ray_shim"))
+PATH_VARIABLE = "PYTHONPATH"
+_ELSEWHERE = {"cloudpickle": "cloudpickle"}
+"""Modules of Ray that are somebody else's."""
+
+
+class _Alias(Loader):
+    """Puts a module of paceline's in the place of the new one, as a module may do for itself while it is executed."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(self._target)
+
+
+class _Finder(MetaPathFinder):
+    """Answers for `ray` and everything below it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, name = fullname.partition(".")
+        if package != "ray":
+            return None
+        if not name:
+            return importlib.util.spec_from_file_location("ray", os.path.join(SHIM, "ray", "__init__.py"))
+        home = home_of(name)
+        return None if home is None else ModuleSpec(fullname, _Alias(home), origin=home)
+
+
+def home_of(name: str) -> str | None:
+    """The module that stands for `ray.<name>`, or None. What is only Ray's is in paceline.ray."""
+    first, _, rest = name.partition(".")
+    if first in _ELSEWHERE:
+        places = [f"{_ELSEWHERE[first]}.{rest}".rstrip(".")]
+    else:
+        places = [f"paceline.ray.{name}", f"paceline.{name}"]
+    return next((place for place in places if _exists(place)), None)
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
+            return False  # a package on the way to it is not there
+        raise
+
+
+def install() -> None:
+    """From now on `import ray` gives paceline, here and in processes that this one starts."""
+    if "ray" in sys.modules and not alias_in_force():
+        raise ConfigError(
+            "Ray itself is already imported; install the alias before the first `import ray`, or run the script with "
+            "python -m paceline.ray."
+        )
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    if SHIM not in sys.path:
+        sys.path.insert(1, SHIM)  # after the script's own folder, as with PYTHONPATH
+    os.environ[PATH_VARIABLE] = os.pathsep.join([SHIM, *_other_paths()])
+
+
+def uninstall() -> None:
+    """Take the alias back; what was imported through it stays usable. The next `import ray` gives Ray itself."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    if "ray" in sys.modules and alias_in_force():
+        for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
+            del sys.modules[name]
+    sys.path[:] = [entry for entry in sys.path if entry != SHIM]
+    others = _other_paths()
+    if others:
+        os.environ[PATH_VARIABLE] = os.pathsep.join(others)
+    else:
+        os.environ.pop(PATH_VARIABLE, None)
+
+
+def _other_paths() -> list[str]:
+    return [entry for entry in os.environ.get(PATH_VARIABLE, "").split(os.pathsep) if entry not in ("", SHIM)]
