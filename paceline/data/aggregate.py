@@ -6,9 +6,10 @@ number of values), parts of several chunks merged to parts of the same kind, and
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +68,7 @@ class AggregateFn(Aggregation):
 
 
 class ColumnAggregation(Aggregation):
-    """Base of the built-in ones, each over one column.
+    """Base of the built-in ones, each over one column. Without `on`: the only one there is beside the keys.
 
     ignore_nulls=False: a group in which the column has a null has the result null.
     """
@@ -78,12 +79,29 @@ class ColumnAggregation(Aggregation):
     merges: tuple[str, ...] = ()
     """The functions of Arrow that merge the parts; without them, `merge` does it."""
 
-    def __init__(self, on: str, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
-        if not isinstance(on, str):
+    def __init__(self, on: str | None = None, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
+        if on is not None and not isinstance(on, str):
             raise ConfigError(f"{type(self).__name__}: on is {on!r}; give the name of a column.")
-        self.on: str | None = on
+        self.on = on
         self.ignore_nulls = ignore_nulls
-        self.name = alias_name or f"{self.label}({on})"
+        self.name = alias_name or f"{self.label}({on or ''})"
+
+    @property
+    def needs_column(self) -> bool:
+        """True if it was not said which column it is over."""
+        return self.on is None
+
+    def over(self, columns: Sequence[str]) -> Self:
+        """Itself, or, where no column was named, the same over the only one of `columns`."""
+        if not self.needs_column:
+            return self
+        if len(columns) != 1:
+            kind = type(self).__name__
+            raise ConfigError(f"{kind}() does not say which column it is over: use {kind}(on=...), one of {columns}.")
+        twin = copy.copy(self)
+        twin.on = columns[0]
+        twin.name = f"{self.label}({twin.on})" if self.name == f"{self.label}()" else self.name
+        return twin
 
     def values(self, chunk: Chunk) -> pa.Array:
         """The column as `parts` are to see it."""
@@ -124,9 +142,12 @@ class Count(ColumnAggregation):
     merges = ("sum",)
 
     def __init__(self, on: str | None = None, ignore_nulls: bool = False, alias_name: str | None = None) -> None:
-        super().__init__(on or "", True, alias_name)
-        self.on = on
+        super().__init__(on, True, alias_name)
         self.parts = (("count", "only_valid" if on and ignore_nulls else "all"),)
+
+    @property
+    def needs_column(self) -> bool:
+        return False  # rows can be counted without one
 
     def values(self, chunk: Chunk) -> pa.Array:
         if self.on is None:
@@ -223,7 +244,7 @@ class Std(ColumnAggregation):
     label = "std"
     parts = (("count", VALID), ("mean", VALID), ("variance", VALID))
 
-    def __init__(self, on: str, ddof: int = 1, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
+    def __init__(self, on: str | None = None, ddof: int = 1, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
         super().__init__(on, ignore_nulls, alias_name)
         self.ddof = whole_number(ddof, "ddof", least=0)
 
@@ -259,7 +280,7 @@ class Quantile(ColumnAggregation):
     label = "quantile"
     parts = (("list", VALID),)
 
-    def __init__(self, on: str, q: float = 0.5, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
+    def __init__(self, on: str | None = None, q: float = 0.5, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
         super().__init__(on, ignore_nulls, alias_name)
         if not is_number(q) or not 0 <= q <= 1:
             raise ConfigError(f"Quantile: q is {q!r}; give a number from 0 to 1.")
@@ -285,7 +306,7 @@ class Unique(ColumnAggregation):
     label = "unique"
     numbers_only = False
 
-    def __init__(self, on: str, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
+    def __init__(self, on: str | None = None, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
         super().__init__(on, True, alias_name)
         self.parts = (("distinct", "only_valid" if ignore_nulls else "all"),)
 

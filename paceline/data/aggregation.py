@@ -7,7 +7,7 @@ such tables are merged to one of the same kind.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -191,6 +191,16 @@ class Aggregator:
             return result
         nulls = _array(table.column(f"{i}.{len(each.parts)}"))
         return pc.if_else(pc.greater(nulls, 0), None, result)
+
+
+def with_columns_named(
+    aggregations: Sequence[Aggregation], schema: Callable[[], pa.Schema], keys: Sequence[str]
+) -> list[Aggregation]:
+    """The aggregations, those that name no column over the only one that is not a key."""
+    if not any(isinstance(each, ColumnAggregation) and each.needs_column for each in aggregations):
+        return list(aggregations)  # the schema is not needed
+    columns = [name for name in schema().names if name not in keys]
+    return [each.over(columns) if isinstance(each, ColumnAggregation) else each for each in aggregations]
 
 
 def group_rows(table: pa.Table, keys: list[str]) -> tuple[pa.Array, Offsets, pa.Table]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Aggregates(DatasetBase):
-    """`on` is a column (the result is a value), several, or None for all (the result is a dict {"sum(x)": value})."""
+    """`on` is one or more columns, or None for all. One column gives a value, several give a dict {"sum(x)": value}."""
 
     def count(self) -> int:
         """How many rows there are; files that say so are not read for it."""
@@ -26,8 +26,9 @@ class Aggregates(DatasetBase):
 
     def aggregate(self, *aggregations: Aggregation) -> dict[str, Any]:
         """Several aggregations in one pass: {their name: value}."""
-        from paceline.data.aggregation import Aggregator
+        from paceline.data.aggregation import Aggregator, with_columns_named
 
+        aggregations = with_columns_named(aggregations, self.plan.schema, ())
         (row,) = Aggregator((), aggregations).run(self.plan).to_pylist()
         return dict(row)
 
@@ -69,8 +70,6 @@ class Aggregates(DatasetBase):
         return list(values)
 
     def _each(self, on: str | Sequence[str] | None, make: Callable[[str], ColumnAggregation]) -> Any:
-        if isinstance(on, str):
-            (value,) = self.aggregate(make(on)).values()
-            return value
-        names = self.plan.schema().names if on is None else on
-        return self.aggregate(*(make(name) for name in names))
+        names = self.plan.schema().names if on is None else [on] if isinstance(on, str) else on
+        values = self.aggregate(*(make(name) for name in names))
+        return values if len(values) != 1 else next(iter(values.values()))

@@ -109,10 +109,15 @@ class Combining(DatasetBase):
                 " what is left becomes the last part."
             )
         rows = self._row_count()
-        cuts = [0, *(int(rows * share) for share in accumulate(shares)), rows]
-        if any(start == stop for start, stop in pairwise(cuts)):
-            raise ConfigError(f"split_proportionately: of {rows} rows, {list(proportions)} would leave a part empty.")
-        return self._cut(cuts)
+        cuts = [*(int(rows * share) for share in accumulate(shares)), rows]
+        for part in reversed(range(len(shares))):  # a part without rows takes one from those before it
+            cuts[part] = min(cuts[part], cuts[part + 1] - 1)
+        if cuts[0] <= 0:
+            raise ConfigError(
+                f"split_proportionately: {rows} rows are not enough for {len(cuts)} parts of {list(proportions)} and "
+                "the rest: a part would be empty."
+            )
+        return self._cut([0, *cuts])
 
     def train_test_split(
         self, test_size: int | float, *, shuffle: bool = False, seed: int | None = None

@@ -223,15 +223,25 @@ def from_batch(batch: object, what: str) -> Chunk:
     )
 
 
-def from_rows(rows: Sequence[Mapping[str, Any]], what: str) -> Chunk:
-    """Rows as a chunk. A key that some rows lack is null there."""
+def from_rows(rows: Sequence[Mapping[str, Any]], what: str, *, same_columns: bool = False) -> Chunk:
+    """Rows as a chunk. A key that some rows lack is null there, or with `same_columns` an error."""
     names: dict[str, None] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise DataError(f"{what}: row {number} must be a dict of column names to values, not {kind_of(row)}.")
         if row.keys() != names.keys():
+            if same_columns and number:
+                raise _other_columns(list(names), list(row), what)
             names.update(dict.fromkeys(row))
     return _from_columns({name: [row.get(name) for row in rows] for name in names}, what, empty=True)
+
+
+def _other_columns(before: list[str], now: list[str], what: str) -> DataError:
+    odd = [name for name in (*before, *now) if (name in before) != (name in now)]
+    return DataError(
+        f"{what}: rows have different columns, {before} and {now}. Give all rows the same ones: "
+        f"where there is no value for {', '.join(map(repr, odd))}, put None."
+    )
 
 
 def _from_columns(columns: Mapping[str, Any], what: str, *, empty: bool = False) -> Chunk:

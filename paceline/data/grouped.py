@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from paceline.data.aggregate import Aggregation, ColumnAggregation, Count, Max, Mean, Min, Std, Sum
-from paceline.data.aggregation import Aggregator
+from paceline.data.aggregation import Aggregator, with_columns_named
 from paceline.data.dataset_base import DatasetBase
 from paceline.data.dataset_combining import column_names
 from paceline.data.formats import check_batch_format
@@ -39,7 +39,9 @@ class GroupedData(Generic[D]):
 
     def aggregate(self, *aggregations: Aggregation) -> D:
         """One row per group: its keys, and a column for each aggregation."""
-        return self._dataset._of(AggregatedSource(self._dataset.plan, Aggregator(self._keys, aggregations)))
+        plan = self._dataset.plan
+        named = with_columns_named(aggregations, plan.schema, self._keys)
+        return self._dataset._of(AggregatedSource(plan, Aggregator(self._keys, named)))
 
     def count(self) -> D:
         """Rows per group, in column "count()"."""

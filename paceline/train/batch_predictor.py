@@ -104,7 +104,8 @@ class BatchPredictor:
         needs memory for a few batches, however many rows there are.
 
         - `feature_columns`: the columns that the model gets, of what comes out of the preprocessor; all by default.
-        - `keep_columns`: columns of `data` that are put beside the predictions of the same rows.
+        - `keep_columns`: columns that are put beside the predictions of the same rows, as the preprocessor leaves them;
+          those that it removes, as they are in `data`.
         - `batch_size`: at most this many rows are predicted at once. By default what suits the predictor: 4096 unless
           its class says otherwise.
         - `min_scoring_workers`, `max_scoring_workers`: from how many to how many processes predict. With the default,

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.data_config import WILDCARD, DataConfig, DatasetConfig
 from paceline.air.errors import CheckpointError, ConfigError, RestoreError
@@ -143,13 +144,15 @@ def _without_stats(state: Any) -> Any:
 
 
 def preprocessed(datasets: Mapping[str, Any], preprocessor: Any) -> dict[str, Any]:
-    """For trainers that run in one process: functions called, preprocessor fitted on "train" and applied to all."""
+    """For trainers that run in one process: functions called, the preprocessor fitted and applied to all."""
     from paceline.data.ingest.prepare import as_dataset, fit_preprocessor
 
     made = {name: as_dataset(name, value) for name, value in datasets.items()}
     if preprocessor is None:
         return made
-    fit_preprocessor(preprocessor, made, complete_configs(None, made))
+    note = fit_preprocessor(preprocessor, made, complete_configs(None, made))
+    if note:
+        warn_at_users_line(note)
     return {name: preprocessor.transform(dataset) for name, dataset in made.items()}
 
 

@@ -40,7 +40,25 @@ def test_one_column_gives_a_plain_number() -> None:
 def test_several_columns_or_all_give_a_dict() -> None:
     dataset = table({"x": VALUES, "n": [1, 2, 3, 4, 5, 6, 7]})
     assert dataset.sum() == {"sum(x)": sum(VALUES), "sum(n)": 28}
-    assert dataset.mean(["n"]) == {"mean(n)": 4.0}
+    assert dataset.mean(["n", "x"]).keys() == {"mean(n)", "mean(x)"}
+
+
+def test_the_only_column_gives_a_plain_number() -> None:
+    dataset = table({"x": VALUES})
+    assert dataset.sum() == dataset.sum(["x"]) == sum(VALUES)
+    assert dataset.std() == dataset.std("x")
+    assert data.range(10).max() == 9
+
+
+def test_an_aggregation_without_a_column_is_over_the_only_one() -> None:
+    assert data.range(10).aggregate(Max(), Min(alias_name="least")) == {"max(id)": 9, "least": 0}
+    groups = table({"kind": ["a", "b", "a"], "x": [1, 2, 3]}).groupby("kind")
+    assert groups.aggregate(Sum(), Count()).take_all() == [
+        {"kind": "a", "sum(x)": 4, "count()": 2},
+        {"kind": "b", "sum(x)": 2, "count()": 1},
+    ]
+    with pytest.raises(ConfigError, match=r"Max\(\).*Max\(on=.*\['x', 'n'\]"):
+        table({"x": VALUES, "n": VALUES}).aggregate(Max())
 
 
 def test_nulls_are_ignored_or_spread() -> None:

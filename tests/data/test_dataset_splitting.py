@@ -99,7 +99,9 @@ def test_split_proportionately() -> None:
     parts = numbered(20, 6).split_proportionately([0.2, 0.5])
     assert [part.count() for part in parts] == [4, 10, 6]
     assert [value for part in parts for value in ids(part)] == list(range(20))
-    for bad in ([], [0.5, 0.5], [0.0, 0.1], [-0.1], [0.01]):
+    parts = numbered(20, 6).split_proportionately([0.5, 0.01, 0.01])  # none is empty while there are rows before
+    assert [part.count() for part in parts] == [8, 1, 1, 10]
+    for bad in ([], [0.5, 0.5], [0.0, 0.1], [-0.1], [0.01], [0.01, 0.01]):
         with pytest.raises(ConfigError, match="split_proportionately"):
             numbered(20, 6).split_proportionately(bad)
 

@@ -76,10 +76,35 @@ def test_a_filter_takes_truth_values_of_all_libraries(answer: Any) -> None:
     assert data.range(5).filter(lambda row: answer).count() == 5
 
 
-@pytest.mark.parametrize("answer", ["no", 2, 0.0, [], None])
-def test_a_filter_that_gives_something_else_is_refused(answer: Any) -> None:
+@pytest.mark.parametrize("answer", ["", 0.0, [], np.False_, None])
+def test_a_filter_keeps_what_is_true_to_python(answer: Any) -> None:
+    kept = data.range(5).filter(lambda row: answer if row["id"] % 2 else "yes")
+    assert [row["id"] for row in kept.take_all()] == [0, 2, 4]
+
+
+def test_a_filter_whose_answer_has_no_truth_value_is_rejected() -> None:
     with pytest.raises(DataError, match=r"row 0 of range\(5\).*True or False"):
-        data.range(5).filter(lambda row: answer).take(1)
+        data.range(5).filter(lambda row: np.zeros(2)).take(1)
+
+
+def test_a_filter_without_a_return_statement_causes_a_warning() -> None:
+    def forgets(row: dict[str, Any]) -> None:
+        row["id"] > 2  # noqa: B015
+
+    with pytest.warns(UserWarning, match=r"forgets.*None.*return"):
+        assert data.range(5).filter(forgets).take_all() == []
+
+
+def test_rows_that_differ_in_their_columns_are_rejected_by_name() -> None:
+    def odd(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": row["id"], "note": "odd"} if row["id"] % 2 else {"id": row["id"]}
+
+    with pytest.raises(DataError, match=r"map\(odd\).*\['id'\] and \['id', 'note'\].*'note', put None"):
+        data.range(5).map(odd).take_all()
+    with pytest.raises(DataError, match=r"flat_map.*'note', put None"):
+        data.range(5).flat_map(lambda row: [odd(row)]).take_all()
+    swapped = data.range(2).map(lambda row: {"a": 1, "b": 2} if row["id"] else {"b": 4, "a": 3})
+    assert swapped.take_all() == [{"b": 4, "a": 3}, {"b": 2, "a": 1}]
 
 
 # -- map_batches ----------------------------------------------------------------------------

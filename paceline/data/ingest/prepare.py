@@ -47,10 +47,12 @@ def prepare(
     `in_step`: the workers read batch by batch together, so that it matters if one of them has more.
     """
     given = {name: as_dataset(name, value) for name, value in datasets.items()}
-    if preprocessor is not None:
-        fit_preprocessor(preprocessor, given, configs)
-    ready: dict[str, PreparedDataset] = {}
     notes: list[str] = []
+    if preprocessor is not None:
+        note = fit_preprocessor(preprocessor, given, configs)
+        notes += [note] if note else []
+        preprocessor = preprocessor if given or is_ready(preprocessor) else None
+    ready: dict[str, PreparedDataset] = {}
     for name, dataset in given.items():
         config = configs[name]
         if preprocessor is not None and config.transform:
@@ -85,20 +87,31 @@ def as_dataset(name: str, value: Any) -> Dataset:
     return made
 
 
+def is_ready(preprocessor: Preprocessor) -> bool:
+    """True if it need not be fitted before it transforms."""
+    return preprocessor.fit_status() in (Preprocessor.FitStatus.FITTED, Preprocessor.FitStatus.NOT_FITTABLE)
+
+
 def fit_preprocessor(
     preprocessor: Preprocessor, datasets: Mapping[str, Dataset], configs: Mapping[str, DatasetConfig]
-) -> None:
-    """Fit it on the dataset that is marked for it, unless it is fitted already."""
-    if preprocessor.fit_status() in (Preprocessor.FitStatus.FITTED, Preprocessor.FitStatus.NOT_FITTABLE):
-        return
-    for name, dataset in datasets.items():
-        if configs[name].fit:
-            preprocessor.fit(dataset)
-            return
-    raise ConfigError(
-        f"The preprocessor {preprocessor!r} is to be fitted on the dataset 'train', which was not given: pass "
-        "datasets={'train': ...}, set DatasetConfig(fit=True) for another one, or pass a fitted preprocessor."
-    )
+) -> str | None:
+    """Fit it on the dataset that is marked for it, or on the only one, unless it is fitted already.
+
+    Returns a note for the user if that was not the dataset they may expect.
+    """
+    if is_ready(preprocessor):
+        return None
+    if not datasets:
+        return f"The preprocessor {preprocessor!r} is ignored: it is not fitted, and there are no datasets to fit it on."
+    marked = [name for name in datasets if configs[name].fit]
+    if not marked and len(datasets) > 1:
+        raise ConfigError(
+            f"The preprocessor {preprocessor!r} is fitted on the dataset 'train', but the datasets are "
+            f"{sorted(datasets)}: rename one, set DatasetConfig(fit=True) for one, or pass a fitted preprocessor."
+        )
+    (name,) = marked or datasets
+    preprocessor.fit(datasets[name])
+    return None if marked else f"The preprocessor was fitted on {name!r}, the only dataset."
 
 
 def _asked_shuffle(config: DatasetConfig) -> Shuffle:

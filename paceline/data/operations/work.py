@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import DataError
 from paceline.data.column_arrays import column_array, kind_of
 from paceline.data.formats import BatchFormat, conform, from_batch, from_rows, to_batch, to_numpy, to_rows, writable
@@ -149,7 +150,7 @@ class RowWork(Work):
             yield self._chunk(rows, chunk.schema, spot)
 
     def _chunk(self, rows: list[Mapping[str, Any]], schema: pa.Schema, spot: Spot) -> Chunk:
-        result = from_rows(rows, f"What {self.function} returned on {spot}")
+        result = from_rows(rows, f"What {self.function} returned on {spot}", same_columns=True)
         if not result.num_columns:
             raise DataError(f"{self.function} returned rows without columns on {spot}.")
         return with_types_of(result, schema)
@@ -179,10 +180,10 @@ class FlatMapWork(Work):
                     raise _not_a_row(function, each, spot.row(index))
             rows += made
             if rows and len(rows) >= min(most, most_rows(rows[0])):
-                yield with_types_of(from_rows(rows, what), chunk.schema)
+                yield with_types_of(from_rows(rows, what, same_columns=True), chunk.schema)
                 rows = []
         if rows:
-            yield with_types_of(from_rows(rows, what), chunk.schema)
+            yield with_types_of(from_rows(rows, what, same_columns=True), chunk.schema)
 
 
 class FilterWork(Work):
@@ -191,23 +192,24 @@ class FilterWork(Work):
     def results(self, chunk: Chunk, spot: Spot) -> Iterator[Chunk]:
         function, call, args, kwargs = self.function, self.function.ready(), self.function.args, self.function.kwargs
         kept: list[bool] = []
+        answered = False
         for index, row in enumerate(to_rows(chunk)):
             try:
                 output = call(row, *args, **kwargs)
             except Exception as error:
                 raise function.failure(error, spot.row(index), row) from error
             kept.append(output if isinstance(output, bool) else self._as_bool(output, spot.row(index)))
+            answered = answered or output is not None
+        if not answered:  # a None may come from the row; for all rows it is more likely a slip
+            warn_at_users_line(f"{function} returned None for every row, so none stays. Does it lack a return statement?")
         yield chunk.filter(pa.array(kept, pa.bool_()))
 
     def _as_bool(self, output: Any, spot: Spot) -> bool:
-        """Truth values of numpy and torch count, and 0 and 1. Text or other numbers are more likely slips."""
+        """Whatever is true to Python keeps the row."""
         try:
-            value = output.item()
-        except Exception:  # no such thing, or an array of several values
-            value = output
-        if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
-            return bool(value)
-        raise DataError(f"{self.function} returned {kind_of(output)} on {spot}: return True or False.")
+            return bool(output)
+        except Exception as error:  # an array of several values, say
+            raise DataError(f"{self.function} returned {kind_of(output)} on {spot}: return True or False.") from error
 
 
 class ColumnWork(Work):

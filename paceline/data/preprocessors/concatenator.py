@@ -34,8 +34,8 @@ class Concatenator(Preprocessor):
     def __init__(
         self,
         output_column_name: str = "concat_out",
-        include: list[str] | None = None,
-        exclude: list[str] | None = None,
+        include: str | list[str] | None = None,
+        exclude: str | list[str] | None = None,
         dtype: Any = None,
         raise_if_missing: bool = False,
     ) -> None:
@@ -43,8 +43,8 @@ class Concatenator(Preprocessor):
             raise ConfigError(f"Concatenator: output_column_name is {output_column_name!r}: give a name.")
         check_bool(raise_if_missing, "Concatenator: raise_if_missing")
         self.output_column_name = output_column_name
-        self.include = None if include is None else checked_columns(include, "Concatenator (include)")
-        self.exclude = None if not exclude else checked_columns(exclude, "Concatenator (exclude)")
+        self.include = None if include is None else checked_columns(_listed(include), "Concatenator (include)")
+        self.exclude = None if not exclude else checked_columns(_listed(exclude), "Concatenator (exclude)")
         self.dtype = None if dtype is None else _checked_dtype(dtype)
         self.raise_if_missing = raise_if_missing
 
@@ -101,6 +101,10 @@ class Concatenator(Preprocessor):
             joined[:, start : start + width] = _elements(chunk.column(name), name, joined.dtype)
             start += width
         return joined
+
+
+def _listed(columns: Any) -> Any:
+    return [columns] if isinstance(columns, str) else columns
 
 
 def _checked_dtype(dtype: Any) -> np.dtype[Any]:

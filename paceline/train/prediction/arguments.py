@@ -14,6 +14,8 @@ from paceline.train.predictor import Predictor
 from paceline.train.predictors import check_belongs_together, predictor_for
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from paceline.data.dataset import Dataset
     from paceline.data.operations.concurrency import Processes
     from paceline.data.preprocessor import Preprocessor
@@ -99,16 +101,32 @@ def only_needed_columns(
     from paceline.train.prediction.kinds import without_absent_labels
 
     schema = data._known_schema()
-    if schema is not None:
-        data._check_columns("keep_columns", keep, schema)
     if preprocessor is not None:
-        if schema is None and without_absent_labels(preprocessor, ()) is not preprocessor:
-            return data  # whether the label is there will be seen
+        if schema is None and (keep or without_absent_labels(preprocessor, ()) is not preprocessor):
+            return data  # whether the label is there, and which columns are made, will be seen
         preprocessor = without_absent_labels(preprocessor, () if schema is None else schema.names)
-    needed = features if preprocessor is None else Preprocess(preprocessor).input_columns(features)
+    raw = _kept_as_they_are(data, preprocessor, keep, schema)
+    needed = features
+    if preprocessor is not None and features is not None:
+        needed = Preprocess(preprocessor).input_columns((*features, *(name for name in keep if name not in raw)))
     if needed is None:
         return data
     if schema is not None:
         asks = "feature_columns" if preprocessor is None else type(preprocessor).__name__
         data._check_columns(asks, needed, schema)
-    return data.select_columns(list(dict.fromkeys((*needed, *keep))))
+    return data.select_columns(list(dict.fromkeys((*needed, *raw))))
+
+
+def _kept_as_they_are(
+    data: Dataset, preprocessor: Preprocessor | None, keep: tuple[str, ...], schema: pa.Schema | None
+) -> tuple[str, ...]:
+    """The columns to keep that are in the dataset, and not made by the preprocessor alone."""
+    from paceline.data.operations.preprocess import Preprocess
+
+    if schema is None:
+        return keep
+    after = None if preprocessor is None else Preprocess(preprocessor).output_schema(schema)
+    if preprocessor is None or after is not None:
+        made = () if after is None else after.names
+        data._check_columns("keep_columns", [name for name in keep if name not in made], schema)
+    return tuple(name for name in keep if name in schema.names)

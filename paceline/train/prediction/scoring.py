@@ -53,21 +53,23 @@ class Scorer:
         self._predictor.set_preprocessor(None)  # applied here, so that the model's columns can be chosen after it
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        predictions = self._predictor.predict(self._features(batch), **self._task.predict_kwargs)
+        data = batch if self._preprocessor is None else preprocessed(batch, self._preprocessor)
+        predictions = self._predictor.predict(self._features(data), **self._task.predict_kwargs)
         for name in self._task.keep_columns:
-            if name not in batch.column_names:
+            # As the model sees it: an encoded label is what its predictions compare with.
+            kept = data if name in data.column_names else batch
+            if name not in kept.column_names:
                 raise DataError(f"keep_columns has {name!r}, but the columns of the dataset are {batch.column_names}")
             if name in predictions.column_names:
                 raise DataError(
                     f"keep_columns has {name!r}, but the predictions have a column of that name too. Give the one of "
                     f'the dataset another name: dataset.rename_columns({{{name!r}: "..."}})'
                 )
-            predictions = predictions.append_column(batch.schema.field(name), batch.column(name))
+            predictions = predictions.append_column(kept.schema.field(name), kept.column(name))
         return predictions
 
-    def _features(self, batch: pa.Table) -> pa.Table:
+    def _features(self, data: pa.Table) -> pa.Table:
         """What the model looks at."""
-        data = batch if self._preprocessor is None else preprocessed(batch, self._preprocessor)
         wanted = self._task.feature_columns
         if wanted is None:
             return data

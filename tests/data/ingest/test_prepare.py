@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 import paceline.data
-from paceline.air import RunConfig, ScalingConfig
+from paceline.air import Checkpoint, RunConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError
 from paceline.data.ingest.prepare import prepared
 from paceline.data.iterator import DataIterator
+from paceline.data.preprocessors import MinMaxScaler
 from paceline.train import DataParallelTrainer
 from paceline.train.datasets import check_datasets
 
@@ -40,6 +41,35 @@ def test_rows_of_a_shuffled_union_are_counted_once_for_all_epochs(
     monkeypatch.setattr(execution, "count_rows", refused)
     for _ in range(3):
         assert sorted(row["id"] for row in shard.iter_rows()) == list(range(130))
+
+
+def report_values(config: dict[str, Any]) -> None:
+    values = [row["x"] for row in session.get_dataset_shard("numbers").iter_rows()] if config["read"] else []
+    session.report({"values": values}, checkpoint=Checkpoint.from_dict({}))
+
+
+def test_a_preprocessor_is_fitted_on_the_only_dataset_or_ignored_without_one(tmp_path: Path) -> None:
+    def fitted(datasets: dict[str, Any]) -> Any:
+        trainer = DataParallelTrainer(
+            report_values,
+            train_loop_config={"read": bool(datasets)},
+            datasets=datasets,
+            preprocessor=MinMaxScaler(["x"]),
+            scaling_config=ScalingConfig(num_workers=1),
+            run_config=RunConfig(storage_path=str(tmp_path), verbose=0, engine="inline"),
+        )
+        return trainer.fit()
+
+    numbers = paceline.data.from_items([{"x": 0.0}, {"x": 4.0}])
+    result = fitted({"numbers": numbers})
+    assert result.metrics["values"] == [0.0, 1.0]
+    assert result.checkpoint.get_preprocessor().stats_ == {"min(x)": 0.0, "max(x)": 4.0}
+    assert any("'numbers'" in warning for warning in result.warnings)
+    result = fitted({})
+    assert result.checkpoint.get_preprocessor() is None
+    assert any("MinMaxScaler" in warning and "ignored" in warning for warning in result.warnings)
+    with pytest.raises(ConfigError, match=r"'train'.*\['numbers', 'test'\].*fit=True"):
+        fitted({"numbers": numbers, "test": numbers})
 
 
 def test_an_error_of_a_function_that_makes_a_dataset_names_the_dataset(tmp_path: Path) -> None:

@@ -81,6 +81,12 @@ def test_columns_that_are_not_there() -> None:
         Concatenator(include=["z"]).transform(ds).to_arrow()
 
 
+def test_a_single_name_stands_for_a_list() -> None:
+    batch = {"a": np.array([1]), "b": np.array([2])}
+    assert Concatenator(exclude="b").transform_batch(batch)["concat_out"].tolist() == [[1]]
+    assert Concatenator(include="b").transform_batch(batch)["concat_out"].tolist() == [[2]]
+
+
 def test_what_cannot_be_put_together() -> None:
     with pytest.raises(DataError, match=r"'s'.*string.*OrdinalEncoder"):
         Concatenator().transform_batch({"a": np.array([1]), "s": np.array(["x"])})
@@ -89,7 +95,7 @@ def test_what_cannot_be_put_together() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"dtype": "nonsense"}, {"dtype": str}, {"include": "a"}, {"output_column_name": ""}]
+    "arguments", [{"dtype": "nonsense"}, {"dtype": str}, {"output_column_name": ""}]
 )
 def test_settings_that_cannot_work(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="Concatenator"):

@@ -15,7 +15,7 @@ import pytest
 from paceline import data
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.preprocessors import BatchMapper, Chain, Concatenator, LabelEncoder, MinMaxScaler, StandardScaler
+from paceline.data.preprocessors import BatchMapper, Chain, Concatenator, LabelEncoder, MinMaxScaler, OneHotEncoder, StandardScaler
 from paceline.train.batch_predictor import BatchPredictor
 from tests.train.prediction.models import ArrowLine, ColumnsSeen, Line, NumpyLine, PandasLine, line_checkpoint
 
@@ -157,10 +157,22 @@ def test_only_the_columns_that_are_needed_are_read(tmp_path: Path) -> None:
     assert row["columns"] == "x,y,z,unused"
 
 
-def test_kept_columns_are_those_of_the_input_not_of_the_preprocessor() -> None:
+def test_kept_columns_are_as_the_preprocessor_leaves_them() -> None:
     scaler = MinMaxScaler(["x"]).fit(numbers(3))
     (_, middle, _) = BatchPredictor(line_checkpoint(scaler), ArrowLine).predict(numbers(3), keep_columns="x").take_all()
-    assert middle == {"predictions": 1.0, "x": 1.0}
+    assert middle == {"predictions": 1.0, "x": 0.5}
+
+
+@pytest.mark.parametrize("features", [None, ["x"]])
+def test_columns_that_the_preprocessor_makes_or_removes_can_be_kept(features: list[str] | None) -> None:
+    rows = data.from_items([{"x": 1.0, "kind": "a"}, {"x": 2.0, "kind": "b"}])
+    one_hot = OneHotEncoder(["kind"]).fit(rows)
+    predictor = BatchPredictor(line_checkpoint(one_hot), ArrowLine)
+    result = predictor.predict(rows, feature_columns=features, keep_columns=["kind_b", "kind"]).to_pandas()
+    assert result["kind_b"].tolist() == [0, 1]
+    assert result["kind"].tolist() == ["a", "b"]
+    with pytest.raises(ConfigError, match=r"keep_columns.*'kind_c'"):
+        predictor.predict(rows, keep_columns=["kind_c"])
 
 
 def test_features_are_chosen_from_what_the_preprocessor_makes() -> None:
