@@ -244,7 +244,9 @@ class Std(ColumnAggregation):
     label = "std"
     parts = (("count", VALID), ("mean", VALID), ("variance", VALID))
 
-    def __init__(self, on: str | None = None, ddof: int = 1, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
+    def __init__(
+        self, on: str | None = None, ddof: int = 1, ignore_nulls: bool = True, alias_name: str | None = None
+    ) -> None:
         super().__init__(on, ignore_nulls, alias_name)
         self.ddof = whole_number(ddof, "ddof", least=0)
 
@@ -280,7 +282,9 @@ class Quantile(ColumnAggregation):
     label = "quantile"
     parts = (("list", VALID),)
 
-    def __init__(self, on: str | None = None, q: float = 0.5, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
+    def __init__(
+        self, on: str | None = None, q: float = 0.5, ignore_nulls: bool = True, alias_name: str | None = None
+    ) -> None:
         super().__init__(on, ignore_nulls, alias_name)
         if not is_number(q) or not 0 <= q <= 1:
             raise ConfigError(f"Quantile: q is {q!r}; give a number from 0 to 1.")

@@ -13,7 +13,8 @@ from paceline.data.dataset_transforms import Transforms
 from paceline.data.dataset_writes import Writes
 from paceline.data.execution import chunks_of
 from paceline.data.ingest.local_shuffle import LocalShuffle
-from paceline.data.iteration.batches import Batches, Epoch
+from paceline.data.iteration.batch_iterable import Epoch
+from paceline.data.iteration.batches import Batches
 from paceline.data.iteration.options import BatchOptions
 from paceline.data.iteration.plan_epoch import PlanEpoch
 from paceline.data.iteration.read_ahead import Piece

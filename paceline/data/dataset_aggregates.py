@@ -28,8 +28,8 @@ class Aggregates(DatasetBase):
         """Several aggregations in one pass: {their name: value}."""
         from paceline.data.aggregation import Aggregator, with_columns_named
 
-        aggregations = with_columns_named(aggregations, self.plan.schema, ())
-        (row,) = Aggregator((), aggregations).run(self.plan).to_pylist()
+        named = with_columns_named(aggregations, self.plan.schema, ())
+        (row,) = Aggregator((), named).run(self.plan).to_pylist()
         return dict(row)
 
     def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:

@@ -12,7 +12,8 @@ from paceline.data.ingest import ranges as rs
 from paceline.data.ingest.local_shuffle import LocalShuffle
 from paceline.data.ingest.position import READ_AHEAD, Progress, Shares, merged, remaining_in, share_epoch
 from paceline.data.ingest.prepared import PreparedDataset
-from paceline.data.iteration.batches import Batches, Epoch
+from paceline.data.iteration.batch_iterable import Epoch
+from paceline.data.iteration.batches import Batches
 from paceline.data.iteration.options import BatchOptions
 from paceline.data.iteration.plan_epoch import PlanEpoch
 from paceline.data.iteration.stats import IterationStats

@@ -8,13 +8,13 @@ become float64. Unsigned types that torch can hardly compute with are widened (u
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from paceline.air import session
-from paceline.air.errors import ConfigError, DataError
+from paceline.air.errors import ConfigError
 from paceline.data.formats import writable
 from paceline.data.numeric_columns import check_no_nan, dtypes_by_column, numeric_array
 
@@ -42,11 +42,12 @@ def torch_columns(chunk: Chunk, dtypes: Dtypes = None, copy: bool = False) -> di
 def checked_dtypes(dtypes: Any) -> Dtypes:
     """The types that the user means, as torch's own; numpy's and names ("float32") are taken as well."""
     if isinstance(dtypes, Mapping):
-        return {name: _checked_dtype(dtype, f"dtypes[{name!r}]") for name, dtype in dtypes.items()}
-    return None if dtypes is None else _checked_dtype(dtypes, "dtypes")
+        return {name: checked_dtype(dtype, f"dtypes[{name!r}]") for name, dtype in dtypes.items()}
+    return None if dtypes is None else checked_dtype(dtypes, "dtypes")
 
 
-def _checked_dtype(dtype: Any, what: str) -> torch.dtype:
+def checked_dtype(dtype: Any, what: str) -> torch.dtype:
+    """One type, as torch's own."""
     import torch
 
     if isinstance(dtype, str):
@@ -131,70 +132,3 @@ def _moved(batch: Any, device: Any) -> Any:
     if isinstance(batch, list | tuple):
         return type(batch)(_moved(value, device) for value in batch)
     return batch
-
-
-# -- features and label -----------------------------------------------------------------------
-
-
-def features_and_label(
-    batches: Iterable[dict[str, torch.Tensor]],
-    *,
-    label_column: str | None = None,
-    feature_columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
-    label_column_dtype: torch.dtype | None = None,
-    feature_column_dtypes: Dtypes = None,
-    unsqueeze_label: bool = True,
-    unsqueeze_features: bool = True,
-) -> torch.utils.data.IterableDataset[tuple[Any, torch.Tensor | None]]:
-    """(features, label) batches for torch's tools. Every iteration over the result iterates over `batches` anew.
-
-    Features are the columns side by side, as one matrix; a dict of lists of columns makes a dict of matrices.
-    Without `feature_columns`: all but the label. `feature_column_dtypes` by name goes by the names of that dict
-    or of columns. Unsqueezing gives columns of plain numbers a second dimension of length one.
-    """
-    import torch
-
-    label_column_dtype = (
-        None if label_column_dtype is None else _checked_dtype(label_column_dtype, "label_column_dtype")
-    )
-    feature_column_dtypes = checked_dtypes(feature_column_dtypes)
-
-    def matrix(batch: dict[str, torch.Tensor], names: Sequence[str], group: str | None) -> torch.Tensor:
-        parts = []
-        for name in names:
-            dtype = feature_column_dtypes
-            if isinstance(dtype, Mapping):
-                dtype = dtype.get(name, None if group is None else dtype.get(group))
-            parts.append(_picked(batch, name, dtype, unsqueeze_features))
-        if len(parts) == 1:
-            return parts[0]
-        if any(part.dim() != 2 for part in parts):
-            shapes = ", ".join(f"{name!r}: {tuple(part.shape)}" for name, part in zip(names, parts, strict=True))
-            raise DataError(f"Columns of these shapes do not stand side by side in one matrix: {shapes}.")
-        return torch.cat(parts, dim=1)
-
-    def pair(batch: dict[str, torch.Tensor]) -> tuple[Any, torch.Tensor | None]:
-        label = None
-        if label_column is not None:
-            label = _picked(batch, label_column, label_column_dtype, unsqueeze_label)
-        if isinstance(feature_columns, Mapping):
-            return {group: matrix(batch, names, group) for group, names in feature_columns.items()}, label
-        return matrix(batch, feature_columns or [name for name in batch if name != label_column], None), label
-
-    class FeaturesAndLabel(torch.utils.data.IterableDataset[tuple[Any, torch.Tensor | None]]):
-        def __iter__(self) -> Iterator[tuple[Any, torch.Tensor | None]]:
-            if torch.utils.data.get_worker_info() is not None:
-                raise DataError(
-                    "A dataset of to_torch() cannot be read by the processes of a DataLoader: each of them would give "
-                    "every row. Use DataLoader(..., num_workers=0); rows are read ahead by threads (prefetch_batches)."
-                )
-            return map(pair, iter(batches))
-
-    return FeaturesAndLabel()
-
-
-def _picked(batch: dict[str, torch.Tensor], name: str, dtype: torch.dtype | None, unsqueeze: bool) -> torch.Tensor:
-    if name not in batch:
-        raise ConfigError(f"There is no column {name!r}; the columns are {list(batch)}.")
-    tensor = batch[name] if dtype is None else batch[name].to(dtype)
-    return tensor.unsqueeze(1) if unsqueeze and tensor.dim() == 1 else tensor

@@ -105,6 +105,31 @@ assert losses[-1] < 0.05 * losses[0], losses
 assert shard.epoch == 8, shard.epoch
 """
 
+RAGGED = """
+import numpy as np, tensorflow as tf
+from paceline import data
+from paceline.air.errors import DataError
+
+rows = data.from_items([{"ids": list(range(n)), "image": np.full((n, 2 * n), n), "y": n} for n in (1, 3, 2, 2)])
+batch = next(iter(rows.iter_tf_batches(batch_size=4)))
+assert batch["ids"].to_list() == [[0], [0, 1, 2], [0, 1], [0, 1]]
+assert batch["image"].bounding_shape().numpy().tolist() == [4, 3, 6]
+assert batch["image"][1].to_tensor().numpy().tolist() == np.full((3, 6), 3).tolist()
+shard = rows.iterator()
+dataset = shard.to_tf(["ids", "image"], "y", batch_size=2)
+assert shard.epoch == 0 and dataset.element_spec[0]["image"].ragged_rank == 2
+assert [features["ids"].to_list() for features, _ in dataset] == [[[0], [0, 1, 2]], [[0, 1], [0, 1]]]
+even = data.from_items([{"v": [1.0, 2.0], "y": 1}] * 4)
+assert {tuple(v.shape) for v, _ in even.to_tf("v", "y", batch_size=2)} == {(2, 2)}
+late = data.from_items([{"v": [1] * n, "y": n} for n in (2, 2, 1, 3)])
+try:
+    list(late.to_tf("v", "y", batch_size=2))
+except Exception as error:
+    assert "'v' differ in length" in str(error), error
+else:
+    raise AssertionError("a ragged batch came out of a dataset of plain tensors")
+"""
+
 RESUMES = """
 def resumed(state):
     again = data.range(64).iterator()
@@ -126,6 +151,6 @@ assert resumed(shard.state_dict()) == list(range(8, 64))
 
 
 def test_with_tensorflow() -> None:
-    script = TENSORS + DATASETS + LEARNS + RESUMES  # one process: the import takes most of the time
+    script = TENSORS + DATASETS + LEARNS + RAGGED + RESUMES  # one process: the import takes most of the time
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ import torch
 from paceline import data
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.tensors import ragged_array, tensor_array
-from paceline.data.torch_batches import features_and_label, split, to_device, torch_columns
+from paceline.data.torch_batches import split, to_device, torch_columns
 
 
 def _numbers(rows: int) -> pa.RecordBatch:
@@ -153,49 +153,6 @@ def test_a_worker_uses_the_device_that_it_was_given(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "cpu")
     assert to_device(batch) is batch
     assert to_device(batch, None) is batch
-
-
-BATCHES = [
-    {"a": torch.tensor([1, 2]), "m": torch.ones(2, 3), "y": torch.tensor([0, 1])},
-    {"a": torch.tensor([3]), "m": torch.zeros(1, 3), "y": torch.tensor([1])},
-]
-
-
-def test_features_side_by_side_and_label() -> None:
-    pairs = features_and_label(BATCHES, label_column="y")
-    for _ in range(2):  # every iteration is a pass of its own
-        (features, label), (last, _) = pairs
-        assert features.tolist() == [[1, 1, 1, 1], [2, 1, 1, 1]]
-        assert label is not None
-        assert label.tolist() == [[0], [1]]
-        assert last.tolist() == [[3, 0, 0, 0]]
-
-
-def test_groups_of_features_with_types() -> None:
-    groups = {"left": ["a"], "right": ["m", "a"]}
-    dtypes = {"left": torch.float64, "a": torch.float16}
-    features, label = next(
-        iter(features_and_label(BATCHES, feature_columns=groups, feature_column_dtypes=dtypes, unsqueeze_label=False))
-    )
-    assert label is None
-    assert features["left"].dtype == torch.float16
-    assert features["right"].shape == (2, 4)
-
-
-def test_label_without_a_second_dimension() -> None:
-    _, label = next(
-        iter(features_and_label(BATCHES, label_column="y", unsqueeze_label=False, label_column_dtype=torch.float32))
-    )
-    assert label is not None
-    assert label.dtype == torch.float32
-    assert label.shape == (2,)
-
-
-def test_features_that_do_not_fit_side_by_side_are_named() -> None:
-    with pytest.raises(DataError, match=r"'a': \(2,\), 'm': \(2, 3\)"):
-        next(iter(features_and_label(BATCHES, feature_columns=["a", "m"], unsqueeze_features=False)))
-    with pytest.raises(ConfigError, match="'z'"):
-        next(iter(features_and_label(BATCHES, feature_columns=["z"])))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, "float32", "torch.float32", np.float32, np.dtype("float32"), "f4"])

@@ -102,7 +102,7 @@ def fit_preprocessor(
     if is_ready(preprocessor):
         return None
     if not datasets:
-        return f"The preprocessor {preprocessor!r} is ignored: it is not fitted, and there are no datasets to fit it on."
+        return f"The preprocessor {preprocessor!r} is ignored: it is not fitted, and no dataset was given."
     marked = [name for name in datasets if configs[name].fit]
     if not marked and len(datasets) > 1:
         raise ConfigError(

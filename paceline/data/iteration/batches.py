@@ -4,151 +4,19 @@ from __future__ import annotations
 
 import itertools
 import time
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.iteration.background import Background
+from paceline.data.iteration.batch_iterable import BatchIterable, Epoch
 from paceline.data.iteration.batching import runs
 from paceline.data.iteration.options import DEFAULT_BATCH_ROWS, BatchOptions
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.iteration.stats import IterationStats
-
-B = TypeVar("B")
-
-
-class Epoch(ABC):
-    """One pass over the rows: made by iter(), ended when it is exhausted or left."""
-
-    fresh: bool = False
-    """Its chunks are nobody else's memory."""
-    stats: IterationStats
-
-    @abstractmethod
-    def chunks(self) -> Iterator[Chunk]:
-        """The rows in their final order."""
-
-    def yielded(self, rows: int) -> None:  # noqa: B027  # most passes need not know
-        """The user's code has been given that many more rows."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """No more rows will be taken."""
-
-
-Cutter = Callable[["Chunk", int, bool], Iterator[B]]
-"""(chunk of n x batch rows, batch rows, copy) -> its batches"""
-
-
-class BatchIterable(Generic[B]):
-    """Every iter() is a new pass: `for epoch in ...: for batch in batches: ...` works with one of these.
-
-    next() works too, on a pass of its own.
-    """
-
-    def __init__(
-        self,
-        owner: Batches,
-        options: BatchOptions,
-        cut: Cutter[B],
-        in_background: bool = False,
-    ) -> None:
-        self.owner = owner
-        """What these are batches of: a dataset, or a worker's part of one."""
-        self.options = options
-        self._cut = cut
-        self._in_background = in_background and options.prefetch_batches > 0
-        self._own: Iterator[B] | None = None
-        self._newest: weakref.ref[Generator[B, None, None]] | None = None
-        """The pass that was begun last; it is the caller's, and ends when they let go of it."""
-
-    def __iter__(self) -> Iterator[B]:
-        if self._own is not None:  # what next() has begun is gone on with
-            own, self._own = self._own, None
-            return own
-        return self._new_pass()
-
-    def __next__(self) -> B:
-        if self._own is None:
-            self._own = self._new_pass()
-        return next(self._own)
-
-    def end_pass(self) -> None:
-        """End the pass that was begun last, as leaving its loop does; for loops that keep hold of it."""
-        newest = self._newest() if self._newest is not None else None
-        if newest is not None:
-            newest.close()
-        self._own = None
-
-    @property
-    def rows(self) -> int | None:
-        """Of a whole pass, where their number is known without reading."""
-        return self.owner._rows_per_pass()
-
-    def __len__(self) -> int:
-        """Batches of a whole pass, where the number of rows is known without reading."""
-        rows, size = self.rows, self.options.batch_size
-        if rows is None or size is None:
-            raise TypeError("the number of batches is not known before they have been read")
-        return rows // size if self.options.drop_last else -(-rows // size)
-
-    def __getitems__(self, numbers: list[int]) -> NoReturn:
-        """What a DataLoader of torch asks for first: it takes everything that has a length for a list of rows."""
-        raise ConfigError(
-            "A DataLoader asks for rows by number, and iter_torch_batches() gives complete batches: iterate over them "
-            "without a DataLoader. If they are a dataset of a transformers.Trainer, call prepare_trainer(trainer) of "
-            "paceline.train.huggingface.transformers before trainer.train()."
-        )
-
-    def _new_pass(self) -> Iterator[B]:
-        begun = self._pass()
-        self._newest = weakref.ref(begun)
-        return begun
-
-    def _pass(self) -> Generator[B, None, None]:
-        epoch = self.owner._begin(self.options)
-        stats = epoch.stats
-        began = time.perf_counter()
-        sized = self._sized_batches(epoch)
-        batches = Background(sized, self.options.prefetch_batches) if self._in_background else sized
-        try:
-            asked = began
-            for batch, rows in batches:
-                given = time.perf_counter()
-                if stats.first_batch_s is None:
-                    stats.first_batch_s = given - began
-                stats.convert_s += given - asked
-                stats.batches += 1
-                stats.rows += rows
-                epoch.yielded(rows)
-                yield batch
-                asked = time.perf_counter()
-                stats.user_s += asked - given
-        finally:
-            if isinstance(batches, Background):
-                batches.close()
-            epoch.end()
-            stats.total_s = time.perf_counter() - began
-            stats.convert_s = max(0.0, stats.convert_s - stats.read_wait_s)
-
-    def _sized_batches(self, epoch: Epoch) -> Iterator[tuple[B, int]]:
-        size = self.options.batch_size
-        if size is None:
-            for chunk in epoch.chunks():
-                for batch in self._cut(chunk, chunk.num_rows, not epoch.fresh):
-                    yield batch, chunk.num_rows
-            return
-        for run in runs(epoch.chunks(), size, self.options.drop_last):
-            left = run.num_rows
-            for batch in self._cut(run, size, not epoch.fresh):
-                yield batch, min(size, left)
-                left -= size
 
 
 class Batches(ABC):
@@ -189,11 +57,8 @@ class Batches(ABC):
         """
         from paceline.data.formats import check_batch_format, to_batch
 
-        if prefetch_blocks is not None:
-            prefetch_batches = prefetch_blocks
-        options = BatchOptions.checked(
-            batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
-        )
+        ahead = prefetch_batches if prefetch_blocks is None else prefetch_blocks
+        options = BatchOptions.checked(batch_size, ahead, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
         chosen = check_batch_format(batch_format)
 
         def cut(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
@@ -218,6 +83,7 @@ class Batches(ABC):
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
+        prefetch_blocks: int | None = None,
     ) -> BatchIterable[Any]:
         """Batches as dicts of torch tensors, or what `collate_fn` makes of a dict of numpy arrays.
 
@@ -232,9 +98,8 @@ class Batches(ABC):
         if collate_fn is not None and not callable(collate_fn):
             raise ConfigError(f"collate_fn is {collate_fn!r}: give a function that gets a dict of numpy arrays.")
         dtypes = torch_batches.checked_dtypes(dtypes)
-        options = BatchOptions.checked(
-            batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
-        )
+        ahead = prefetch_batches if prefetch_blocks is None else prefetch_blocks
+        options = BatchOptions.checked(batch_size, ahead, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
 
         def collated(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
             assert collate_fn is not None
@@ -258,19 +123,21 @@ class Batches(ABC):
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
+        prefetch_blocks: int | None = None,
     ) -> BatchIterable[Any]:
-        """Batches as dicts of TensorFlow tensors."""
-        options = BatchOptions.checked(
-            batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
-        )
+        """Batches as dicts of TensorFlow tensors; columns whose rows differ in shape give ragged ones."""
+        ahead = prefetch_batches if prefetch_blocks is None else prefetch_blocks
+        options = BatchOptions.checked(batch_size, ahead, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
         return self._tf_batches(options, dtypes)
 
-    def _tf_batches(self, options: BatchOptions, dtypes: Any = None) -> BatchIterable[Any]:
+    def _tf_batches(
+        self, options: BatchOptions, dtypes: Any = None, ragged: Collection[str] = ()
+    ) -> BatchIterable[Any]:
         from paceline.data import tf_batches
 
         def cut(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
             for start in range(0, run.num_rows, max(1, rows)):
-                yield tf_batches.tf_columns(run.slice(start, rows), dtypes)
+                yield tf_batches.tf_columns(run.slice(start, rows), dtypes, ragged)
 
         return BatchIterable(self, options, cut)
 
@@ -284,24 +151,29 @@ class Batches(ABC):
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
+        prefetch_blocks: int | None = None,
     ) -> Any:
         """A tf.data.Dataset of (features, labels); every iteration over it is a new pass.
 
+        Columns whose rows may differ in shape (lists without a fixed length, ragged tensors) give ragged tensors.
         TensorFlow reads ahead, so a run that is resumed in the middle of a pass begins that pass anew.
         """
         from paceline.data import tf_batches
+        from paceline.data.tf_ragged import ragged_ranks
 
-        options = BatchOptions.checked(
-            batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
-        )
-        batches = self._tf_batches(replace(options, read_ahead=True))
-        return tf_batches.to_tf_dataset(batches, self.schema(), feature_columns, label_columns)
+        ahead = prefetch_batches if prefetch_blocks is None else prefetch_blocks
+        options = BatchOptions.checked(batch_size, ahead, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        schema = self.schema()
+        names = tf_batches.listed_columns(feature_columns, label_columns)
+        ragged = ragged_ranks(schema, names, lambda: self._first_rows(options.batch_size or 1))
+        batches = self._tf_batches(replace(options, read_ahead=True), ragged=ragged)
+        return tf_batches.to_tf_dataset(batches, schema, feature_columns, label_columns, ragged)
 
     def to_torch(
         self,
         *,
         label_column: str | None = None,
-        feature_columns: list[str] | Mapping[str, list[str]] | None = None,
+        feature_columns: list[str] | list[list[str]] | Mapping[str, list[str]] | None = None,
         label_column_dtype: Any = None,
         feature_column_dtypes: Any = None,
         batch_size: int = 1,
@@ -311,19 +183,25 @@ class Batches(ABC):
         local_shuffle_seed: int | None = None,
         unsqueeze_label_tensor: bool = True,
         unsqueeze_feature_tensors: bool = True,
+        prefetch_blocks: int | None = None,
     ) -> Any:
-        """A torch IterableDataset of (features, label) batches; every iteration over it is a new pass."""
-        from paceline.data import torch_batches
+        """A torch IterableDataset of (features, label) batches; every iteration over it is a new pass.
+
+        Features are one matrix; a list or dict of lists of columns gives a list or dict of matrices.
+        `feature_column_dtypes` is one type for all, or has the form of `feature_columns`.
+        """
+        from paceline.data.torch_features import features_and_label
 
         batches = self.iter_torch_batches(
             prefetch_batches=prefetch_batches,
+            prefetch_blocks=prefetch_blocks,
             batch_size=batch_size,
             device="cpu",
             drop_last=drop_last,
             local_shuffle_buffer_size=local_shuffle_buffer_size,
             local_shuffle_seed=local_shuffle_seed,
         )
-        return torch_batches.features_and_label(
+        return features_and_label(
             batches,
             label_column=label_column,
             feature_columns=feature_columns,
@@ -354,14 +232,23 @@ class Batches(ABC):
         from paceline.data.formats import check_batch_format, to_batch
 
         chosen = check_batch_format(batch_format)
-        options = replace(BatchOptions.checked(batch_size, 0, False, None, None), most_rows=batch_size)
-        epoch = self._begin_look(options)
+        options = BatchOptions.checked(batch_size, 0, False, None, None)
+        rows = self._first_rows(options.batch_size or 1)
+        if not rows.num_rows:
+            raise DataError("take_batch: there are no rows.")
+        return to_batch(rows, chosen, copy=True)
+
+    def _first_rows(self, count: int) -> Chunk:
+        """So many rows or fewer, without counting as a pass."""
+        import pyarrow as pa
+
+        epoch = self._begin_look(BatchOptions(batch_size=count, prefetch_batches=0, most_rows=count))
         try:
-            for run in runs(epoch.chunks(), batch_size, drop_last=False):
-                return to_batch(run.slice(0, batch_size), chosen, copy=True)
+            for run in runs(epoch.chunks(), count, drop_last=False):
+                return run.slice(0, count)
         finally:
             epoch.end()
-        raise DataError("take_batch: there are no rows.")
+        return pa.RecordBatch.from_pylist([], schema=self.schema())
 
     def show(self, limit: int = 20) -> None:
         """Print the first rows."""

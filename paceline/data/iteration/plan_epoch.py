@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from paceline.data.block import ReadRequest
 from paceline.data.execution import chunk_rows_for, usable_cores
-from paceline.data.iteration.batches import Epoch
+from paceline.data.iteration.batch_iterable import Epoch
 from paceline.data.iteration.batching import shuffled_windows
 from paceline.data.iteration.options import BatchOptions
 from paceline.data.iteration.read_ahead import Piece, ReadAhead

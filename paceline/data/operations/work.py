@@ -201,7 +201,7 @@ class FilterWork(Work):
             kept.append(output if isinstance(output, bool) else self._as_bool(output, spot.row(index)))
             answered = answered or output is not None
         if not answered:  # a None may come from the row; for all rows it is more likely a slip
-            warn_at_users_line(f"{function} returned None for every row, so none stays. Does it lack a return statement?")
+            warn_at_users_line(f"{function} returned None for every row. Does it lack a return statement?")
         yield chunk.filter(pa.array(kept, pa.bool_()))
 
     def _as_bool(self, output: Any, spot: Spot) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from paceline.data.iteration.batches import BatchIterable
+from paceline.data.iteration.batch_iterable import BatchIterable
 from paceline.data.iteration.options import DEFAULT_BATCH_ROWS
 
 if TYPE_CHECKING:

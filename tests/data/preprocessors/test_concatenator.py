@@ -94,9 +94,7 @@ def test_what_cannot_be_put_together() -> None:
         Concatenator("b", include=["a"]).transform_batch({"a": np.array([1]), "b": np.array([1])})
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"dtype": "nonsense"}, {"dtype": str}, {"output_column_name": ""}]
-)
+@pytest.mark.parametrize("arguments", [{"dtype": "nonsense"}, {"dtype": str}, {"output_column_name": ""}])
 def test_settings_that_cannot_work(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="Concatenator"):
         Concatenator(**arguments)

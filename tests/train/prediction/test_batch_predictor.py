@@ -15,7 +15,15 @@ import pytest
 from paceline import data
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.preprocessors import BatchMapper, Chain, Concatenator, LabelEncoder, MinMaxScaler, OneHotEncoder, StandardScaler
+from paceline.data.preprocessors import (
+    BatchMapper,
+    Chain,
+    Concatenator,
+    LabelEncoder,
+    MinMaxScaler,
+    OneHotEncoder,
+    StandardScaler,
+)
 from paceline.train.batch_predictor import BatchPredictor
 from tests.train.prediction.models import ArrowLine, ColumnsSeen, Line, NumpyLine, PandasLine, line_checkpoint
 
