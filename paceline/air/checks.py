@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeVar
 
 from paceline.air.errors import ConfigError
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
+_LONGEST_SHOWN = 100
 _PLAIN = (str, bytes, int, float, list, tuple, set, frozenset, type(None))
 
 
@@ -65,45 +62,17 @@ def check_seconds(value: Any, name: str, *, none_means: str = "", zero_allowed: 
         raise ConfigError(f"{name} is {value!r}: give a number of seconds above 0.{otherwise}")
 
 
-def names_a_near_miss(config: type[T]) -> type[T]:
-    """Decorates a dataclass: a misspelt keyword is answered with the name that was probably meant."""
-    checked_init = config.__init__
-    known = [item.name for item in fields(config)]  # type: ignore[arg-type]
-
-    @functools.wraps(checked_init)
-    def init(self: T, *args: Any, **settings: Any) -> None:
-        for name in settings:
-            if name not in known:
-                raise TypeError(f"{config.__name__} has no setting {name!r}{near_miss(name, known)}")
-        checked_init(self, *args, **settings)
-
-    config.__init__ = init  # type: ignore[method-assign, assignment]
-    return config
-
-
-def names_what_was_meant(**meant: str) -> Callable[[F], F]:
-    """Decorates a constructor or class method: an unknown keyword is answered with what was probably meant.
-
-    `meant` has the answers for names that are right elsewhere; for others the nearest name is looked for.
-    """
-
-    def decorated(function: F) -> F:
-        _, *parameters = inspect.signature(function).parameters.values()
-        known = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
-
-        @functools.wraps(function)
-        def checked(owner: Any, *args: Any, **keywords: Any) -> Any:
-            for name in keywords:
-                if name not in known:
-                    of_class = isinstance(owner, type)
-                    called = f"{owner.__name__}.{function.__name__}" if of_class else type(owner).__name__
-                    answer = f": {meant[name]}" if name in meant else near_miss(name, known)
-                    raise TypeError(f"{called}() has no argument {name!r}{answer}")
-            return function(owner, *args, **keywords)
-
-        return checked  # type: ignore[return-value]
-
-    return decorated
+def check_kind(value: Any, kind: type[T], name: str) -> T | None:
+    """`value` if it is None or of that class; a dict or the class itself is answered with what to write."""
+    if value is None or isinstance(value, kind):
+        return value
+    called = kind.__name__
+    if isinstance(value, Mapping):
+        shown = repr(value) if len(repr(value)) <= _LONGEST_SHOWN else "{...}"
+        raise ConfigError(f"{name} is a dict, not a {called}: write {name}={called}(**{shown}).")
+    if value is kind:
+        raise ConfigError(f"{name} is the class {called}: make an object of it, {name}={called}(...).")
+    raise ConfigError(f"{name} must be a {called}, not {type(value).__name__}: {value!r}.")
 
 
 def near_miss(name: str, known: Sequence[str]) -> str:
@@ -113,7 +82,8 @@ def near_miss(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f": did you mean {near[0]}?"
-    return f"; there are: {', '.join(each for each in known if not each.startswith('_'))}."
+    public = [each for each in known if not each.startswith("_")]
+    return f"; there are: {', '.join(public)}." if public else "; there are none."
 
 
 def warn_at_users_line(message: str) -> None:

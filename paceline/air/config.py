@@ -11,19 +11,20 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from paceline.air.checks import (
     check_bool,
     check_choice,
+    check_kind,
     check_seconds,
     is_number,
     is_search_space,
-    names_a_near_miss,
     whole_number,
 )
 from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError
+from paceline.air.keywords import names_what_was_meant, settings_of
 from paceline.air.names import safe_name
 from paceline.air.resources import STRATEGIES, PlacementGroupFactory, checked_resources
 from paceline.air.sync_config import SyncConfig
@@ -42,15 +43,13 @@ __all__ = [
 ENGINES = ("local", "inline")
 DEFAULT_MAX_LOG_BYTES = 256 * 1024 * 1024
 
-T = TypeVar("T")
-
 
 def most_workers() -> int:
     """The largest number of workers a run may ask for: beyond it a typo is likelier than a wish."""
     return max(256, 64 * (os.cpu_count() or 1))
 
 
-@names_a_near_miss
+@names_what_was_meant()
 @dataclass(eq=False)
 class ScalingConfig:
     """How many workers, and what each of them gets.
@@ -185,7 +184,7 @@ def _check_unless_sampled(resources: Any, what: str) -> None:
     checked_resources(resources, what)
 
 
-@names_a_near_miss
+@names_what_was_meant()
 @dataclass
 class FailureConfig:
     """What happens when a worker fails or goes quiet."""
@@ -226,7 +225,7 @@ class FailureConfig:
             )
 
 
-@names_a_near_miss
+@names_what_was_meant()
 @dataclass
 class CheckpointConfig:
     """Which checkpoints are kept, and how they are written."""
@@ -274,7 +273,10 @@ class CheckpointConfig:
             )
 
 
-@names_a_near_miss
+@names_what_was_meant(
+    **settings_of(FailureConfig, "failure_config=FailureConfig({}=...)"),
+    **settings_of(CheckpointConfig, "checkpoint_config=CheckpointConfig({}=...)"),
+)
 @dataclass
 class RunConfig:
     """Where a run's results go, when it stops, and who watches it."""
@@ -310,9 +312,11 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.name is not None:
             self.name = safe_name(self.name, "RunConfig name")
-        self.failure_config = _sub_config(self.failure_config, FailureConfig, "failure_config")
-        self.checkpoint_config = _sub_config(self.checkpoint_config, CheckpointConfig, "checkpoint_config")
-        self.sync_config = _sub_config(self.sync_config, SyncConfig, "sync_config")
+        self.failure_config = check_kind(self.failure_config, FailureConfig, "failure_config") or FailureConfig()
+        self.checkpoint_config = (
+            check_kind(self.checkpoint_config, CheckpointConfig, "checkpoint_config") or CheckpointConfig()
+        )
+        self.sync_config = check_kind(self.sync_config, SyncConfig, "sync_config") or SyncConfig()
         self._settle_storage_path(self.sync_config.upload_dir)
         self.verbose = whole_number(self.verbose, "verbose", least=0, most=3, advice="0 is silent, 3 shows most.")
         _check_stop(self.stop)
@@ -346,14 +350,6 @@ class RunConfig:
             raise ConfigError(f"Results go to one place, but several were given: {listed}. Set storage_path alone.")
         self.storage_path = next(iter(given.values()), None)
         self.local_dir = None
-
-
-def _sub_config(value: T | None, kind: type[T], name: str) -> T:
-    if value is None:
-        return kind()
-    if not isinstance(value, kind):
-        raise ConfigError(f"{name} must be a {kind.__name__}, not {type(value).__name__}: {value!r}")
-    return value
 
 
 def _path_text(value: Any, name: str) -> str:

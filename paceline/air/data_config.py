@@ -6,15 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from paceline.air.checks import check_bool, check_choice, warn_at_users_line, whole_number
+from paceline.air.checks import check_bool, check_choice, check_kind, warn_at_users_line, whole_number
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError
+from paceline.air.keywords import names_what_was_meant
 
 Uneven = Literal["equal", "all", "error"]
 UNEVEN_CHOICES = ("equal", "all", "error")
 WILDCARD = "*"
 
 
+@names_what_was_meant()
 @dataclass
 class DatasetConfig:
     """How one dataset reaches the workers. None means: not said; `fill_defaults` decides."""
@@ -84,8 +86,7 @@ class DatasetConfig:
         """Configs by dataset name; what `b` says wins over what `a` says."""
         merged = dict(a)
         for name, config in (b or {}).items():
-            if not isinstance(config, DatasetConfig):
-                raise ConfigError(f"dataset_config[{name!r}] must be a DatasetConfig, not {type(config).__name__}.")
+            check_kind(config, DatasetConfig, f"dataset_config[{name!r}]")
             merged[name] = _overlay(merged[name], config) if name in merged else config
         return merged
 
@@ -129,6 +130,7 @@ def _overlay(below: DatasetConfig, above: DatasetConfig) -> DatasetConfig:
     return DatasetConfig(**chosen)
 
 
+@names_what_was_meant()
 @dataclass
 class DataConfig:
     """Which datasets are split over workers; the others go whole to every worker."""

@@ -1,7 +1,9 @@
 """Every error paceline raises, in one tree.
 
 PacelineError
-├── ConfigError (ValueError)             a setting that cannot work, refused where it was written
+├── ConfigError (ValueError)             a setting that cannot work, rejected where it was written
+│   ├── UnknownArgumentError (TypeError) a keyword argument that does not exist, and the one that was meant
+│   └── MissingDatasetError (KeyError)   a dataset that is needed or named, and was not given
 ├── MetricError (TypeError, ValueError)  a reported value that is not a plain value
 ├── SerializationError (TypeError)       something that cannot travel to a worker, with the path to it
 ├── SessionMisuseError (RuntimeError)    a session function used where it cannot work
@@ -82,6 +84,10 @@ class PacelineError(Exception):
 
 class ConfigError(PacelineError, ValueError):
     """A setting that cannot work."""
+
+
+class UnknownArgumentError(ConfigError, TypeError):
+    """A keyword argument that does not exist."""
 
 
 class MissingDatasetError(ConfigError, KeyError):

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.air.errors import MetricError, SessionMisuseError
+from paceline.air.keywords import names_what_was_meant
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
@@ -118,6 +119,7 @@ def _refuse_in_child(called: str, advice: str) -> None:
         )
 
 
+@names_what_was_meant(metric="did you mean metrics?")
 def report(
     metrics: Mapping[str, Any],
     checkpoint: Checkpoint | None = None,

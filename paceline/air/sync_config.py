@@ -7,8 +7,10 @@ from typing import Any
 
 from paceline.air.checks import check_bool, check_seconds
 from paceline.air.errors import ConfigError
+from paceline.air.keywords import names_what_was_meant
 
 
+@names_what_was_meant()
 @dataclass
 class SyncConfig:
     """Settings of older code. Every commit is mirrored at once, so there is no period to tune:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
-import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from paceline.air import session as session_slot
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.checks import check_kind
 from paceline.air.config import (
     DEFAULT_MAX_LOG_BYTES,
     CheckpointConfig,
@@ -21,19 +20,25 @@ from paceline.air.config import (
     ScalingConfig,
 )
 from paceline.air.errors import (
-    CheckpointNotFoundError,
     ConfigError,
     RestoreError,
     StorageError,
     TrainingFailedError,
 )
+from paceline.air.keywords import names_what_was_meant
 from paceline.air.secrets import missing_secrets
 from paceline.engine.choose import choose_engine
 from paceline.run.session import Session
 from paceline.run.spec import RunSpec, TrialIdentity
 from paceline.run.trial_files import ending, find_remote_trials, find_trials, has_checkpoints, state_records
-from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.run_dir import resolve_storage
+from paceline.train.arguments import (
+    SETTINGS_ELSEWHERE,
+    as_checkpoint,
+    check_is_there,
+    positional_names,
+    with_checked_keywords,
+)
 from paceline.train.datasets import check_datasets, missing_again, preprocessed
 
 if TYPE_CHECKING:
@@ -63,11 +68,18 @@ class BaseTrainer:
     _given: tuple[tuple[Any, ...], dict[str, Any]]
     """What the constructor was called with: a search makes more trainers like this one, with changes."""
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            names = (getattr(cls, name, None) for name in ("_function_argument", "_config_argument"))
+            cls.__init__ = with_checked_keywords(cls.__init__, *names)  # type: ignore[method-assign]
+
     def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
         trainer = super().__new__(cls)
         trainer._given = arguments, keywords
         return trainer
 
+    @names_what_was_meant(**SETTINGS_ELSEWHERE)
     def __init__(
         self,
         *,
@@ -78,13 +90,13 @@ class BaseTrainer:
         resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        self.scaling_config = _checked(scaling_config, ScalingConfig, "scaling_config") or ScalingConfig()
-        self.run_config = _checked(run_config, RunConfig, "run_config") or RunConfig()
+        self.scaling_config = check_kind(scaling_config, ScalingConfig, "scaling_config") or ScalingConfig()
+        self.run_config = check_kind(run_config, RunConfig, "run_config") or RunConfig()
         if datasets is not None and not isinstance(datasets, Mapping):
             raise ConfigError(f"datasets must be a dict of name to dataset, not {type(datasets).__name__}.")
         self.datasets = dict(datasets or {})
         self.preprocessor = preprocessor
-        self.resume_from_checkpoint = _as_checkpoint(resume_from_checkpoint)
+        self.resume_from_checkpoint = as_checkpoint(resume_from_checkpoint)
         self.metadata = dict(metadata or {})
         self._restore_path: str | None = None
         self._check_arguments()
@@ -134,7 +146,7 @@ class BaseTrainer:
         from paceline.run.run import Run
 
         spec = self.to_run_spec()
-        _check_is_there(spec.resume_from)
+        check_is_there(spec.resume_from)
         engine = choose_engine(spec.run_config.engine)
         result = drive(Run(spec, engine), raise_on_error)
         if self._restore_path is None:  # the files of a run that is continued may come from elsewhere
@@ -190,7 +202,7 @@ class BaseTrainer:
         given, keywords = self._given
         arguments, keywords = list(given), dict(keywords)
         kind: Any = type(self)  # mypy takes no class for hashable
-        names = _positional_names(kind)[: len(arguments)]
+        names = positional_names(kind)[: len(arguments)]
         for name, value in overrides.items():
             if name in names:
                 place = names.index(name)
@@ -318,13 +330,6 @@ class TrainerLoop:
         self.trainer.training_loop()
 
 
-@functools.cache
-def _positional_names(trainer: type[BaseTrainer]) -> list[str]:
-    """The constructor's arguments that may be given without their name."""
-    parameters = inspect.signature(trainer).parameters.values()
-    return [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-
-
 def merged(own: Any, other: Any) -> Any:
     """`other` laid over `own`: key by key for dicts, field by field for a ScalingConfig (`other` may be a dict)."""
     if isinstance(own, ScalingConfig) and isinstance(other, ScalingConfig | Mapping):
@@ -373,26 +378,3 @@ def _settings(records: list[dict[str, Any]]) -> dict[str, Any]:
     settings["finished"] = ending(records) == "finished"
     settings["resumed"] = settings["resumed"] and not has_checkpoints(records) and not settings["finished"]
     return settings
-
-
-def _checked(value: Any, kind: type, name: str) -> Any:
-    if value is not None and not isinstance(value, kind):
-        raise ConfigError(f"{name} must be a {kind.__name__}, not {type(value).__name__}: {value!r}.")
-    return value
-
-
-def _check_is_there(checkpoint: Checkpoint | None) -> None:
-    """A mistyped URI is refused before workers start; of a directory the checkpoint itself made sure."""
-    if checkpoint is not None and checkpoint.kind == "uri" and checkpoint.uri is not None:
-        store = FsspecFilesystem(checkpoint.uri, checkpoint.filesystem)
-        if not store.list():
-            raise CheckpointNotFoundError(f"resume_from_checkpoint: there is no checkpoint at {store.label}.")
-
-
-def _as_checkpoint(value: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:
-    if value is None or isinstance(value, Checkpoint):
-        return value
-    if isinstance(value, str | os.PathLike):
-        text = os.fspath(value)
-        return Checkpoint.from_uri(text) if "://" in text else Checkpoint.from_directory(text)
-    raise ConfigError(f"resume_from_checkpoint must be a Checkpoint or a path, not {type(value).__name__}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from paceline.air.checks import check_kind
 from paceline.air.errors import ConfigError
 from paceline.run.backend import BackendConfig
 
@@ -17,9 +18,7 @@ def chosen_config(trainer: str, kind: type[C], **spellings: object) -> C:
     if len(given) > 1:
         raise ConfigError(f"{trainer} got {' and '.join(given)}, which mean the same: give one of them.")
     for name, value in given.items():
-        if not isinstance(value, kind):
-            raise ConfigError(f"{trainer}({name}=...) takes a {kind.__name__}, not {type(value).__name__}.")
-        return value
+        return check_kind(value, kind, name) or kind()
     return kind()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from paceline.air import session
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import MetricError
+from paceline.air.keywords import reject_misspelled
 
 CALLED_AS = "train"
 
@@ -24,6 +25,7 @@ def report(
 ) -> dict[str, Any] | None:
     """Hand one row of metrics, and maybe a checkpoint, to the run; each call is one iteration."""
     if metrics is not None and keywords:
+        reject_misspelled("report()", keywords, ("metrics", "checkpoint", "reduce"))
         raise MetricError("report() takes either a dict of metrics or keywords, not both.")
     return session.report(keywords if metrics is None else metrics, checkpoint=checkpoint, reduce=reduce)
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from paceline.air.checks import names_a_near_miss, near_miss, warn_at_users_line
+from paceline.air.checks import near_miss, warn_at_users_line
 from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, SyncConfig
 from paceline.air.errors import ConfigError
+from paceline.air.keywords import names_what_was_meant
 from paceline.air.resources import PlacementGroupFactory
 
 WITHOUT_MEANING = (
@@ -35,7 +36,7 @@ WITHOUT_MEANING = (
 """Settings of other machinery: there is nothing here that they could change."""
 
 
-@names_a_near_miss
+@names_what_was_meant()
 @dataclass
 class Experiment:
     """A trainable, its space and its rules, for run_experiments() or tune.run()."""

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.checks import check_bool, check_choice, names_a_near_miss, warn_at_users_line, whole_number
+from paceline.air.checks import check_bool, check_choice, warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
+from paceline.air.keywords import names_what_was_meant
 
 if TYPE_CHECKING:
     from paceline.tune.schedulers.trial_scheduler import TrialScheduler
     from paceline.tune.search.searcher import Searcher
 
 
-@names_a_near_miss
+@names_what_was_meant()
 @dataclass
 class TuneConfig:
     """What to search for, how, and how much of it."""

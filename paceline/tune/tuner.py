@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.checks import names_what_was_meant
+from paceline.air.checks import check_kind
 from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError
+from paceline.air.keywords import names_what_was_meant, settings_of
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.search.paths import find
 from paceline.tune.trainable.kinds import kind_of
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["ResultGrid", "TuneConfig", "Tuner"]
 
 _SETTINGS_ELSEWHERE = {
-    field.name: f"write {argument}={config.__name__}({field.name}=...)."
-    for config, argument in ((RunConfig, "run_config"), (TuneConfig, "tune_config"))
-    for field in dataclasses.fields(config)
+    **settings_of(RunConfig, "run_config=RunConfig({}=...)"),
+    **settings_of(TuneConfig, "tune_config=TuneConfig({}=...)"),
 }
 
 
@@ -47,9 +46,8 @@ class Tuner:
     ) -> None:
         if trainable is None:
             raise ConfigError("Tuner needs something to run: a function of a config, a Trainable class or a trainer.")
-        for value, kind, name in ((tune_config, TuneConfig, "tune_config"), (run_config, RunConfig, "run_config")):
-            if value is not None and not isinstance(value, kind):
-                raise ConfigError(f"{name} must be a {kind.__name__}, not {type(value).__name__}: {value!r}.")
+        check_kind(tune_config, TuneConfig, "tune_config")
+        check_kind(run_config, RunConfig, "run_config")
         if param_space is not None and not isinstance(param_space, Mapping):
             raise ConfigError(f"param_space must be a dict, not {type(param_space).__name__}: {param_space!r}.")
         self._kind = kind_of(trainable)

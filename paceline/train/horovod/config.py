@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import check_seconds, whole_number
 from paceline.air.errors import ConfigError
+from paceline.air.keywords import names_what_was_meant
 from paceline.run.backend import BackendConfig
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ HOST = "localhost"
 """The name by which Horovod's workers know that they are on one machine."""
 
 
+@names_what_was_meant()
 @dataclass
 class HorovodConfig(BackendConfig):
     """How the workers of a HorovodTrainer are connected. They are processes of this machine: nobody logs in anywhere,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.air.keywords import names_what_was_meant
 from paceline.run.backend import BackendConfig
 
 if TYPE_CHECKING:
     from paceline.train.lightgbm.backend import LightGBMBackend
 
 
+@names_what_was_meant()
 @dataclass
 class LightGBMConfig(BackendConfig):
     """There is nothing to set: addresses and ports are found at the start of every attempt."""

@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from paceline.air.checks import near_miss
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, UnknownArgumentError
 
 
 def prepared_estimator(estimator: Any, params: Mapping[str, Any] | None) -> Any:
@@ -53,8 +53,8 @@ def check_fit_params(estimator: Any, given: Mapping[str, Any], own_arguments: Co
         advice = near_miss(name, [*own_arguments, *(each for each in parameters if each not in ("self", "X", "y"))])
         slip = advice.startswith(": did")
         if slip or not takes_any:
-            raise TypeError(
-                f"SklearnTrainer has no argument {name!r}, and {name_of_fit} takes no such parameter"
+            raise UnknownArgumentError(
+                f"SklearnTrainer() has no argument {name!r}, and {name_of_fit} takes no such parameter"
                 f"{advice if slip else '.'}"
             )
 

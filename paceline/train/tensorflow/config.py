@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.air.keywords import names_what_was_meant
 from paceline.run.backend import BackendConfig
 
 if TYPE_CHECKING:
     from paceline.train.tensorflow.backend import TensorflowBackend
 
 
+@names_what_was_meant()
 @dataclass
 class TensorflowConfig(BackendConfig):
     """How the workers of a TensorflowTrainer are connected. TensorFlow itself has nothing to set here."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.air.errors import ConfigError
+from paceline.air.keywords import names_what_was_meant
 from paceline.run.backend import BackendConfig
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ _BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl")
 _INIT_METHODS = ("env", "tcp")
 
 
+@names_what_was_meant()
 @dataclass
 class TorchConfig(BackendConfig):
     """How the workers of a TorchTrainer are connected."""

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.air.checks import warn_at_users_line, whole_number
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, RestoreError
+from paceline.air.keywords import reject_unknown
 from paceline.air.secrets import secret_paths
 from paceline.run.spec import RunSpec
 from paceline.run.trial_files import as_json
+from paceline.train.arguments import SETTINGS_ELSEWHERE
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.datasets import make_ingest
-from paceline.train.trees.datasets import check_columns, check_entries, check_names, check_types, meant, tree_configs
+from paceline.train.trees.datasets import check_columns, check_entries, check_names, check_types, tree_configs
 from paceline.train.trees.task import TreeTask
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ _STORED = ("params", "label_column", "dmatrix_params", "num_boost_round")
 _OWN_KEYWORDS = (
     *("params", "label_column", "dmatrix_params", "num_boost_round", "datasets", "dataset_config", "preprocessor"),
     *("scaling_config", "run_config", "resume_from_checkpoint", "metadata", "train_loop_config"),
+    "train_loop_per_worker",
 )
 
 
@@ -114,6 +117,8 @@ class TreeTrainer(DataParallelTrainer):
     # -- arguments --------------------------------------------------------------------------
 
     def _check_arguments(self) -> None:
+        known = (*self._train_keywords, *self._refused_keywords, *_OWN_KEYWORDS)
+        reject_unknown(f"{type(self).__name__}()", self.train_kwargs, known, SETTINGS_ELSEWHERE)
         if self._has_function:
             self._check_function_form()
         else:
@@ -151,12 +156,8 @@ class TreeTrainer(DataParallelTrainer):
                 f"{self.params!r}."
             )
         if not isinstance(self.label_column, str):
-            slip = next((word for word in self.train_kwargs if meant(word, ("label_column",))), None)
             given = "" if self.label_column is None else f", not {self.label_column!r}"
-            raise ConfigError(
-                f"{name} needs label_column=, the name of the column to predict{given}."
-                f"{f' Did you misspell it as {slip!r}?' if slip else ''}"
-            )
+            raise ConfigError(f"{name} needs label_column=, the name of the column to predict{given}.")
         self.num_boost_round = whole_number(
             DEFAULT_ROUNDS if self.num_boost_round is None else self.num_boost_round,
             "num_boost_round",
@@ -172,9 +173,6 @@ class TreeTrainer(DataParallelTrainer):
         for keyword in self.train_kwargs:
             if keyword in self._refused_keywords:
                 raise ConfigError(f"{name}({keyword}=...): {self._refused_keywords[keyword]}")
-            if keyword not in self._train_keywords:
-                known = (*self._train_keywords, *_OWN_KEYWORDS)
-                raise TypeError(f"{name} takes no argument {keyword!r}.{meant(keyword, known)}")
         callbacks = self.train_kwargs.get("callbacks")
         if callbacks is not None and not isinstance(callbacks, list | tuple):
             raise ConfigError(f"{name}(callbacks=...) takes a list, not {type(callbacks).__name__}: callbacks=[...].")

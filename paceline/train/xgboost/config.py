@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.air.errors import ConfigError
+from paceline.air.keywords import names_what_was_meant
 from paceline.run.backend import BackendConfig
 
 if TYPE_CHECKING:
     from paceline.train.xgboost.backend import XGBoostBackend
 
 
+@names_what_was_meant()
 @dataclass
 class XGBoostConfig(BackendConfig):
     """How the workers of an XGBoostTrainer are connected."""

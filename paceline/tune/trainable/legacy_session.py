@@ -14,6 +14,7 @@ from paceline.air import session
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.context import get_context as get_context
 from paceline.air.errors import MetricError, SessionMisuseError
+from paceline.air.keywords import reject_misspelled
 from paceline.run.session import Session
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def report(
 ) -> dict[str, float] | None:
     """Hand one row of metrics, and maybe a checkpoint, to the trial; each call is one iteration."""
     if metrics is not None and keywords:
+        reject_misspelled("report()", keywords, ("metrics", "checkpoint"))
         raise MetricError("report() takes either a dict of metrics or keywords, not both.")
     progress = _current()
     if checkpoint is not None and progress.pending is not None:

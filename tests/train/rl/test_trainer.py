@@ -33,6 +33,11 @@ def quick(tmp_path: Path, iterations: int = 2, **arguments: Any) -> RLTrainer:
     return RLTrainer("PPO", config=config, **arguments, run_config=run_config)
 
 
+def test_a_misspelled_argument_is_named_with_the_right_one() -> None:
+    with pytest.raises(TypeError, match=r"^RLTrainer\(\) .*'run_confg'.*run_config\?"):
+        RLTrainer("PPO", run_confg=None)  # type: ignore[call-arg]
+
+
 class Corridor(gymnasium.Env[Any, Any]):
     """The goal is to the right. It fails where it is told to."""
 

@@ -63,7 +63,7 @@ def test_slips_are_told_when_the_trainer_is_made(changes: dict[str, Any], told: 
 
 
 def test_an_unknown_keyword_is_told() -> None:
-    with pytest.raises(TypeError, match="'early_stopping_rounds'"):
+    with pytest.raises(TypeError, match="early_stopping_rounds"):
         trainer_of(early_stopping_round=3)
 
 
