@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 import pytest
+from sklearn.linear_model import LogisticRegression  # here, because it changes variables of the process
 
 from paceline.air.config import ScalingConfig
 from paceline.air.errors import ConfigError
@@ -37,8 +38,6 @@ def train_func(config: dict[str, Any]) -> None: ...
 def needed(trainer: Any) -> dict[str, Any]:
     """The arguments that this trainer cannot do without."""
     if trainer is SklearnTrainer:
-        from sklearn.linear_model import LogisticRegression
-
         return {"estimator": LogisticRegression(), "datasets": {}}
     if trainer is TransformersTrainer:
         return {"trainer_init_per_worker": lambda train_dataset, eval_dataset, **config: None}
