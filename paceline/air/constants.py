@@ -9,6 +9,10 @@ PREPROCESSOR_KEY = "_preprocessor"
 TIMESTAMP_KEY = "_timestamp"
 CHECKPOINT_ID_KEY = "_current_checkpoint_id"
 TRAINING_ITERATION = "training_iteration"
+DONE = "done"
+"""True in a row says that the trial has nothing more to do."""
+DEFAULT_METRIC = "_metric"
+"""The name of a number that a trial reports, returns or yields without a name."""
 TENSOR_COLUMN_NAME = "__value__"
 MAX_REPR_LENGTH = 120
 TRIAL_INDEX = "__trial_index__"
@@ -33,7 +37,7 @@ AUTOFILLED_KEYS = frozenset(
         "time_total_s",
         "timestamp",
         "date",
-        "done",
+        DONE,
         "trial_id",
         "experiment_id",
         "experiment_tag",

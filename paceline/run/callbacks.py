@@ -7,6 +7,7 @@ turns on get their rows in batches, off the path of a report.
 
 from __future__ import annotations
 
+import inspect
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
+from paceline.air.keyword_calls import keyword_call
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
@@ -146,6 +148,10 @@ class RowLogger(LoggerCallback):
 
 
 _HOOKS = tuple(name for name in vars(Callback) if name == "setup" or name.startswith("on_"))
+_ARGUMENTS = {
+    hook: tuple(inspect.signature(getattr(Callback, hook)).parameters)[1:-1]  # without self and **info
+    for hook in _HOOKS
+}
 
 _LOGGER_HOOKS = {
     "on_trial_start": "log_trial_start",
@@ -182,7 +188,8 @@ class CallbackList:
         self._batched: list[RowLogger] = [*kept, *(logger for logger in listed if isinstance(logger, RowLogger))]
         self._rewindable = [*self._batched, *(each for each in self._callbacks if isinstance(each, RowLogger))]
         self._overriding = {
-            hook: [callback for callback in self._callbacks if _overrides(callback, hook)] for hook in _HOOKS
+            hook: [_Hook(callback, hook) for callback in self._callbacks if _overrides(callback, hook)]
+            for hook in _HOOKS
         }
         self.wants_rows = any(self._overriding[hook] for hook in ("on_trial_result", "on_step_begin", "on_step_end"))
         self._flushed_at = 0.0
@@ -194,10 +201,10 @@ class CallbackList:
         self._call("setup", stop=stop, num_samples=num_samples, total_num_samples=total_num_samples)
 
     def on_step_begin(self, iteration: int) -> None:
-        self._call("on_step_begin", iteration, self.trials)
+        self._call("on_step_begin", iteration=iteration, trials=self.trials)
 
     def on_step_end(self, iteration: int) -> None:
-        self._call("on_step_end", iteration, self.trials)
+        self._call("on_step_end", iteration=iteration, trials=self.trials)
 
     def on_trial_start(self, iteration: int, trial: Trial) -> None:
         if trial not in self._known:
@@ -205,29 +212,29 @@ class CallbackList:
             self.trials.append(trial)
         for logger in self._batched:
             logger.log_trial_start(trial)
-        self._call("on_trial_start", iteration, self.trials, trial)
+        self._call("on_trial_start", iteration=iteration, trials=self.trials, trial=trial)
 
     def on_trial_restore(self, iteration: int, trial: Trial) -> None:
-        self._call("on_trial_restore", iteration, self.trials, trial)
+        self._call("on_trial_restore", iteration=iteration, trials=self.trials, trial=trial)
 
     def on_trial_result(self, iteration: int, trial: Trial, row: Row) -> None:
         """Hand one row to the user's callbacks, each its own copy. Call it only if `wants_rows`."""
-        for callback in self._overriding["on_trial_result"]:
-            _call_one(callback, "on_trial_result", iteration, self.trials, trial, dict(row))
+        for hook in self._overriding["on_trial_result"]:
+            hook(iteration=iteration, trials=self.trials, trial=trial, result=dict(row))
 
     def on_checkpoint(self, iteration: int, trial: Trial, checkpoint: Checkpoint) -> None:
         """A checkpoint was committed: both hooks that tell of it, the general one first."""
-        self._call("on_trial_save", iteration, self.trials, trial)
-        self._call("on_checkpoint", iteration, self.trials, trial, checkpoint)
+        self._call("on_trial_save", iteration=iteration, trials=self.trials, trial=trial)
+        self._call("on_checkpoint", iteration=iteration, trials=self.trials, trial=trial, checkpoint=checkpoint)
 
     def on_trial_complete(self, iteration: int, trial: Trial) -> None:
-        self._call("on_trial_complete", iteration, self.trials, trial)
+        self._call("on_trial_complete", iteration=iteration, trials=self.trials, trial=trial)
 
     def on_trial_error(self, iteration: int, trial: Trial) -> None:
-        self._call("on_trial_error", iteration, self.trials, trial)
+        self._call("on_trial_error", iteration=iteration, trials=self.trials, trial=trial)
 
     def on_experiment_end(self) -> None:
-        self._call("on_experiment_end", self.trials)
+        self._call("on_experiment_end", trials=self.trials)
 
     # States that a search keeps.
 
@@ -282,9 +289,26 @@ class CallbackList:
         for logger in self._batched:
             logger.log_trial_end(trial, failed=failed)
 
-    def _call(self, hook: str, *args: Any, **kwargs: Any) -> None:
-        for callback in self._overriding[hook]:
-            _call_one(callback, hook, *args, **kwargs)
+    def _call(self, name: str, **arguments: Any) -> None:
+        for hook in self._overriding[name]:
+            hook(**arguments)
+
+
+class _Hook:
+    """A hook of one of the user's callbacks, to be called with keywords."""
+
+    def __init__(self, callback: Callback, name: str) -> None:
+        self._callback = callback
+        self._name = name
+        # Callbacks older than its arguments have a setup() without them.
+        self._call = keyword_call(getattr(callback, name), _ARGUMENTS[name], 0 if name == "setup" else None)
+
+    def __call__(self, **arguments: Any) -> None:
+        try:
+            self._call(arguments)
+        except Exception as error:
+            _note_origin(error, self._callback, self._name)
+            raise
 
 
 def _replaced_by_user(logger: RowLogger, user_callbacks: Sequence[Callback]) -> bool:
@@ -292,12 +316,16 @@ def _replaced_by_user(logger: RowLogger, user_callbacks: Sequence[Callback]) -> 
     return any(isinstance(callback, type(logger)) for callback in user_callbacks)
 
 
-def _call_one(callback: Callback, hook: str, *args: Any, **kwargs: Any) -> Any:
+def _call_one(callback: Callback, method: str, *args: Any) -> Any:
     try:
-        return getattr(callback, hook)(*args, **kwargs)
+        return getattr(callback, method)(*args)
     except Exception as error:
-        error.add_note(f"Raised by the callback {type(callback).__qualname__} in {hook}().")
+        _note_origin(error, callback, method)
         raise
+
+
+def _note_origin(error: Exception, callback: Callback, method: str) -> None:
+    error.add_note(f"Raised by the callback {type(callback).__qualname__} in {method}().")
 
 
 def _overrides(callback: Callback, hook: str) -> bool:

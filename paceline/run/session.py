@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import warn_at_users_line
+from paceline.air.constants import DONE
 from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
 from paceline.air.faults import fault_point
 from paceline.air.metrics import plain_metrics
@@ -88,7 +89,8 @@ class Session:
             self._read_messages()
             index = self._index + 1
             staged, follows, fds = self._stage(checkpoint, index, plain)
-            waits = bool(self._setup.decides or self._hold or reduce or (checkpoint is not None and not follows))
+            may_be_last = self._setup.decides or self._hold or plain.get(DONE) is True
+            waits = bool(may_be_last or reduce or (checkpoint is not None and not follows))
             self._channel.send(
                 encode(
                     Report(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
@@ -14,6 +14,12 @@ TrialStatus = Literal["PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR"]
 @dataclass(eq=False)
 class Trial:
     """One run as callbacks, loggers and stoppers see it. The run updates it; observers read it."""
+
+    PENDING: ClassVar[TrialStatus] = "PENDING"
+    RUNNING: ClassVar[TrialStatus] = "RUNNING"
+    PAUSED: ClassVar[TrialStatus] = "PAUSED"
+    TERMINATED: ClassVar[TrialStatus] = "TERMINATED"
+    ERROR: ClassVar[TrialStatus] = "ERROR"
 
     trial_id: str
     """For example ``4913f_00000``: five hex digits of the experiment and a counter."""

@@ -65,7 +65,7 @@ class ExperimentAnalysis:
 
     @property
     def best_trial(self) -> Trial:
-        """The trial with the best last value; TuneError if none has one."""
+        """The trial with the best last value among those that did not fail; TuneError if none has one."""
         return self._best().trial
 
     @property
@@ -108,10 +108,12 @@ class ExperimentAnalysis:
         mode: Mode | None = None,
         scope: Scope = "last",
         filter_nan_and_inf: bool = True,
+        *,
+        include_failed: bool = False,
     ) -> Trial | None:
         """The best trial, as ResultGrid.get_best_result() chooses it; None, with a warning, if no trial qualifies."""
         try:
-            return self._best(metric, mode, scope, filter_nan_and_inf).trial
+            return self._best(metric, mode, scope, filter_nan_and_inf, include_failed).trial
         except TuneError as error:
             warn_at_users_line(f"There is no best trial. {error}")
             return None
@@ -144,8 +146,8 @@ class ExperimentAnalysis:
     def get_last_checkpoint(
         self, trial: Trial | str | None = None, metric: str = TRAINING_ITERATION, mode: Mode = "max"
     ) -> Checkpoint | None:
-        """The newest checkpoint of a trial; if none is given, of the best one, which is the one that got furthest."""
-        chosen = self.get_best_trial(metric, mode) if trial is None else trial
+        """The newest checkpoint of a trial; if none is given, of the one that got furthest, even if it failed then."""
+        chosen = self.get_best_trial(metric, mode, include_failed=True) if trial is None else trial
         return self._outcome(chosen).result.checkpoint if chosen is not None else None
 
     def get_trial_checkpoints_paths(
@@ -183,9 +185,12 @@ class ExperimentAnalysis:
         mode: Mode | None = None,
         scope: Scope = "last",
         filter_nan_and_inf: bool = True,
+        include_failed: bool = False,
     ) -> TrialOutcome:
         chosen_metric, chosen_mode = metric or self.default_metric, mode or self.default_mode
-        return self._grid.best_outcome(chosen_metric, chosen_mode, scope, filter_nan_and_inf)
+        return self._grid.best_outcome(
+            chosen_metric, chosen_mode, scope, filter_nan_and_inf, include_failed=include_failed
+        )
 
     def _outcome(self, trial: Trial | str) -> TrialOutcome:
         """The outcome of a trial, of a trial id, or of a trial's directory."""

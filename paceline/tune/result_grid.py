@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast, overload
 
 from paceline.air.checks import check_choice, near_miss
-from paceline.air.constants import AUTOFILLED_KEYS
+from paceline.air.constants import AUTOFILLED_KEYS, DEFAULT_METRIC
 from paceline.air.errors import ConfigError
 from paceline.air.metrics import flattened
 from paceline.air.result import Result
@@ -83,10 +83,13 @@ class ResultGrid:
     def __getitem__(self, index: int | slice) -> Result | ResultGrid:
         """The Result of one trial; of a slice, the grid of those trials."""
         if isinstance(index, slice):
-            part = copy.copy(self)
-            part._outcomes = self._outcomes[index]
-            return part
+            return self._only(self._outcomes[index])
         return self._outcomes[index].result
+
+    def _only(self, outcomes: list[TrialOutcome]) -> ResultGrid:
+        part = copy.copy(self)
+        part._outcomes = outcomes
+        return part
 
     @property
     def errors(self) -> list[BaseException]:
@@ -108,20 +111,22 @@ class ResultGrid:
         mode: Mode | None = None,
         scope: Scope = "last",
         filter_nan_and_inf: bool = True,
+        *,
+        include_failed: bool = False,
     ) -> Result:
         """The result of the trial with the best value of a metric (nested: "a/b").
 
         A trial's value is the last one it reported, or with `scope` the mean of all ("avg"), of the last five or
         ten ("last-5-avg", "last-10-avg"), or the best of all ("all"). `metric` and `mode` default to those of
-        TuneConfig. A trial that failed counts with what it reported. NaN never counts, and infinite values do
-        only with filter_nan_and_inf=False. The only trial of a grid is its best.
+        TuneConfig. Trials that failed count, with what they reported, only if include_failed=True. NaN never counts,
+        and infinite values do only with filter_nan_and_inf=False. The only trial of a grid is its best.
         """
         check_choice(scope, "scope", SCOPES)
         if mode is not None:
             check_choice(mode, "mode", _MODES)
-        if len(self._outcomes) == 1:
+        if len(self._outcomes) == 1 and (include_failed or self._outcomes[0].error is None):
             return self._outcomes[0].result
-        return self.best_outcome(metric, mode, scope, filter_nan_and_inf).result
+        return self.best_outcome(metric, mode, scope, filter_nan_and_inf, include_failed=include_failed).result
 
     def best_outcome(
         self,
@@ -129,13 +134,20 @@ class ResultGrid:
         mode: Mode | None = None,
         scope: Scope = "last",
         filter_nan_and_inf: bool = True,
+        *,
+        include_failed: bool = False,
     ) -> TrialOutcome:
         """The trial that get_best_result() would choose of several, without reading its files."""
         check_choice(scope, "scope", SCOPES)
+        eligible = [outcome for outcome in self._outcomes if include_failed or outcome.error is None]
+        if self._outcomes and not eligible:
+            raise TuneError(self._why_all_failed())
         name, direction = self._asked(metric, mode)
-        best = self._best(name, direction, scope, filter_nan_and_inf)
+        best = _best_of(eligible, name, direction, scope, filter_nan_and_inf)
         if best is None:
-            raise TuneError(self._why_no_trial_counts(name))
+            passed_over = len(self._outcomes) - len(eligible)
+            more = f" Not counted: {passed_over} failed (see .errors)." if passed_over else ""
+            raise TuneError(self._only(eligible)._why_no_trial_counts(name) + more)
         return best
 
     def get_dataframe(self, filter_metric: str | None = None, filter_mode: Mode | None = None) -> pandas.DataFrame:
@@ -234,6 +246,8 @@ class ResultGrid:
     def _asked(self, metric: str | None, mode: str | None) -> tuple[str, str]:
         """The metric and mode to go by: those given, else the experiment's."""
         metric = metric or self.metric
+        if metric is None and not self._objectives and DEFAULT_METRIC in self._reported_names():
+            metric = DEFAULT_METRIC
         if metric is None and self._objectives:
             raise ConfigError(
                 f"The search has several objectives: {', '.join(self._objectives)}. No trial is the best by all of "
@@ -250,17 +264,13 @@ class ResultGrid:
         check_choice(mode, "mode", _MODES)
         return metric, mode
 
-    def _best(self, metric: str, mode: str, scope: Scope, filter_nan_and_inf: bool) -> TrialOutcome | None:
-        """The first of the best; None if no trial has a value that counts."""
-        best, best_score = None, -math.inf
-        for outcome in self._outcomes:
-            value = outcome.value(metric, mode, scope, finite_only=filter_nan_and_inf)
-            if math.isnan(value) or (filter_nan_and_inf and math.isinf(value)):
-                continue
-            score = value if mode == "max" else -value
-            if best is None or score > best_score:
-                best, best_score = outcome, score
-        return best
+    def _why_all_failed(self) -> str:
+        first = (str(self.errors[0]).splitlines() or [type(self.errors[0]).__name__])[0]
+        which = "The only trial" if len(self._outcomes) == 1 else f"All {len(self._outcomes)} trials"
+        return (
+            f"{which} failed, so none is the best: {first} All errors are in .errors; include_failed=True compares "
+            "what was reported before."
+        )
 
     def _why_no_trial_counts(self, metric: str) -> str:
         if not self._outcomes:
@@ -272,7 +282,7 @@ class ResultGrid:
         if metric in names:
             return f"No trial has a finite number for {metric!r}: NaN and infinite values do not count."
         if not names:
-            return f"No trial reported anything; {self.num_errors} failed (see .errors)."
+            return "No trial reported anything" + (f"; {self.num_errors} failed (see .errors)." if self.errors else ".")
         return f"No trial reported {metric!r}{near_miss(metric, names[:_MOST_NAMES_SHOWN])}"
 
     def _what_was_reported(self) -> str:
@@ -298,7 +308,23 @@ class ResultGrid:
         """The best trial and its value, as far as they can be told without reading a file."""
         if self.metric is None or self.mode is None:
             return None, math.nan
-        values = [(outcome, number_at(outcome.metrics, self.metric)) for outcome in self._outcomes]
+        sound = [outcome for outcome in self._outcomes if outcome.error is None]
+        values = [(outcome, number_at(outcome.metrics, self.metric)) for outcome in sound]
         finite = [(outcome, value) for outcome, value in values if value is not None and math.isfinite(value)]
         choose = max if self.mode == "max" else min
         return choose(finite, key=lambda each: each[1], default=(None, math.nan))
+
+
+def _best_of(
+    outcomes: Sequence[TrialOutcome], metric: str, mode: str, scope: Scope, filter_nan_and_inf: bool
+) -> TrialOutcome | None:
+    """The first of the best; None if no trial has a value that counts."""
+    best, best_score = None, -math.inf
+    for outcome in outcomes:
+        value = outcome.value(metric, mode, scope, finite_only=filter_nan_and_inf)
+        if math.isnan(value) or (filter_nan_and_inf and math.isinf(value)):
+            continue
+        score = value if mode == "max" else -value
+        if best is None or score > best_score:
+            best, best_score = outcome, score
+    return best

@@ -21,14 +21,14 @@ def trial(tmp_path: Path) -> Trial:
 
 
 class Recorder(Callback):
-    """Writes down every hook with its positional arguments."""
+    """Writes down every hook with its arguments, which come as keywords."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.calls: list[tuple[str, dict[str, Any]]] = []
 
     def __getattribute__(self, name: str) -> Any:
         if name == "setup" or name.startswith("on_"):
-            return lambda *args, **kwargs: self.calls.append((name, (*args, *kwargs.items())))
+            return lambda **arguments: self.calls.append((name, arguments))
         return super().__getattribute__(name)
 
 
@@ -81,19 +81,66 @@ def test_every_hook_gets_the_arguments_of_its_signature(trial: Trial) -> None:
     callbacks.on_trial_complete(2, trial)
     callbacks.on_trial_error(2, trial)
     callbacks.on_experiment_end()
+    run = {"trials": [trial], "trial": trial}
     assert recorder.calls == [
-        ("setup", (("stop", {"loss": 1}), ("num_samples", 1), ("total_num_samples", 1))),
-        ("on_trial_start", (0, [trial], trial)),
-        ("on_step_begin", (1, [trial])),
-        ("on_trial_result", (1, [trial], trial, {"loss": 2})),
-        ("on_step_end", (1, [trial])),
-        ("on_trial_save", (1, [trial], trial)),
-        ("on_checkpoint", (1, [trial], trial, checkpoint)),
-        ("on_trial_restore", (1, [trial], trial)),
-        ("on_trial_complete", (2, [trial], trial)),
-        ("on_trial_error", (2, [trial], trial)),
-        ("on_experiment_end", ([trial],)),
+        ("setup", {"stop": {"loss": 1}, "num_samples": 1, "total_num_samples": 1}),
+        ("on_trial_start", {"iteration": 0, **run}),
+        ("on_step_begin", {"iteration": 1, "trials": [trial]}),
+        ("on_trial_result", {"iteration": 1, **run, "result": {"loss": 2}}),
+        ("on_step_end", {"iteration": 1, "trials": [trial]}),
+        ("on_trial_save", {"iteration": 1, **run}),
+        ("on_checkpoint", {"iteration": 1, **run, "checkpoint": checkpoint}),
+        ("on_trial_restore", {"iteration": 1, **run}),
+        ("on_trial_complete", {"iteration": 2, **run}),
+        ("on_trial_error", {"iteration": 2, **run}),
+        ("on_experiment_end", {"trials": [trial]}),
     ]
+
+
+def test_a_hook_may_name_only_the_arguments_it_uses(trial: Trial) -> None:
+    seen: list[Any] = []
+
+    class Picky(Callback):
+        def setup(self) -> None:  # type: ignore[override]
+            seen.append("setup")
+
+        def on_trial_result(self, **info: Any) -> None:  # type: ignore[override]
+            seen.append(info["result"])
+
+        def on_step_end(self, trials: list[Trial], **info: Any) -> None:  # type: ignore[override]
+            seen.append((trials, info))
+
+    callbacks = CallbackList([Picky()])
+    callbacks.setup(stop=None)
+    callbacks.on_trial_result(1, trial, {"loss": 2})
+    callbacks.on_step_end(3)
+    assert seen == ["setup", {"loss": 2}, ([], {"iteration": 3})]
+
+
+def test_a_hook_may_have_other_names_for_its_arguments(trial: Trial) -> None:
+    seen: list[Any] = []
+
+    class Renames(Callback):
+        def on_trial_result(self, step: int, _all: list[Trial], each: Trial, row: Any, **info: Any) -> None:  # type: ignore[override]
+            seen.append((step, each, row))
+
+    CallbackList([Renames()]).on_trial_result(1, trial, {"loss": 2})
+    assert seen == [(1, trial, {"loss": 2})]
+
+
+def test_a_hook_that_cannot_be_called_is_rejected_with_the_signature_to_write() -> None:
+    class Short(Callback):
+        def on_trial_result(self, trial: Trial, result: Any) -> None:  # type: ignore[override]
+            """In the place of `trial` comes the iteration."""
+
+    with pytest.raises(ConfigError, match=r"Short.on_trial_result.*iteration, trials, trial, result, \*\*info"):
+        CallbackList([Short()])
+
+
+def test_the_names_of_the_states_of_a_trial(trial: Trial) -> None:
+    assert trial.status == Trial.PENDING == "PENDING"
+    names = (Trial.RUNNING, Trial.PAUSED, Trial.TERMINATED, Trial.ERROR)
+    assert names == ("RUNNING", "PAUSED", "TERMINATED", "ERROR")
 
 
 def test_callback_that_overrides_nothing_may_be_called(trial: Trial) -> None:
@@ -181,12 +228,12 @@ def test_user_callbacks_run_in_order_and_cannot_change_each_others_row(trial: Tr
 
     class Greedy(Callback):
         def on_trial_result(self, *args: Any, **info: Any) -> None:
-            seen.append(("greedy", dict(args[3])))
-            args[3].clear()
+            seen.append(("greedy", dict(info["result"])))
+            info["result"].clear()
 
     class Modest(Callback):
         def on_trial_result(self, *args: Any, **info: Any) -> None:
-            seen.append(("modest", dict(args[3])))
+            seen.append(("modest", dict(info["result"])))
 
     row = {"loss": 1}
     CallbackList([Greedy(), Modest()]).on_trial_result(1, trial, row)

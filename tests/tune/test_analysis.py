@@ -53,6 +53,14 @@ def test_the_best_by_another_measure(analysis: ExperimentAnalysis, tmp_path: Pat
     assert analysis.get_best_logdir(scope="all") == str(tmp_path / "abcde_00000")
 
 
+def test_a_failed_trial_is_the_best_only_if_asked_for(outcomes: Outcomes) -> None:
+    outcomes.add([{"loss": 0.0}] * 9, error=ValueError("later"))
+    analysis = ExperimentAnalysis(outcomes.grid(), default_metric="loss", default_mode="min")
+    assert analysis.best_trial is analysis.trials[1]
+    assert analysis.get_best_trial(include_failed=True) is analysis.trials[3]
+    assert analysis.get_last_checkpoint() is None  # of the one that got furthest
+
+
 def test_no_best_trial(outcomes: Outcomes) -> None:
     analysis = ExperimentAnalysis(outcomes.grid())
     with pytest.raises(ConfigError, match=r"metric=.*loss"):

@@ -106,13 +106,33 @@ def test_nested_metrics(outcomes: Outcomes) -> None:
     assert best_id(outcomes.grid("valid/loss", "min")) == "abcde_00001"
 
 
-def test_a_failed_trial_counts_with_what_it_reported(outcomes: Outcomes) -> None:
+def test_a_failed_trial_counts_only_if_asked_for(outcomes: Outcomes) -> None:
     outcomes.add(losses(2.0))
     outcomes.add(losses(1.0), error=ValueError("later"))
     outcomes.add([], error=ValueError("at once"))
-    best = outcomes.grid("loss", "min").get_best_result()
+    grid = outcomes.grid("loss", "min")
+    assert grid.get_best_result().metrics["loss"] == 2.0
+    assert "best=abcde_00000" in repr(grid)
+    best = grid.get_best_result(include_failed=True)
     assert best.metrics["loss"] == 1.0
     assert isinstance(best.error, ValueError)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_of_failed_trials_none_is_the_best(outcomes: Outcomes, number: int) -> None:
+    for _ in range(number):
+        outcomes.add(losses(1.0), error=ValueError("no memory"))
+    grid = outcomes.grid("loss", "min")
+    with pytest.raises(TuneError, match=r"trials? failed.*no memory.*include_failed=True"):
+        grid.get_best_result()
+    assert grid.get_best_result(include_failed=True).metrics["loss"] == 1.0
+
+
+def test_without_a_metric_it_is_the_number_without_a_name(outcomes: Outcomes) -> None:
+    outcomes.add([{"_metric": 2.0, "loss": 1.0}])
+    outcomes.add([{"_metric": 1.0, "loss": 2.0}])
+    assert best_id(outcomes.grid(mode="min")) == "abcde_00001"
+    assert best_id(outcomes.grid(), mode="max") == "abcde_00000"
 
 
 def test_the_only_trial_is_the_best_without_a_metric(outcomes: Outcomes) -> None:

@@ -37,6 +37,7 @@ from paceline.tune.experiment.trial_run import TrialRun
 from paceline.tune.progress.base import ExperimentSummary, ExperimentView
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.schedulers.trial_scheduler import Restart
+from paceline.tune.search.searcher import tell_complete
 from paceline.tune.search.space import tag
 from paceline.tune.trial_outcome import TrialOutcome
 
@@ -346,7 +347,7 @@ class Experiment:
         with self.audience.guarded():
             if to_searcher and not each.was_told:
                 last = {**each.judged_by, **outcome.metrics} if outcome.metrics else None
-                self.plan.searcher.on_trial_complete(each.trial.trial_id, last, error=failed)
+                tell_complete(self.plan.searcher, each.trial.trial_id, last, error=failed)
             if failed:
                 self.plan.scheduler.on_trial_error(self.controller, each.trial)
             elif each.seen == 0 and not outcome.metrics:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.air.config import DEFAULT_MAX_LOG_BYTES, CheckpointConfig, FailureConfig, RunConfig
+from paceline.air.constants import DEFAULT_METRIC
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.secrets import masked, secret_paths
 from paceline.run.trial_files import as_json
@@ -22,7 +23,7 @@ from paceline.tune.schedulers.trial_scheduler import TrialScheduler
 from paceline.tune.search.basic_variant import BasicVariantGenerator
 from paceline.tune.search.create import create_searcher
 from paceline.tune.search.paths import find, path_text, reject_secret_options
-from paceline.tune.search.searcher import Searcher
+from paceline.tune.search.searcher import Metric, Mode, Searcher, completion_call
 from paceline.tune.search.space import describe, from_description
 from paceline.tune.trainable.kinds import TrainableKind
 from paceline.tune.tune_config import TuneConfig
@@ -48,7 +49,7 @@ def make_plan(
     seed = secrets.randbits(63) if seed is None else seed
     searcher = _searcher(tune.search_alg)
     scheduler = _scheduler(tune.scheduler)
-    metric, mode = tune.metric, tune.mode
+    metric, mode = _goal(tune, searcher, scheduler)
     if not searcher.set_search_properties(metric, mode, dict(space), num_samples=tune.num_samples):
         if (metric, mode) in ((None, None), (searcher.metric, searcher.mode)):
             raise ConfigError(
@@ -85,6 +86,16 @@ def make_plan(
     return Plan(kind, space, find(space), tune, run_config, searcher, scheduler, seed)
 
 
+def _goal(tune: TuneConfig, searcher: Searcher, scheduler: TrialScheduler) -> tuple[Metric, Mode]:
+    """Metric and mode of TuneConfig. Where somebody compares trials, and was given a mode only, the metric is the
+    number that trials report without a name."""
+    mode = tune.mode or searcher.mode or scheduler.mode
+    compares = scheduler.needs_metric or searcher.needs_metric
+    if mode is None or not compares or tune.metric or searcher.metric or scheduler.metric:
+        return tune.metric, tune.mode
+    return DEFAULT_METRIC, mode
+
+
 def _searcher(given: Searcher | str | None) -> Searcher:
     searcher = create_searcher(given) if isinstance(given, str) else given
     if searcher is None:
@@ -96,6 +107,7 @@ def _searcher(given: Searcher | str | None) -> Searcher:
             f"This {type(searcher).__name__} has searched already and knows another experiment's trials: make a new "
             "one. To go on with the earlier experiment use Tuner.restore()."
         )
+    completion_call(searcher)  # rejects a method that could not be called
     return searcher
 
 

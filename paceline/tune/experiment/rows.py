@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from paceline.air.constants import DONE
 from paceline.run.nested import nested_get
 from paceline.run.stoppers import DictStopper, MaximumIterationStopper, NoopStopper, Stopper, TimeoutStopper
 from paceline.tune.experiment.plan import Plan
@@ -33,6 +34,7 @@ class RowRecorder:
         self._stopper_remembers = stopper is not None and not isinstance(stopper, _FORGETFUL)
         self.may_decide = stopper is not None or self._scheduler_decides
         """Whether a row can be the last, so that workers wait for the answer to each."""
+        self._stops_when_done = plan.kind.stops_when_done
         self._keeps = self._scheduler_decides or self._searcher_listens or self._stopper_remembers
         keys = plan.scheduler.result_keys if self._scheduler_decides else ()
         self._keys = None if self._searcher_listens or self._stopper_remembers else keys
@@ -50,9 +52,10 @@ class RowRecorder:
         return decision
 
     def stops_again(self, each: TrialRun, index: int, row: Row) -> bool:
-        """Whether a row that a retry reports again fulfils the stop criterion now. Only stoppers that look at one row
-        at a time are asked: others have counted it already."""
-        if self._stopper is None or self._stopper_remembers or not self._stopper(each.trial.trial_id, row):
+        """Whether a row that a retry reports again ends the trial. Only stoppers that look at one row at a time are
+        asked: others have counted it already."""
+        stops = self._stopper is not None and not self._stopper_remembers and self._stopper(each.trial.trial_id, row)
+        if not stops and not self._says_done(row):
             return False
         self._journal.row(each.number, index, {}, TrialScheduler.STOP)
         return True
@@ -63,8 +66,11 @@ class RowRecorder:
             self._searcher.on_trial_result(each.trial.trial_id, row)
         # The scheduler sees every row, the last one too: others are compared with it.
         decision = ask_scheduler(each, row) if self._scheduler_decides else TrialScheduler.CONTINUE
-        is_last = row.get("done") is True and self.may_decide  # the trial says itself that there is nothing more to do
-        return TrialScheduler.STOP if stops or is_last else decision
+        return TrialScheduler.STOP if stops or self._says_done(row) else decision
+
+    def _says_done(self, row: Row) -> bool:
+        """Whether the trial says itself that there is nothing more to do."""
+        return row.get(DONE) is True and (self.may_decide or self._stops_when_done)
 
     def replay(
         self,

@@ -23,6 +23,7 @@ from paceline.tune.experiment.remote import fetch_trial
 from paceline.tune.experiment.replay import Replay
 from paceline.tune.experiment.trial_run import TrialRun
 from paceline.tune.schedulers.trial_scheduler import Restart, TrialScheduler
+from paceline.tune.search.searcher import tell_complete
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Settlement:
         experiment.audience.trial_changed(each.trial)
         with experiment.audience.guarded():
             if not each.was_told:
-                experiment.plan.searcher.on_trial_complete(each.trial.trial_id)
+                tell_complete(experiment.plan.searcher, each.trial.trial_id)
             experiment.plan.scheduler.on_trial_remove(experiment.controller, each.trial)
 
     def _end_now(self, each: TrialRun, status: Status) -> None:

@@ -82,6 +82,7 @@ class ExperimentView:
             self.recently_ended.append(trial)
         elif now == "ERROR":
             self.errors.setdefault(trial, "")
+            self._forget_value(trial)  # as in ResultGrid.get_best_result()
 
     def note_error(self, trial: Trial, error: BaseException | str) -> None:
         """Say what ended a trial, before or after its status says that it failed."""
@@ -89,7 +90,7 @@ class ExperimentView:
 
     def note_row(self, trial: Trial, row: Mapping[str, Any]) -> None:
         """Take a trial's newest row into account for the best trial. Called for every row."""
-        if self.metric is None:
+        if self.metric is None or trial.status == "ERROR":
             return
         value = row.get(self.metric)
         if value is None:
@@ -97,8 +98,7 @@ class ExperimentView:
             if value is None:  # not in this row: the trial keeps the value it had
                 return
         if not isinstance(value, float | int) or not isfinite(value):
-            self._values.pop(trial, None)
-            self._best_is_stale = self._best_is_stale or trial is self._best
+            self._forget_value(trial)
             return
         if self.mode == "min":
             value = -value
@@ -109,8 +109,12 @@ class ExperimentView:
             self._best = trial
         self._values[trial] = value
 
+    def _forget_value(self, trial: Trial) -> None:
+        self._values.pop(trial, None)
+        self._best_is_stale = self._best_is_stale or trial is self._best
+
     def best_trial(self) -> Trial | None:
-        """The trial whose last value of the metric is best; NaN and infinite values never are."""
+        """The trial whose last value of the metric is best. NaN, infinite values and failed trials never are."""
         if self._best_is_stale:
             self._best_is_stale = False
             self._best = None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air.checks import check_bool, whole_number
-from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion
+from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion, tell_complete
 from paceline.tune.search.wrapping_searcher import WrappingSearcher
 
 
@@ -74,7 +74,7 @@ class ConcurrencyLimiter(WrappingSearcher):
             return
         self._unfinished.remove(trial_id)
         if not self.batch:
-            self.searcher.on_trial_complete(trial_id, result, error)
+            tell_complete(self.searcher, trial_id, result, error)
             return
         self._held_back[trial_id] = (result, error)
         if len(self._held_back) >= self.max_concurrent:
@@ -83,7 +83,7 @@ class ConcurrencyLimiter(WrappingSearcher):
     def _tell_batch(self) -> None:
         held_back, self._held_back = self._held_back, {}
         for trial_id, (result, error) in held_back.items():
-            self.searcher.on_trial_complete(trial_id, result, error)
+            tell_complete(self.searcher, trial_id, result, error)
 
     def save(self, path: str) -> None:
         """Save the searcher, and beside it which of its trials are unfinished."""

@@ -36,6 +36,8 @@ class ModelSearcher(Searcher, Generic[Space]):
     `Space` is what a search space is for the library.
     """
 
+    needs_metric = True
+
     def __init__(
         self,
         space: Any,

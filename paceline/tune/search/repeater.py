@@ -13,7 +13,7 @@ from paceline.air.checks import check_bool, is_number, whole_number
 from paceline.air.constants import TRIAL_INDEX
 from paceline.air.errors import ConfigError
 from paceline.run.nested import nested_get
-from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion
+from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion, tell_complete
 from paceline.tune.search.wrapping_searcher import WrappingSearcher
 
 
@@ -105,10 +105,10 @@ class Repeater(WrappingSearcher):
 
     def _tell(self, group: _Group) -> None:
         if not group.values:
-            self.searcher.on_trial_complete(group.first_id, None, error=True)
+            tell_complete(self.searcher, group.first_id, error=True)
             return
         means = [sum(column) / len(group.values) for column in zip(*group.values, strict=True)]
-        self.searcher.on_trial_complete(group.first_id, dict(zip(self._metrics, means, strict=True)))
+        tell_complete(self.searcher, group.first_id, dict(zip(self._metrics, means, strict=True)))
 
     @property
     def _metrics(self) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
+from paceline.air.keyword_calls import Call, keyword_call
 from paceline.air.secrets import masked
 from paceline.tune.search.paths import Found
 from paceline.tune.search.space import values_in
@@ -32,6 +33,9 @@ class Searcher:
     """Proposes configurations. Subclasses write `suggest` and `on_trial_complete`."""
 
     FINISHED: Literal["FINISHED"] = "FINISHED"
+
+    needs_metric = False
+    """Whether it cannot search without a metric; where a mode is given and no metric, that is `_metric`."""
 
     made_with: tuple[tuple[Any, ...], dict[str, Any]]
     """The arguments it was made with, so that a restore can make it again."""
@@ -161,6 +165,18 @@ class Searcher:
         if about not in self._warned:
             self._warned.add(about)
             warn_at_users_line(message)
+
+
+def completion_call(searcher: Searcher) -> Call:
+    """How to call its on_trial_complete(), which may have been written without `error`, or without `result`."""
+    return keyword_call(searcher.on_trial_complete, ("trial_id", "result", "error"), least=1)
+
+
+def tell_complete(
+    searcher: Searcher, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
+) -> None:
+    """Tell a searcher, maybe one of the user's own, that a trial has ended."""
+    completion_call(searcher)({"trial_id": trial_id, "result": result, "error": error})
 
 
 def checked_goal(metric: str | Sequence[str] | None, mode: str | Sequence[str] | None) -> tuple[Metric, Mode]:

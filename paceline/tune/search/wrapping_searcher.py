@@ -17,6 +17,7 @@ class WrappingSearcher(Searcher):
             raise ConfigError(f"{type(self).__name__} stands around a Searcher, not {searcher!r}.")
         super().__init__(searcher.metric, searcher.mode)
         self.searcher = searcher
+        self.needs_metric = searcher.needs_metric
 
     @property
     def metric(self) -> Metric:

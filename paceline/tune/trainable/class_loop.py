@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline.air import session as session_slot
+from paceline.air.constants import DONE
 from paceline.air.errors import SessionMisuseError, StopTraining
 from paceline.run.session import Session
 from paceline.tune.trainable.trainable import Trainable
@@ -17,9 +18,8 @@ from paceline.tune.trainable.trainable import Trainable
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
 
-DONE = "done"
 SHOULD_CHECKPOINT = "should_checkpoint"
-"""Keys of a result by which a step says: this was the last one; save now."""
+"""Key of a result by which a step asks to be saved now."""
 
 
 @dataclass(frozen=True)

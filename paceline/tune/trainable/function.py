@@ -10,12 +10,10 @@ from numbers import Number
 from typing import Any, Literal
 
 from paceline.air import session
+from paceline.air.constants import DEFAULT_METRIC
 from paceline.air.errors import ConfigError, MetricError
 from paceline.run.session import Session
 from paceline.tune.trainable.legacy_session import StatusReporter, hand_in_pending_checkpoint
-
-DEFAULT_METRIC = "_metric"
-"""The name of a number that a function returns, or yields, without a name."""
 
 CallForm = Literal["config", "checkpoint_dir", "reporter"]
 """f(config); f(config, checkpoint_dir=None); f(config, reporter)."""

@@ -39,6 +39,8 @@ class TrainableKind(ABC):
     counts_own_bundle = True
     """Whether the first bundle of the resources is taken while a trial runs; the process that merely drives the
     workers of a trainer costs nothing on one machine."""
+    stops_when_done = False
+    """Whether a row with {"done": True} ends a trial that would otherwise go on."""
     run_config: RunConfig | None = None
     """The trainable's own; a Tuner without one takes it over."""
 
@@ -145,6 +147,8 @@ class _ProcessKind(TrainableKind):
 
 class FunctionKind(_ProcessKind):
     """A function of a config, maybe with parameters and resources of its own."""
+
+    stops_when_done = True
 
     def __init__(self, function: Callable[..., Any]) -> None:
         bound = function if isinstance(function, BoundFunction) else BoundFunction(function)

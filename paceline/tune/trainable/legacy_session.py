@@ -7,11 +7,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from paceline.air import session
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.constants import DEFAULT_METRIC
 from paceline.air.context import get_context as get_context
 from paceline.air.errors import MetricError, SessionMisuseError
 from paceline.air.keywords import reject_misspelled
@@ -43,9 +45,14 @@ def _current() -> _Progress:
 
 
 def report(
-    metrics: Mapping[str, Any] | None = None, *, checkpoint: Checkpoint | None = None, **keywords: Any
+    metrics: Mapping[str, Any] | float | None = None, *, checkpoint: Checkpoint | None = None, **keywords: Any
 ) -> dict[str, float] | None:
-    """Hand one row of metrics, and maybe a checkpoint, to the trial; each call is one iteration."""
+    """Hand one row of metrics, and maybe a checkpoint, to the trial; each call is one iteration.
+
+    A number alone is reported as the metric `_metric`. A row with {"done": True} ends the trial.
+    """
+    if isinstance(metrics, Number):
+        metrics, keywords = {DEFAULT_METRIC: metrics, **keywords}, {}
     if metrics is not None and keywords:
         reject_misspelled("report()", keywords, ("metrics", "checkpoint"))
         raise MetricError("report() takes either a dict of metrics or keywords, not both.")
@@ -95,10 +102,10 @@ def hand_in_pending_checkpoint() -> None:
 
 
 class StatusReporter:
-    """The second argument of `f(config, reporter)`: call it with metrics as keywords."""
+    """The second argument of `f(config, reporter)`: call it with metrics as keywords, or with a number."""
 
-    def __call__(self, **metrics: Any) -> None:
-        report(metrics)
+    def __call__(self, _metric: float | None = None, **metrics: Any) -> None:
+        report(metrics if _metric is None else {DEFAULT_METRIC: _metric, **metrics})
 
     @property
     def logdir(self) -> str | None:

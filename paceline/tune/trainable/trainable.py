@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air import session
 from paceline.air.constants import CHECKPOINT_ID_KEY, PREPROCESSOR_KEY, TIMESTAMP_KEY
-from paceline.air.errors import ConfigError, MetricError
+from paceline.air.errors import ConfigError, MetricError, RestoreError
 from paceline.storage.run_dir import default_storage_root, experiment_dir_name
 
 if TYPE_CHECKING:
@@ -66,13 +66,17 @@ class Trainable:
         raise NotImplementedError(f"{type(self).__name__} must define step().")
 
     def save_checkpoint(self, checkpoint_dir: str) -> Any:
-        """Write the state into the directory, or return it as a dict."""
+        """Write the state into the directory, or return it as a dict.
+
+        `load_checkpoint` gets back what this returns: the dict, or the path of a file or directory in
+        `checkpoint_dir`. None stands for `checkpoint_dir` itself.
+        """
         raise NotImplementedError(
             f"{type(self).__name__} was to be saved, but defines no save_checkpoint(self, checkpoint_dir)."
         )
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Take up the state of `save_checkpoint`: the dict that it returned, else the path of the directory."""
+        """Take up the state of `save_checkpoint`: the dict or the path that it returned, else the directory's path."""
         raise NotImplementedError(
             f"{type(self).__name__} was to go on from a checkpoint, but defines no load_checkpoint(self, checkpoint)."
         )
@@ -131,18 +135,29 @@ class Trainable:
         from paceline.air.checkpoint import Checkpoint
 
         state = self.save_checkpoint(directory)
+        note = {"iteration": self._iteration, "time_s": self._time_s, "dict": isinstance(state, dict)}
         if isinstance(state, dict):
             checkpoint = Checkpoint.from_dict(state)
-        elif state is None or _same_place(state, directory):
-            checkpoint = Checkpoint.from_directory(directory)
         else:
-            raise TypeError(
-                f"{type(self).__name__}.save_checkpoint() returned {state!r}: return a dict, or write files into "
-                "checkpoint_dir and return nothing."
-            )
-        note = {"iteration": self._iteration, "time_s": self._time_s, "dict": isinstance(state, dict)}
+            note["path"] = self._path_inside(state, directory)
+            checkpoint = Checkpoint.from_directory(directory)
         checkpoint.set_metadata({_NOTE: note})
         return checkpoint
+
+    def _path_inside(self, state: Any, directory: str) -> str:
+        """What save_checkpoint() returned, relative to the directory that it was given. It need not be a file: some
+        libraries save several files and return what their names begin with."""
+        if state is None:
+            return "."
+        if isinstance(state, str | os.PathLike):
+            root = os.path.realpath(directory)
+            path = os.path.relpath(os.path.realpath(os.path.join(directory, state)), root)
+            if _stays_inside(path):
+                return path
+        raise TypeError(
+            f"{type(self).__name__}.save_checkpoint() returned {state!r}: return a dict, the path of a file or "
+            f"directory in checkpoint_dir ({directory}), or None for all that was written there."
+        )
 
     def restore(self, checkpoint: str | os.PathLike[str] | Checkpoint) -> None:
         """Go on from a checkpoint of `save`, or of a trial."""
@@ -155,8 +170,11 @@ class Trainable:
             state = checkpoint.to_dict()
             self.load_checkpoint({name: value for name, value in state.items() if name not in _ADDED})
         else:
+            path = str(note.get("path") or ".")
+            if not _stays_inside(path):
+                raise RestoreError(f"The checkpoint names {path!r} as its file, which is not inside its directory.")
             with checkpoint.as_directory() as directory:
-                self.load_checkpoint(directory)
+                self.load_checkpoint(os.path.normpath(os.path.join(directory, path)))
         self._continue_at(int(note.get("iteration") or 0), float(note.get("time_s") or 0.0))
 
     def _continue_at(self, iteration: int, time_s: float | None = None) -> None:
@@ -219,8 +237,9 @@ class Trainable:
         )
 
 
-def _same_place(state: Any, directory: str) -> bool:
-    return isinstance(state, str | os.PathLike) and os.path.realpath(state) == os.path.realpath(directory)
+def _stays_inside(path: str) -> bool:
+    """Whether a relative path leads nowhere above where it begins."""
+    return not os.path.isabs(path) and os.path.normpath(path).split(os.sep)[0] != os.pardir
 
 
 def _new_directory(name: str) -> str:

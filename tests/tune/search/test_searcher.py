@@ -10,8 +10,8 @@ import pytest
 
 from paceline.air.errors import ConfigError
 from paceline.testing.searcher_contract import SearcherContract
-from paceline.tune.search import BasicVariantGenerator
-from paceline.tune.search.searcher import Searcher, Suggestion
+from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter
+from paceline.tune.search.searcher import Searcher, Suggestion, tell_complete
 from paceline.tune.search.space import find
 
 
@@ -145,3 +145,43 @@ def test_a_searcher_of_ones_own_need_not_call_the_init_of_the_base() -> None:
     made = Counting()
     assert made.set_search_properties("loss", "min", {})
     assert (made.metric, made.mode) == ("loss", "min")
+
+
+def test_the_end_of_a_trial_may_be_heard_in_any_of_the_usual_forms() -> None:
+    told: list[Any] = []
+
+    class Whole(Forgetful):
+        def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+            told.append((trial_id, result, error))
+
+    class Keywords(Forgetful):
+        def on_trial_complete(self, trial_id: str, **info: Any) -> None:  # type: ignore[override]
+            told.append((trial_id, info["result"], info["error"]))
+
+    class WithoutError(Forgetful):
+        def on_trial_complete(self, trial_id: str, result: Any = None) -> None:  # type: ignore[override]
+            told.append((trial_id, result))
+
+    class OtherNames(Forgetful):
+        def on_trial_complete(self, name: str, row: Any = None, failed: bool = False) -> None:  # type: ignore[override]
+            told.append((name, row, failed))
+
+    for kind in (Whole, Keywords, WithoutError, OtherNames):
+        tell_complete(kind(), "a", {"x": 1}, error=True)
+    assert told == [("a", {"x": 1}, True), ("a", {"x": 1}, True), ("a", {"x": 1}), ("a", {"x": 1}, True)]
+
+
+def test_a_limiter_passes_the_end_on_to_a_searcher_without_error() -> None:
+    told: list[Any] = []
+
+    class WithoutError(Searcher):
+        def suggest(self, trial_id: str) -> Suggestion:
+            return {"x": 1}
+
+        def on_trial_complete(self, trial_id: str, result: Any = None) -> None:  # type: ignore[override]
+            told.append((trial_id, result))
+
+    limiter = ConcurrencyLimiter(WithoutError(), 1)
+    limiter.suggest("a")
+    limiter.on_trial_complete("a", {"x": 1})
+    assert told == [("a", {"x": 1})]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, RunConfig
-from paceline.air.errors import ConfigError, MetricError, TrainingFailedError
+from paceline.air.errors import ConfigError, MetricError, RestoreError, TrainingFailedError
 from paceline.air.resources import PlacementGroupFactory
 from paceline.air.result import Result
 from paceline.tune.trainable.kinds import kind_of
@@ -59,7 +60,29 @@ class CounterInFiles(Counter):
         self.count = self.restored_from = int(Path(checkpoint, "count").read_text())
 
 
+class CounterInOneFile(Counter):
+    """The same, with the path of that file as what is saved and loaded."""
+
+    def save_checkpoint(self, checkpoint_dir: str) -> Any:
+        file = Path(checkpoint_dir, "state", "count")
+        file.parent.mkdir()
+        file.write_text(str(self.count))
+        return str(file)
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        assert checkpoint.endswith("/state/count")
+        self.count = self.restored_from = int(Path(checkpoint).read_text())
+
+
+class CounterInNamelessFiles(CounterInFiles):
+    """Returns nothing: all that it wrote belongs to the checkpoint."""
+
+    def save_checkpoint(self, checkpoint_dir: str) -> Any:
+        super().save_checkpoint(checkpoint_dir)
+
+
 BOTH = pytest.mark.parametrize("trainable", [Counter, CounterInFiles])
+FORMS = pytest.mark.parametrize("trainable", [Counter, CounterInFiles, CounterInOneFile, CounterInNamelessFiles])
 
 
 def numbers(result: Result) -> list[int | None]:
@@ -113,7 +136,7 @@ def test_a_stop_is_exact_and_cleans_up(tmp_path: Path) -> None:
     assert (tmp_path / "note").read_text() == "7\n"
 
 
-@BOTH
+@FORMS
 def test_a_retry_goes_on_at_the_checkpoint(trainable: type[Trainable], tmp_path: Path) -> None:
     result = run_trial(
         trainable,
@@ -178,7 +201,7 @@ def test_the_resources_that_a_class_asks_for() -> None:
 # -- alone --------------------------------------------------------------------------------------
 
 
-@BOTH
+@FORMS
 def test_a_trainable_by_itself(trainable: type[Trainable], tmp_path: Path) -> None:
     first = trainable({"start": 1})
     assert first.train()["count"] == 2
@@ -200,6 +223,37 @@ def test_a_trainable_by_itself(trainable: type[Trainable], tmp_path: Path) -> No
     assert third.train()["count"] == 5
     for each in (first, second, third):
         each.stop()
+
+
+def test_what_libraries_return_for_several_files_comes_back(tmp_path: Path) -> None:
+    class Prefixed(CounterInFiles):
+        def save_checkpoint(self, checkpoint_dir: str) -> Any:
+            Path(checkpoint_dir, "model.index").write_text(str(self.count))
+            return os.path.join(checkpoint_dir, "model")
+
+        def load_checkpoint(self, checkpoint: Any) -> None:
+            self.count = int(Path(f"{checkpoint}.index").read_text())
+
+    first, second = Prefixed({"start": 4}), Prefixed()
+    second.restore(first.save(tmp_path / "saved"))
+    assert second.count == 4
+
+
+@pytest.mark.parametrize("returned", ["/etc/passwd", "../outside", 3])
+def test_what_is_not_in_the_directory_cannot_be_a_checkpoint(returned: Any, tmp_path: Path) -> None:
+    class Astray(Counter):
+        def save_checkpoint(self, checkpoint_dir: str) -> Any:
+            return returned
+
+    with pytest.raises(TypeError, match=r"Astray.save_checkpoint\(\).*file or directory in checkpoint_dir"):
+        Astray().save(tmp_path / "saved")
+
+
+def test_a_checkpoint_cannot_name_a_file_outside_of_it(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.from_directory(CounterInOneFile().save(tmp_path / "saved"))
+    checkpoint.update_metadata({"trainable": {"iteration": 1, "path": "../../outside"}})
+    with pytest.raises(RestoreError, match=r"outside.*not inside"):
+        CounterInOneFile().restore(checkpoint)
 
 
 def test_the_configuration_of_a_trainable_is_its_own() -> None:

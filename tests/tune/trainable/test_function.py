@@ -42,6 +42,20 @@ def test_a_returned_number_has_a_name_of_its_own() -> None:
     assert run_trial(lambda config: 0).metrics["_metric"] == 0
 
 
+def test_a_number_may_be_reported_without_a_name() -> None:
+    def train(config: dict[str, Any]) -> None:
+        tune.report(5)
+        tune.report(0.5, epoch=2)
+
+    def old(config: dict[str, Any], reporter: Any) -> None:
+        reporter(7)
+
+    result = run_trial(train)
+    assert column(result, "_metric") == [5, 0.5]
+    assert result.metrics["epoch"] == 2
+    assert run_trial(old).metrics["_metric"] == 7
+
+
 def test_a_function_may_report_nothing() -> None:
     result = run_trial(lambda config: None)
     assert result.error is None
