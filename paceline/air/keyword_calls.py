@@ -50,7 +50,7 @@ def _binds(signature: inspect.Signature, positional: Sequence[str], keywords: Se
 
 
 def _keeps_order(signature: inspect.Signature, names: Sequence[str]) -> bool:
-    """Whether every name that the method shares with `names` stands in the same place, so that order can be relied on."""
+    """Whether every name that the method shares with `names` stands in the same place: else order misleads."""
     return all(
         name not in names or (place < len(names) and names[place] == name)
         for place, name in enumerate(signature.parameters)

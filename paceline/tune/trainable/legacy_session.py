@@ -51,9 +51,10 @@ def report(
 
     A number alone is reported as the metric `_metric`. A row with {"done": True} ends the trial.
     """
-    if isinstance(metrics, Number):
-        metrics, keywords = {DEFAULT_METRIC: metrics, **keywords}, {}
-    if metrics is not None and keywords:
+    row: Any = metrics  # numbers of other libraries, too
+    if isinstance(row, Number):
+        row, keywords = {DEFAULT_METRIC: row, **keywords}, {}
+    if row is not None and keywords:
         reject_misspelled("report()", keywords, ("metrics", "checkpoint"))
         raise MetricError("report() takes either a dict of metrics or keywords, not both.")
     progress = _current()
@@ -64,7 +65,7 @@ def report(
         checkpoint = Checkpoint.from_directory(directory)
     try:
         progress.has_checkpoint = checkpoint is not None
-        return session.report(keywords if metrics is None else metrics, checkpoint=checkpoint)
+        return session.report(keywords if row is None else row, checkpoint=checkpoint)
     finally:
         if directory is not None:
             shutil.rmtree(directory, ignore_errors=True)

@@ -135,7 +135,7 @@ class Trainable:
         from paceline.air.checkpoint import Checkpoint
 
         state = self.save_checkpoint(directory)
-        note = {"iteration": self._iteration, "time_s": self._time_s, "dict": isinstance(state, dict)}
+        note: dict[str, Any] = {"iteration": self._iteration, "time_s": self._time_s, "dict": isinstance(state, dict)}
         if isinstance(state, dict):
             checkpoint = Checkpoint.from_dict(state)
         else:
