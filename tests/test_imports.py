@@ -88,6 +88,8 @@ EXPORTED: dict[str, set[str]] = {
     "paceline.data": READERS
     | {"from_arrow", "from_huggingface", "from_items", "from_numpy", "from_pandas", "from_torch"}
     | {"range", "range_table", "range_tensor"}
+    | {"DataContext", "DatasetContext", "ExecutionOptions", "ExecutionResources", "NodeIdStr", "set_progress_bars"}
+    | {"DatasetIterator", "DatasetPipeline", "MaterializedDataset", "Schema"}
     | {"ActorPoolStrategy", "DataIterator", "Dataset", "GroupedData", "Preprocessor"},
     "paceline.data.preprocessors": PREPROCESSORS | {"Preprocessor"},
     "paceline.train": CONFIGS
@@ -241,7 +243,13 @@ OLD_PATHS: dict[str, set[str]] = {
     },
     "paceline.data.aggregate": {"AggregateFn", "Count", "Max", "Mean", "Min", "Std", "Sum"},
     "paceline.data.dataset": {"Dataset"},
+    "paceline.data.context": {"DataContext", "DatasetContext"},
+    "paceline.data.dataset_pipeline": {"DatasetPipeline"},
+    "paceline.data.extensions": {"ArrowTensorArray", "ArrowTensorType", "TensorArray"},
+    "paceline.data.extensions.tensor_extension": {"ArrowTensorArray", "ArrowTensorType", "TensorArray"},
     "paceline.data.grouped": {"GroupedData"},
+    "paceline.data.grouped_data": {"GroupedData"},
+    "paceline.data.random_access_dataset": {"RandomAccessDataset"},
     "paceline.data.iterator": {"DataIterator"},
     "paceline.data.preprocessor": {"Preprocessor", "PreprocessorNotFittedException"},
     "paceline.train.backend": {"Backend", "BackendConfig"},

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.absent import no_such_name
 
 if TYPE_CHECKING:
+    from pyarrow import Schema as Schema
+
+    from paceline.data.context import DataContext as DataContext
+    from paceline.data.context import DatasetContext as DatasetContext
+    from paceline.data.context import ExecutionOptions as ExecutionOptions
+    from paceline.data.context import ExecutionResources as ExecutionResources
+    from paceline.data.context import NodeIdStr as NodeIdStr
+    from paceline.data.context import set_progress_bars as set_progress_bars
     from paceline.data.dataset import Dataset as Dataset
+    from paceline.data.dataset_legacy import MaterializedDataset as MaterializedDataset
+    from paceline.data.dataset_pipeline import DatasetPipeline as DatasetPipeline
     from paceline.data.from_objects import from_arrow as from_arrow
     from paceline.data.from_objects import from_huggingface as from_huggingface
     from paceline.data.from_objects import from_items as from_items
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
     from paceline.data.from_objects import range_tensor as range_tensor
     from paceline.data.grouped import GroupedData as GroupedData
     from paceline.data.iterator import DataIterator as DataIterator
+    from paceline.data.iterator import DatasetIterator as DatasetIterator
     from paceline.data.operations.concurrency import ActorPoolStrategy as ActorPoolStrategy
     from paceline.data.preprocessor import Preprocessor as Preprocessor
     from paceline.data.read import read_binary_files as read_binary_files
@@ -37,10 +48,19 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "ActorPoolStrategy": "paceline.data.operations.concurrency",
+    "DataContext": "paceline.data.context",
     "DataIterator": "paceline.data.iterator",
     "Dataset": "paceline.data.dataset",
+    "DatasetContext": "paceline.data.context",
+    "DatasetIterator": "paceline.data.iterator",
+    "DatasetPipeline": "paceline.data.dataset_pipeline",
+    "ExecutionOptions": "paceline.data.context",
+    "ExecutionResources": "paceline.data.context",
     "GroupedData": "paceline.data.grouped",
+    "MaterializedDataset": "paceline.data.dataset_legacy",
+    "NodeIdStr": "paceline.data.context",
     "Preprocessor": "paceline.data.preprocessor",
+    "Schema": "pyarrow",
     "from_arrow": "paceline.data.from_objects",
     "from_huggingface": "paceline.data.from_objects",
     "from_items": "paceline.data.from_objects",
@@ -59,14 +79,13 @@ _PLACES = {
     "read_text": "paceline.data.read",
     "read_tfrecords": "paceline.data.read",
     "read_webdataset": "paceline.data.read",
+    "set_progress_bars": "paceline.data.context",
 }
-_SUBMODULES = ("aggregate", "dataset", "grouped", "iterator", "preprocessor", "preprocessors")
-_SETTINGS = "there is nothing to set here: batch sizes, concurrency and reading ahead are arguments of the methods"
+_SUBMODULES = (
+    *("aggregate", "block", "context", "dataset", "dataset_pipeline", "extensions", "grouped", "grouped_data"),
+    *("iterator", "preprocessor", "preprocessors", "random_access_dataset"),
+)
 _ELSEWHERE = {
-    "DataContext": _SETTINGS,
-    "DatasetContext": _SETTINGS,
-    "ExecutionOptions": _SETTINGS,
-    "ExecutionResources": _SETTINGS,
     "from_dask": "convert with .compute() and use from_pandas()",
     "from_mars": "convert with .to_pandas() and use from_pandas()",
     "from_modin": "convert with ._to_pandas() and use from_pandas()",
@@ -77,7 +96,6 @@ _ELSEWHERE = {
     "read_mongo": "use pymongoarrow and from_arrow()",
     "read_parquet_bulk": "use read_parquet(), which reads many small files as well",
     "read_sql": "use DuckDB, Polars or pandas.read_sql, and from_arrow() or from_pandas()",
-    "set_progress_bars": "there are no progress bars to turn off; stats() tells where time went",
 }
 
 __all__ = sorted(_PLACES)

@@ -63,6 +63,9 @@ class Source(ABC):
     native: bool = True
     """Reading runs no code of the user's: blocks may be read by several threads at once."""
 
+    worker_share: bool = False
+    """Rows of one worker's part of a dataset: every worker has others."""
+
     @abstractmethod
     def blocks(self) -> Sequence[Block]:
         """The blocks, in the order of their rows. Cheap after the first call."""

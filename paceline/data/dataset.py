@@ -9,6 +9,7 @@ from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import DataError
 from paceline.data.dataset_aggregates import Aggregates
 from paceline.data.dataset_combining import Combining
+from paceline.data.dataset_legacy import Legacy
 from paceline.data.dataset_transforms import Transforms
 from paceline.data.dataset_writes import Writes
 from paceline.data.execution import chunks_of
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @named_after_class
-class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
+class Dataset(Transforms, Combining, Aggregates, Writes, Legacy, Batches):
     """Rows from files or memory, and what is to be done to them; nothing is read before it is asked for.
 
     Immutable: every method that changes something gives a new dataset.
@@ -44,9 +45,9 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
 
     # -- what it is -----------------------------------------------------------------------
 
-    def schema(self) -> pa.Schema:
-        """Names and types of the columns."""
-        return self.plan.schema()
+    def schema(self, fetch_if_missing: bool = True) -> pa.Schema:
+        """Names and types of the columns. With fetch_if_missing=False, None if a function must run to find out."""
+        return self.plan.schema() if fetch_if_missing else self._known_schema()
 
     def stats(self) -> str:
         """Where the time of the last pass over this dataset went."""
@@ -148,7 +149,7 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Batches):
         from paceline.air import session as session_slot
 
         session = session_slot.current()
-        if session is not None and session.world_size > 1:
+        if session is not None and session.world_size > 1 and not self.plan.worker_share:
             warn_at_users_line(
                 "A dataset that comes into the train function by itself is read whole by every worker. Pass it to the "
                 "trainer, datasets={'train': ...}, and use get_dataset_shard('train') to have it split."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from paceline.air.checks import check_bool, is_number, warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
 from paceline.data.dataset_base import DatasetBase
+from paceline.data.operations.concurrency import check_resources
 
 if TYPE_CHECKING:
     from paceline.data.grouped import GroupedData
@@ -22,7 +23,7 @@ class Combining(DatasetBase):
 
     # -- order ----------------------------------------------------------------------------
 
-    def random_shuffle(self, *, seed: int | None = None, num_blocks: int | None = None) -> Self:
+    def random_shuffle(self, *, seed: int | None = None, num_blocks: int | None = None, **resources: Any) -> Self:
         """Every row at a random place; in training, at another one in each epoch.
 
         Takes one pass that stores all rows (beyond 64 MB in a temporary file). randomize_block_order()
@@ -31,6 +32,7 @@ class Combining(DatasetBase):
         from paceline.data.sources.computed import KeptSource
         from paceline.data.sources.shuffled import RowShuffled
 
+        check_resources("random_shuffle", resources)
         if num_blocks is not None:
             num_blocks = whole_number(num_blocks, "num_blocks", least=1)
         return self._of(RowShuffled(KeptSource(self.plan), _seed(seed), num_blocks))
@@ -41,10 +43,17 @@ class Combining(DatasetBase):
 
         return self._of(BlockShuffled(self.plan, _seed(seed)))
 
-    def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Self:
-        """Rows in the order of one or more columns: equal rows keep their order, nulls come last."""
+    def sort(self, key: str | Sequence[str] | None = None, descending: bool | Sequence[bool] = False) -> Self:
+        """Rows in the order of one or more columns: equal rows keep their order, nulls come last.
+
+        A dataset of one column needs no key.
+        """
         from paceline.data.sources.sorted_rows import SortedSource
 
+        if key is None:
+            key = self.plan.schema().names
+            if len(key) != 1:
+                raise ConfigError(f"sort: give the columns to sort by, key=...; the columns are {key}.")
         names = column_names(key, "sort: key")
         flags = [descending] * len(names) if isinstance(descending, bool) else list(descending)
         if len(flags) != len(names):
@@ -176,20 +185,6 @@ class Combining(DatasetBase):
         return GroupedData(self, tuple(column_names(key, "groupby: key")) if key is not None else ())
 
     # -- what it is made of ---------------------------------------------------------------
-
-    def materialize(self) -> Self:
-        """Run everything once, now, and keep the rows: beyond 64 MB in a temporary file."""
-        from paceline.data.store import stored
-
-        return self._of(stored(self.plan))
-
-    def fully_executed(self) -> Self:
-        """The old name of `materialize`."""
-        return self.materialize()
-
-    def lazy(self) -> Self:
-        """Itself: datasets are always lazy."""
-        return self
 
     def input_files(self) -> list[str]:
         """The files that the rows are read from; none for what was in memory, or has been materialized."""

@@ -6,11 +6,11 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from paceline.air.checks import check_bool, is_number, warn_at_users_line, whole_number
+from paceline.air.checks import check_bool, is_number, whole_number
 from paceline.air.errors import ConfigError
 from paceline.data.dataset_base import DatasetBase
 from paceline.data.operations.columns import DropColumns, RenameColumns, SelectColumns, no_such_column
-from paceline.data.operations.concurrency import processes_wanted
+from paceline.data.operations.concurrency import check_resources, processes_wanted
 from paceline.data.operations.sample import RandomSample
 from paceline.data.operations.user_function import UserFunction
 from paceline.data.operations.user_operation import UserOperation
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     Concurrency = int | tuple[int, int]
 
 DEFAULT_BATCH_SIZE = 4096
-
-_RESOURCES = (
-    *("accelerator_type", "memory", "num_cpus", "num_gpus", "object_store_memory", "resources"),
-    *("max_restarts", "max_retries", "max_task_retries", "runtime_env", "scheduling_strategy"),
-)
-"""Settings of a cluster's scheduler, which there is none of: accepted, without effect, with a warning."""
 
 
 class Transforms(DatasetBase):
@@ -63,7 +57,7 @@ class Transforms(DatasetBase):
         """Every row (a dict) replaced by what `fn(row)` returns (a dict). map_batches is many times quicker."""
         from paceline.data.operations.work import RowWork
 
-        _check_resources("map", resources)
+        check_resources("map", resources)
         function = UserFunction("map", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs)
         processes = processes_wanted(concurrency, compute)
         return self._then(UserOperation(RowWork(function), processes=processes, keeps_row_count=True, row_local=True))
@@ -97,7 +91,7 @@ class Transforms(DatasetBase):
         from paceline.data.formats import check_batch_format
         from paceline.data.operations.work import BatchWork
 
-        _check_resources("map_batches", resources)
+        check_resources("map_batches", resources)
         check_bool(zero_copy_batch, "zero_copy_batch")
         check_bool(keeps_row_count, "keeps_row_count")
         if batch_size == "default":
@@ -133,7 +127,7 @@ class Transforms(DatasetBase):
         """Every row replaced by the rows that `fn(row)` returns or yields: any number of them."""
         from paceline.data.operations.work import FlatMapWork
 
-        _check_resources("flat_map", resources)
+        check_resources("flat_map", resources)
         function = UserFunction("flat_map", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs)
         return self._then(UserOperation(FlatMapWork(function), processes=processes_wanted(concurrency, compute)))
 
@@ -157,7 +151,7 @@ class Transforms(DatasetBase):
         """
         from paceline.data.operations.work import FilterWork
 
-        _check_resources("filter", resources)
+        check_resources("filter", resources)
         if (fn is None) == (expr is None):
             raise ConfigError("filter: give a function, or expr, and not both.")
         if expr is not None:
@@ -203,7 +197,7 @@ class Transforms(DatasetBase):
         """One more column: `fn(batch)` gets a pandas DataFrame and returns the values. An existing one is replaced."""
         from paceline.data.operations.work import ColumnWork
 
-        _check_resources("add_column", resources)
+        check_resources("add_column", resources)
         if not isinstance(col, str):
             raise ConfigError(f"add_column: the name of the column is {col!r}: give text.")
         work = ColumnWork(UserFunction("add_column", fn), col)
@@ -217,8 +211,9 @@ class Transforms(DatasetBase):
             )
         )
 
-    def select_columns(self, cols: str | Sequence[str]) -> Self:
+    def select_columns(self, cols: str | Sequence[str], *, compute: Compute | None = None, **resources: Any) -> Self:
         """Only these columns, in this order. Files are read only as far as these need it."""
+        check_resources("select_columns", {"compute": compute, **resources})
         columns = _column_names("select_columns", cols)
         if not columns:
             raise ConfigError("select_columns: give at least one column.")
@@ -226,8 +221,9 @@ class Transforms(DatasetBase):
         self._check_columns("select_columns", columns, schema)
         return self._then(SelectColumns(columns, checked=schema is not None))
 
-    def drop_columns(self, cols: str | Sequence[str]) -> Self:
+    def drop_columns(self, cols: str | Sequence[str], *, compute: Compute | None = None, **resources: Any) -> Self:
         """All columns but these."""
+        check_resources("drop_columns", {"compute": compute, **resources})
         columns = _column_names("drop_columns", cols)
         schema = self._known_schema()
         self._check_columns("drop_columns", columns, schema)
@@ -277,17 +273,6 @@ class Transforms(DatasetBase):
             raise ConfigError(f"random_sample: fraction is {fraction!r}: give a number from 0 to 1.")
         seed = secrets.randbits(32) if seed is None else whole_number(seed, "seed", least=0)
         return self._then(RandomSample(float(fraction), seed))
-
-
-def _check_resources(method: str, settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        if name not in _RESOURCES:
-            raise TypeError(f"{method}() has no setting {name!r}. Arguments for the function go to fn_kwargs.")
-        if value is not None:
-            warn_at_users_line(
-                f"{method}: {name} has no effect: functions run in the process that reads, on its cores and devices. "
-                f"concurrency=n gives them n processes."
-            )
 
 
 def _column_names(method: str, columns: Any) -> list[str]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.column_arrays import column_array, contiguous, kind_of
 from paceline.data.plain_types import plain_table
@@ -52,9 +53,12 @@ _DICTIONARY = pa.dictionary(pa.int8(), pa.int8()).id
 
 
 def check_batch_format(value: str | None) -> BatchFormat:
-    """The format that the user means; None is the old spelling of "pyarrow"."""
+    """The format that the user means; None is the old spelling of "pyarrow", "native" one of "pandas" for tables."""
     if value is None:
         return "pyarrow"
+    if value == "native":
+        warn_at_users_line('batch_format="native" gives pandas DataFrames, as it did for tables: write "pandas".')
+        return "pandas"
     if value not in ("default", "numpy", "pandas", "pyarrow"):
         raise ConfigError(f'batch_format must be "default" (numpy), "numpy", "pandas" or "pyarrow", not {value!r}.')
     return cast("BatchFormat", value)

@@ -13,6 +13,7 @@ from paceline.data.dataset_base import DatasetBase
 from paceline.data.dataset_combining import column_names
 from paceline.data.formats import check_batch_format
 from paceline.data.operation import Operation, Place
+from paceline.data.operations.concurrency import check_resources
 from paceline.data.operations.user_function import Spot, UserFunction
 from paceline.data.operations.work import BatchWork, like_before
 from paceline.data.plan import Plan
@@ -71,12 +72,20 @@ class GroupedData(Generic[D]):
         self,
         fn: Callable[..., Any],
         *,
+        compute: Any = None,
         batch_format: str | None = "default",
         fn_args: Iterable[Any] | None = None,
         fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Iterable[Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        **resources: Any,
     ) -> D:
-        """What `fn` makes of each group, given whole as one batch; it returns or yields batches of any length."""
-        function = UserFunction("map_groups", fn, fn_args, fn_kwargs)
+        """What `fn` makes of each group, given whole as one batch; it returns or yields batches of any length.
+
+        It runs in the process that reads; `compute` and the resources of a scheduler have no effect.
+        """
+        check_resources("map_groups", {"compute": compute, **resources})
+        function = UserFunction("map_groups", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs)
         work = BatchWork(function, check_batch_format(batch_format), zero_copy=False, keeps_row_count=False)
         plan = self._dataset.plan
         source = WholeGroups(plan, self._keys) if self._keys else RepartitionedSource(plan, 1)

@@ -144,6 +144,15 @@ class DataIterator(Batches):
         frame: Any = to_batch(table, "pandas", copy=True)
         return frame  # type: ignore[no-any-return]  # "pandas" gives a frame
 
+    def materialize(self) -> Dataset:
+        """The rows of this rank's next pass, read now and kept, as a dataset; not counted as a pass."""
+        from paceline.data.dataset import Dataset
+        from paceline.data.store import store
+
+        rows = store(self.look(), self.schema())
+        rows.worker_share = self._dataset.split
+        return Dataset(rows)
+
     def look(
         self, columns: Sequence[str] | None = None, span: tuple[int, int] | None = None
     ) -> Iterator[pa.RecordBatch]:
@@ -201,6 +210,17 @@ class DataIterator(Batches):
     def window(self, *, blocks_per_window: int = 10, bytes_per_window: int | None = None) -> DataIterator:
         """Itself: rows stream in windows of their own already."""
         return self
+
+    def __getattr__(self, name: str) -> Any:
+        from paceline.data.dataset import Dataset
+
+        meant = name.removesuffix("_each_window")
+        if not name.startswith("_") and hasattr(Dataset, meant):
+            raise AttributeError(
+                f"A shard has no {name}(): call {meant}() on the dataset, before the trainer gets it and before "
+                "repeat() or window(). For the rows of one worker, call it on shard.materialize()."
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("a shard is iterated with iter_batches(), iter_torch_batches() or iter_rows()")
@@ -281,6 +301,10 @@ class DataIterator(Batches):
         if epoch is self._current:
             self._current, self._yielded = None, None
             self._progress = self._progress.next_epoch()
+
+
+DatasetIterator = DataIterator
+"""The old name."""
 
 
 def _check_all_are_there(states: Sequence[Mapping[str, Any]]) -> None:

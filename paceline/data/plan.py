@@ -53,6 +53,10 @@ class Plan(Source):
         return self.source.native and all(operation.native for operation in self.operations)
 
     @property
+    def worker_share(self) -> bool:  # type: ignore[override]
+        return self.source.worker_share
+
+    @property
     def row_local(self) -> bool:
         """True if work may start in the middle of a block."""
         return all(operation.row_local for operation in self.operations)

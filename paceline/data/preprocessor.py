@@ -90,7 +90,7 @@ class Preprocessor(ABC):
         """fit, then transform, on the same dataset."""
         return self.fit(ds).transform(ds)
 
-    def transform_batch(self, batch: Any) -> Any:
+    def transform_batch(self, data: Any) -> Any:
         """One batch transformed: a dict of arrays, a DataFrame or an Arrow table; the same kind comes out."""
         self._check_fitted("transform_batch")
         import pyarrow as pa
@@ -98,19 +98,19 @@ class Preprocessor(ABC):
         from paceline.data.formats import from_batch, to_batch
 
         what = f"The batch for {type(self).__name__}"
-        if isinstance(batch, pa.RecordBatch):
-            return self._transform_chunk(batch)
-        if isinstance(batch, pa.Table | Mapping):
-            chunk = self._transform_chunk(from_batch(batch, what))
-            return to_batch(chunk, "pyarrow" if isinstance(batch, pa.Table) else "numpy", copy=True)
+        if isinstance(data, pa.RecordBatch):
+            return self._transform_chunk(data)
+        if isinstance(data, pa.Table | Mapping):
+            chunk = self._transform_chunk(from_batch(data, what))
+            return to_batch(chunk, "pyarrow" if isinstance(data, pa.Table) else "numpy", copy=True)
         import pandas as pd
 
-        if not isinstance(batch, pd.DataFrame):
+        if not isinstance(data, pd.DataFrame):
             raise ConfigError(
-                f"{what} is a {type(batch).__name__}: give a dict of arrays, a DataFrame, or an Arrow table."
+                f"{what} is a {type(data).__name__}: give a dict of arrays, a DataFrame, or an Arrow table."
             )
-        result: Any = to_batch(self._transform_chunk(from_batch(batch, what)), "pandas", copy=True)
-        return result.set_axis(batch.index) if len(result) == len(batch) else result
+        result: Any = to_batch(self._transform_chunk(from_batch(data, what)), "pandas", copy=True)
+        return result.set_axis(data.index) if len(result) == len(data) else result
 
     def fit_status(self) -> FitStatus:
         """Whether it learnt already what it needs."""
@@ -118,6 +118,12 @@ class Preprocessor(ABC):
             return FitStatus.NOT_FITTABLE
         learnt = (name for name in vars(self) if name.endswith("_") and not name.startswith("_"))
         return FitStatus.FITTED if getattr(self, "_fitted", False) or any(learnt) else FitStatus.NOT_FITTED
+
+    @classmethod
+    def preferred_batch_format(cls) -> str:
+        """The kind of batch that it transforms: "numpy" or "pandas" (those that are built in take Arrow, too)."""
+        defines_pandas = cls._transform_pandas is not Preprocessor._transform_pandas
+        return "numpy" if cls._transform_numpy is not Preprocessor._transform_numpy or not defines_pandas else "pandas"
 
     def transform_stats(self) -> str | None:
         """Where time went in the dataset that `transform` gave last; None if that is gone."""

@@ -34,6 +34,32 @@ def many_small_blocks(tmp_path: Path) -> Dataset:
     return paceline.data.read_parquet(str(tmp_path))
 
 
+# -- rows as a dataset --------------------------------------------------------------------
+
+
+def test_the_rows_of_a_shard_can_be_kept_as_a_dataset() -> None:
+    first, second = shards(paceline.data.range(10), 2)
+    kept = [shard.materialize() for shard in (first, second)]
+    assert sorted(row["id"] for part in kept for row in part.take_all()) == list(range(10))
+    assert first.epoch == 0  # not counted as a pass
+    under_way = iter(first.iter_batches(batch_size=2))
+    next(under_way)
+    assert first.materialize().count() == 3  # what is left of the pass
+    assert len(list(under_way)) == 2
+    doubled = kept[0].map_batches(lambda batch: {"id": batch["id"] * 2}).random_shuffle(seed=1)
+    assert doubled.sum("id") == 2 * kept[0].sum("id")
+
+
+def test_a_shard_says_where_the_methods_of_a_dataset_belong() -> None:
+    shard = paceline.data.range(3).iterator()
+    with pytest.raises(AttributeError, match=r"map_batches\(\).*on the dataset.*materialize\(\)"):
+        shard.map_batches(lambda batch: batch)
+    with pytest.raises(AttributeError, match=r"random_shuffle_each_window\(\): call random_shuffle\(\)"):
+        shard.random_shuffle_each_window()
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_thing'"):
+        shard.no_such_thing  # noqa: B018
+
+
 # -- epochs -------------------------------------------------------------------------------
 
 

@@ -10,10 +10,6 @@ import paceline.data
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("DataContext", "arguments of the methods"),
-        ("DatasetContext", "arguments of the methods"),
-        ("ExecutionOptions", "arguments of the methods"),
-        ("set_progress_bars", "progress bars"),
         ("from_polars", r"from_arrow\(\)"),
         ("from_mars", r"from_pandas\(\)"),
         ("read_parquet_bulk", r"read_parquet\(\)"),

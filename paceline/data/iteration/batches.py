@@ -49,6 +49,7 @@ class Batches(ABC):
         local_shuffle_seed: int | None = None,
         prefetch_blocks: int | None = None,
         _collate_fn: Callable[[Any], Any] | None = None,
+        _finalize_fn: Callable[[Any], Any] | None = None,
     ) -> BatchIterable[Any]:
         """Batches as dicts of numpy arrays ("numpy", the default), pandas frames or Arrow tables.
 
@@ -60,13 +61,16 @@ class Batches(ABC):
         ahead = prefetch_batches if prefetch_blocks is None else prefetch_blocks
         options = BatchOptions.checked(batch_size, ahead, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
         chosen = check_batch_format(batch_format)
+        functions = [function for function in (_collate_fn, _finalize_fn) if function is not None]
 
         def cut(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
             for start in range(0, run.num_rows, max(1, rows)):
-                batch = to_batch(run.slice(start, rows), chosen, copy=copy, own=not copy)
-                yield batch if _collate_fn is None else _collated(_collate_fn, batch)
+                batch: Any = to_batch(run.slice(start, rows), chosen, copy=copy, own=not copy)
+                for function in functions:
+                    batch = _collated(function, batch)
+                yield batch
 
-        return BatchIterable(self, options, cut, in_background=_collate_fn is not None)
+        return BatchIterable(self, options, cut, in_background=bool(functions))
 
     def iter_rows(self, *, prefetch_blocks: int = 1) -> Iterator[dict[str, Any]]:
         """One dict per row."""
@@ -259,7 +263,7 @@ class Batches(ABC):
         """What a batch is where no format is asked for: a dict, of numpy arrays by column."""
         return dict
 
-    def columns(self) -> list[str]:
+    def columns(self, fetch_if_missing: bool = True) -> list[str]:
         """Names of the columns."""
         return list(self.schema().names)
 

@@ -30,6 +30,10 @@ class CombinedSource(Source):
     def native(self) -> bool:  # type: ignore[override]
         return all(child.native for child in self.children)
 
+    @property
+    def worker_share(self) -> bool:  # type: ignore[override]
+        return any(child.worker_share for child in self.children)
+
     def skipped(self) -> list[str]:
         return [line for child in self.children for line in child.skipped()]
 

@@ -28,6 +28,7 @@ class ComputedSource(Source):
         self._children = children
         self._seeds = tuple(seed for child in children for seed in child.seeds())
         self._files = list(dict.fromkeys(file for child in children for file in child.input_files()))
+        self.worker_share = any(child.worker_share for child in children)
         self._result: StoredSource | None = None
         self._lock = threading.RLock()
 

@@ -37,6 +37,7 @@ class _ComputedOrder(Source):
         self.child = child
         self.seed = seed
         self.epoch = 0
+        self.worker_share = child.worker_share
         self._num_blocks = num_blocks
         self._total: int | None = None
         self._cuts: list[int] | None = None

@@ -1,0 +1,87 @@
+"""Methods of Dataset that programs for older releases of the API call, and advice for those that cannot be here."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, Self
+
+from paceline.data.dataset_base import DatasetBase
+from paceline.data.sources.memory import TableSource
+from paceline.data.store import StoredSource, stored
+
+if TYPE_CHECKING:
+    from paceline.data.random_access_dataset import RandomAccessDataset
+
+_REFERENCES = "there are no object references: use iter_batches(), to_pandas() or to_arrow()"
+_LINEAGE = "a dataset can be pickled as it is: cloudpickle.dumps(dataset)"
+_ADVICE = {
+    "context": "use paceline.data.DataContext.get_current()",
+    "copy": "datasets never change, so there is nothing to copy: use the dataset itself",
+    "deserialize_lineage": _LINEAGE,
+    "get_internal_block_refs": _REFERENCES,
+    "iter_internal_ref_bundles": _REFERENCES,
+    "serialize_lineage": _LINEAGE,
+    "to_arrow_refs": _REFERENCES,
+    "to_mars": "use to_pandas(limit=None), or write_parquet() and read that",
+    "to_modin": "use to_pandas(limit=None), or write_parquet() and read that",
+    "to_numpy_refs": _REFERENCES,
+    "to_pandas_refs": _REFERENCES,
+    "to_spark": "write_parquet() and read that with Spark",
+    "with_column": "use add_column(name, function)",
+    "write_mongo": "insert the rows of iter_batches() with pymongo, or the tables of "
+    'iter_batches(batch_format="pyarrow") with pymongoarrow',
+}
+
+
+class Legacy(DatasetBase):
+    """What other methods do, by other names."""
+
+    def materialize(self) -> Self:
+        """Run everything once, now, and keep the rows: beyond 64 MB in a temporary file."""
+        return self._of(stored(self.plan))
+
+    def fully_executed(self) -> Self:
+        """The old name of `materialize`."""
+        return self.materialize()
+
+    def is_fully_executed(self) -> bool:
+        """True if the rows are there and need no more work, as after `materialize()`."""
+        return not self.plan.operations and isinstance(self.plan.source, StoredSource | TableSource)
+
+    def lazy(self) -> Self:
+        """Itself: datasets are always lazy."""
+        return self
+
+    def dataset_format(self) -> str:
+        """Rows are always held as Arrow tables."""
+        return "arrow"
+
+    def has_serializable_lineage(self) -> bool:
+        """False: a dataset is pickled as a whole."""
+        return False
+
+    def to_random_access_dataset(self, key: str, num_workers: int | None = None) -> RandomAccessDataset:
+        """Rows that are looked up by the values of one column; `num_workers` has no meaning here."""
+        from paceline.data.random_access_dataset import RandomAccessDataset
+
+        return RandomAccessDataset(self, key)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # asked for by copy, pickle and the like
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name in _ADVICE:
+            raise AttributeError(f"A dataset has no {name}(): {_ADVICE[name]}.")
+        near = difflib.get_close_matches(name, dir(type(self)), n=1)
+        raise AttributeError(f"A dataset has no attribute {name!r}{f': did you mean {near[0]}?' if near else '.'}")
+
+
+class _WithRows(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, Legacy) and value.is_fully_executed()
+
+
+class MaterializedDataset(Legacy, metaclass=_WithRows):
+    """For isinstance(): a dataset whose rows are there, as after `materialize()`. It has no methods of its own."""
+
+    def __init__(self) -> None:
+        raise TypeError("MaterializedDataset is for isinstance() only: use dataset.materialize().")

@@ -1,0 +1,7 @@
+"""The old path of GroupedData."""
+
+from __future__ import annotations
+
+from paceline.data.grouped import GroupedData
+
+__all__ = ["GroupedData"]
