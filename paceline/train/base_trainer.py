@@ -67,6 +67,8 @@ class BaseTrainer:
     _handles_checkpoint_at_end: ClassVar[bool] = False
     _given: tuple[tuple[Any, ...], dict[str, Any]]
     """What the constructor was called with: a search makes more trainers like this one, with changes."""
+    _continues_search = False
+    """Whether its trials continue from files, which someone else may have written."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -163,7 +165,8 @@ class BaseTrainer:
         """Refuse a run without RunConfig(stop=...), if it would not end by itself."""
 
     def _check_search_continued(self) -> None:
-        """Refuse to continue the trials of a search from their files, if those must be trusted."""
+        """Called before the trials of a search continue from their files; raises if those need trust they lack."""
+        self._continues_search = True
 
     def to_run_spec(self) -> RunSpec:
         """The complete description of the run that `fit()` makes."""
@@ -211,7 +214,9 @@ class BaseTrainer:
                 keywords[name] = merged(keywords.get(name, getattr(self, name, None)), value)
         if run_config is not None:
             keywords["run_config"] = run_config
-        return type(self)(*arguments, **keywords)
+        trainer = type(self)(*arguments, **keywords)
+        trainer._continues_search = self._continues_search
+        return trainer
 
     @property
     def _saves_by_itself(self) -> bool:

@@ -90,7 +90,8 @@ class LightningTrainer(DataParallelTrainer):
     def to_run_spec(self) -> RunSpec:
         _check_module_is_given(self._settings)
         iter_options = self.datasets_iter_config or {}
-        loop = LightningLoop(self._settings, tuple(self.datasets), iter_options, self._restore_path is None)
+        made_here = self._restore_path is None and not self._continues_search
+        loop = LightningLoop(self._settings, tuple(self.datasets), iter_options, trusts_own_checkpoints=made_here)
         return dataclasses.replace(super().to_run_spec(), train=loop, config=self._shown_config())
 
     def _shown_config(self) -> dict[str, Any]:

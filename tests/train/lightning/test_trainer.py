@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +229,12 @@ def test_a_checkpoint_from_elsewhere_that_could_run_code_is_not_loaded(tmp_path:
     with pytest.raises(TrainingFailedError, match=r"fit_params\(weights_only=False\)") as raised:
         trainer(config(1), workers=1, resume_from_checkpoint=checkpoint).fit()
     assert isinstance(raised.value.__cause__, CheckpointError)
+
+
+def test_a_restored_search_loads_no_checkpoint_that_could_run_code(results_dir: Path) -> None:
+    built = config(2, fails_at=(1, 0), raises=Fraction(1))  # the file holds hyperparameters, and this one as a pickle
+    tune.Tuner(trainer(built), run_config=RunConfig(verbose=0, name="search")).fit()
+    restored = tune.Tuner.restore(results_dir / "search", trainer(built), resume_errored=True).fit()
+    assert isinstance(restored[0].error, TrainingFailedError)
+    assert isinstance(restored[0].error.__cause__, CheckpointError)
+    assert "fit_params(weights_only=False)" in str(restored[0].error)
