@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from paceline.data.read import read_json as read_json
     from paceline.data.read import read_numpy as read_numpy
     from paceline.data.read import read_parquet as read_parquet
+    from paceline.data.read import read_parquet_bulk as read_parquet_bulk
     from paceline.data.read import read_text as read_text
     from paceline.data.read import read_tfrecords as read_tfrecords
     from paceline.data.read import read_webdataset as read_webdataset
@@ -76,14 +77,15 @@ _PLACES = {
     "read_json": "paceline.data.read",
     "read_numpy": "paceline.data.read",
     "read_parquet": "paceline.data.read",
+    "read_parquet_bulk": "paceline.data.read",
     "read_text": "paceline.data.read",
     "read_tfrecords": "paceline.data.read",
     "read_webdataset": "paceline.data.read",
     "set_progress_bars": "paceline.data.context",
 }
 _SUBMODULES = (
-    *("aggregate", "block", "context", "dataset", "dataset_pipeline", "extensions", "grouped", "grouped_data"),
-    *("iterator", "preprocessor", "preprocessors", "random_access_dataset"),
+    *("aggregate", "block", "context", "dataset", "dataset_pipeline", "datasource", "extensions", "grouped"),
+    *("grouped_data", "iterator", "preprocessor", "preprocessors", "random_access_dataset"),
 )
 _ELSEWHERE = {
     "from_dask": "convert with .compute() and use from_pandas()",
@@ -94,7 +96,6 @@ _ELSEWHERE = {
     "from_tf": "use from_numpy() or read_tfrecords()",
     "read_datasource": "read with one of the read_ functions, or yield batches from map_batches over a list of places",
     "read_mongo": "use pymongoarrow and from_arrow()",
-    "read_parquet_bulk": "use read_parquet(), which reads many small files as well",
     "read_sql": "use DuckDB, Polars or pandas.read_sql, and from_arrow() or from_pandas()",
 }
 

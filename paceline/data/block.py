@@ -35,6 +35,17 @@ class Block:
     """About what its rows take in memory; None: unknown."""
 
 
+@dataclass
+class BlockMetadata:
+    """What a read task of a `Datasource` says of its block; None: unknown."""
+
+    num_rows: int | None = None
+    size_bytes: int | None = None
+    schema: pa.Schema | None = None
+    input_files: Sequence[str] | None = None
+    exec_stats: object = None
+
+
 @dataclass(frozen=True)
 class ReadRequest:
     """Which part of a block is wanted, and in which portions."""

@@ -12,7 +12,6 @@ import paceline.data
     [
         ("from_polars", r"from_arrow\(\)"),
         ("from_mars", r"from_pandas\(\)"),
-        ("read_parquet_bulk", r"read_parquet\(\)"),
         ("read_datasource", "read_ functions"),
     ],
 )

@@ -16,7 +16,7 @@ import pyarrow.csv as pacsv
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import Block, ReadRequest
 from paceline.data.formats import check_unique, conform
-from paceline.data.sources.file_source import FileSource, portions
+from paceline.data.sources.file_source import FileSource, one_file, portions
 from paceline.data.sources.lines import Piece, cut_files, open_piece, piece_block, splits_at_newlines
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ class CsvSource(FileSource):
 
     def blocks(self) -> Sequence[Block]:
         return self._blocks
+
+    def files_at(self, block: int, start: int, rows: int) -> range:
+        return one_file(self._pieces[block].file)
 
     def schema(self) -> pa.Schema:
         if self._schema is None:

@@ -13,6 +13,7 @@ from paceline.air.secrets import without_credentials
 if TYPE_CHECKING:
     import pyarrow as pa
 
+DETECT = "detect"
 _REMOTE_READ_AHEAD = 8 << 20
 _STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "modified", "created")
 """What file systems call the thing that changes with the content, the most reliable first."""
@@ -30,6 +31,8 @@ class FileEntry:
     """An fsspec filesystem; None: this machine's files."""
     below: str = ""
     """The part of the path below the directory that the user gave."""
+    compression: str | None = DETECT
+    """The codec of the content; "detect": what the file's name says."""
 
     @property
     def label(self) -> str:

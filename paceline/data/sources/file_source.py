@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.plan import chosen, cut
-from paceline.data.sources.file_entry import FileEntry, open_checked
+from paceline.data.sources.file_entry import DETECT, FileEntry, open_checked
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
@@ -32,6 +33,10 @@ class FileSource(Source):
     def __init__(self, files: tuple[FileEntry, ...]) -> None:
         self.files = files
 
+    @abstractmethod
+    def files_at(self, block: int, start: int, rows: int) -> range:
+        """Which files these rows of a block come from: one that has them all, or one for each row."""
+
     def input_files(self) -> list[str]:
         return [file.label for file in self.files]
 
@@ -49,6 +54,9 @@ class WholeFileSource(FileSource):
     def blocks(self) -> Sequence[Block]:
         return self._blocks
 
+    def files_at(self, block: int, start: int, rows: int) -> range:
+        return one_file(block)
+
 
 class FileGroupSource(FileSource):
     """One row per file, a block for a handful of files next to each other."""
@@ -57,12 +65,21 @@ class FileGroupSource(FileSource):
         super().__init__(files)
         self._groups = group_files(files, parallelism)
         self._blocks = [_group_block(group) for group in self._groups]
+        self._firsts = list(itertools.accumulate(map(len, self._groups), initial=0))
 
     def blocks(self) -> Sequence[Block]:
         return self._blocks
 
+    def files_at(self, block: int, start: int, rows: int) -> range:
+        first = self._firsts[block] + start
+        return range(first, first + rows)
+
     def _wanted(self, block: int, request: ReadRequest) -> tuple[FileEntry, ...]:
         return self._groups[block][request.start : request.stop]
+
+
+def one_file(index: int) -> range:
+    return range(index, index + 1)
 
 
 def group_files(files: tuple[FileEntry, ...], parallelism: int) -> list[tuple[FileEntry, ...]]:
@@ -86,10 +103,11 @@ def _group_block(group: tuple[FileEntry, ...]) -> Block:
 
 
 def read_bytes(file: FileEntry) -> bytes:
-    """All of a file."""
+    """All of a file; decompressed only if the user said how."""
+    codec = None if file.compression == DETECT else file.compression
     with open_checked(file) as opened:
         try:
-            return bytes(opened.read())
+            return bytes((pa.CompressedInputStream(opened, codec) if codec else opened).read())
         except OSError as error:
             raise DataError(f"{file.label} cannot be read: {error}") from error
 

@@ -18,7 +18,7 @@ from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import Block, ReadRequest
 from paceline.data.formats import conform
 from paceline.data.sources.file_entry import open_checked
-from paceline.data.sources.file_source import FileSource, portions
+from paceline.data.sources.file_source import FileSource, one_file, portions
 from paceline.data.sources.lines import Piece, cut_files, open_piece, piece_block, read_parts, whole_lines
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ class JsonSource(FileSource):
 
     def blocks(self) -> Sequence[Block]:
         return self._blocks
+
+    def files_at(self, block: int, start: int, rows: int) -> range:
+        return one_file(self._pieces[block].file)
 
     def schema(self) -> pa.Schema:
         if self._schema is None:

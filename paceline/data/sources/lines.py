@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from paceline.air.errors import DataError
 from paceline.data.block import Block
-from paceline.data.sources.file_entry import FileEntry, open_checked
+from paceline.data.sources.file_entry import DETECT, FileEntry, open_checked
 from paceline.data.sources.file_source import even_ranges
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def piece_block(files: Sequence[FileEntry], piece: Piece) -> Block:
 
 
 def compression(file: FileEntry) -> str | None:
-    """The codec that the file's name tells."""
+    """The codec that the user named, or that the file's name stands for."""
+    if file.compression != DETECT:
+        return file.compression
     for ending, codec in ((".gz", "gzip"), (".bz2", "bz2"), (".zst", "zstd"), (".lz4", "lz4")):
         if file.path.lower().endswith(ending):
             return codec

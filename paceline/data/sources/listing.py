@@ -27,18 +27,33 @@ LISTING_THREADS = 16
 # -- listing ------------------------------------------------------------------------------
 
 
-def list_files(paths: Paths, filesystem: Any = None, extensions: tuple[str, ...] = ()) -> tuple[FileEntry, ...]:
-    """All files that are meant, at least one.
+def list_files(
+    paths: Paths, filesystem: Any = None, extensions: tuple[str, ...] = (), *, ignore_missing: bool = False
+) -> tuple[FileEntry, ...]:
+    """All files that are meant, at least one. `ignore_missing`: paths that do not exist are left out, unless all are.
 
     The order of a given list is kept; within a directory or pattern, files come in the order of their names with
     numbers counted as numbers. `extensions` says which files of a directory are meant; what is named outright is taken.
     """
     given = _as_list(paths)
+    missing: list[DataNotFoundError] = []
+
+    def expand(path: str) -> list[FileEntry]:
+        try:
+            return _expand(path, filesystem, extensions)
+        except DataNotFoundError as error:
+            if not ignore_missing:
+                raise
+            missing.append(error)
+            return []
+
     if len(given) == 1 or not (filesystem is not None or any("://" in path for path in given)):
-        found = [_expand(path, filesystem, extensions) for path in given]
+        found = [expand(path) for path in given]
     else:  # each path may cost a request
         with ThreadPoolExecutor(min(LISTING_THREADS, len(given))) as pool:
-            found = list(pool.map(lambda path: _expand(path, filesystem, extensions), given))
+            found = list(pool.map(expand, given))
+    if missing and not any(found):
+        raise missing[0]
     return tuple(entry for entries in found for entry in entries)
 
 
@@ -54,7 +69,7 @@ def _as_list(paths: Paths) -> list[str]:
     for path in paths:
         plain = os.fspath(path) if isinstance(path, str | os.PathLike) else path
         if not isinstance(plain, str) or not plain:
-            raise ConfigError(f"{path!r} in paths is no path; give strings or Path objects that are not empty.")
+            raise ConfigError(f"{path!r} in paths is not a path; give strings or Path objects that are not empty.")
         result.append(plain)
     if not result:
         raise ConfigError("paths is an empty list; give at least one path.")

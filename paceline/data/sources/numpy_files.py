@@ -20,7 +20,7 @@ from paceline.data.block import Block, ReadRequest
 from paceline.data.formats import conform, from_batch
 from paceline.data.plan import chosen
 from paceline.data.sources.file_entry import FileEntry, open_checked
-from paceline.data.sources.file_source import FileSource, even_ranges, portions
+from paceline.data.sources.file_source import FileSource, even_ranges, one_file, portions
 from paceline.data.sources.listing import LISTING_THREADS
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ class NumpySource(FileSource):
 
     def blocks(self) -> Sequence[Block]:
         return [self._block(piece) for piece in self._cut_files()]
+
+    def files_at(self, block: int, start: int, rows: int) -> range:
+        return one_file(self._cut_files()[block].file)
 
     def _cut_files(self) -> tuple[_Slice, ...]:
         if self._slices is None:

@@ -21,7 +21,7 @@ from paceline.data.block import Block, ReadRequest
 from paceline.data.formats import check_unique, conform
 from paceline.data.plan import cut
 from paceline.data.sources.file_entry import FileEntry, check_unchanged, open_checked
-from paceline.data.sources.file_source import FileSource, empty_chunk
+from paceline.data.sources.file_source import FileSource, empty_chunk, one_file
 from paceline.data.sources.listing import LISTING_THREADS
 from paceline.data.sources.partitions import Partitions
 
@@ -48,7 +48,10 @@ class RowGroup:
 
 
 class ParquetSource(FileSource):
-    """`columns`: only these. `on_error="skip"`: row groups and files that cannot be decoded count as empty."""
+    """`columns`: only these. `on_error="skip"`: row groups and files that cannot be decoded count as empty.
+
+    `partitions`: columns that are not in the files; None: those of the directories below what was given.
+    """
 
     format = "parquet"
 
@@ -57,11 +60,12 @@ class ParquetSource(FileSource):
         files: tuple[FileEntry, ...],
         columns: tuple[str, ...] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
+        partitions: Partitions | None = None,
     ) -> None:
         super().__init__(files)
         self._columns = columns
         self._skips = on_error == "skip"
-        self._partitions = Partitions.of(files)
+        self._partitions = Partitions.below(files) if partitions is None else partitions
         self._schema: pa.Schema | None = None
         self._row_groups: tuple[RowGroup, ...] | None = None
         self._large_files: set[int] = set()
@@ -173,6 +177,9 @@ class ParquetSource(FileSource):
 
     # -- rows -----------------------------------------------------------------------------
 
+    def files_at(self, block: int, start: int, rows: int) -> range:
+        return one_file(self._groups()[block].file)
+
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
         group = self._groups()[block]
         schema = self.schema()
@@ -220,7 +227,7 @@ class ParquetSource(FileSource):
 
     def _conformed(self, chunk: Chunk, schema: pa.Schema, file: int) -> Chunk:
         if self._partitions.fields:
-            chunk = self._partitions.add_to(chunk, file, schema.names)
+            chunk = self._partitions.add_to(chunk, one_file(file), schema.names)
         chunk = conform(chunk, schema, self.files[file].label)
         if not len(schema) or chunk.schema.equals(schema, check_metadata=True):
             return chunk
@@ -242,7 +249,7 @@ class ParquetSource(FileSource):
         except _READ_ERRORS as error:
             opened.close()
             raise DataError(
-                f"{entry.label} is no readable Parquet file ({entry.size:,} bytes): {_one_line(error)}. "
+                f"{entry.label} is not a readable Parquet file ({entry.size:,} bytes): {_one_line(error)}. "
                 'Repair or leave out the file, or pass on_error="skip" to read_parquet.'
             ) from error
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import Block, ReadRequest
-from paceline.data.sources.file_source import FileSource, portions
+from paceline.data.sources.file_source import FileSource, one_file, portions
 from paceline.data.sources.lines import (
     Piece,
     cut_files,
@@ -49,6 +49,9 @@ class TextSource(FileSource):
     def blocks(self) -> Sequence[Block]:
         return self._blocks
 
+    def files_at(self, block: int, start: int, rows: int) -> range:
+        return one_file(self._pieces[block].file)
+
     def schema(self) -> pa.Schema:
         return _SCHEMA
 
@@ -66,7 +69,7 @@ class TextSource(FileSource):
                 first = number == 0 and piece.start == 0
                 lines = _lines(buffer.removeprefix(_BYTE_ORDER_MARK) if first else buffer, name)
                 if self._drop_empty_lines:
-                    lines = lines.filter(pc.not_equal(lines, ""))
+                    lines = lines.filter(pc.not_equal(pc.utf8_trim_whitespace(lines), ""))
                 yield pa.RecordBatch.from_arrays([lines], schema=_SCHEMA)
 
 

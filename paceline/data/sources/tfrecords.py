@@ -1,7 +1,8 @@
 """TFRecord files of tf.train.Example messages, without TensorFlow.
 
 A feature that has exactly one value in every record of the first file's beginning becomes a plain
-column, any other a column of lists; `schema` says it where that guess is wrong.
+column, any other a column of lists; `schema` says it where that guess is wrong. `tf_schema` (a Schema of
+tensorflow-metadata) names the types; how many values a feature has it may leave open.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from paceline.data.sources.file_source import WholeFileSource, portions
 from paceline.data.sources.lines import Piece, open_piece
 from paceline.data.sources.tf_example import Feature, parse_example
 from paceline.data.sources.tf_framing import read_records
+from paceline.data.sources.tf_schema import DeclaredFeature, declared_features
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
@@ -33,13 +35,14 @@ class TfRecordSource(WholeFileSource):
 
     format = "tfrecords"
 
-    def __init__(self, files: tuple[FileEntry, ...], schema: pa.Schema | None) -> None:
+    def __init__(self, files: tuple[FileEntry, ...], schema: pa.Schema | None, tf_schema: Any = None) -> None:
         super().__init__(files)
         self._schema = schema
+        self._declared = {} if tf_schema is None else declared_features(tf_schema, "read_tfrecords")
 
     def schema(self) -> pa.Schema:
         if self._schema is None:
-            self._schema = _infer(self._sample())
+            self._schema = _infer(self._sample(), self._declared)
         return self._schema
 
     def _sample(self) -> list[dict[str, Feature]]:
@@ -81,7 +84,7 @@ class TfRecordSource(WholeFileSource):
                 try:
                     yield number, record, parse_example(record)
                 except ValueError as error:
-                    raise DataError(f"{file.label}, record {number} is no tf.train.Example: {error}") from error
+                    raise DataError(f"{file.label}, record {number} is not a tf.train.Example: {error}") from error
 
     def _add(self, features: dict[str, Feature], columns: dict[str, list[Any]], place: str) -> None:
         schema = self.schema()
@@ -107,12 +110,21 @@ class TfRecordSource(WholeFileSource):
                 )
 
 
-def _infer(sample: list[dict[str, Feature]]) -> pa.Schema:
+def _infer(sample: list[dict[str, Feature]], declared: dict[str, DeclaredFeature]) -> pa.Schema:
     fields: dict[str, pa.DataType] = {}
-    for name in dict.fromkeys(name for features in sample for name in features):
+    for name in dict.fromkeys([*declared, *(name for features in sample for name in features)]):
         present = [features[name] for features in sample if name in features]
-        kind = _TYPES[next((feature.kind for feature in present if len(feature.values)), present[0].kind)]
-        fields[name] = kind if all(len(feature.values) == 1 for feature in present) else pa.list_(kind)
+        said = declared.get(name)
+        if declared and said is None:
+            raise DataError(f"the records have a feature {name!r} that tf_schema does not name: add it there.")
+        if said is not None:
+            kind = _TYPES[said.kind]
+        else:
+            kind = _TYPES[next((feature.kind for feature in present if len(feature.values)), present[0].kind)]
+        single = said.single if said is not None else None
+        if single is None:
+            single = all(len(feature.values) == 1 for feature in present)
+        fields[name] = kind if single else pa.list_(kind)
     return pa.schema([pa.field(name, fields[name]) for name in sorted(fields)])
 
 

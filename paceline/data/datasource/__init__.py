@@ -1,0 +1,29 @@
+"""Sources and formats of one's own, and what decides which files are read (`from paceline.data.datasource import ...`)."""
+
+from __future__ import annotations
+
+from paceline.data.block import BlockMetadata as BlockMetadata
+from paceline.data.datasource.datasource import Datasink as Datasink
+from paceline.data.datasource.datasource import Datasource as Datasource
+from paceline.data.datasource.datasource import Reader as Reader
+from paceline.data.datasource.datasource import ReadTask as ReadTask
+from paceline.data.datasource.datasource import TaskContext as TaskContext
+from paceline.data.datasource.file_based_datasource import BlockWritePathProvider as BlockWritePathProvider
+from paceline.data.datasource.file_based_datasource import (
+    DefaultBlockWritePathProvider as DefaultBlockWritePathProvider,
+)
+from paceline.data.datasource.file_based_datasource import FileBasedDatasource as FileBasedDatasource
+from paceline.data.datasource.file_based_datasource import FileExtensionFilter as FileExtensionFilter
+from paceline.data.datasource.file_meta_provider import BaseFileMetadataProvider as BaseFileMetadataProvider
+from paceline.data.datasource.file_meta_provider import DefaultFileMetadataProvider as DefaultFileMetadataProvider
+from paceline.data.datasource.file_meta_provider import (
+    DefaultParquetMetadataProvider as DefaultParquetMetadataProvider,
+)
+from paceline.data.datasource.file_meta_provider import FastFileMetadataProvider as FastFileMetadataProvider
+from paceline.data.datasource.file_meta_provider import FileMetadataProvider as FileMetadataProvider
+from paceline.data.datasource.file_meta_provider import ParquetMetadataProvider as ParquetMetadataProvider
+from paceline.data.datasource.filename_provider import FilenameProvider as FilenameProvider
+from paceline.data.datasource.partitioning import Partitioning as Partitioning
+from paceline.data.datasource.partitioning import PartitionStyle as PartitionStyle
+from paceline.data.datasource.partitioning import PathPartitionFilter as PathPartitionFilter
+from paceline.data.datasource.partitioning import PathPartitionParser as PathPartitionParser

@@ -1,0 +1,27 @@
+"""Names that older programs pass as `meta_provider`. Files are listed once, in a few requests; nothing is chosen here."""
+
+from __future__ import annotations
+
+
+class FileMetadataProvider:
+    """Accepted by the read functions, and without effect."""
+
+
+class BaseFileMetadataProvider(FileMetadataProvider):
+    pass
+
+
+class DefaultFileMetadataProvider(BaseFileMetadataProvider):
+    pass
+
+
+class FastFileMetadataProvider(DefaultFileMetadataProvider):
+    pass
+
+
+class ParquetMetadataProvider(FileMetadataProvider):
+    pass
+
+
+class DefaultParquetMetadataProvider(ParquetMetadataProvider):
+    pass
