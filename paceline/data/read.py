@@ -271,7 +271,7 @@ def read_webdataset(
     partition_filter: PartitionFilter = None,
     partitioning: Scheme = None,
     ignore_missing_paths: bool = False,
-    decoder: bool = True,
+    decoder: bool | None = True,
     **later: Any,
 ) -> Dataset:
     """WebDataset tar files: a column for each file ending, and "__key__". A file is a block.
@@ -285,7 +285,7 @@ def read_webdataset(
     arguments.refuse(
         later, "choose columns with select_columns, rename them with rename_columns, decode in map_batches"
     )
-    if not isinstance(decoder, bool) and decoder is not None:
+    if decoder not in (True, False, None):
         raise ConfigError(f"decoder={decoder!r}: give True or False, and decode in map_batches what needs more.")
     return arguments.dataset(WebDatasetSource(arguments.files(paths, (".tar", ".tar.gz", ".tgz")), bool(decoder)))
 

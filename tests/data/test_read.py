@@ -48,11 +48,11 @@ def test_compression_that_names_do_not_say(tmp_path: Path, read: Any) -> None:
 
 def test_settings_for_opening_files_that_are_not_known(tmp_path: Path) -> None:
     data.range(5).write_csv(tmp_path)
-    with pytest.raises(ConfigError, match="compression='zip'.*gzip"):
+    with pytest.raises(ConfigError, match=r"compression='zip'.*gzip"):
         data.read_csv(tmp_path, arrow_open_stream_args={"compression": "zip"})
-    with pytest.raises(ConfigError, match="'metadata'.*filesystem="):
+    with pytest.raises(ConfigError, match=r"'metadata'.*filesystem="):
         data.read_csv(tmp_path, arrow_open_stream_args={"metadata": {}})
-    with pytest.raises(ConfigError, match="read_parquet.*compression"):
+    with pytest.raises(ConfigError, match=r"read_parquet.*compression"):
         data.read_parquet(tmp_path, arrow_open_file_args={"compression": "gzip"})
 
 
@@ -68,7 +68,7 @@ def test_arguments_of_other_releases(tmp_path: Path) -> None:
         data.read_text(tmp_path, concurrency=4)
     with pytest.raises(ConfigError, match="randomize_block_order"):
         data.read_text(tmp_path, shuffle="files")
-    with pytest.raises(TypeError, match="read_text.*'colour'"):
+    with pytest.raises(TypeError, match=r"read_text.*'colour'"):
         data.read_text(tmp_path, colour="red")
 
 
@@ -77,5 +77,5 @@ def test_parquet_with_a_condition(tmp_path: Path) -> None:
     dataset = data.read_parquet(tmp_path, columns=["y"], filter=pc.field("x") > 2)
     assert dataset.take_all() == [{"y": -3}, {"y": -4}]
     assert data.read_parquet_bulk([str(tmp_path)]).count() == 5
-    with pytest.raises(ConfigError, match="schema.*map_batches"):
+    with pytest.raises(ConfigError, match=r"schema.*map_batches"):
         data.read_parquet(tmp_path, schema=None)

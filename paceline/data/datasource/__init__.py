@@ -1,4 +1,4 @@
-"""Sources and formats of one's own, and what decides which files are read (`from paceline.data.datasource import ...`)."""
+"""Sources of one's own, and what decides which files are read (`from paceline.data import datasource`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that older programs pass as `meta_provider`. Files are listed once, in a few requests; nothing is chosen here."""
+"""Names that older programs pass as `meta_provider`. Files are listed once; there is nothing to choose."""
 
 from __future__ import annotations
 

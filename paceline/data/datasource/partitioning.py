@@ -6,7 +6,7 @@ import os
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 from paceline.air.errors import ConfigError, DataError
@@ -17,7 +17,7 @@ NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
-class PartitionStyle(str, Enum):
+class PartitionStyle(StrEnum):
     HIVE = "hive"
     DIRECTORY = "dir"
 

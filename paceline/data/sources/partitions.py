@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from paceline.data.sources.file_source import FileSource
 
 _ARROW_TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
+_HIVE = Partitioning("hive")
 PATH_COLUMN = "path"
 
 
@@ -33,7 +34,7 @@ class Partitions:
     values: tuple[tuple[Any, ...], ...] = ()
 
     @classmethod
-    def below(cls, files: Sequence[FileEntry], partitioning: Partitioning = Partitioning("hive")) -> Partitions:
+    def below(cls, files: Sequence[FileEntry], partitioning: Partitioning = _HIVE) -> Partitions:
         """Only directories below what the user gave count. Whole numbers become int64, other values strings."""
         if partitioning.base_dir is None:
             parser = PathPartitionParser(partitioning)

@@ -33,7 +33,7 @@ def test_paths_of_levels() -> None:
         parse("bucket/root/2022/x/f.csv")
     with pytest.raises(ConfigError, match="field_names"):
         Partitioning("dir")
-    with pytest.raises(ConfigError, match="'flat'.*hive"):
+    with pytest.raises(ConfigError, match=r"'flat'.*hive"):
         Partitioning("flat")
 
 
@@ -56,7 +56,7 @@ def test_a_filter_chooses_partitions(tmp_path: Path) -> None:
     assert newest.parser("year=1/f") == {"year": "1"}
     dataset = data.read_csv(write_years(tmp_path), partition_filter=newest)
     assert dataset.take_all() == [{"x": 2023, "year": "2023"}]
-    with pytest.raises(DataNotFoundError, match="partition_filter.*4 files"):
+    with pytest.raises(DataNotFoundError, match=r"partition_filter.*4 files"):
         data.read_csv(tmp_path, partition_filter=PathPartitionFilter.of(lambda values: False))
     with pytest.raises(ConfigError, match="partition_filter"):
         data.read_csv(tmp_path, partition_filter="2023")  # type: ignore[arg-type]
