@@ -77,7 +77,7 @@ def main() -> None:
     print(f"best accuracy on validation rows: {row['val_accuracy']:.3f} after epoch {row['epoch']}")
 
     predictor = LightningPredictor.from_checkpoint(best, Digits)
-    guesses = predictor.predict(images).argmax(axis=1)
+    guesses = predictor.predict(images)["predictions"].argmax(axis=1)
     print(f"{(guesses == digits).sum()} of {len(digits)} digits right")
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from paceline.air.checks import warn_at_users_line
+from paceline.air.constants import TENSOR_COLUMN_NAME
 from paceline.air.errors import ConfigError, DataError, PacelineError
 from paceline.data.dataset_base import DatasetBase
 
@@ -91,13 +92,19 @@ class Preprocessor(ABC):
         return self.fit(ds).transform(ds)
 
     def transform_batch(self, data: Any) -> Any:
-        """One batch transformed: a dict of arrays, a DataFrame or an Arrow table; the same kind comes out."""
+        """One batch transformed: a dict of arrays, a DataFrame or an Arrow table; the same kind comes out.
+
+        A bare array is given to `_transform_numpy` of your own as it is. For all others it is the column "__value__".
+        """
         self._check_fitted("transform_batch")
+        import numpy as np
         import pyarrow as pa
 
         from paceline.data.formats import from_batch, to_batch
 
         what = f"The batch for {type(self).__name__}"
+        if isinstance(data, np.ndarray):
+            return self._transform_array(data)
         if isinstance(data, pa.RecordBatch):
             return self._transform_chunk(data)
         if isinstance(data, pa.Table | Mapping):
@@ -107,7 +114,7 @@ class Preprocessor(ABC):
 
         if not isinstance(data, pd.DataFrame):
             raise ConfigError(
-                f"{what} is a {type(data).__name__}: give a dict of arrays, a DataFrame, or an Arrow table."
+                f"{what} is a {type(data).__name__}: give a dict of arrays, an array, a DataFrame, or an Arrow table."
             )
         result: Any = to_batch(self._transform_chunk(from_batch(data, what)), "pandas", copy=True)
         return result.set_axis(data.index) if len(result) == len(data) else result
@@ -209,6 +216,16 @@ class Preprocessor(ABC):
                 "To leave rows out use Dataset.filter or map_batches."
             )
         return result
+
+    def _transform_array(self, array: np.ndarray) -> Any:
+        """Transform a bare array; to an array again if that is all that comes out."""
+        kind = type(self)
+        takes_arrays = kind._transform_numpy is not Preprocessor._transform_numpy and not self._is_built_in()
+        if takes_arrays and kind._transform_arrow is Preprocessor._transform_arrow:
+            batch: Any = array.copy()
+            return self._transform_numpy(batch)
+        columns = self.transform_batch({TENSOR_COLUMN_NAME: array})
+        return columns[TENSOR_COLUMN_NAME] if list(columns) == [TENSOR_COLUMN_NAME] else columns
 
     def _check_fitted(self, method: str) -> None:
         if self.fit_status() in (FitStatus.NOT_FITTED, FitStatus.PARTIALLY_FITTED):

@@ -77,17 +77,18 @@ class Predictor(ABC):
     def predict(self, data: PredictionData, **kwargs: Any) -> Any:
         """What the model says about each row of `data`.
 
-        `data` is a DataFrame, a numpy array, a dict of numpy arrays, or an Arrow table or record batch, and so is
-        the answer. It goes through the preprocessor first, if there is one. A single array is answered with a
-        single array, unless the model gives several named values. `kwargs` go to the model.
+        `data` is a DataFrame, a numpy array, a dict of numpy arrays, or an Arrow table or record batch. It goes through
+        the preprocessor first, if there is one. A DataFrame is answered with a DataFrame, Arrow with Arrow. An array or
+        a dict of arrays is answered with what `_predict_numpy` returns or, without that method, with the only column
+        as an array or several columns as a dict. `kwargs` go to the model.
         """
         from paceline.train.prediction import kinds
 
         if kwargs and self._model_keywords() is not None:
             self._check_model_keywords(kwargs)
-        kind = kinds.kind_of(data, type(self).__name__)
+        kinds.kind_of(data, type(self).__name__)
         prepared = data if self._preprocessor is None else kinds.preprocessed(data, self._preprocessor)
-        answer = self._answer(prepared, kind, kwargs)
+        answer = self._answer(prepared, kinds.kind_of(prepared, type(self).__name__), kwargs)
         return kinds.answer_like(answer, data, type(self).__name__)
 
     def _answer(self, data: Any, kind: BatchFormat, kwargs: dict[str, Any]) -> Any:
@@ -145,6 +146,11 @@ def prediction_columns(predictions: NDArray[np.generic]) -> dict[str, NDArray[np
     if predictions.ndim == 2 and predictions.shape[1] != 1:
         return {f"{PREDICTIONS}_{index}": column for index, column in enumerate(predictions.T)}
     return {PREDICTIONS: predictions.reshape(-1) if predictions.ndim == 2 else predictions}
+
+
+def array_or_columns(columns: dict[str, NDArray[np.generic]]) -> Arrays:
+    """Predictions by column as numpy code gets them: a single column without its name, several as a dict."""
+    return next(iter(columns.values())) if len(columns) == 1 else columns
 
 
 def _kinds_of(predictor: type[Predictor]) -> list[BatchFormat]:

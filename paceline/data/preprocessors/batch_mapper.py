@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -13,13 +13,16 @@ from paceline.air.errors import ConfigError
 from paceline.data.formats import check_batch_format, from_batch, to_batch
 from paceline.data.preprocessor import D, Preprocessor
 
+if TYPE_CHECKING:
+    import numpy as np
+
 
 class BatchMapper(Preprocessor):
     """Replaces each batch by what `fn(batch)` returns.
 
     A batch is a dict of numpy arrays, a DataFrame or an Arrow table (`batch_format` "numpy", "pandas" or
     "pyarrow"). Of a dataset, a batch has `batch_size` rows (4096; None: a whole block); `transform_batch` gives
-    `fn` what it got. The function is stored in checkpoints by pickle.
+    `fn` what it got, also a bare numpy array. The function is stored in checkpoints by pickle.
     """
 
     _is_fittable = False
@@ -46,6 +49,9 @@ class BatchMapper(Preprocessor):
         self._transformed = weakref.ref(transformed)
         result: D = transformed
         return result
+
+    def _transform_array(self, array: np.ndarray) -> Any:
+        return self.fn(array.copy()) if self.batch_format in ("numpy", "default") else super()._transform_array(array)
 
     def _transform_chunk(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         name = getattr(self.fn, "__qualname__", type(self.fn).__qualname__)

@@ -9,6 +9,7 @@ from paceline.air.errors import ConfigError
 from paceline.data.preprocessor import D, FitStatus, Preprocessor
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
     from paceline.data.statistics import Statistic
@@ -79,6 +80,12 @@ class Chain(Preprocessor):
         for preprocessor in self.preprocessors:
             chunk = preprocessor._transform_chunk(chunk)
         return chunk
+
+    def _transform_array(self, array: np.ndarray) -> Any:
+        batch: Any = array
+        for preprocessor in self.preprocessors:
+            batch = preprocessor.transform_batch(batch)
+        return batch
 
     def _snapshot(self) -> Self:
         return type(self)(*(preprocessor._snapshot() for preprocessor in self.preprocessors))

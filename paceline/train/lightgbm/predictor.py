@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from paceline.air.errors import ConfigError, DataError
 from paceline.train.lightgbm.checkpoint import LightGBMCheckpoint
 from paceline.train.lightgbm.features import Features, describe_features, is_category, is_vector
-from paceline.train.predictor import Predictor, checked_checkpoint, prediction_columns
+from paceline.train.predictor import Predictor, array_or_columns, checked_checkpoint, prediction_columns
 
 if TYPE_CHECKING:
     import lightgbm as lgb
@@ -64,7 +64,7 @@ class LightGBMPredictor(Predictor):
         return _PARAMETERS.union(parameters).difference(["self", "data", "data_has_header", "kwargs"])
 
     def _predict_arrow(
-        self, data: pa.Table, feature_columns: Sequence[str] | None = None, **predict_kwargs: Any
+        self, data: pa.Table, feature_columns: Sequence[str] | Sequence[int] | None = None, **predict_kwargs: Any
     ) -> pa.Table:
         import pyarrow as pa
 
@@ -79,31 +79,32 @@ class LightGBMPredictor(Predictor):
         return pa.table(self._predict(rows, predict_kwargs))
 
     def _predict_numpy(
-        self, data: Arrays, feature_columns: Sequence[str] | None = None, **predict_kwargs: Any
+        self, data: Arrays, feature_columns: Sequence[str] | Sequence[int] | None = None, **predict_kwargs: Any
     ) -> Arrays:
         import numpy as np
 
         from paceline.data.formats import from_batch
 
         if not isinstance(data, np.ndarray):
-            from paceline.train.prediction.kinds import as_table
+            from paceline.train.prediction.kinds import as_table, with_text_names
 
-            table = as_table(from_batch(data, _WHERE))
+            table = as_table(from_batch(with_text_names(data), _WHERE))
             answer = self._predict_arrow(table, feature_columns, **predict_kwargs)
-            return {name: answer.column(name).to_numpy() for name in answer.column_names}
-        if feature_columns is not None:
-            raise ConfigError("feature_columns are names, which an array has not: give a dict of arrays by column.")
+            return array_or_columns({name: answer.column(name).to_numpy() for name in answer.column_names})
         if self._features is not None and self._features.categories:
             raise ConfigError(
                 f"The model has categories ({', '.join(self._features.categories)}): give the columns by name, in a "
                 "dict, a DataFrame or an Arrow table."
             )
         rows = data.reshape(len(data), math.prod(data.shape[1:]))
+        if feature_columns is not None:
+            columns: Any = feature_columns
+            rows = rows[:, list(columns)]
         if rows.shape[1] != self.model.num_feature():
             raise DataError(
                 f"{_WHERE} has {rows.shape[1]} columns; the model was trained on {self.model.num_feature()} features."
             )
-        return self._predict(rows, predict_kwargs)
+        return array_or_columns(self._predict(rows, predict_kwargs))
 
     def _predict(self, rows: Any, predict_kwargs: dict[str, Any]) -> dict[str, NDArray[np.generic]]:
         """LightGBM cannot predict nothing; what columns that would have is learnt from a row."""
@@ -120,7 +121,9 @@ class LightGBMPredictor(Predictor):
         described = self.model.dump_model(num_iteration=1)["feature_infos"]
         return {name for name, feature in described.items() if feature["values"]}
 
-    def _named(self, table: pa.Table, wanted: Sequence[str], feature_columns: Sequence[str] | None) -> pa.Table:
+    def _named(
+        self, table: pa.Table, wanted: Sequence[str], feature_columns: Sequence[str] | Sequence[int] | None
+    ) -> pa.Table:
         """The columns under the names by which the model knows them. Those that are not found are told later.
 
         By position are taken only columns that were chosen, and those of a model that was trained without names.
@@ -173,8 +176,9 @@ def _spread(table: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-def _chosen(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    missing = [column for column in columns if column not in table.schema.names]
+def _chosen(table: pa.Table, columns: Sequence[str] | Sequence[int]) -> pa.Table:
+    names = list(map(str, columns))
+    missing = [name for name in names if name not in table.schema.names]
     if missing:
         raise DataError(f"feature_columns: {_WHERE.lower()} has no column {missing[0]!r}.")
-    return table.select(list(columns))
+    return table.select(names)

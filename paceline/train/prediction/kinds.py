@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from paceline.air.constants import TENSOR_COLUMN_NAME
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.dataset_base import DatasetBase
 from paceline.data.formats import from_batch, to_batch
-from paceline.train.predictor import PREDICTIONS
+from paceline.train.predictor import PREDICTIONS, array_or_columns
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from paceline.data.preprocessor import Preprocessor
     from paceline.train.predictor import BatchFormat
 
@@ -92,15 +91,18 @@ def rows_of(data: Any) -> int:
 
 def preprocessed(data: Any, preprocessor: Preprocessor) -> Any:
     """The data as the model saw its training data. A label that is not there is not asked for."""
-    if isinstance(data, np.ndarray):
-        raise ConfigError(
-            f"A bare array has no names of columns, which {type(preprocessor).__name__} needs: give a dict of arrays "
-            'by column, {"x": array}, or a DataFrame.'
-        )
     needed = without_absent_labels(preprocessor, names_of(data))
     if needed is None:
         return data
-    prepared = needed.transform_batch(data)
+    try:
+        prepared = needed.transform_batch(with_text_names(data))
+    except DataError as error:
+        if not isinstance(data, np.ndarray):
+            raise
+        raise DataError(
+            f"{error} A bare array is the column {TENSOR_COLUMN_NAME!r} for {type(preprocessor).__name__}: to name its "
+            'columns, give a dict of arrays by column, {"x": array}, or a DataFrame.'
+        ) from error
     if (made := rows_of(prepared)) != (given := rows_of(data)):
         raise DataError(
             f"{type(preprocessor).__name__} made {made} rows of {given}: predictions would not belong to the given "
@@ -110,10 +112,22 @@ def preprocessed(data: Any, preprocessor: Preprocessor) -> Any:
 
 
 def names_of(data: Any) -> list[str]:
-    """The columns of a batch that has names."""
+    """The columns of a batch."""
+    if isinstance(data, np.ndarray):
+        return [TENSOR_COLUMN_NAME]
     if isinstance(data, Mapping):
-        return list(data)
+        return list(map(str, data))
     return list(data.schema.names if isinstance(data, pa.Table | pa.RecordBatch) else data.columns)
+
+
+def with_text_names(data: Any) -> Any:
+    """The batch with texts for the numbers that may be the names of its columns, as pandas gives them."""
+    if isinstance(data, Mapping) and not all(isinstance(name, str) for name in data):
+        named = {str(name): values for name, values in data.items()}
+        if len(named) < len(data):
+            raise DataError(f"Several columns have the same name as text: {list(data)}. Rename some of them.")
+        return named
+    return data
 
 
 def without_absent_labels(preprocessor: Preprocessor, there: Collection[str]) -> Preprocessor | None:
@@ -141,31 +155,31 @@ def as_table(data: Any) -> pa.Table:
 
 
 def converted(data: Any, kind: BatchFormat, predictor: str) -> Any:
-    """The data as a batch of another kind, which the model may write to. A bare array has columns "0", "1", ..."""
-    if isinstance(data, np.ndarray):
-        if data.ndim > 2:
-            raise ConfigError(
-                f"{predictor} predicts columns, but the array has {data.ndim} dimensions. Give rows x features, or "
-                "name the array: a dict of one column."
-            )
-        matrix = data if data.ndim == 2 else data.reshape(-1, 1)
-        if not matrix.shape[1]:
-            raise ConfigError(f"{predictor} predicts columns, but the array has none: its shape is {data.shape}.")
-        data = {str(index): np.ascontiguousarray(column) for index, column in enumerate(matrix.T)}
-    return to_batch(from_batch(data, f"What {predictor} was given"), kind, copy=True)
+    """The data as a batch of another kind, which the model may write to. A bare array is the column "__value__"."""
+    columns = {TENSOR_COLUMN_NAME: data} if isinstance(data, np.ndarray) else with_text_names(data)
+    return to_batch(from_batch(columns, f"What {predictor} was given"), kind, copy=True)
 
 
 def answer_like(answer: Any, data: Any, predictor: str) -> Any:
-    """What a model returned, as the kind of data that it was asked with. It must have as many rows."""
+    """What a model returned, as the kind of data that it was asked with. It must have as many rows.
+
+    An array or a dict of arrays is given back as it is to those who asked with either.
+    """
     what = f"What {predictor} returned"
     if answer is None:
         raise DataError(f"{predictor} returned None. Does it lack a return statement?")
+    as_arrays = isinstance(data, np.ndarray | Mapping)
     if isinstance(answer, np.ndarray):
+        _check_answer({PREDICTIONS: answer}, rows_of(data), what)
+        if as_arrays:
+            return answer
         answer = {PREDICTIONS: answer}
     _check_answer(answer, rows_of(data), what)
-    if isinstance(data, np.ndarray | Mapping):
-        columns: Any = answer if _is_arrays(answer) else to_batch(from_batch(answer, what), "numpy", copy=True)
-        return _single_array(columns) if isinstance(data, np.ndarray) else dict(columns)
+    if as_arrays:
+        if _is_arrays(answer):
+            return dict(answer)
+        columns: Any = to_batch(from_batch(answer, what), "numpy", copy=True)
+        return columns if isinstance(answer, Mapping) else array_or_columns(columns)
     if isinstance(data, pa.RecordBatch):
         return from_batch(answer, what)
     if isinstance(data, pa.Table):
@@ -196,12 +210,3 @@ def _length(values: Any, what: str) -> int:
 
 def _is_arrays(answer: Any) -> bool:
     return isinstance(answer, Mapping) and all(isinstance(values, np.ndarray) for values in answer.values())
-
-
-def _single_array(columns: Mapping[str, NDArray[Any]]) -> Any:
-    """One column as it is, "predictions_0", "predictions_1", ... side by side; other columns keep their names."""
-    if len(columns) == 1:
-        return next(iter(columns.values()))
-    if list(columns) == [f"{PREDICTIONS}_{index}" for index in range(len(columns))]:
-        return np.column_stack(list(columns.values()))
-    return dict(columns)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from paceline.air.checks import near_miss, whole_number
 from paceline.air.errors import ConfigError, DataError
 from paceline.train.prediction.keywords import check_keywords, predict_keywords
-from paceline.train.predictor import Predictor, checked_checkpoint, prediction_columns
+from paceline.train.predictor import Predictor, array_or_columns, checked_checkpoint, prediction_columns
 from paceline.train.sklearn.checkpoint import SklearnCheckpoint
 from paceline.train.sklearn.cpus import set_cpus
 from paceline.train.sklearn.features import like_training, spread_vectors
@@ -67,7 +67,7 @@ class SklearnPredictor(Predictor):
     def _predict_pandas(
         self,
         data: pd.DataFrame,
-        feature_columns: Sequence[str] | None = None,
+        feature_columns: Sequence[Any] | None = None,
         num_estimator_cpus: int | None = None,
         method: Method = "predict",
         **kwargs: Any,
@@ -95,17 +95,18 @@ class SklearnPredictor(Predictor):
         if isinstance(data, dict):
             frame = pd.DataFrame({name: list(each) if each.ndim > 1 else each for name, each in data.items()})
             answer = self._predict_pandas(frame, feature_columns, num_estimator_cpus, method, **kwargs)
-            return {str(name): answer[name].to_numpy() for name in answer.columns}
+            return array_or_columns({str(name): answer[name].to_numpy() for name in answer.columns})
         matrix = data if feature_columns is None else data[:, list(feature_columns)]
         names = getattr(self.estimator, "feature_names_in_", None)
         if names is None:
-            return self._called(matrix, num_estimator_cpus, method, kwargs)
+            return array_or_columns(prediction_columns(self._called(matrix, num_estimator_cpus, method, kwargs)))
         if matrix.ndim != 2 or matrix.shape[1] != len(names):
             raise DataError(
                 f"The array has the shape {matrix.shape}, but the estimator was fitted with {len(names)} columns: "
                 f"{', '.join(names)}. Give rows x columns, in this order."
             )
-        return self._called(pd.DataFrame(matrix, columns=names), num_estimator_cpus, method, kwargs)
+        named = pd.DataFrame(matrix, columns=names)
+        return array_or_columns(prediction_columns(self._called(named, num_estimator_cpus, method, kwargs)))
 
     def _called(self, features: Any, cpus: int | None, method: Method, kwargs: dict[str, Any]) -> NDArray[np.generic]:
         from sklearn.exceptions import NotFittedError
@@ -166,11 +167,13 @@ def _like(features: Any, rows: NDArray[Any]) -> Any:
     return type(features)(rows, columns=features.columns) if hasattr(features, "columns") else rows
 
 
-def _chosen(data: pd.DataFrame, feature_columns: Sequence[str]) -> pd.DataFrame:
-    there = list(map(str, data.columns))
+def _chosen(data: pd.DataFrame, feature_columns: Sequence[Any]) -> pd.DataFrame:
     for name in feature_columns:
-        if name not in there:
-            raise DataError(f"feature_columns has {name!r}, which is no column of the data{near_miss(name, there)}")
+        if name not in data.columns:
+            there = list(map(str, data.columns))
+            raise DataError(
+                f"feature_columns has {name!r}, which is no column of the data{near_miss(str(name), there)}"
+            )
     return data[list(feature_columns)]
 
 

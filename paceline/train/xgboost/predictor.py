@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.air.errors import ConfigError, DataError
-from paceline.train.predictor import Predictor, checked_checkpoint, prediction_columns
+from paceline.train.predictor import Predictor, array_or_columns, checked_checkpoint, prediction_columns
 from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class XGBoostPredictor(Predictor):
     def _predict_arrow(
         self,
         data: pa.Table,
-        feature_columns: Sequence[str] | None = None,
+        feature_columns: Sequence[str] | Sequence[int] | None = None,
         dmatrix_kwargs: Mapping[str, Any] | None = None,
         **predict_kwargs: Any,
     ) -> pa.Table:
@@ -92,21 +92,20 @@ class XGBoostPredictor(Predictor):
         import pyarrow as pa
 
         from paceline.data.formats import from_batch
+        from paceline.train.prediction.kinds import with_text_names
 
         columns: Any = feature_columns
         if not isinstance(data, np.ndarray):
-            table = pa.Table.from_batches([from_batch(data, "The data to predict")])
-            return self._columns(table, columns, dmatrix_kwargs, predict_kwargs)
+            table = pa.Table.from_batches([from_batch(with_text_names(data), "The data to predict")])
+            return array_or_columns(self._columns(table, columns, dmatrix_kwargs, predict_kwargs))
         values = data if data.ndim == 2 else data.reshape(len(data), -1)
-        predicted = self._predicted(
-            values if columns is None else values[:, list(columns)], dmatrix_kwargs, predict_kwargs
-        )
-        return predicted.reshape(-1) if predicted.ndim == 2 and predicted.shape[1] == 1 else predicted
+        chosen = values if columns is None else values[:, list(columns)]
+        return array_or_columns(prediction_columns(self._predicted(chosen, dmatrix_kwargs, predict_kwargs)))
 
     def _columns(
         self,
         data: pa.Table,
-        feature_columns: Sequence[str] | None,
+        feature_columns: Sequence[str] | Sequence[int] | None,
         dmatrix_kwargs: Mapping[str, Any] | None,
         predict_kwargs: dict[str, Any],
     ) -> dict[str, NDArray[np.generic]]:
@@ -117,8 +116,8 @@ class XGBoostPredictor(Predictor):
 
     # -- columns ------------------------------------------------------------------------------
 
-    def _chosen(self, data: pa.Table, feature_columns: Sequence[str]) -> pa.Table:
-        columns = [feature_columns] if isinstance(feature_columns, str) else list(feature_columns)
+    def _chosen(self, data: pa.Table, feature_columns: Sequence[str] | Sequence[int]) -> pa.Table:
+        columns = [feature_columns] if isinstance(feature_columns, str) else list(map(str, feature_columns))
         missing = [column for column in columns if column not in data.column_names]
         if missing:
             raise ConfigError(

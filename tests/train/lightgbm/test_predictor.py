@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.preprocessors import StandardScaler
+from paceline.data.preprocessors import BatchMapper, StandardScaler
 from paceline.train.batch_predictor import BatchPredictor
 from paceline.train.lightgbm import LightGBMCheckpoint, LightGBMPredictor
 from tests.train.lightgbm.boosting import QUIET, numbers, quick_trainer
@@ -46,7 +46,7 @@ def test_every_kind_of_data_gives_the_same_predictions(booster: lightgbm.Booster
     batch = predictor.predict(pa.RecordBatch.from_pandas(frame, preserve_index=False))
     assert isinstance(batch, pa.RecordBatch)
     arrays = predictor.predict({name: frame[name].to_numpy() for name in frame})
-    assert arrays["predictions"].tolist() == expected.tolist()
+    assert arrays.tolist() == expected.tolist()
     assert predictor.predict(FEATURES.to_numpy()).tolist() == expected.tolist()
 
 
@@ -55,7 +55,25 @@ def test_several_values_per_row(classifier: lightgbm.Booster) -> None:
     answer = predictor.predict(FEATURES)
     assert list(answer.columns) == ["predictions_0", "predictions_1", "predictions_2"]
     assert np.allclose(answer.sum(axis=1), 1)
-    assert np.allclose(predictor.predict(FEATURES.to_numpy()), classifier.predict(FEATURES))
+    by_column = predictor.predict(FEATURES.to_numpy())
+    assert {name: values.tolist() for name, values in by_column.items()} == answer.to_dict("list")
+
+
+def test_names_of_columns_may_be_numbers(booster: lightgbm.Booster) -> None:
+    array = FEATURES.to_numpy()
+    nameless = lightgbm.train({"verbose": -1}, lightgbm.Dataset(array, label=array[:, 0]), 2)
+    predictor, expected = LightGBMPredictor(nameless), nameless.predict(array).tolist()
+    assert predictor.predict(pd.DataFrame(array)).predictions.tolist() == expected
+    assert predictor.predict(dict(enumerate(array.T))).tolist() == expected
+    wide = np.column_stack([array, array])
+    chosen = list(range(5, 10))
+    assert predictor.predict(wide, feature_columns=chosen).tolist() == expected
+    assert predictor.predict(pd.DataFrame(wide), feature_columns=chosen).predictions.tolist() == expected
+
+
+def test_an_array_goes_through_the_preprocessor(booster: lightgbm.Booster) -> None:
+    predictor = LightGBMPredictor(booster, BatchMapper(lambda frame: frame * 2, "pandas"))
+    assert predictor.predict(FEATURES.to_numpy() / 2).tolist() == booster.predict(FEATURES).tolist()
 
 
 def test_keywords_go_to_the_booster(booster: lightgbm.Booster) -> None:
@@ -81,8 +99,6 @@ def test_columns_can_be_chosen(booster: lightgbm.Booster) -> None:
         predictor.predict(renamed, feature_columns=["g9"])
     with pytest.raises(DataError, match=r"'f2'.*f0, f1"):
         predictor.predict(FEATURES[["f0", "f1"]])
-    with pytest.raises(ConfigError, match=r"names.*array"):
-        predictor.predict(FEATURES.to_numpy(), feature_columns=["f0"])
 
 
 def test_a_model_trained_on_categories_of_pandas_knows_them() -> None:
@@ -98,7 +114,7 @@ def test_a_model_trained_on_categories_of_pandas_knows_them() -> None:
     for given in (few, as_text):
         table = pa.Table.from_pandas(given, preserve_index=False)
         assert predictor.predict(table).column("predictions").to_pylist() == expected
-    assert predictor.predict({"c": as_text.c.to_numpy(), "x": few.x.to_numpy()})["predictions"].tolist() == expected
+    assert predictor.predict({"c": as_text.c.to_numpy(), "x": few.x.to_numpy()}).tolist() == expected
     assert predictor.predict(few[:0]).shape == (0, 1)
     missing = model.predict(few[:1].assign(c=pd.Categorical([None], list("abcd")))).tolist()
     assert predictor.predict(few[:1].assign(c=np.nan)).predictions.tolist() == missing

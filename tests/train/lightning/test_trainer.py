@@ -100,7 +100,7 @@ def test_a_dataset_is_predicted_with_the_checkpoint(three_epochs: Result) -> Non
     assert isinstance(three_epochs.checkpoint, LightningCheckpoint)
     x, y = points()
     predictor = LightningPredictor.from_checkpoint(three_epochs.checkpoint, Line)
-    np.testing.assert_allclose(predictor.predict(x), y, atol=1.0)
+    np.testing.assert_allclose(predictor.predict(x)["predictions"], y, atol=1.0)
     only_x = BatchMapper(lambda batch: {"x": batch["x"]}, batch_format="numpy")
     batch_predictor = BatchPredictor.from_checkpoint(
         three_epochs.checkpoint, LightningPredictor, model_class=Line, preprocessor=only_x

@@ -204,7 +204,7 @@ def test_contributions_to_each_class_are_a_column_of_arrays() -> None:
     frame = predictor.predict(iris.data, pred_contribs=True)
     np.testing.assert_allclose(np.stack(list(frame["predictions"])), expected)
     columns = {name: iris.data[name].to_numpy() for name in iris.data.columns}
-    np.testing.assert_allclose(predictor.predict(columns, pred_contribs=True)["predictions"], expected)
+    np.testing.assert_allclose(predictor.predict(columns, pred_contribs=True), expected)
     np.testing.assert_allclose(predictor.predict(iris.data.to_numpy(), pred_contribs=True), expected)
     made = BatchPredictor(XGBoostCheckpoint.from_model(booster)).predict(
         data.from_pandas(iris.data), pred_contribs=True

@@ -15,7 +15,7 @@ import torch
 from paceline import data
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.preprocessor import PreprocessorNotFittedException
+from paceline.data.preprocessor import Preprocessor, PreprocessorNotFittedException
 from paceline.data.preprocessors import BatchMapper, Chain, LabelEncoder, MinMaxScaler, StandardScaler
 from paceline.train.predictor import Predictor, PredictorNotSerializableException, prediction_columns
 from tests.train.prediction.models import ArrowLine, Line, NumpyLine, PandasLine, line_checkpoint
@@ -36,11 +36,30 @@ def test_a_frame_is_answered_with_a_frame_that_has_its_index(line: type[Line]) -
 
 
 @LINES
-def test_a_dict_of_arrays_is_answered_with_one(line: type[Line]) -> None:
+def test_a_dict_of_arrays_is_answered_with_the_only_column(line: type[Line]) -> None:
     answer = line().predict({"x": X})
+    assert answer.tolist() == EXPECTED
+    answer[0] = 0.0  # it is the caller's
+
+
+@pytest.mark.parametrize("given", [{"x": X}, X], ids=["dict", "array"])
+def test_numpy_is_answered_with_what_the_method_for_numpy_returns(given: Any) -> None:
+    class Named(NumpyLine):
+        def _predict_numpy(self, data: Any) -> Any:
+            return {"predictions": super()._predict_numpy(data)}
+
+    answer = Named().predict(given)
     assert list(answer) == ["predictions"]
     assert answer["predictions"].tolist() == EXPECTED
-    answer["predictions"][0] = 0.0  # it is the caller's
+
+
+def test_names_of_columns_may_be_numbers() -> None:
+    predictor = Predictor.from_pandas_udf(lambda frame: pd.DataFrame({"predictions": frame["0"] - frame["1"]}))
+    assert predictor.predict({0: X, 1: X - 1}).tolist() == [1, 1, 1]
+    predictor.set_preprocessor(BatchMapper(lambda batch: {**batch, "0": batch["0"] * 2}, "numpy"))
+    assert predictor.predict({0: X, 1: X}).tolist() == X.tolist()
+    with pytest.raises(DataError, match="same name"):
+        predictor.predict({0: X, "0": X})
 
 
 @LINES
@@ -57,23 +76,21 @@ def test_a_bare_array_is_answered_with_an_array() -> None:
     assert answer.tolist() == [[2.0, 4.0], [6.0, 8.0]]
 
 
-def test_the_columns_of_a_bare_array_are_numbered_for_who_needs_columns() -> None:
-    predictor = Predictor.from_pandas_udf(lambda frame: pd.DataFrame({"predictions": frame["0"] - frame["1"]}))
-    assert predictor.predict(np.array([[5, 1], [7, 2]])).tolist() == [4, 5]
+@pytest.mark.parametrize("shape", [(4,), (4, 2), (2, 2, 1)])
+def test_a_bare_array_is_one_column_for_those_that_take_columns(shape: tuple[int, ...]) -> None:
+    given = np.arange(np.prod(shape)).reshape(shape)
+    assert Predictor.from_pandas_udf(lambda frame: frame * 2).predict(given).tolist() == (given * 2).tolist()
+    seen = Predictor.from_pandas_udf(lambda frame: frame[["__value__"]])
+    assert seen.predict(given).shape == shape
 
 
-def test_several_values_per_row_are_columns_of_an_array_again() -> None:
+def test_several_columns_keep_their_names_for_an_array() -> None:
     predictor = Predictor.from_pandas_udf(
-        lambda frame: pd.DataFrame({"predictions_0": frame["0"], "predictions_1": -frame["0"]})
+        lambda frame: pd.DataFrame({"predictions_0": frame["__value__"], "predictions_1": -frame["__value__"]})
     )
-    assert predictor.predict(np.array([[1], [2]])).tolist() == [[1, -1], [2, -2]]
-
-
-def test_named_values_keep_their_names_even_for_an_array() -> None:
-    predictor = Predictor.from_pandas_udf(lambda frame: pd.DataFrame({"mean": frame["0"], "spread": frame["0"]}))
-    assert {name: values.tolist() for name, values in predictor.predict(np.array([[1], [2]])).items()} == {
-        "mean": [1, 2],
-        "spread": [1, 2],
+    assert {name: values.tolist() for name, values in predictor.predict(np.array([1, 2])).items()} == {
+        "predictions_0": [1, 2],
+        "predictions_1": [-1, -2],
     }
 
 
@@ -82,7 +99,7 @@ def test_arrays_per_row_become_a_tensor_column() -> None:
         def _predict_numpy(self, data: Any) -> Any:
             return np.stack([data["x"], data["x"]], axis=1)
 
-    assert Twice().predict({"x": X})["predictions"].tolist() == [[1, 1], [2, 2], [3, 3]]
+    assert Twice().predict({"x": X}).tolist() == [[1, 1], [2, 2], [3, 3]]
     table = Twice().predict(pa.table({"x": X}))
     assert table.schema.field("predictions").type == pa.fixed_shape_tensor(pa.float64(), [2])
     assert [cell.tolist() for cell in Twice().predict(pd.DataFrame({"x": X}))["predictions"]] == [
@@ -116,7 +133,7 @@ def test_what_is_converted_may_be_written_to() -> None:
 
 @LINES
 def test_keywords_reach_the_model(line: type[Line]) -> None:
-    assert line().predict({"x": X}, power=2)["predictions"].tolist() == [4.0, 16.0, 36.0]
+    assert line().predict({"x": X}, power=2).tolist() == [4.0, 16.0, 36.0]
     with pytest.raises(TypeError, match="powr"):
         line().predict({"x": X}, powr=2)
 
@@ -140,17 +157,17 @@ def test_the_checkpoints_preprocessor_is_applied_first(line: type[Line]) -> None
     scaler = MinMaxScaler(["x"]).fit(rows)
     predictor = line.from_checkpoint(line_checkpoint(scaler))
     assert predictor.get_preprocessor() is scaler
-    for given in ({"x": np.array([5.0])}, pd.DataFrame({"x": [5.0]}), pa.table({"x": [5.0]})):
-        answer = predictor.predict(given)
-        assert np.asarray(answer["predictions"]).tolist() == [1.0]
+    for given in (pd.DataFrame({"x": [5.0]}), pa.table({"x": [5.0]})):
+        assert np.asarray(predictor.predict(given)["predictions"]).tolist() == [1.0]
+    assert predictor.predict({"x": np.array([5.0])}).tolist() == [1.0]
     predictor.set_preprocessor(None)
-    assert predictor.predict({"x": np.array([5.0])})["predictions"].tolist() == [10.0]
+    assert predictor.predict({"x": np.array([5.0])}).tolist() == [10.0]
 
 
 def test_a_chain_is_applied_in_order() -> None:
     rows = data.from_items([{"x": 0.0}, {"x": 10.0}])
     chain = Chain(MinMaxScaler(["x"]), BatchMapper(lambda batch: {"x": batch["x"] + 100}, "numpy")).fit(rows)
-    assert PandasLine(preprocessor=chain).predict({"x": np.array([5.0])})["predictions"].tolist() == [201.0]
+    assert PandasLine(preprocessor=chain).predict({"x": np.array([5.0])}).tolist() == [201.0]
 
 
 @pytest.mark.parametrize("in_chain", [True, False])
@@ -180,9 +197,62 @@ def test_a_preprocessor_must_not_leave_rows_out(line: type[Line]) -> None:
             predictor.predict(given)
 
 
-def test_a_bare_array_cannot_go_through_a_preprocessor() -> None:
+class Shift(Preprocessor):
+    """As people write them: numpy code that takes what there is."""
+
+    _is_fittable = False
+
+    def _transform_numpy(self, np_data: Any) -> Any:
+        return np_data + 1
+
+
+class Seen(Preprocessor):
+    """With a `transform_batch` of its own."""
+
+    _is_fittable = False
+    kinds: tuple[type, ...] = ()
+
+    def transform_batch(self, batch: Any) -> Any:
+        self.kinds += (type(batch),)
+        return batch
+
+
+@pytest.mark.parametrize(
+    "preprocessor",
+    [
+        Shift(),
+        BatchMapper(lambda array: array + 1, "numpy"),
+        BatchMapper(lambda frame: frame + 1, "pandas"),
+        Chain(
+            LabelEncoder("kind").fit(data.from_items([{"kind": "a"}])), BatchMapper(lambda array: array + 1, "numpy")
+        ),
+        Chain(BatchMapper(lambda frame: frame - 1, "pandas"), Shift(), Shift()),
+    ],
+    ids=["class", "numpy", "pandas", "label", "chain"],
+)
+@pytest.mark.parametrize("line", [NumpyLine, lambda **given: _doubling_frames(**given)], ids=["numpy", "pandas"])
+def test_a_bare_array_goes_through_a_preprocessor(line: Any, preprocessor: Preprocessor) -> None:
+    for given in (X, np.array([[1.0, 2.0], [3.0, 4.0]])):
+        before = given.copy()
+        assert line(preprocessor=preprocessor).predict(given).tolist() == ((given + 1) * 2).tolist()
+        assert given.tolist() == before.tolist()
+
+
+def _doubling_frames(preprocessor: Preprocessor) -> Predictor:
+    predictor = Predictor.from_pandas_udf(lambda frame: frame * 2)
+    predictor.set_preprocessor(preprocessor)
+    return predictor
+
+
+def test_a_preprocessor_with_its_own_method_for_batches_gets_them_as_they_are() -> None:
+    preprocessor = Seen()
+    assert NumpyLine(preprocessor=preprocessor).predict(X).tolist() == EXPECTED
+    assert preprocessor.kinds == (np.ndarray,)
+
+
+def test_a_preprocessor_of_named_columns_cannot_take_a_bare_array() -> None:
     scaler = StandardScaler(["x"]).fit(data.from_items([{"x": 0.0}, {"x": 4.0}]))
-    with pytest.raises(ConfigError, match=r"names of columns.*StandardScaler.*dict"):
+    with pytest.raises(DataError, match=r"'x'.*bare array.*StandardScaler.*dict"):
         NumpyLine(preprocessor=scaler).predict(X)
 
 
@@ -227,16 +297,6 @@ def test_for_a_dataset_there_is_another_class() -> None:
 def test_two_columns_of_one_name_are_refused(line: type[Line]) -> None:
     with pytest.raises(DataError, match=r"columns.*'x'"):
         line().predict(pd.DataFrame([[1.0, 2.0]], columns=["x", "x"]))
-
-
-def test_an_array_without_columns_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"\(3, 0\)"):
-        PandasLine().predict(np.zeros((3, 0)))
-
-
-def test_an_array_of_many_dimensions_has_no_columns() -> None:
-    with pytest.raises(ConfigError, match="3 dimensions"):
-        PandasLine().predict(np.zeros((2, 2, 2)))
 
 
 BAD_ANSWERS: list[tuple[Any, str]] = [

@@ -49,8 +49,7 @@ def test_the_answer_is_of_the_kind_that_was_given(named: Any) -> None:
     assert isinstance(array, np.ndarray)
     np.testing.assert_array_equal(array, expected)
     columns = predictor.predict({name: IRIS[name].to_numpy() for name in reversed(IRIS.columns)})
-    assert list(columns) == ["predictions"]
-    np.testing.assert_array_equal(columns["predictions"], expected)
+    np.testing.assert_array_equal(columns, expected)
     table = predictor.predict(pa.Table.from_pandas(IRIS))
     assert isinstance(table, pa.Table)
     np.testing.assert_array_equal(table["predictions"].to_numpy(), expected)
@@ -81,12 +80,28 @@ def test_probabilities_and_other_methods(named: Any) -> None:
     frame = predictor.predict(IRIS, method="predict_proba")
     assert list(frame.columns) == ["predictions_0", "predictions_1", "predictions_2"]
     np.testing.assert_allclose(frame.to_numpy(), named.predict_proba(FEATURES))
-    array = predictor.predict(FEATURES.to_numpy(), method="decision_function")
-    np.testing.assert_allclose(array, named.decision_function(FEATURES))
+    by_column = predictor.predict(FEATURES.to_numpy(), method="decision_function")
+    np.testing.assert_allclose(pd.DataFrame(by_column), named.decision_function(FEATURES))
     with pytest.raises(ConfigError, match=r"LogisticRegression.*transform\(\).*\['predict',"):
         predictor.predict(IRIS, method="transform")
     with pytest.raises(ConfigError, match=r"LogisticRegression.*fit\(\)"):
         predictor.predict(IRIS, method="fit")
+
+
+def test_names_of_columns_may_be_numbers() -> None:
+    array = FEATURES.to_numpy()
+    predictor = SklearnPredictor(LinearRegression().fit(array, LABELS))
+    expected = predictor.predict(array)
+    np.testing.assert_allclose(predictor.predict(pd.DataFrame(array))["predictions"], expected)
+    np.testing.assert_allclose(predictor.predict(dict(enumerate(array.T))), expected)
+    wide = pd.DataFrame(np.column_stack([array, array]))
+    np.testing.assert_allclose(predictor.predict(wide, feature_columns=[4, 5, 6, 7])["predictions"], expected)
+
+
+def test_an_array_goes_through_the_preprocessor(named: Any) -> None:
+    double = preprocessors.BatchMapper(lambda array: array * 2, "numpy")
+    predicted = SklearnPredictor(named, double).predict(FEATURES.to_numpy() / 2)
+    np.testing.assert_array_equal(predicted, named.predict(FEATURES))
 
 
 def test_text_as_labels() -> None:
@@ -106,7 +121,7 @@ def test_several_outputs() -> None:
     np.testing.assert_allclose(frame.to_numpy(), line.predict(FEATURES))
     both = MultiOutputClassifier(LogisticRegression(max_iter=500)).fit(FEATURES, (targets > 0).astype(int))
     found = SklearnPredictor(both).predict(FEATURES.to_numpy(), method="predict_proba")
-    np.testing.assert_allclose(found, np.hstack(both.predict_proba(FEATURES)))
+    np.testing.assert_allclose(pd.DataFrame(found), np.hstack(both.predict_proba(FEATURES)))
 
 
 def test_keywords_go_to_the_method() -> None:
@@ -143,7 +158,7 @@ def test_the_preprocessor_comes_first_and_vectors_are_spread() -> None:
     expected = model.predict(matrix)
     np.testing.assert_array_equal(predictor.predict(IRIS)["predictions"], expected)
     columns = predictor.predict({name: IRIS[name].to_numpy() for name in NAMES})
-    np.testing.assert_array_equal(columns["predictions"], expected)
+    np.testing.assert_array_equal(columns, expected)
 
 
 def test_the_number_of_cpus_is_set_on_request() -> None:

@@ -35,8 +35,9 @@ def two_inputs_two_outputs() -> Any:
 
 def test_an_array_is_one_tensor() -> None:
     answer = TensorflowPredictor(model=linear()).predict(np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32))
-    assert answer.tolist() == [[21.5], [43.5]]
-    assert answer.dtype == np.float32
+    assert list(answer) == ["predictions"]
+    assert answer["predictions"].tolist() == [[21.5], [43.5]]
+    assert answer["predictions"].dtype == np.float32
 
 
 def test_columns_are_joined_by_a_preprocessor() -> None:
@@ -90,7 +91,7 @@ def test_from_a_checkpoint_of_a_model_of_weights_and_of_a_saved_model(tmp_path: 
         TensorflowPredictor.from_checkpoint(weights, model_definition=linear),
         TensorflowPredictor.from_checkpoint(exported, safe_mode=False),
     ):
-        assert predictor.predict(rows).tolist() == [[21.5]]
+        assert predictor.predict(rows)["predictions"].tolist() == [[21.5]]
     with pytest.raises(ConfigError, match=r"weights.*get_model\(build_model\)"):
         TensorflowPredictor.from_checkpoint(weights)
 

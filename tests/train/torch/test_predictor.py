@@ -16,7 +16,7 @@ import torch
 from paceline import data
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.preprocessors import Chain, Concatenator, StandardScaler
+from paceline.data.preprocessors import BatchMapper, Chain, Concatenator, StandardScaler
 from paceline.train.batch_predictor import BatchPredictor
 from paceline.train.torch import TorchCheckpoint, TorchDetectionPredictor, TorchPredictor
 
@@ -48,11 +48,18 @@ def linear() -> torch.nn.Linear:
 # -- kinds of data ----------------------------------------------------------------------------
 
 
-def test_an_array_is_one_tensor() -> None:
+def test_an_array_is_one_tensor_and_answered_by_column() -> None:
     given = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
     answer = TorchPredictor(linear()).predict(given)
-    assert answer.tolist() == [[21.5], [43.5]]
-    assert answer.dtype == np.float32
+    assert list(answer) == ["predictions"]
+    assert answer["predictions"].tolist() == [[21.5], [43.5]]
+    assert answer["predictions"].dtype == np.float32
+
+
+def test_an_array_goes_through_the_preprocessor() -> None:
+    half = BatchMapper(lambda array: array.astype(np.float32) / 2, "numpy")
+    answer = TorchPredictor(linear(), preprocessor=half).predict(np.array([[2, 4], [6, 8]]))
+    assert answer["predictions"].tolist() == [[21.5], [43.5]]
 
 
 def test_a_single_column_is_one_tensor_whichever_kind_of_table_it_is_in() -> None:
@@ -112,7 +119,7 @@ def test_the_model_is_evaluated_without_gradients_and_left_as_it_was() -> None:
     given = np.ones((4, 2), dtype=np.float32)
     answer = TorchPredictor(model).predict(given)
     assert (seen.mode, seen.gradients) == (False, False)
-    assert np.allclose(answer, given, atol=1e-4)  # nothing was dropped
+    assert np.allclose(answer["predictions"], given, atol=1e-4)  # nothing was dropped
     assert [module.training for module in model.modules()] == [True, True, False, True]
 
 
@@ -137,7 +144,8 @@ def test_a_model_can_be_called_in_another_way() -> None:
 
 def test_a_parallel_model_is_unwrapped() -> None:
     model = linear()
-    assert TorchPredictor(torch.nn.DataParallel(model)).predict(np.ones((1, 2), dtype=np.float32)).tolist() == [[11.5]]
+    answer = TorchPredictor(torch.nn.DataParallel(model)).predict(np.ones((1, 2), dtype=np.float32))
+    assert answer["predictions"].tolist() == [[11.5]]
 
 
 # -- checkpoints ------------------------------------------------------------------------------
@@ -145,11 +153,12 @@ def test_a_parallel_model_is_unwrapped() -> None:
 
 def test_from_a_checkpoint_of_a_model_or_of_weights(tmp_path: Path) -> None:
     given = np.ones((1, 2), dtype=np.float32)
-    assert TorchPredictor.from_checkpoint(TorchCheckpoint.from_model(linear())).predict(given).tolist() == [[11.5]]
+    answer = TorchPredictor.from_checkpoint(TorchCheckpoint.from_model(linear())).predict(given)
+    assert answer["predictions"].tolist() == [[11.5]]
     weights = TorchCheckpoint.from_state_dict(linear().state_dict())
     stored = Checkpoint(weights.to_directory(tmp_path))
     predictor = TorchPredictor.from_checkpoint(stored, model=torch.nn.Linear(2, 1))
-    assert predictor.predict(given).tolist() == [[11.5]]
+    assert predictor.predict(given)["predictions"].tolist() == [[11.5]]
     with pytest.raises(ConfigError, match=r"weights.*get_model\("):
         TorchPredictor.from_checkpoint(stored)
 
@@ -295,7 +304,7 @@ def test_predictions_in_several_threads_do_not_change_the_mode_for_each_other() 
         second = threads.submit(TorchPredictor(model).predict, np.array([1.0]))
         assert model.entered.acquire(timeout=30)
         model.gates[0].set()
-        assert first.result().tolist() == [0.0]
+        assert first.result()["predictions"].tolist() == [0.0]
         model.gates[1].set()
-        assert second.result().tolist() == [0.0]
+        assert second.result()["predictions"].tolist() == [0.0]
     assert model.training

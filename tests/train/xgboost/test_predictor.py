@@ -9,7 +9,7 @@ import pytest
 import xgboost
 
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.preprocessors import StandardScaler
+from paceline.data.preprocessors import BatchMapper, StandardScaler
 from paceline.train.xgboost import XGBoostCheckpoint, XGBoostPredictor
 
 
@@ -39,7 +39,7 @@ def test_every_kind_of_data_gives_the_same_predictions(booster: xgboost.Booster)
     np.testing.assert_array_equal(predictor.predict(table.to_batches()[0])["predictions"].to_numpy(), expected)
     np.testing.assert_array_equal(predictor.predict(rows.to_numpy()), expected)
     arrays = {name: rows[name].to_numpy() for name in rows}
-    np.testing.assert_array_equal(predictor.predict(arrays)["predictions"], expected)
+    np.testing.assert_array_equal(predictor.predict(arrays), expected)
 
 
 def test_columns_are_found_by_name(booster: xgboost.Booster) -> None:
@@ -74,7 +74,31 @@ def test_several_values_per_row_are_several_columns() -> None:
     predicted = predictor.predict(frame())
     assert list(predicted) == ["predictions_0", "predictions_1", "predictions_2"]
     np.testing.assert_allclose(predicted.sum(axis=1), 1.0, rtol=1e-5)
-    assert predictor.predict(frame().to_numpy()).shape == (60, 3)
+    by_column = predictor.predict(frame().to_numpy())
+    assert {name: values.tolist() for name, values in by_column.items()} == predicted.to_dict("list")
+    assert list(predictor.predict({name: column.to_numpy() for name, column in frame().items()})) == list(predicted)
+
+
+def test_names_of_columns_may_be_numbers() -> None:
+    array = frame()[["a", "b", "c"]].to_numpy()
+    booster = xgboost.train({}, xgboost.DMatrix(array, label=array[:, 0]), 3)
+    expected = booster.predict(xgboost.DMatrix(array))
+    predictor = XGBoostPredictor(booster)
+    wide = pd.DataFrame(np.column_stack([array, array]))
+    np.testing.assert_array_equal(predictor.predict(pd.DataFrame(array))["predictions"], expected)
+    np.testing.assert_array_equal(predictor.predict(dict(enumerate(array.T))), expected)
+    np.testing.assert_array_equal(predictor.predict(wide, feature_columns=[3, 4, 5])["predictions"], expected)
+    np.testing.assert_array_equal(
+        predictor.predict(dict(enumerate(wide.to_numpy().T)), feature_columns=[0, 1, 2]), expected
+    )
+
+
+def test_an_array_goes_through_the_preprocessor() -> None:
+    array = frame()[["a", "b", "c"]].to_numpy()
+    booster = xgboost.train({}, xgboost.DMatrix(array * 2, label=array[:, 0]), 3)
+    expected = booster.predict(xgboost.DMatrix(array * 2))
+    predictor = XGBoostPredictor(booster, BatchMapper(lambda batch: batch * 2, "numpy"))
+    np.testing.assert_array_equal(predictor.predict(array), expected)
 
 
 def test_what_booster_predict_can_do_works(booster: xgboost.Booster) -> None:
@@ -119,7 +143,7 @@ def test_numbers_as_categories_are_found_by_name_too() -> None:
 
     result = quick_trainer({"train": data.from_arrow(rows)}, num_boost_round=40, inline=True).fit()
     predictor = XGBoostPredictor.from_checkpoint(result.checkpoint)
-    np.testing.assert_allclose(predictor.predict({"code": np.array([9, 7])})["predictions"], [3.0, 1.0], atol=0.1)
+    np.testing.assert_allclose(predictor.predict({"code": np.array([9, 7])}), [3.0, 1.0], atol=0.1)
 
 
 def test_the_preprocessor_is_applied(booster: xgboost.Booster) -> None:
