@@ -154,9 +154,9 @@ class Checkpoint:
         report = self._metadata().report
         if report is not None:
             data[TIMESTAMP_KEY] = report.get("timestamp")
-            data[PREPROCESSOR_KEY] = preprocessor
+            data.setdefault(PREPROCESSOR_KEY, None)
             data[CHECKPOINT_ID_KEY] = report.get("number")
-        elif preprocessor is not None:
+        if preprocessor is not None:
             data[PREPROCESSOR_KEY] = preprocessor
         return data
 
@@ -402,7 +402,10 @@ class Checkpoint:
 
     def _stored_preprocessor(self) -> bytes | None:
         """The preprocessor that was set, as file content; None if none was."""
-        return None if self._preprocessor is None else checkpoint_preprocessor.encode(self._preprocessor)
+        if self._preprocessor is not None:
+            return checkpoint_preprocessor.encode(self._preprocessor)
+        in_dict = self.peek(PREPROCESSOR_KEY)
+        return checkpoint_preprocessor.encode(in_dict) if checkpoint_preprocessor.can_encode(in_dict) else None
 
     def _refuse_if_committed(self, what: str) -> None:
         if isinstance(self._source, LocalDirectory | Remote) and self._source.is_committed():

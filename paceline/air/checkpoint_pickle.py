@@ -29,13 +29,13 @@ def _can_pickle(value: Any) -> bool:
     import cloudpickle
 
     try:
-        cloudpickle.dump(value, _Discard(), protocol=5)
+        cloudpickle.dump(value, Discard(), protocol=5)
     except Exception:
         return False
     return True
 
 
-class _Discard(io.RawIOBase):
+class Discard(io.RawIOBase):
     """Swallows what is written: finding a culprit needs no second copy of the data."""
 
     def write(self, content: Any) -> int:

@@ -18,18 +18,22 @@ BUILT_IN = "paceline.data.preprocessors"
 and only when a checkpoint has such a preprocessor."""
 
 
+def can_encode(preprocessor: Any) -> bool:
+    """Whether it can be stored in a file of its own."""
+    name = _name_of(preprocessor)
+    return hasattr(preprocessor, "to_state") and (_is_built_in(name) or name in preprocessor_loaders)
+
+
 def encode(preprocessor: Any) -> bytes:
     """The content of the file."""
-    kind = type(preprocessor)
-    name = getattr(preprocessor, "stored_name", f"{kind.__module__}.{kind.__qualname__}")
-    to_state = getattr(preprocessor, "to_state", None)
-    if to_state is None or not (_is_built_in(name) or name in preprocessor_loaders):
+    name = _name_of(preprocessor)
+    if not can_encode(preprocessor):
         raise SerializationError(
             f"The preprocessor {name} cannot be stored: it is no paceline.data.preprocessor.Preprocessor, and it has "
             "no to_state() method or its class is not in preprocessor_loaders. Keep it in a dict checkpoint's own "
             "items instead."
         )
-    return json.dumps({"class": name, "state": to_state()}).encode()
+    return json.dumps({"class": name, "state": preprocessor.to_state()}).encode()
 
 
 def decode(content: bytes, place: str) -> Any:
@@ -55,6 +59,11 @@ def decode(content: bytes, place: str) -> Any:
         return importlib.import_module(BUILT_IN).loader(name)(state)
     except Exception as error:
         raise CheckpointError(f"The preprocessor of {place} ({name}) cannot be loaded: {error}") from error
+
+
+def _name_of(preprocessor: Any) -> str:
+    kind = type(preprocessor)
+    return getattr(preprocessor, "stored_name", f"{kind.__module__}.{kind.__qualname__}")
 
 
 def _is_built_in(name: str) -> bool:

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, cast
 
+from paceline.air.checkpoint_models import MODEL_FILES, model_files
 from paceline.air.checkpoint_pickle import read_pickle, write_pickle
 from paceline.air.constants import (
     CHECKPOINT_DATA_FILE,
@@ -58,6 +59,7 @@ _OWN_FILES = frozenset(
         CHECKPOINT_PREPROCESSOR_FILE,
         CHECKPOINT_DATA_FILE,
         CHECKPOINT_MANIFEST_FILE,
+        *MODEL_FILES,
     ]
 )
 _EMPTY_METADATA = b'{"paceline":1}'
@@ -197,6 +199,9 @@ class MemoryDict(Source):
         content = {key: value for key, value in self.data.items() if key != PACKED_FILES_KEY}
         with sink.open(DICT_CHECKPOINT_FILE) as file:
             write_pickle(content, file)
+        for name, model in model_files(content).items():
+            with sink.open(name) as file:
+                file.write(model)
 
     def load_dict(self) -> dict[str, Any]:
         return dict(self.data)

@@ -534,6 +534,25 @@ def test_a_preprocessor_travels_as_data(form: str, directory: Path, tmp_path: Pa
         assert there.get_preprocessor().mean == 2.5
 
 
+@pytest.mark.usefixtures("stored_scalers")
+@pytest.mark.parametrize("number", [None, 3])
+def test_a_preprocessor_in_a_dict_is_that_of_the_checkpoint(number: int | None, tmp_path: Path) -> None:
+    checkpoint = Checkpoint.from_dict({"x": 1, "_preprocessor": Scaler(2.5)})
+    report = None if number is None else {"number": number}
+    checkpoint.write_files(DirectorySink(tmp_path), report=report)
+    there = Checkpoint.from_directory(tmp_path)
+    assert there.get_preprocessor().mean == 2.5
+    assert there.to_dict()["_preprocessor"].mean == 2.5
+    again = Checkpoint.from_dict(there.to_dict())
+    assert Checkpoint.from_bytes(again.to_bytes()).get_preprocessor().mean == 2.5
+
+
+def test_what_cannot_be_stored_as_a_preprocessor_stays_an_item_of_the_dict(tmp_path: Path) -> None:
+    Checkpoint.from_dict({"_preprocessor": "scale"}).write_files(DirectorySink(tmp_path), report={"number": 0})
+    assert Checkpoint.from_directory(tmp_path).get_preprocessor() is None
+    assert Checkpoint.from_directory(tmp_path).to_dict()["_preprocessor"] == "scale"
+
+
 def test_a_preprocessor_that_cannot_be_stored_is_refused(directory: Path) -> None:
     checkpoint = Checkpoint.from_dict(DATA)
     preprocessor = object()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.checkpoint_models import LIGHTGBM_DETAILS, LIGHTGBM_MODEL
 from paceline.air.checkpoint_sources import Kind, Source
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
@@ -119,10 +120,13 @@ class LightGBMCheckpoint(Checkpoint):
         if isinstance(held, Booster):
             return held
         content = self._read_file(filename)
+        if content is None and filename == MODEL_FILE:
+            content = self._read_file(LIGHTGBM_MODEL)
         if content is None:
             raise CheckpointError(
                 f"{self!r} holds no LightGBM model: it has no file {filename}. Save one with "
-                "LightGBMCheckpoint.from_model(booster)."
+                "LightGBMCheckpoint.from_model(booster). One that was stored in a dict by an earlier version is "
+                f"checkpoint.to_dict()[{MODEL_KEY!r}]; that unpickles, so do so only if you know where it comes from."
             )
         try:
             booster = Booster(model_str=content.decode())
@@ -133,4 +137,4 @@ class LightGBMCheckpoint(Checkpoint):
 
     def details(self) -> Details:
         """What is kept beside the model; nothing for one that was saved by other means."""
-        return Details.decode(self._read_file(DETAILS_FILE))
+        return Details.decode(self._read_file(DETAILS_FILE) or self._read_file(LIGHTGBM_DETAILS))

@@ -15,7 +15,7 @@ from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
 from paceline.air.temporary import temporary_directory
 from paceline.train.tensorflow import keras_files
-from paceline.train.tensorflow.keras_files import H5_FILE, H5_WEIGHTS_FILE, KERAS_FILE, SAVED_MODEL
+from paceline.train.tensorflow.keras_files import H5_FILE, H5_WEIGHTS_FILE, KERAS_FILE
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -96,14 +96,20 @@ class TensorflowCheckpoint(Checkpoint):
 
     @classmethod
     def from_saved_model(cls: type[C], dir_path: str | os.PathLike[str], *, preprocessor: Any = None) -> C:
-        """A checkpoint of a SavedModel directory, as it is now."""
+        """A checkpoint of a SavedModel directory, as it is now.
+
+        The SavedModel is at the root of the checkpoint, so that `tf.keras.models.load_model(checkpoint_dir)` finds it.
+        """
         if not Path(dir_path, "saved_model.pb").is_file():
             raise CheckpointNotFoundError(
                 f"from_saved_model({os.fspath(dir_path)!r}): there is no SavedModel, a directory with a file "
                 "saved_model.pb. A file of Keras is read by from_keras() or from_h5()."
             )
         with temporary_directory() as folder:
-            shutil.copytree(dir_path, folder / SAVED_MODEL)
+            shutil.copytree(dir_path, folder, dirs_exist_ok=True)
+            for pattern in ("*.keras", "*.h5"):  # would be taken for the model of the checkpoint
+                for beside in folder.glob(pattern):
+                    beside.unlink()
             packed = cls.from_bytes(Checkpoint.from_directory(folder).to_bytes())
         return cls._of(packed._source, preprocessor)
 

@@ -24,6 +24,7 @@ H5_FILE = "model.h5"
 H5_WEIGHTS_FILE = "model.weights.h5"
 """Keras goes by this ending: such a file has weights alone, arranged in another way than in a whole model."""
 SAVED_MODEL = "saved_model"
+"""Where earlier versions put a SavedModel in a checkpoint; now it is at the root."""
 SAFE_KERAS = (3, 15, 1)
 """Earlier ones have known holes in their safe mode; pyproject.toml asks for the same."""
 MAX_JSON_BYTES = 32 << 20
@@ -111,8 +112,8 @@ def load_model(path: Path, custom_objects: Mapping[str, Any] | None, compiled: b
     """The whole model, by the Keras that wrote it; a SavedModel without a Keras model in it as TensorFlow loads it."""
     if path.is_dir() and safe_mode:
         raise CheckpointError(
-            f"{path.name} is a SavedModel, a program of TensorFlow: it can read and write any file when it is loaded "
-            "and when it predicts. If you know where the checkpoint comes from, get_model(safe_mode=False) loads it; "
+            f"{path.name} holds a SavedModel, a program of TensorFlow: it can read and write any file when it is "
+            "loaded and when it predicts. If you know where the checkpoint comes from, get_model(safe_mode=False) loads it; "
             "for predictions, TensorflowPredictor.from_checkpoint(checkpoint, safe_mode=False)."
         )
     if _is_program(path):
@@ -299,7 +300,8 @@ def _failures_told(path: Path, advice: str) -> Iterator[None]:
         reason = _one_line(error)
         if "Lambda" in reason and "safe_mode" in reason:
             advice = "If you know where the checkpoint comes from, get_model(safe_mode=False) loads the code as well."
-        raise CheckpointError(f"Keras cannot load {path.name}: {reason}. {advice}") from error
+        what = f"the SavedModel in {path.name}" if path.is_dir() else path.name
+        raise CheckpointError(f"Keras cannot load {what}: {reason}. {advice}") from error
 
 
 def _one_line(error: Exception) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.checkpoint_pickle import Discard
 from paceline.air.checkpoint_sources import PACKED_FILES_KEY, Kind, Source
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
@@ -43,7 +44,10 @@ class TorchObject(Source):
         import torch
 
         with sink.open(self.file_name) as file:
-            torch.save(self.value, file)
+            if self.file_name == MODEL_FILE:
+                torch.save(self.value, file, pickle_module=_pickle_for(self.value))
+            else:
+                torch.save(self.value, file)
 
     def load_dict(self) -> dict[str, Any]:
         return {MODEL_KEY: self.value}
@@ -149,6 +153,26 @@ class TorchCheckpoint(Checkpoint):
             if model.exists():
                 return torch.load(model, map_location="cpu", weights_only=False)
         return None
+
+
+def _pickle_for(model: Any) -> Any:
+    """pickle, or cloudpickle for what pickle cannot find by its name, such as a class defined in a function.
+
+    Not cloudpickle for all: it would copy the classes of a script, so that what is loaded is no instance of them.
+    """
+    import torch
+
+    class Probe(pickle.Pickler):
+        def persistent_id(self, value: Any) -> str | None:  # no tensor's content is read
+            return "storage" if torch.is_storage(value) else None
+
+    try:
+        Probe(Discard()).dump(model)
+    except Exception:  # the second attempt says what is wrong
+        import cloudpickle
+
+        return cloudpickle
+    return pickle
 
 
 def _load_weights(path: Path) -> Any:

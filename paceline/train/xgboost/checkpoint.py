@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.checkpoint_models import XGBOOST_MODEL
 from paceline.air.checkpoint_sources import PACKED_FILES_KEY, Kind, Source
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from paceline.air.packing import FileSink
 
 MODEL_FILE = "model.ubj"
-_READABLE_FILES = (MODEL_FILE, "model.json", "model")
-"""Ours first; the others are what other programs call it."""
+_READABLE_FILES = (MODEL_FILE, "model.json", "model", XGBOOST_MODEL)
+"""Ours first, then what other programs call it, and the booster of a dict checkpoint."""
 
 C = TypeVar("C", bound="XGBoostCheckpoint")
 
@@ -76,8 +77,8 @@ class XGBoostCheckpoint(Checkpoint):
             found = self.peek(MODEL_KEY)  # never from a stored dict, which is a pickle
         if found is None:
             raise CheckpointError(
-                f"{self!r} holds no XGBoost model: it has none of the files {', '.join(_READABLE_FILES)}. Save one "
-                "with XGBoostCheckpoint.from_model(). One that was stored in a dict is "
+                f"{self!r} holds no XGBoost model: it has none of the files {', '.join(_READABLE_FILES[:-1])}. Save "
+                "one with XGBoostCheckpoint.from_model(). One that was stored in a dict by an earlier version is "
                 f"checkpoint.to_dict()[{MODEL_KEY!r}]; that unpickles, so do so only if you know where it comes from."
             )
         return found

@@ -53,6 +53,18 @@ def test_a_bare_model_file_is_enough(booster: lightgbm.Booster, tmp_path: Path) 
     assert len(LightGBMPredictor.from_checkpoint(checkpoint).predict(FEATURES)) == 200
 
 
+def test_a_booster_in_a_dict_is_readable_from_a_directory(booster: lightgbm.Booster, tmp_path: Path) -> None:
+    booster.best_iteration = 1
+    try:
+        Checkpoint.from_dict({"model": booster}).to_directory(tmp_path)
+    finally:
+        booster.best_iteration = -1
+    found = LightGBMCheckpoint.from_directory(tmp_path).get_model()
+    assert trees(found) == trees(booster)
+    assert found.best_iteration == 1
+    assert list(Checkpoint(tmp_path).to_dict()) == ["model"]
+
+
 def test_what_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"lightgbm\.Booster.*int"):
         LightGBMCheckpoint.from_model(3)

@@ -111,6 +111,8 @@ def test_saved_models(tmp_path: Path) -> None:
     assert_same(checkpoint.get_model(safe_mode=False), model)
     assert_same(checkpoint.get_model(build("tf_keras"), safe_mode=False), model)
     assert "model" not in checkpoint.to_dict()
+    directory = Path(checkpoint.to_directory(tmp_path / "checkpoint"))
+    assert_same(keras_files.keras_of(model).models.load_model(directory), model)
     model = build("keras")
     model.export(tmp_path / "exported", verbose=False)
     exported = TensorflowCheckpoint.from_saved_model(tmp_path / "exported").get_model(safe_mode=False)
@@ -126,7 +128,7 @@ def test_code_in_a_file_is_loaded_only_if_asked_for(name: str, tmp_path: Path) -
             checkpoint.get_model()
         assert checkpoint.get_model(safe_mode=False)(ROWS).numpy().tolist() == (ROWS * 2).tolist()
         predictor = TensorflowPredictor.from_checkpoint(checkpoint, safe_mode=False)
-        assert np.asarray(predictor.predict(ROWS)).tolist() == (ROWS * 2).tolist()
+        assert predictor.predict(ROWS)["predictions"].tolist() == (ROWS * 2).tolist()
 
 
 def function(name: str, module: str) -> dict[str, Any]:
@@ -371,13 +373,28 @@ def test_a_model_with_fewer_layers_than_were_saved_is_refused(name: str, tmp_pat
         assert_same(checkpoint.get_model(lambda: deep(3)), saved)
 
 
+def test_a_saved_model_where_earlier_versions_put_it_is_found(tmp_path: Path) -> None:
+    model = build("tf_keras")
+    model.save(tmp_path / "checkpoint" / "saved_model")
+    checkpoint = TensorflowCheckpoint.from_directory(tmp_path / "checkpoint")
+    assert_same(checkpoint.get_model(safe_mode=False), model)
+
+
+def test_a_keras_file_beside_a_saved_model_is_not_its_model(tmp_path: Path) -> None:
+    model = build("tf_keras")
+    model.save(tmp_path / "whole")
+    (tmp_path / "whole" / "older.h5").write_bytes(b"not a model")
+    checkpoint = TensorflowCheckpoint.from_saved_model(tmp_path / "whole")
+    assert_same(checkpoint.get_model(safe_mode=False), model)
+
+
 def test_a_program_of_tensorflow_takes_no_model_definition(tmp_path: Path) -> None:
     build("keras").export(tmp_path / "exported", verbose=False)
     exported = TensorflowCheckpoint.from_saved_model(tmp_path / "exported")
     with pytest.raises(ConfigError, match=r"program of TensorFlow.*model definition"):
         exported.get_model(build("keras"))
     build("tf_keras").save(tmp_path / "whole")
-    with pytest.raises(CheckpointError, match=r"(?s)Keras.*saved_model"):
+    with pytest.raises(CheckpointError, match=r"(?s)Keras.*SavedModel"):
         TensorflowCheckpoint.from_saved_model(tmp_path / "whole").get_model(
             lambda: with_lambda("tf_keras"), safe_mode=False
         )

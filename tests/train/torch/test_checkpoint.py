@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.checkpoint_trust import code_parts
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError
 from paceline.train.torch import TorchCheckpoint
 from tests.air.damage import committed, flip
@@ -58,6 +59,37 @@ def test_a_model_comes_back_in_every_form(form: Any, tmp_path: Path) -> None:
 class Bomb:
     def __reduce__(self) -> Any:
         return (pytest.fail, ("the file was unpickled",))
+
+
+def test_a_model_of_a_class_in_a_function_is_stored_by_value(tmp_path: Path) -> None:
+    def train_loop() -> TorchCheckpoint:
+        class Net(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = torch.nn.Linear(2, 1)
+                self.scale = lambda x: 2 * x
+
+            def forward(self, x: Any) -> Any:
+                return self.scale(self.layer(x))
+
+        return TorchCheckpoint.from_model(Net())
+
+    checkpoint = train_loop()
+    model = checkpoint.get_model()
+    for there in (TorchCheckpoint.from_bytes(checkpoint.to_bytes()), Checkpoint(checkpoint.to_directory(tmp_path))):
+        loaded = TorchCheckpoint.from_checkpoint(there).get_model()
+        assert loaded(torch.ones(1, 2)).tolist() == model(torch.ones(1, 2)).tolist()
+    assert code_parts(Checkpoint(tmp_path)) == ["model_pickled.pt"]
+
+
+def test_a_class_that_can_be_found_by_name_stays_the_same_class(tmp_path: Path) -> None:
+    checkpoint = TorchCheckpoint.from_directory(TorchCheckpoint.from_model(Own()).to_directory(tmp_path))
+    assert type(checkpoint.get_model()) is Own
+
+
+class Own(torch.nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(2, 1)
 
 
 def test_weights_never_run_code(tmp_path: Path) -> None:

@@ -102,6 +102,20 @@ def test_a_stored_dict_is_not_unpickled_for_a_model(booster: xgboost.Booster, tm
     assert in_memory.get_model() is booster
 
 
+def test_a_booster_in_a_dict_is_readable_from_a_directory(booster: xgboost.Booster, tmp_path: Path) -> None:
+    class NeverLoaded(Canary):
+        """Beside the model in the same pickle."""
+
+    data = {"model": booster, "other": NeverLoaded(tmp_path / "touched")}
+    Checkpoint.from_dict(data).to_directory(tmp_path / "stored")
+    stored = XGBoostCheckpoint.from_directory(tmp_path / "stored")
+    assert trees(stored.get_model()) == trees(booster)
+    assert stored.get_model().feature_names == booster.feature_names
+    assert not (tmp_path / "touched").exists()
+    Checkpoint.from_dict({"model": booster}).to_directory(tmp_path / "plain")
+    assert list(Checkpoint(tmp_path / "plain").to_dict()) == ["model"]
+
+
 def test_a_damaged_model_of_a_run_is_noticed(booster: xgboost.Booster, tmp_path: Path) -> None:
     path = committed(XGBoostCheckpoint.from_model(booster), tmp_path / "checkpoint")
     checkpoint = XGBoostCheckpoint.from_directory(path)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from xgboost.callback import EarlyStopping, LearningRateScheduler, TrainingCallback
 
-from paceline.air import CheckpointConfig, FailureConfig, RunConfig, session
+from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, session
 from paceline.air.errors import TrainingFailedError
 from paceline.train.xgboost import XGBoostCheckpoint, XGBoostPredictor
 from tests.train.xgboost.boosting import FEW_VALUES, quick_trainer, rows_of, trees
@@ -166,9 +166,12 @@ def test_only_the_missing_rounds_are_trained() -> None:
     assert trees(more.checkpoint.get_model()) == trees(whole.checkpoint.get_model())
 
 
-def test_a_finished_checkpoint_is_evaluated_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_a_finished_checkpoint_is_evaluated_once(as_dict: bool, tmp_path: Path) -> None:
     first = quick_trainer({"train": noisy()}, params=SMALL, inline=True, num_boost_round=4).fit()
-    model = XGBoostCheckpoint.from_model(first.checkpoint.get_model())
+    model: Any = XGBoostCheckpoint.from_model(first.checkpoint.get_model())
+    if as_dict:
+        model = Checkpoint.from_dict({"model": first.checkpoint.get_model()}).to_directory(tmp_path / "stored")
     again = quick_trainer(
         {"train": noisy()}, params=SMALL, inline=True, num_boost_round=4, resume_from_checkpoint=model
     ).fit()
