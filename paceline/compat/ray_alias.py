@@ -19,13 +19,13 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+from paceline.air.absent import no_such_name
 from paceline.air.errors import ConfigError
 from paceline.air.ray_alias import alias_in_force
+from paceline.compat.ray_names import ADVICE, home_of
 
 SHIM = str(Path(__file__).with_name("ray_shim"))
 PATH_VARIABLE = "PYTHONPATH"
-_ELSEWHERE = {"cloudpickle": "cloudpickle"}
-"""Modules of Ray that are somebody else's."""
 
 
 class _Alias(Loader):
@@ -52,27 +52,11 @@ class _Finder(MetaPathFinder):
             return None
         if not name:
             return importlib.util.spec_from_file_location("ray", os.path.join(SHIM, "ray", "__init__.py"))
+        if name in ADVICE:
+            raise ModuleNotFoundError(str(no_such_name("ray", name, ADVICE)), name="ray")
         home = home_of(name)
-        return None if home is None else ModuleSpec(fullname, _Alias(home), origin=home)
-
-
-def home_of(name: str) -> str | None:
-    """The module that stands for `ray.<name>`, or None. What is only Ray's is in paceline.ray."""
-    first, _, rest = name.partition(".")
-    if first in _ELSEWHERE:
-        places = [f"{_ELSEWHERE[first]}.{rest}".rstrip(".")]
-    else:
-        places = [f"paceline.ray.{name}", f"paceline.{name}"]
-    return next((place for place in places if _exists(place)), None)
-
-
-def _exists(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
-            return False  # a package on the way to it is not there
-        raise
+        found = importlib.util.find_spec(home)  # or an error that says what to write instead
+        return None if found is None else ModuleSpec(fullname, _Alias(home), origin=found.origin)
 
 
 def install() -> None:

@@ -1,22 +1,54 @@
-"""What the attributes of `ray` are under the alias."""
+"""What the names of the module `ray` are under the alias, and advice for those that do not exist.
+
+Most are paceline's. Some are Ray's own and harmless, and `paceline.ray` has them; some are other people's modules.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
-from paceline.compat.ray_alias import home_of
+from paceline.air.absent import no_such_name
+from paceline.air.core_names import ADVICE as CORE
 
-_ABSENT = {
-    "rllib": "RLlib needs the real Ray: port the script (paceline port), and run it without the alias, with RLTrainer.",
-    "serve": "write paceline.serve, or `paceline serve <run>`: one model behind HTTP.",
-    "workflow": "call the steps of the workflow one after the other.",
+OWN = ("util",)
+"""Modules that only Ray has, and so only paceline.ray."""
+ELSEWHERE = {"cloudpickle": "cloudpickle"}
+"""Modules that Ray has from somebody else."""
+
+_INSIDE = "it is not part of Ray's API; look for a public name, or copy the few lines that you need"
+_CLUSTER = "there is no cluster: leave it out, workers are processes on this machine"
+_SERVE = "`paceline serve <run or checkpoint>`, or paceline.serve.run(PredictorClass, checkpoint), serves a model"
+_RLLIB = (
+    "RLlib needs the real Ray, so the alias cannot run it; change the script with `paceline port`, which keeps imports "
+    "of ray.rllib, and train with paceline.train.rl.RLTrainer"
+)
+
+ADVICE: Mapping[str, str] = {
+    **{name: advice for name, advice in CORE.items() if name not in OWN},
+    **dict.fromkeys(("_private", "_raylet", "core", "internal", "types", "widgets", "worker"), _INSIDE),
+    **dict.fromkeys(("autoscaler", "cluster_utils", "dashboard", "job_config", "job_submission", "node"), _CLUSTER),
+    **dict.fromkeys(("client", "client_builder", "runtime_context", "runtime_env", "state", "tests"), _CLUSTER),
+    **dict.fromkeys(("dag", "experimental"), CORE["workflow"]),
+    "llm": "Dataset.map_batches(YourModel, concurrency=n) of paceline.data runs a model over rows",
+    "rllib": _RLLIB,
+    "serve": _SERVE,
 }
 
 
+def home_of(name: str) -> str:
+    """The module that `ray.<name>` is, if it exists."""
+    first, _, rest = name.partition(".")
+    if first in ELSEWHERE:
+        return f"{ELSEWHERE[first]}.{rest}" if rest else ELSEWHERE[first]
+    return f"paceline.ray.{name}" if first in OWN else f"paceline.{name}"
+
+
 def member(name: str) -> Any:
-    """`ray.<name>`."""
-    if name in _ABSENT:
-        raise AttributeError(f"ray.{name} is not in paceline: {_ABSENT[name]}")
-    home = None if name.startswith("__") else home_of(name)
-    return getattr(importlib.import_module("paceline"), name) if home is None else importlib.import_module(home)
+    """The attribute `ray.<name>`."""
+    if name in ADVICE:
+        raise no_such_name("ray", name, ADVICE)
+    if name in OWN or name in ELSEWHERE:
+        return importlib.import_module(home_of(name))
+    return getattr(importlib.import_module("paceline"), name)

@@ -11,6 +11,7 @@ from typing import Any
 
 from paceline.compat.ray_alias import install as install
 from paceline.compat.ray_alias import uninstall as uninstall
+from paceline.compat.ray_names import member
 
 __version__ = "2.7.0"
 """For programs that compare versions: the newest API that is complete here. paceline's own is paceline.__version__."""
@@ -29,8 +30,6 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    from paceline.compat.ray_names import member
-
     return member(name)
 
 
