@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import paceline
 from paceline.air.errors import PacelineError
-from paceline.cli import serve
+from paceline.cli import port, serve
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,6 +19,7 @@ def parser() -> argparse.ArgumentParser:
     command = argparse.ArgumentParser(prog="paceline", description="Training runs and their models.")
     command.add_argument("--version", action="version", version=f"paceline {paceline.__version__}")
     commands = command.add_subparsers(title="commands", metavar="<command>", required=True)
+    port.add_to(commands)
     serve.add_to(commands)
     return command
 
