@@ -13,6 +13,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 _ROOT = f"{__name__.partition('.')[0]}."
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -49,23 +53,31 @@ def _public_names(module: ModuleType) -> Sequence[str]:
 
 
 class AbsentFinder:
-    """The last of ``sys.meta_path``: is asked for submodules that nobody else has found."""
+    """The last of ``sys.meta_path``: is asked for submodules that nobody else has found.
+
+    It finds modules under their old paths, and repeats the advice about names that do not exist.
+    """
 
     _asked: set[str] = set()
 
     @classmethod
-    def find_spec(cls, fullname: str, path: object = None, target: object = None) -> None:
+    def find_spec(cls, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         parent, _, name = fullname.rpartition(".")
         if not fullname.startswith(_ROOT) or name.startswith("_") or fullname in cls._asked:
-            return
+            return None
         cls._asked.add(fullname)  # a __getattr__ may try to import the very module that is being looked for
         try:
+            from paceline.air.old_paths import spec_of
+
+            if spec := spec_of(fullname):
+                return spec
             error = _error_of(parent, name)
         finally:
             cls._asked.discard(fullname)
         if isinstance(error, AbsentNameError):
             # With fullname as its name, `from parent import name` would ignore the error.
             raise ModuleNotFoundError(str(error), name=parent) from None
+        return None
 
 
 def _error_of(parent: str, name: str) -> AttributeError | None:

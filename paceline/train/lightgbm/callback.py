@@ -98,7 +98,10 @@ class ReportCallback:
         return LightGBMCheckpoint._of(model, Details(model.best_iteration), self._filename)
 
     def _row(self, env: CallbackEnv) -> dict[str, Any]:
-        row = row_of(env.evaluation_result_list)
+        return self._changed(row_of(env.evaluation_result_list))
+
+    def _changed(self, row: dict[str, float]) -> dict[str, Any]:
+        """What to report of a round's metrics."""
         if self._postprocess is not None:
             return self._postprocess(row)
         return self._chosen.of(row)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable as Function
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from paceline.air import session
 from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError, MetricError
 from paceline.train.names_to_keys import names_to_keys
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
 
 Metrics = str | Sequence[str] | Mapping[str, str] | None
 
@@ -101,7 +104,10 @@ class Callback(_KerasCallback):
 
     def _report(self, with_checkpoint: bool, logs: Mapping[str, Any]) -> None:
         row = _row(logs, self._chosen, all_of_them=True)
-        session.report(row, checkpoint=TensorflowCheckpoint.from_model(self.model) if with_checkpoint else None)
+        session.report(row, checkpoint=self._checkpoint() if with_checkpoint else None)
+
+    def _checkpoint(self) -> Checkpoint:
+        return TensorflowCheckpoint.from_model(self.model)
 
 
 class _Every:
