@@ -16,27 +16,36 @@ if TYPE_CHECKING:
     from paceline.air.config import RunConfig as RunConfig
     from paceline.air.config import ScalingConfig as ScalingConfig
     from paceline.air.config import SyncConfig as SyncConfig
+    from paceline.air.resources import ResourceRequest as ResourceRequest
     from paceline.air.result import Result as Result
+    from paceline.air.util.data_batch_conversion import DataBatchType as DataBatchType
 
 _HOMES = {
     "Checkpoint": "paceline.air.checkpoint",
     "CheckpointConfig": "paceline.air.config",
+    "DataBatchType": "paceline.air.util.data_batch_conversion",
     "DataConfig": "paceline.air.config",
     "DatasetConfig": "paceline.air.config",
     "FailureConfig": "paceline.air.config",
+    "ResourceRequest": "paceline.air.resources",
     "Result": "paceline.air.result",
     "RunConfig": "paceline.air.config",
     "ScalingConfig": "paceline.air.config",
     "SyncConfig": "paceline.air.config",
 }
-_MODULES = ("base_trainer", "checkpoint", "config", "constants", "errors", "integrations", "result", "session")
+_MODULES = ("base_trainer", "checkpoint", "config", "constants", "errors", "integrations", "result", "session", "util")
+_ADVICE = {
+    "AcquiredResources": "ScalingConfig and tune.with_resources() say what is needed; the run acquires and frees it",
+}
 
 __all__ = [
     "Checkpoint",
     "CheckpointConfig",
+    "DataBatchType",
     "DataConfig",
     "DatasetConfig",
     "FailureConfig",
+    "ResourceRequest",
     "Result",
     "RunConfig",
     "ScalingConfig",
@@ -54,7 +63,7 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _MODULES:
         return importlib.import_module(f"paceline.air.{name}")
-    raise no_such_name(__name__, name)
+    raise no_such_name(__name__, name, _ADVICE)
 
 
 def __dir__() -> list[str]:

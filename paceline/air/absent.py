@@ -4,16 +4,17 @@ A package's ``__getattr__`` ends with ``raise no_such_name(__name__, name, ADVIC
 ``hasattr`` stays False. ``from package import name`` drops the text of an AttributeError, then looks for a submodule
 of that name, as ``import package.name`` does: `install` adds a finder there that repeats the text.
 
-Python looks for submodules of packages only. A module that is a single file and has names to advise on takes part
-with ``__path__: list[str] = []``.
+Python looks for submodules of packages only. A module that is a single file takes part with ``__path__ = []``;
+``advise(__name__, ADVICE)`` at its end is short for that and such a ``__getattr__``.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -35,6 +36,20 @@ def no_such_name(module: str, name: str, advice: Mapping[str, str] = _NOTHING) -
     if near is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
     return AbsentNameError(f"module {module!r} has no attribute {name!r}: did you mean {near}?", name=name)
+
+
+def advise(module: str, advice: Mapping[str, str], homes: Mapping[str, str] = _NOTHING) -> None:
+    """Let a module that is a single file say what to write instead of these names.
+
+    `homes` are names that it has from another module, for old code: the import is done on first use.
+    """
+
+    def ask(name: str) -> Any:
+        if name in homes:
+            return getattr(importlib.import_module(homes[name]), name)
+        raise no_such_name(module, name, advice)
+
+    vars(sys.modules[module]).update(__path__=[], __getattr__=ask)
 
 
 def _closest(module: ModuleType, name: str) -> str | None:

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 _FRAMEWORKS = ("lightgbm", "lightning", "rl", "sklearn", "tensorflow", "torch", "xgboost")
 _KINDS = ("checkpoint", "predictor", "trainer")
-_STOPPERS = ("experiment_plateau", "function_stopper", "maximum_iteration", "noop", "stopper", "timeout", "trial_plateau")
+_STOPPERS = (
+    "experiment_plateau",
+    "function_stopper",
+    "maximum_iteration",
+    "noop",
+    "stopper",
+    "timeout",
+    "trial_plateau",
+)
 _PREPROCESSORS = ("discretizer", "encoder", "scaler", "torch", "transformer", "vectorizer")
 
 NEW_PLACES = {
@@ -41,6 +50,7 @@ NEW_PLACES = {
     "tune.trainable.session": "tune.trainable.legacy_session",
     "tune.trainable.util": "tune.trainable",
     "tune.tune": "tune.legacy_run",
+    "tune.utils.util": "tune.utils",
     **{f"train.{name}.{name}_{kind}": f"train.{name}" for name in _FRAMEWORKS for kind in _KINDS},
     **{f"train.huggingface.huggingface_{kind}": "train.huggingface" for kind in _KINDS},
     **{f"train.huggingface.transformers.transformers_{kind}": "train.huggingface.transformers" for kind in _KINDS},
@@ -76,7 +86,7 @@ def _spec_below(fullname: str, place: str) -> ModuleSpec | None:
     return ModuleSpec(fullname, _Forwarding(place))
 
 
-class _Forwarding:
+class _Forwarding(Loader):
     """Loads a module that passes every question on to another."""
 
     def __init__(self, place: str) -> None:

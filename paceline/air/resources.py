@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from paceline.air.absent import advise
 from paceline.air.checks import is_number
 from paceline.air.errors import ConfigError
 
@@ -61,3 +62,17 @@ class PlacementGroupFactory:
             for name, amount in bundle.items():
                 total[name] = total.get(name, 0.0) + amount
         return total
+
+
+ResourceRequest = PlacementGroupFactory
+
+_MANAGED = "ScalingConfig and tune.with_resources() say what is needed; the run acquires and frees it"
+_MANAGERS = ("FixedResourceManager", "PlacementGroupResourceManager", "ResourceManager")
+_ACQUIRED = ("AcquiredResources", "FixedAcquiredResources", "PlacementGroupAcquiredResources")
+advise(
+    __name__,
+    {
+        **dict.fromkeys((*_MANAGERS, *_ACQUIRED), _MANAGED),
+        "resource_dict_to_pg_factory": 'write PlacementGroupFactory([{"CPU": 1, "GPU": 1}])',
+    },
+)

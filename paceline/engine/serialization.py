@@ -146,6 +146,12 @@ class _MainAdopter(pickle.Unpickler):
         return make
 
 
+def culprit_of(obj: Any) -> Any:
+    """The part of `obj` that cannot be pickled; None if all of it can."""
+    error = _why_not(obj)
+    return None if error is None else _find_culprit(obj, "", error)[1]
+
+
 def _find_culprit(obj: Any, what: str, error: Exception) -> tuple[str, Any, Exception]:
     """Follow the parts that cannot be pickled down to one whose own parts all can."""
     path, reason = what, error

@@ -73,6 +73,7 @@ _SUBMODULES = (
     "callbacks",
     "data_parallel_trainer",
     "error",
+    "gbdt_trainer",
     "horovod",
     "huggingface",
     "lightgbm",
@@ -86,8 +87,7 @@ _SUBMODULES = (
     "xgboost",
 )
 _ELSEWHERE = {
-    "gbdt_trainer": "XGBoostTrainer of paceline.train.xgboost and LightGBMTrainer of paceline.train.lightgbm are the "
-    "trainers for boosted trees",
+    "TrainingIterator": "Trainer.fit() returns the Result; RunConfig(callbacks=[...]) sees each report",
     "mosaic": "call Composer's Trainer inside the train_loop_per_worker of a paceline.train.torch.TorchTrainer",
 }
 

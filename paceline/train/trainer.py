@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from paceline.air.absent import advise
 from paceline.air.errors import ConfigError
 from paceline.train.base_trainer import BaseTrainer, TrainingFailedError
 
@@ -18,3 +19,6 @@ class Trainer(BaseTrainer):
             "Trainer(backend=..., num_workers=...) with start(), run() and shutdown() is not supported. Write: "
             "TorchTrainer(train_func, scaling_config=ScalingConfig(num_workers=2)).fit()"
         )
+
+
+advise(__name__, {"TrainingIterator": "Trainer.fit() returns the Result; RunConfig(callbacks=[...]) sees each report"})

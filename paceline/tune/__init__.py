@@ -109,7 +109,9 @@ _MODULES = (
     "analysis",
     "callback",
     "error",
+    "execution",
     "experiment",
+    "integration",
     "logger",
     "progress_reporter",
     "registry",
@@ -117,10 +119,17 @@ _MODULES = (
     "schedulers",
     "search",
     "stopper",
+    "syncer",
     "trainable",
     "tune_config",
     "tuner",
+    "utils",
 )
+_ADVICE = {
+    "resources": 'tune.with_resources(trainable, {"cpu": 2}) says what a trial needs',
+    "sklearn": "fit the estimator in a function for tune.Tuner, or use paceline.train.sklearn.SklearnTrainer",
+    "web_server": "callbacks in RunConfig(callbacks=[...]) see what a search does, and files in its directory show it",
+}
 
 __all__ = [*_HOMES]
 
@@ -134,7 +143,7 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _MODULES:
         return importlib.import_module(f"paceline.tune.{name}")
-    raise no_such_name(__name__, name)
+    raise no_such_name(__name__, name, _ADVICE)
 
 
 def __dir__() -> list[str]:

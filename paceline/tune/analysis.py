@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.absent import advise
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checks import near_miss, warn_at_users_line
 from paceline.air.constants import TRAINING_ITERATION
@@ -208,3 +209,6 @@ def _read_grid(path: str) -> ResultGrid:
 
     journal = Path(path).expanduser()
     return grid_of(journal.parent, journal) if journal.is_file() else load_grid(path)
+
+
+advise(__name__, {})

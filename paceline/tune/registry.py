@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from paceline.air.absent import advise
 from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError
 
@@ -48,3 +49,15 @@ def _checked(name: str) -> str:
     if not isinstance(name, str) or not name:
         raise ConfigError(f"A name is a string that is not empty, not {name!r}.")
     return name
+
+
+_INPUTS = "pass the input as tune.with_parameters(trainable, name=...)"
+advise(
+    __name__,
+    {
+        "get_trainable_cls": "get_trainable(name) returns what was registered",
+        "is_function_trainable": "use inspect.isclass() on what get_trainable(name) returns",
+        "validate_trainable": "register_trainable() rejects what cannot be run",
+        **dict.fromkeys(("register_input", "registry_contains_input", "registry_get_input"), _INPUTS),
+    },
+)

@@ -1,5 +1,6 @@
 """Old path of the stoppers for ``RunConfig(stop=...)``."""
 
+from paceline.air.absent import advise
 from paceline.run.stoppers import (
     CombinedStopper,
     ExperimentPlateauStopper,
@@ -21,3 +22,5 @@ __all__ = [
     "TimeoutStopper",
     "TrialPlateauStopper",
 ]
+
+advise(__name__, {})

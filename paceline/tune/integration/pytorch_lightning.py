@@ -8,7 +8,9 @@ from paceline.air.absent import no_such_name
 
 if TYPE_CHECKING:
     from paceline.compat.tune_integration.pytorch_lightning import TuneReportCallback as TuneReportCallback
-    from paceline.compat.tune_integration.pytorch_lightning import TuneReportCheckpointCallback as TuneReportCheckpointCallback
+    from paceline.compat.tune_integration.pytorch_lightning import (
+        TuneReportCheckpointCallback as TuneReportCheckpointCallback,
+    )
 
 __path__: list[str] = []  # so that import statements repeat the advice, see air/absent.py
 __all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __path__: list[str] = []  # so that import statements repeat the advice, see air/absent.py
 __all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]
-_ADVICE = {"TuneCallback": "derive from TuneReportCallback, or from xgboost.callback.TrainingCallback and call session.report()"}
+_ADVICE = {"TuneCallback": "derive from TuneReportCallback, or from TrainingCallback and call session.report()"}
 
 
 def __getattr__(name: str) -> Any:

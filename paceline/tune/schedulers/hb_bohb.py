@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
-from paceline.air.absent import no_such_name
-
-__path__: list[str] = []  # so that `from ... import HyperBandForBOHB` repeats the advice, see air/absent.py
+from paceline.air.absent import advise
 
 ADVICE = {
     "HyperBandForBOHB": "it works only together with the TuneBOHB searcher, which paceline does not have. The same "
@@ -14,6 +10,4 @@ ADVICE = {
     "search_alg=OptunaSearch(), scheduler=HyperBandScheduler()), or ASHAScheduler() instead of the latter"
 }
 
-
-def __getattr__(name: str) -> NoReturn:
-    raise no_such_name(__name__, name, ADVICE)
+advise(__name__, ADVICE)

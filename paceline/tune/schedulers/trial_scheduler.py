@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
+from paceline.air.absent import advise
 from paceline.air.checks import check_choice, warn_at_users_line
 from paceline.air.errors import ConfigError
 from paceline.run.nested import nested_get
@@ -236,3 +237,6 @@ def first_that_fits(controller: Controller, trials: list[Trial]) -> Trial | None
 
 def _contradict(own: str | None, given: str | None) -> bool:
     return own is not None and given is not None and own != given
+
+
+advise(__name__, {}, {"FIFOScheduler": "paceline.tune.schedulers.fifo"})

@@ -27,6 +27,8 @@ ADVICE = dict(ELSEWHERE.values())
 """What to write instead of a searcher, by its class and by the module that has it in Ray Tune."""
 for _module, (_searcher, _advice) in ELSEWHERE.items():
     ADVICE[_module] = f"instead of {_searcher}, {_advice}"
+_GOAL = "raise paceline.air.errors.ConfigError with a message of your own"
+ADVICE.update(dict.fromkeys(("UNDEFINED_METRIC_MODE", "UNDEFINED_SEARCH_SPACE", "UNRESOLVED_SEARCH_SPACE"), _GOAL))
 ADVICE["flaml"] = f"instead of BlendSearch or CFO, {_TREES}"
 
 

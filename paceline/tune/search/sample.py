@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from paceline.air.absent import advise
 from paceline.tune.search.domains import Categorical, Domain, Function, listed
 from paceline.tune.search.ranges import Float, Integer
 from paceline.tune.search.samplers import Grid, LogUniform, Normal, Quantized, Sampler, Uniform
@@ -108,3 +109,6 @@ def sample_from(func: Callable[..., Any]) -> Function:
     draws itself do not follow the seed of the search.
     """
     return Function(func)
+
+
+advise(__name__, {"BaseSampler": "derive from Sampler"})

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
+from paceline.air.absent import advise
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
 from paceline.air.keyword_calls import Call, keyword_call
@@ -197,3 +198,6 @@ def checked_goal(metric: str | Sequence[str] | None, mode: str | Sequence[str] |
 def _contains(config: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
     """Whether every value of `part` is in `config`; it may be nested or have a/b keys."""
     return not values_in(config, part, Found())
+
+
+advise(__name__, {}, {"ConcurrencyLimiter": "paceline.tune.search.concurrency_limiter"})

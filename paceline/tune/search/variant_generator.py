@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from paceline.air.absent import advise
 from paceline.tune.search.paths import Path, find
 from paceline.tune.search.sample import grid_search
 from paceline.tune.search.samplers import generator
@@ -27,3 +28,13 @@ def generate_variants(
         draws = random.Random(drawn_once) if constant_grid_search else rng
         config, chosen = variant(unresolved_spec, number, draws, found=found)
         yield {found.paths[name]: value for name, value in chosen.items()}, config
+
+
+_SPACE = "generate_variants(space) yields the chosen values by path, and the configuration with them"
+advise(
+    __name__,
+    {
+        **dict.fromkeys(("assign_value", "format_vars", "parse_spec_vars"), _SPACE),
+        "RecursiveDependencyError": "parameters that depend on each other raise paceline.air.errors.ConfigError",
+    },
+)

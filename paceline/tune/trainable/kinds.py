@@ -21,6 +21,7 @@ from paceline.tune.registry import get_trainable
 from paceline.tune.trainable.backend import TrainableBackendConfig, libraries_of
 from paceline.tune.trainable.class_loop import ClassLoop
 from paceline.tune.trainable.function import FunctionLoop, call_form
+from paceline.tune.trainable.function_trainable import FunctionTrainable
 from paceline.tune.trainable.parameters import BoundFunction, function_name
 from paceline.tune.trainable.resources import resources_for
 from paceline.tune.trainable.trainable import Trainable
@@ -94,6 +95,8 @@ def kind_of(trainable: Any) -> TrainableKind:
 
         return TrainerKind(trainable)
     if isinstance(trainable, type):
+        if issubclass(trainable, FunctionTrainable):
+            return FunctionKind(trainable.function, trainable.__name__)
         if issubclass(trainable, Trainable):
             return ClassKind(trainable)
         made = "make one and pass it" if issubclass(trainable, BaseTrainer) else "derive it from tune.Trainable"
@@ -150,9 +153,9 @@ class FunctionKind(_ProcessKind):
 
     stops_when_done = True
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], name: str = "") -> None:
         bound = function if isinstance(function, BoundFunction) else BoundFunction(function)
-        name = function_name(bound.function)
+        name = name or function_name(bound.function)
         self._form = call_form(bound.function, bound.parameters, name)
         self._resources = bound.resources
         libraries = libraries_of(bound.function, dict(bound.parameters))

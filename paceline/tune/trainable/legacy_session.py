@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from paceline.air import session
+from paceline.air.absent import advise
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.constants import DEFAULT_METRIC
 from paceline.air.context import get_context as get_context
@@ -151,3 +152,6 @@ def get_trial_resources() -> PlacementGroupFactory | None:
 def is_session_enabled() -> bool:
     """True inside a trial or a training run."""
     return session.current() is not None
+
+
+advise(__name__, {"get_session": "paceline.train.get_context() answers inside of a trial"})

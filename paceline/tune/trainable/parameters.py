@@ -11,6 +11,7 @@ from paceline.air.errors import ConfigError
 from paceline.train.base_trainer import BaseTrainer
 from paceline.tune.registry import get_trainable
 from paceline.tune.trainable.function import call_form, takes_keyword
+from paceline.tune.trainable.function_trainable import unwrapped
 from paceline.tune.trainable.resources import Resources
 from paceline.tune.trainable.trainable import Trainable, subclass_with
 
@@ -43,6 +44,7 @@ def with_parameters(trainable: Any, **parameters: Any) -> Any:
     """
     if isinstance(trainable, str):
         trainable = get_trainable(trainable)
+    trainable = unwrapped(trainable)
     if isinstance(trainable, BaseTrainer):
         raise ConfigError(
             f"with_parameters() takes a function or a Trainable class, not a {type(trainable).__name__}: give it its "

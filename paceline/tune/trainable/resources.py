@@ -26,12 +26,14 @@ def with_resources(trainable: Any, resources: Any) -> Any:
     """
     from paceline.train.base_trainer import BaseTrainer
     from paceline.tune.registry import get_trainable
+    from paceline.tune.trainable.function_trainable import unwrapped
     from paceline.tune.trainable.parameters import BoundFunction
     from paceline.tune.trainable.trainable import Trainable, subclass_with
 
     wanted = as_resources(resources)
     if isinstance(trainable, str):
         trainable = get_trainable(trainable)
+    trainable = unwrapped(trainable)
     if isinstance(trainable, BaseTrainer):
         raise ConfigError(
             f"with_resources() takes a function or a Trainable class, not a {type(trainable).__name__}: a trainer says "
