@@ -85,7 +85,7 @@ SPACE = {
 
 # What each public package exports: a name that comes or goes is a decision, made here too.
 EXPORTED: dict[str, set[str]] = {
-    "paceline.air": CONFIGS | {"Checkpoint", "DatasetConfig", "Result", "session"},
+    "paceline.air": CONFIGS | {"Checkpoint", "DataBatchType", "DatasetConfig", "ResourceRequest", "Result", "session"},
     "paceline.data": READERS
     | {"from_arrow", "from_huggingface", "from_items", "from_numpy", "from_pandas", "from_torch"}
     | {"range", "range_table", "range_tensor"}
@@ -186,8 +186,16 @@ EXPORTED: dict[str, set[str]] = {
     | {"Checkpoint", "CheckpointConfig", "FailureConfig", "RunConfig"}
     | {"Callback", "PlacementGroupFactory", "Stopper", "SyncConfig"},
     "paceline.tune.callback": {"Callback"},
-    "paceline.tune.logger": {"CSVLoggerCallback", "JsonLoggerCallback", "LoggerCallback", "TBXLoggerCallback"},
+    "paceline.tune.integration.keras": {"TuneReportCallback", "TuneReportCheckpointCallback"},
+    "paceline.tune.integration.lightgbm": {"TuneReportCallback", "TuneReportCheckpointCallback"},
+    "paceline.tune.integration.pytorch_lightning": {"TuneReportCallback", "TuneReportCheckpointCallback"},
+    "paceline.tune.integration.xgboost": {"TuneReportCallback", "TuneReportCheckpointCallback"},
+    "paceline.tune.logger": {"CSVLoggerCallback", "JsonLoggerCallback", "LoggerCallback", "TBXLoggerCallback"}
+    | {"CSVLogger", "JsonLogger", "Logger", "NoopLogger", "TBXLogger", "UnifiedLogger"}
+    | {"LegacyLoggerCallback", "pretty_print"},
     "paceline.tune.stopper": STOPPERS,
+    "paceline.tune.utils": {"date_str", "deep_update", "flatten_dict", "merge_dicts", "unflattened_lookup"}
+    | {"diagnose_serialization", "validate_save_restore", "wait_for_gpu"},
 }
 
 # Paths that code of earlier API generations imports from.
