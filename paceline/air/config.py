@@ -7,7 +7,6 @@ are part of this module's names.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -20,6 +19,7 @@ from paceline.air.checks import (
     check_seconds,
     is_number,
     is_search_space,
+    warn_at_users_line,
     whole_number,
 )
 from paceline.air.data_config import DataConfig, DatasetConfig
@@ -27,6 +27,7 @@ from paceline.air.errors import ConfigError
 from paceline.air.keywords import names_what_was_meant, settings_of
 from paceline.air.names import safe_name
 from paceline.air.resources import STRATEGIES, PlacementGroupFactory, checked_resources
+from paceline.air.run_checks import check_stop, output_files
 from paceline.air.sync_config import SyncConfig
 
 __all__ = [
@@ -299,10 +300,11 @@ class RunConfig:
     progress_reporter: Any = None
     """In a search, shows the trials instead of the built-in table: a ProgressReporter such as CLIReporter. A single
     run has no use for one."""
-    log_to_file: bool = False
-    """Accepted for old code: what workers print is always kept in logs/rank_<k>.log."""
+    log_to_file: bool | str | tuple[str, str] = False
+    """Copy what rank 0 prints to files of the trial directory: True to `stdout` and `stderr`, or give one name or two.
+    The output of all workers is always in logs/rank_<k>.log."""
     local_dir: str | None = None
-    """Old name of storage_path; read that one."""
+    """Old name of storage_path, which wins if both are given; read that one."""
     engine: Any = None
     """Where workers live: "local", "inline" or an Engine; None chooses."""
     max_log_bytes: int | None = DEFAULT_MAX_LOG_BYTES
@@ -319,13 +321,9 @@ class RunConfig:
         self.sync_config = check_kind(self.sync_config, SyncConfig, "sync_config") or SyncConfig()
         self._settle_storage_path(self.sync_config.upload_dir)
         self.verbose = whole_number(self.verbose, "verbose", least=0, most=3, advice="0 is silent, 3 shows most.")
-        _check_stop(self.stop)
+        check_stop(self.stop)
         self.callbacks = _checked_callbacks(self.callbacks)
-        if not isinstance(self.log_to_file, bool):
-            raise ConfigError(
-                f"log_to_file is {self.log_to_file!r}: file names cannot be chosen. What workers print is always kept "
-                "in logs/rank_<k>.log of the trial directory; leave log_to_file out."
-            )
+        output_files(self.log_to_file)  # rejects what cannot be file names
         if self.max_log_bytes is not None:
             self.max_log_bytes = whole_number(self.max_log_bytes, "max_log_bytes", least=1, advice="None: no limit.")
         _check_reporter(self.progress_reporter)
@@ -334,22 +332,31 @@ class RunConfig:
         elif self.engine is not None and not callable(getattr(self.engine, "start_group", None)):
             raise ConfigError(f"engine is {self.engine!r}: use one of {', '.join(ENGINES)} or an Engine object.")
 
+    @property
+    def output_files(self) -> tuple[str, str] | None:
+        """The files that `log_to_file` asks for: for standard output and for standard error."""
+        return output_files(self.log_to_file)
+
     def _settle_storage_path(self, upload_dir: str | None) -> None:
         """Bring storage_path and its older spellings together."""
         given = {
             name: _path_text(value, name)
-            for name, value in (
-                ("storage_path", self.storage_path),
-                ("local_dir", self.local_dir),
-                ("sync_config.upload_dir", upload_dir),
-            )
+            for name, value in (("storage_path", self.storage_path), ("sync_config.upload_dir", upload_dir))
             if value is not None
         }
         if len(set(given.values())) > 1:
             listed = ", ".join(f"{name}={value!r}" for name, value in given.items())
             raise ConfigError(f"Results go to one place, but several were given: {listed}. Set storage_path alone.")
         self.storage_path = next(iter(given.values()), None)
-        self.local_dir = None
+        if self.local_dir is not None:
+            local_dir, self.local_dir = _path_text(self.local_dir, "local_dir"), None
+            if self.storage_path not in (None, local_dir):
+                warn_at_users_line(
+                    f"local_dir={local_dir!r} is ignored: results go to {next(iter(given))}={self.storage_path!r}. The "
+                    "working copy of results on remote storage is in ~/paceline_results, or where the variable "
+                    "PACELINE_RESULTS_DIR says."
+                )
+            self.storage_path = self.storage_path or local_dir
 
 
 def _path_text(value: Any, name: str) -> str:
@@ -382,28 +389,3 @@ def _check_reporter(reporter: Any) -> None:
             f"progress_reporter is {reporter!r}: use a CLIReporter, a JupyterNotebookReporter, or an object of a class "
             "derived from paceline.tune.ProgressReporter."
         )
-
-
-def _check_stop(stop: Any) -> None:
-    if stop is None:
-        return
-    if isinstance(stop, Mapping):
-        for metric, threshold in stop.items():
-            if not isinstance(metric, str) or not (is_number(threshold) or isinstance(threshold, bool)):
-                raise ConfigError(f"stop has the item {metric!r}: {threshold!r}. Use metric names and numbers.")
-        return
-    if isinstance(stop, type):
-        raise ConfigError(f"stop is the class {stop.__name__}: make an object of it with (...).")
-    if not callable(stop):
-        raise ConfigError(
-            f"stop is {stop!r}: use a dict such as {{'training_iteration': 10}}, a function of (trial_id, result), "
-            "or a Stopper (several of them: CombinedStopper)."
-        )
-    try:
-        signature = inspect.signature(stop)
-    except ValueError:  # some callables of extension modules do not tell
-        return
-    try:
-        signature.bind("trial_id", {})
-    except TypeError:
-        raise ConfigError(f"stop is called with (trial_id, result), but it takes {signature}.") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,9 @@ from paceline.storage.run_dir import RunDir
 
 if TYPE_CHECKING:
     from paceline.run.backend import Backend, BackendConfig
+
+ORIGINAL_DIRECTORY_VARIABLE = "TUNE_ORIG_WORKING_DIR"
+"""By this name programs find the directory that the driver was started in: workers are in another one."""
 
 
 class Attempt:
@@ -123,6 +127,8 @@ class Attempt:
     def _environments(self, scaling: ScalingConfig) -> list[dict[str, str]]:
         wanted = self._backend.environment(self._spec.backend_config)
         common = {name: value for name, value in wanted.items() if name not in os.environ}
+        with contextlib.suppress(FileNotFoundError):  # the driver's directory may be gone
+            common[ORIGINAL_DIRECTORY_VARIABLE] = os.getcwd()
         return [{**common, **own} for own in self._devices(scaling)]
 
     def _devices(self, scaling: ScalingConfig) -> list[dict[str, str]]:

@@ -1,7 +1,7 @@
 """Observers of a run: the hooks a user may override, and the list that calls them.
 
 Callbacks only watch. They are called in the driver, in order, synchronously; what they
-raise ends the run, with a note that names the callback. Loggers that paceline itself
+raise ends the run, as the cause of a TrainingFailedError that names the callback. Loggers that paceline itself
 turns on get their rows in batches, off the path of a report.
 """
 
@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import warn_at_users_line
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, StorageError, TrainingFailedError
 from paceline.air.keyword_calls import keyword_call
 
 if TYPE_CHECKING:
@@ -306,9 +306,10 @@ class _Hook:
     def __call__(self, **arguments: Any) -> None:
         try:
             self._call(arguments)
-        except Exception as error:
-            _note_origin(error, self._callback, self._name)
+        except StorageError:  # says itself what is wrong, as for the loggers that are on by default
             raise
+        except Exception as error:
+            raise _failed(self._callback, self._name, error) from error
 
 
 def _replaced_by_user(logger: RowLogger, user_callbacks: Sequence[Callback]) -> bool:
@@ -320,12 +321,12 @@ def _call_one(callback: Callback, method: str, *args: Any) -> Any:
     try:
         return getattr(callback, method)(*args)
     except Exception as error:
-        _note_origin(error, callback, method)
-        raise
+        raise _failed(callback, method, error) from error
 
 
-def _note_origin(error: Exception, callback: Callback, method: str) -> None:
-    error.add_note(f"Raised by the callback {type(callback).__qualname__} in {method}().")
+def _failed(callback: Callback, method: str, error: Exception) -> TrainingFailedError:
+    what = f"{type(error).__name__}: {error}"
+    return TrainingFailedError(f"The callback {type(callback).__qualname__} failed in {method}(): {what}")
 
 
 def _overrides(callback: Callback, hook: str) -> bool:

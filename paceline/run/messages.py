@@ -136,6 +136,8 @@ class SessionSetup(msgspec.Struct, frozen=True):
     """Where the ranks were in each dataset when the checkpoint to continue from was reported."""
     number_offset: int | None = None
     """Checkpoints are numbered by iteration, beginning after this one; None: they are counted."""
+    output_files: tuple[str, str] | None = None
+    """In the trial's directory, where rank 0 copies what it prints."""
     window: int = 1000
     """How many rows a rank may run ahead of the journal."""
 

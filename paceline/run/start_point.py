@@ -130,6 +130,7 @@ def session_setup(
         async_save=config.async_save,
         keep_all_ranks=config.keep_all_ranks,
         score_attribute=config.checkpoint_score_attribute,
+        output_files=spec.run_config.output_files,
         data_files=data_files,
         data_state=None if data_state is None else dict(data_state),
     )

@@ -126,12 +126,13 @@ class _Awaited:
 
 
 class DictStopper(Stopper):
-    """Stops a trial when one of several metrics reaches its threshold; ``a/b`` names a nested one.
+    """Stops a trial when one of several metrics reaches its threshold; ``a/b``, or a nested dict, names a nested one.
 
     Rows without the metric are passed over. That a trial has reported ten of them, and never the metric, is an error.
     """
 
-    def __init__(self, thresholds: Mapping[str, float]) -> None:
+    def __init__(self, thresholds: Mapping[str, Any]) -> None:
+        thresholds = flattened(thresholds)
         for key, threshold in thresholds.items():
             if not isinstance(key, str) or not isinstance(threshold, (int, float)):
                 raise ConfigError(

@@ -450,6 +450,7 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
         "keep_all_ranks": config.checkpoint_config.keep_all_ranks,
         "max_failures": config.failure_config.max_failures,
         "max_log_bytes": config.max_log_bytes,
+        "log_to_file": config.log_to_file,
         "stop": as_json(config.stop) if isinstance(config.stop, Mapping) else None,
         "datasets": sorted(spec.ingest.datasets) if spec.ingest is not None else [],
         "dataset_config": spec.ingest.configs_as_json() if spec.ingest is not None else {},

@@ -11,6 +11,7 @@ from paceline.air import faults
 from paceline.air import session as session_slot
 from paceline.air.errors import StopTraining
 from paceline.run.messages import Finished, SessionSetup, decode_setup, encode
+from paceline.run.output_files import copied_output
 from paceline.run.session import Session
 from paceline.run.shards import open_shards
 
@@ -39,7 +40,8 @@ class TrainTask:
         session_slot.install(session)
         stopped = False
         try:
-            self.train()
+            with copied_output(Path(session.trial_dir), setup.output_files if setup.world_rank == 0 else None):
+                self.train()
         except StopTraining:
             stopped = True
         except BaseException:

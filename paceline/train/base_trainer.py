@@ -310,6 +310,7 @@ class BaseTrainer:
                 failure_config=FailureConfig(max_failures=settings["max_failures"]),
                 stop=settings["stop"],
                 max_log_bytes=settings.get("max_log_bytes", DEFAULT_MAX_LOG_BYTES),
+                log_to_file=settings.get("log_to_file", False),
             ),
         )
         return given

@@ -56,7 +56,7 @@ class Experiment:
     sync_config: SyncConfig | None = None
     trial_name_creator: Callable[[Any], str] | None = None
     trial_dirname_creator: Callable[[Any], str] | None = None
-    log_to_file: bool = False
+    log_to_file: bool | str | tuple[str, str] = False
     max_failures: int = 0
     local_dir: str | os.PathLike[str] | None = None
     keep_checkpoints_num: int | None = None

@@ -17,7 +17,7 @@ from paceline.air.resources import PlacementGroupFactory
 from paceline.run.trial import Trial
 from paceline.storage.run_dir import default_storage_root, resolve_storage, uri_below
 from paceline.tune.analysis import ExperimentAnalysis
-from paceline.tune.error import TuneError
+from paceline.tune.error import TuneError, raises_tune_errors
 from paceline.tune.legacy_experiment import Experiment, with_meaning
 from paceline.tune.result_grid import Mode, ResultGrid
 from paceline.tune.tune_config import TuneConfig
@@ -34,6 +34,7 @@ _WHICH_TRIALS: dict[str, dict[str, Any]] = {
 """What `resume` may say after a "+", as arguments of Tuner.restore()."""
 
 
+@raises_tune_errors
 def run(
     run_or_experiment: Any,
     *,
@@ -52,7 +53,7 @@ def run(
     checkpoint_config: CheckpointConfig | None = None,
     verbose: int | None = None,
     progress_reporter: Any = None,
-    log_to_file: bool = False,
+    log_to_file: bool | str | tuple[str, str] = False,
     trial_name_creator: Callable[[Any], str] | None = None,
     trial_dirname_creator: Callable[[Any], str] | None = None,
     chdir_to_trial_dir: bool = True,
@@ -132,6 +133,7 @@ def run(
     return analysis
 
 
+@raises_tune_errors
 def run_experiments(
     experiments: Experiment | Sequence[Experiment] | Mapping[str, Any],
     scheduler: Any = None,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import check_kind
 from paceline.air.config import RunConfig
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, TrainingFailedError
 from paceline.air.keywords import names_what_was_meant, settings_of
+from paceline.tune.error import TuneError, raises_tune_errors
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.search.paths import find
 from paceline.tune.trainable.kinds import kind_of
@@ -35,6 +36,7 @@ class Tuner:
     run_config: where results go and when to stop; that of a trainer is used if none is given.
     """
 
+    @raises_tune_errors
     @names_what_was_meant(config="did you mean param_space?", **_SETTINGS_ELSEWHERE)
     def __init__(
         self,
@@ -61,8 +63,9 @@ class Tuner:
         self._restoration: Restoration | None = None
         self._results: ResultGrid | None = None
 
+    @raises_tune_errors
     def fit(self) -> ResultGrid:
-        """Run all trials. A trial that fails is an error in the grid, not here.
+        """Run all trials. A trial that fails is an error in the grid, not here; a callback that fails is a TuneError.
 
         After Ctrl-C a KeyboardInterrupt is raised whose `.result` is the grid of what was reached; `Tuner.restore`
         continues from there.
@@ -72,7 +75,12 @@ class Tuner:
         if self._restoration is not None:
             self._kind.check_continued()
         experiment = self._restoration.experiment() if self._restoration is not None else self._new_experiment()
-        step_to_end(experiment)
+        try:
+            step_to_end(experiment)
+        except TrainingFailedError as error:
+            if error is not experiment.audience.user_error:  # a trial's, which fail_fast="raise" asked for
+                raise
+            raise _with_result(TuneError(str(error)), experiment.result) from error.__cause__
         assert experiment.result is not None
         self._results = experiment.result
         return self._results
@@ -109,6 +117,7 @@ class Tuner:
         return has_experiment(path, storage_filesystem)
 
     @classmethod
+    @raises_tune_errors
     @names_what_was_meant(config="did you mean param_space?")
     def restore(
         cls,
@@ -143,3 +152,8 @@ class Tuner:
         tuner = cls(trainable, run_config=restoration.run_config)
         tuner._restoration = restoration
         return tuner
+
+
+def _with_result(error: TuneError, grid: ResultGrid | None) -> TuneError:
+    error.result = grid  # type: ignore[attr-defined]
+    return error

@@ -263,10 +263,31 @@ def test_the_place_of_results_has_three_spellings(tmp_path: Path) -> None:
     ):
         assert run.storage_path == str(tmp_path)
     assert replace(RunConfig(local_dir="a"), storage_path="b").storage_path == "b"
-    with pytest.raises(ConfigError, match="storage_path='a', local_dir='b'"):
-        RunConfig(storage_path="a", local_dir="b")
     with pytest.raises(ConfigError, match="upload_dir"):
-        RunConfig(local_dir="b", sync_config=SyncConfig(upload_dir="s3://bucket/x"))
+        RunConfig(storage_path="b", sync_config=SyncConfig(upload_dir="s3://bucket/x"))
+
+
+@pytest.mark.parametrize("place", ["/a", "s3://bucket/x"])
+def test_storage_path_wins_over_its_old_name(place: str) -> None:
+    with pytest.warns(UserWarning, match=r"local_dir='/b' is ignored.*storage_path"):
+        run = RunConfig(storage_path=place, local_dir="/b")
+    assert run.storage_path == place
+    with pytest.warns(UserWarning, match=r"local_dir='/b' is ignored.*upload_dir"):
+        run = RunConfig(local_dir="/b", sync_config=SyncConfig(upload_dir=place))
+    assert run.storage_path == place
+
+
+@pytest.mark.parametrize(
+    ("given", "files"),
+    [
+        (False, None),
+        (True, ("stdout", "stderr")),
+        ("output.log", ("output.log", "output.log")),
+        (("out", "err"), ("out", "err")),
+    ],
+)
+def test_the_files_that_output_is_copied_to(given: Any, files: tuple[str, str] | None) -> None:
+    assert RunConfig(log_to_file=given).output_files == files
 
 
 class Stopping:
@@ -310,7 +331,10 @@ def test_ways_to_stop(stop: Any) -> None:
         {"storage_path": ""},
         {"storage_path": 3},
         {"storage_path": "a\0b"},
-        {"log_to_file": "out.txt"},
+        {"log_to_file": "logs/out.txt"},
+        {"log_to_file": ("out", "err", "more")},
+        {"log_to_file": ("out", "journal.jsonl")},
+        {"stop": {"valid": {"loss": "low"}}},
         {"engine": "slurm"},
         {"engine": 3},
     ],

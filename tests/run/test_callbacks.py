@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, TrainingFailedError
 from paceline.run.callbacks import Callback, CallbackList, LoggerCallback, RowLogger
 from paceline.run.loggers import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback, default_loggers
 from paceline.run.trial import Trial
@@ -246,10 +246,9 @@ def test_exception_names_callback_and_hook(trial: Trial) -> None:
         def on_trial_result(self, *args: Any, **info: Any) -> None:
             raise KeyError("lost")
 
-    with pytest.raises(KeyError) as caught:
+    with pytest.raises(TrainingFailedError, match=r"Broken failed in on_trial_result\(\).*lost") as caught:
         CallbackList([Broken()]).on_trial_result(1, trial, {})
-    (note,) = caught.value.__notes__
-    assert "Broken in on_trial_result()" in note
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 @pytest.mark.parametrize("wrong", [Callback, object(), print])

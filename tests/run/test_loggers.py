@@ -336,7 +336,7 @@ class TestLineFiles:
         first = make(kind)
         log(first, trial, [make_row(i, loss=i) for i in (1, 2, 3)])
         first.log_trial_end(trial)
-        (path,) = Path(trial.local_path).iterdir()
+        (path,) = (path for path in Path(trial.local_path).iterdir() if path.name != "params.json")
         os.truncate(path, path.stat().st_size - 4)
         second = make(kind)
         assert second.rewind(trial, 3) == 2
@@ -349,7 +349,7 @@ class TestLineFiles:
         first = make(kind)
         log(first, trial, [make_row(1, text="a"), make_row(2, text="b" * 1_000_000)])
         first.log_trial_end(trial)
-        (path,) = Path(trial.local_path).iterdir()
+        (path,) = (path for path in Path(trial.local_path).iterdir() if path.name != "params.json")
         os.truncate(path, path.stat().st_size - 1)
         assert make(kind).rewind(trial, 2) == 1
         assert self.iterations(trial) == [1]
@@ -432,3 +432,12 @@ def test_long_values_of_a_configuration_are_not_written_with_every_row(trial: Tr
     assert read_json(trial)[1]["config"] == {**expected, "nested": nested}
     assert read_csv(trial)[1]["config/nested/text"] == "<str of length 50000>"
     assert json.loads(Path(trial.local_path, "params.json").read_text()) == {**expected, "nested": nested}
+
+
+def test_a_json_logger_of_its_own_writes_the_parameters(trial: Trial) -> None:
+    trial.config = {"lr": 0.1}
+    logger = JsonLoggerCallback()
+    logger.on_trial_result(1, [trial], trial, make_row(1, loss=1))
+    logger.on_trial_complete(1, [trial], trial)
+    assert json.loads(Path(trial.local_path, "params.json").read_text()) == {"lr": 0.1}
+    assert len(Path(trial.local_path, "result.json").read_text().splitlines()) == 1

@@ -34,6 +34,13 @@ def test_nothing_asked_for_is_no_stopper() -> None:
     assert make_stopper({}) is None
 
 
+def test_a_nested_dict_is_a_path() -> None:
+    stopper = make_stopper({"valid": {"accuracy": 0.9}})
+    assert stopper is not None
+    rows = [{"valid": {"accuracy": value}, "training_iteration": 1} for value in (0.8, 0.95)]
+    assert [stopper("t", row) for row in rows] == [False, True]
+
+
 def test_dict_stops_at_its_threshold() -> None:
     stopper = make_stopper({"accuracy": 0.9})
     assert stopper is not None

@@ -38,9 +38,11 @@ class BreaksAtTheEnd(Callback):
 
 def test_a_broken_callback_ends_the_run_and_leaves_its_result() -> None:
     trainer = quick_trainer(count, config={"steps": 1000}, callbacks=[BreaksAtTheThirdRow()])
-    with pytest.raises(LookupError, match="the tracker is away") as caught:
+    with pytest.raises(TrainingFailedError, match=r"BreaksAtTheThirdRow.*on_trial_result.*tracker is away") as caught:
         trainer.fit()
-    result: Result = caught.value.result  # type: ignore[attr-defined]
+    assert isinstance(caught.value.__cause__, LookupError)
+    result = caught.value.result
+    assert result is not None
     assert result.error is caught.value
     assert result.checkpoint is not None
     assert result.log_dir is not None
@@ -52,11 +54,12 @@ def test_a_broken_callback_ends_the_run_and_leaves_its_result() -> None:
 def test_without_raising_the_result_carries_the_callbacks_error() -> None:
     trainer = quick_trainer(count, inline=True, config={"steps": 1000}, callbacks=[BreaksAtTheThirdRow()])
     result = trainer.fit(raise_on_error=False)
-    assert isinstance(result.error, LookupError)
+    assert isinstance(result.error, TrainingFailedError)
+    assert isinstance(result.error.__cause__, LookupError)
 
 
 def test_an_error_after_the_end_does_not_undo_it() -> None:
-    with pytest.raises(LookupError, match="the tracker is away"):
+    with pytest.raises(TrainingFailedError, match="the tracker is away"):
         quick_trainer(count, inline=True, config={"steps": 2}, name="ended", callbacks=[BreaksAtTheEnd()]).fit()
     (trial,) = Path(os.environ["PACELINE_RESULTS_DIR"], "ended").iterdir()
     assert Result.from_path(trial).status == "finished"

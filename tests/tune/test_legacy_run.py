@@ -160,7 +160,6 @@ def test_resume_of_failed_trials_only(tmp_path: Path, resume: str) -> None:
         ({"resume": True}, ConfigError, "name="),
         ({"restore": "/some/checkpoint"}, ConfigError, "resume_from_checkpoint"),
         ({"checkpoint_config": CheckpointConfig(num_to_keep=2), "checkpoint_freq": 1}, ConfigError, "twice"),
-        ({"storage_path": "/a", "local_dir": "/b"}, ConfigError, "one place"),
         ({"fail_fast": True, "max_failures": 2}, ConfigError, "fail_fast"),
         ({"mode": "least"}, ConfigError, "mode"),
     ],

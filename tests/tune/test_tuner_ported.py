@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paceline import tune
-from paceline.air import session
+from paceline.air import FailureConfig, RunConfig, session
 from paceline.air.errors import ConfigError
+from paceline.tune.error import TuneError
 from paceline.tune.schedulers import ASHAScheduler
-from paceline.tune.search import Searcher
+from paceline.tune.search import BasicVariantGenerator, Searcher
 from paceline.tune.search.optuna import OptunaSearch
 from tests.tune.searching import column, search, tuner
 
@@ -77,3 +84,128 @@ def test_a_searcher_that_cannot_be_called_is_rejected_before_anything_starts() -
 
     with pytest.raises(ConfigError, match=r"Strange.on_trial_complete.*trial_id"):
         tuner(by_number, search_alg=Strange()).fit()
+
+
+# -- what is raised ---------------------------------------------------------------------------
+
+
+class OfTheUserError(Exception):
+    """An error of the program's own."""
+
+
+def test_fail_fast_raise_raises_what_the_trial_raised() -> None:
+    def train(config: dict[str, Any]) -> None:
+        raise OfTheUserError(f"x is {config['x']}")
+
+    stopping = FailureConfig(fail_fast="raise")
+    with pytest.raises(OfTheUserError, match="x is 1") as raised:
+        search(train, {"x": tune.grid_search([1, 2])}, failure_config=stopping, max_concurrent_trials=1)
+    assert any("Training failed" in note for note in raised.value.__notes__)
+
+
+def test_a_wrong_setting_of_a_search_is_a_tune_error() -> None:
+    with pytest.raises(TuneError, match="Trainable") as raised:
+        tune.Tuner(None)
+    assert isinstance(raised.value, ConfigError)
+    with pytest.raises(TuneError, match="register_trainable"):
+        tune.run("no such name", verbose=0)
+    with pytest.raises(TuneError, match="compares trials by a metric"):
+        tuner(by_number, scheduler=ASHAScheduler()).fit()
+
+
+# -- what trials find, and leave --------------------------------------------------------------
+
+
+def test_trials_know_where_the_program_was_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        return {"where": os.environ["TUNE_ORIG_WORKING_DIR"], "here": os.getcwd()}
+
+    monkeypatch.chdir(tmp_path)
+    (result,) = search(train)
+    assert result.metrics["where"] == str(tmp_path)
+    assert result.metrics["here"] != str(tmp_path)
+
+
+def prints(config: dict[str, Any]) -> dict[str, Any]:
+    print("to stdout")
+    print("to stderr", file=sys.stderr)
+    return {"score": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "files"),
+    [
+        (True, {"stdout": "to stdout\n", "stderr": "to stderr\n"}),
+        (("out", "err"), {"out": "to stdout\n", "err": "to stderr\n"}),
+        ("both.log", {"both.log": "to stdout\nto stderr\n"}),
+    ],
+)
+def test_output_is_copied_to_files_of_the_trial(given: Any, files: dict[str, str]) -> None:
+    (result,) = search(prints, log_to_file=given)
+    found = {name: Path(result.path, name).read_text() for name in files}
+    assert found == files
+    log = Path(result.path, "logs", "rank_0.log").read_text()
+    assert "to stdout" in log
+    assert "to stderr" in log
+
+
+# -- seeds ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unseeded() -> Iterator[None]:
+    """Global generators that nobody has seeded, as in a new process."""
+    numpy_before, before = np.random.get_bit_generator(), random.getstate()
+    np.random.set_bit_generator(np.random.MT19937())
+    random.seed()
+    yield
+    np.random.set_bit_generator(numpy_before)
+    random.setstate(before)
+
+
+def drawn(**settings: Any) -> list[float]:
+    grid = search(lambda config: config["x"], {"x": tune.uniform(0, 1)}, num_samples=2, engine="inline", **settings)
+    return [result.metrics["_metric"] for result in grid]
+
+
+@pytest.mark.usefixtures("unseeded")
+@pytest.mark.parametrize("seed", [np.random.seed, random.seed])
+def test_a_seeded_program_repeats_its_search(seed: Any) -> None:
+    seed(7)
+    first, further = drawn(), drawn()
+    seed(7)
+    assert drawn() == first
+    assert further != first
+
+
+@pytest.mark.usefixtures("unseeded")
+def test_a_search_without_a_seed_is_random() -> None:
+    first = drawn()
+    random.seed()
+    assert drawn() != first
+
+
+@pytest.mark.usefixtures("unseeded")
+def test_a_seed_of_the_search_wins_over_that_of_the_program() -> None:
+    searches = []
+    for seed in (1, 2):
+        np.random.seed(seed)
+        searches.append(drawn(search_alg=BasicVariantGenerator(random_state=3)))
+    assert searches[0] == searches[1]
+
+
+@pytest.mark.usefixtures("unseeded")
+def test_a_restored_search_goes_on_with_the_seed_it_began_with(tmp_path: Path) -> None:
+    np.random.seed(7)
+    undisturbed = drawn()
+    np.random.seed(7)
+    space, quiet = {"x": tune.uniform(0, 1)}, {"engine": "inline", "storage_path": str(tmp_path)}
+    search(lambda config: config["x"], space, name="lr=0.1, bs=(32)", **quiet)
+    np.random.seed(8)
+    again = tune.Tuner.restore(
+        str(tmp_path / "lr=0.1, bs=(32)"),
+        lambda config: config["x"],
+        num_samples=2,
+        run_config=RunConfig(verbose=0, **quiet),
+    )
+    assert [result.metrics["_metric"] for result in again.fit()] == undisturbed

@@ -62,6 +62,8 @@ class JsonLoggerCallback(RowLogger):
     def _file(self, trial: Trial) -> LineFile:
         file = self._files.get(trial.trial_id)
         if file is None:
+            if not Path(trial.local_path, EXPR_PARAM_FILE).exists():  # the first that a logger of its own hears
+                self.log_trial_start(trial)
             file = self._files[trial.trial_id] = LineFile(Path(trial.local_path, EXPR_RESULT_FILE))
         return file
 

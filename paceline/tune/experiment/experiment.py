@@ -167,7 +167,7 @@ class Experiment:
             each.due = min(run.wakes_at, time.monotonic() + STEP_EVERY_S)
         except Exception as error:
             if self.audience.user_error is not None:
-                raise self.audience.user_error from None
+                raise self.audience.user_error from self.audience.user_error.__cause__
             if self.concerns_all_trials(error):
                 raise
             self.break_off_trial(each, error)
@@ -328,7 +328,7 @@ class Experiment:
         if outcome.error is not None and fail_fast and not self.stop.stopping:
             self.stop.time_to_stop_s = self.plan.run_config.failure_config.stop_grace_s
             if fail_fast == "raise" and isinstance(outcome.error, Exception):
-                self._fatal = outcome.error
+                self._fatal = _original(outcome.error)
             self.stop.stop_everything(interrupted=True)
 
     def tell_end(self, each: TrialRun, outcome: TrialOutcome, *, to_searcher: bool = True) -> None:
@@ -449,6 +449,15 @@ def _close_built_run(building: Future[Run]) -> None:
     """Nobody waits for it any more: its files are given back."""
     if not building.cancelled() and building.exception() is None:
         building.result().close()
+
+
+def _original(error: Exception) -> Exception:
+    """What the trial itself raised, as far as it can be rebuilt here; the full report becomes a note of it."""
+    cause = error.__cause__
+    if not isinstance(cause, Exception):
+        return error
+    cause.add_note(str(error))
+    return cause
 
 
 def _unfinished(each: TrialRun) -> TrialOutcome:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +22,7 @@ from paceline.tune.schedulers.trial_scheduler import TrialScheduler
 from paceline.tune.search.basic_variant import BasicVariantGenerator
 from paceline.tune.search.create import create_searcher
 from paceline.tune.search.paths import find, path_text, reject_secret_options
+from paceline.tune.search.samplers import seed_of_program
 from paceline.tune.search.searcher import Metric, Mode, Searcher, completion_call
 from paceline.tune.search.space import describe, from_description
 from paceline.tune.trainable.kinds import TrainableKind
@@ -46,7 +46,7 @@ def make_plan(
     kind.check_run_config(run_config)
     if run_config.stop is None and tune.scheduler is None and tune.time_budget_s is None:
         kind.check_without_stop()
-    seed = secrets.randbits(63) if seed is None else seed
+    seed = seed_of_program() if seed is None else seed
     searcher = _searcher(tune.search_alg)
     scheduler = _scheduler(tune.scheduler)
     metric, mode = _goal(tune, searcher, scheduler)
@@ -144,6 +144,7 @@ def facts_of(plan: Plan, place: ExperimentPlace) -> dict[str, Any]:
             "stop": as_json(config.stop) if isinstance(config.stop, Mapping) else None,
             "verbose": config.verbose,
             "max_log_bytes": config.max_log_bytes,
+            "log_to_file": config.log_to_file,
             "had_stop": config.stop is not None,
             "had_callbacks": bool(config.callbacks),
         },
@@ -216,6 +217,7 @@ def restored_run_config(
         stop=saved["stop"],
         verbose=saved["verbose"],
         max_log_bytes=saved.get("max_log_bytes", DEFAULT_MAX_LOG_BYTES),
+        log_to_file=saved.get("log_to_file", False),
     )
     lost = ["callbacks"] if saved["had_callbacks"] else []
     if saved["had_stop"] and saved["stop"] is None:

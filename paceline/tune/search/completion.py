@@ -47,11 +47,15 @@ class Parameters(Mapping[str, Any]):
 
 
 class Spec(Parameters):
-    """What a function gets: the parameters, both directly and as `config`."""
+    """What a function gets: the parameters, both directly and as `config`.
+
+    A space that has a part called "config" already, as specifications of old code do, is taken as it is.
+    """
 
     @property
     def config(self) -> Parameters:
-        return Parameters(self._values)
+        own = self._values.get("config")
+        return Parameters(own if isinstance(own, dict) else self._values)
 
     def __getitem__(self, key: str) -> Any:
         return self.config if key == "config" else super().__getitem__(key)

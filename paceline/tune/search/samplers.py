@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from dataclasses import dataclass, field
 from decimal import Decimal
 from numbers import Integral, Real
@@ -15,12 +16,12 @@ from paceline.air.errors import ConfigError
 def generator(random_state: Any = None) -> random.Random:
     """The source of random numbers that `random_state` stands for: a seed, or a generator that is moved on.
 
-    None follows the global one of `random`, so that `random.seed()` has its usual effect.
+    None follows the global ones: see `seed_of_program`.
     """
     if isinstance(random_state, random.Random):
         return random_state
     if random_state is None:
-        return random.Random(random.getrandbits(64))
+        return random.Random(seed_of_program())
     if isinstance(random_state, int | Integral):
         return random.Random(int(random_state))
     for method in ("integers", "randint"):  # numpy's Generator and RandomState, without loading numpy
@@ -29,6 +30,15 @@ def generator(random_state: Any = None) -> random.Random:
     raise ConfigError(
         f"random_state is {random_state!r}: give a whole number, a random.Random, a numpy generator, or None."
     )
+
+
+def seed_of_program() -> int:
+    """A new seed, drawn from the global generator that the program has seeded: that of numpy if np.random.seed() was
+    called, else that of `random`. Without a seed of its own that one differs from run to run."""
+    numpy_random = sys.modules.get("numpy.random")  # a program that has not loaded it has not seeded it
+    if numpy_random is not None and numpy_random.get_bit_generator().seed_seq is None:  # so after np.random.seed()
+        return int(numpy_random.randint(0, 2**63 - 1, dtype="int64"))
+    return random.getrandbits(63)
 
 
 class Sampler:

@@ -14,11 +14,12 @@ calls again, with `remember` in the place of `suggest`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from paceline.air.absent import advise
 from paceline.air.checks import warn_at_users_line
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.keyword_calls import Call, keyword_call
 from paceline.air.secrets import masked
 from paceline.tune.search.paths import Found
@@ -161,6 +162,19 @@ class Searcher:
     def restore(self, path: str) -> None:
         """Take the state that `save` wrote; the searcher was built with the same arguments."""
         raise NotImplementedError(f"{type(self).__name__} does not define restore(self, path).")
+
+    def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
+        """Write the state of the search to a file in a directory."""
+        directory = Path(checkpoint_dir)
+        directory.mkdir(parents=True, exist_ok=True)
+        self.save(str(directory / f"searcher-state-{session_str}.state"))
+
+    def restore_from_dir(self, checkpoint_dir: str) -> None:
+        """Take the state that `save_to_dir` wrote last to the directory."""
+        files = list(Path(checkpoint_dir).glob("searcher-state-*.state"))
+        if not files:
+            raise RestoreError(f"{checkpoint_dir} has no searcher-state-*.state, which save_to_dir() writes.")
+        self.restore(str(max(files, key=lambda file: file.stat().st_mtime_ns)))
 
     def _warn_once(self, about: str, message: str) -> None:
         if about not in self._warned:

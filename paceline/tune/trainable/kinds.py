@@ -23,7 +23,7 @@ from paceline.tune.trainable.class_loop import ClassLoop
 from paceline.tune.trainable.function import FunctionLoop, call_form
 from paceline.tune.trainable.function_trainable import FunctionTrainable
 from paceline.tune.trainable.parameters import BoundFunction, function_name
-from paceline.tune.trainable.resources import resources_for
+from paceline.tune.trainable.resources import as_resources, resources_for
 from paceline.tune.trainable.trainable import Trainable
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class ClassKind(_ProcessKind):
 
     def resources(self, config: dict[str, Any]) -> PlacementGroupFactory:
         asked = self._class.default_resource_request(config)
-        return _ONE_CPU if asked is None else resources_for(asked, config)
+        return _ONE_CPU if asked is None else resources_for(as_resources(asked), config)
 
     def check_can_save(self, why: str) -> None:
         if self._class.save_checkpoint is Trainable.save_checkpoint:

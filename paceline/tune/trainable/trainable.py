@@ -89,8 +89,8 @@ class Trainable:
         return False
 
     @classmethod
-    def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory | None:
-        """What a trial with this configuration needs; None: one CPU."""
+    def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory | Mapping[str, float] | None:
+        """What a trial with this configuration needs, also as a dict such as {"CPU": 2}; None: one CPU."""
         return None
 
     # -- what is called from outside ------------------------------------------------------

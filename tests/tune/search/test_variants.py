@@ -52,6 +52,13 @@ def test_the_random_part_depends_on_the_random_state_alone() -> None:
     assert len(set(moving)) == 3
 
 
+def test_a_specification_of_old_code_has_its_space_as_config() -> None:
+    space = {"config": {"x": grid_search([1, 2]), "y": sample_from(lambda spec: spec.config.x * 10)}}
+    variants = list(generate_variants(space))
+    assert [spec["config"] for _, spec in variants] == [{"x": 1, "y": 10}, {"x": 2, "y": 20}]
+    assert variants[0][0] == {("config", "x"): 1, ("config", "y"): 10}
+
+
 def test_variants_without_a_search() -> None:
     space = {"a": {"x": grid_search([1, 2])}, "y": uniform(0, 1), "z": 3}
     variants = list(generate_variants(space, random_state=1))

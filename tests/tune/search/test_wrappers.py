@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, RestoreError
 from paceline.testing.searcher_contract import SearcherContract
 from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter, OptunaSearch, Repeater, Searcher
 from paceline.tune.search.sample import grid_search, uniform
@@ -223,3 +224,23 @@ def test_wrappers_want_a_searcher() -> None:
         ConcurrencyLimiter("optuna", 2)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="repeat"):
         Repeater(Counting(), repeat=0)
+
+
+def test_a_search_is_saved_to_a_directory_and_restored_from_it(tmp_path: Path) -> None:
+    def make() -> Searcher:
+        searcher = ConcurrencyLimiter(OptunaSearch(seed=1, sampler="random"), max_concurrent=2)
+        assert searcher.set_search_properties("loss", "min", {"x": uniform(0, 1)}, num_samples=9)
+        return searcher
+
+    first, second = make(), make()
+    first.suggest("a")
+    first.save_to_dir(str(tmp_path / "new"), session_str="older")
+    first.suggest("b")
+    first.save_to_dir(str(tmp_path / "new"), session_str="newer")
+    second.restore_from_dir(str(tmp_path / "new"))
+    assert second.suggest("c") is None  # both are unfinished
+    for searcher in (first, second):
+        searcher.on_trial_complete("a", {"loss": 1.0})
+    assert first.suggest("c") == second.suggest("c")
+    with pytest.raises(RestoreError, match=r"save_to_dir"):
+        make().restore_from_dir(str(tmp_path))

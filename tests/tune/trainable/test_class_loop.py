@@ -197,6 +197,13 @@ def test_the_resources_that_a_class_asks_for() -> None:
     assert kind_of(Greedy).resources({"cpus": 3}).required_resources == {"CPU": 3}
     assert kind_of(Counter).resources({}).required_resources == {"CPU": 1}
 
+    class Plain(Counter):
+        @classmethod
+        def default_resource_request(cls, config: dict[str, Any]) -> dict[str, float]:
+            return {"cpu": 2}
+
+    assert kind_of(Plain).resources({}).required_resources == {"CPU": 2}
+
 
 # -- alone --------------------------------------------------------------------------------------
 
