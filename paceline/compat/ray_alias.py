@@ -22,7 +22,7 @@ from types import ModuleType
 from paceline.air.absent import no_such_name
 from paceline.air.errors import ConfigError
 from paceline.air.ray_alias import alias_in_force
-from paceline.compat.ray_names import ADVICE, home_of
+from paceline.compat.ray_names import ADVICE, INSIDE, home_of
 
 SHIM = str(Path(__file__).with_name("ray_shim"))
 PATH_VARIABLE = "PYTHONPATH"
@@ -56,6 +56,8 @@ class _Finder(MetaPathFinder):
             raise ModuleNotFoundError(str(no_such_name("ray", name, ADVICE)), name="ray")
         home = home_of(name)
         found = importlib.util.find_spec(home)  # or an error that says what to write instead
+        if found is None and home.rpartition(".")[2].startswith("_"):
+            raise ModuleNotFoundError(f"{fullname} does not exist here: {INSIDE}.", name=fullname)
         return None if found is None else ModuleSpec(fullname, _Alias(home), origin=found.origin)
 
 

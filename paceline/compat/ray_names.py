@@ -17,7 +17,7 @@ OWN = ("util",)
 ELSEWHERE = {"cloudpickle": "cloudpickle"}
 """Modules that Ray has from somebody else."""
 
-_INSIDE = "it is not part of Ray's API; look for a public name, or copy the few lines that you need"
+INSIDE = "it is not part of Ray's API; look for a public name, or copy the few lines that you need"
 _CLUSTER = "there is no cluster: leave it out, workers are processes on this machine"
 _SERVE = "`paceline serve <run or checkpoint>`, or paceline.serve.run(PredictorClass, checkpoint), serves a model"
 _RLLIB = (
@@ -27,7 +27,7 @@ _RLLIB = (
 
 ADVICE: Mapping[str, str] = {
     **{name: advice for name, advice in CORE.items() if name not in OWN},
-    **dict.fromkeys(("_private", "_raylet", "core", "internal", "types", "widgets", "worker"), _INSIDE),
+    **dict.fromkeys(("_private", "_raylet", "core", "internal", "types", "widgets", "worker"), INSIDE),
     **dict.fromkeys(("autoscaler", "cluster_utils", "dashboard", "job_config", "job_submission", "node"), _CLUSTER),
     **dict.fromkeys(("client", "client_builder", "runtime_context", "runtime_env", "state", "tests"), _CLUSTER),
     **dict.fromkeys(("dag", "experimental"), CORE["workflow"]),

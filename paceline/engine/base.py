@@ -120,6 +120,14 @@ class WorkerGroup(ABC):
     def world_size(self) -> int:
         return self.placement.world_size
 
+    def __len__(self) -> int:
+        return self.world_size
+
+    @property
+    def num_workers(self) -> int:
+        """Another name of `world_size`, which backends written for Ray Train use."""
+        return self.world_size
+
     @abstractmethod
     def execute(
         self,

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, EngineError
@@ -56,6 +56,23 @@ class _Declared:
     num_gpus: float | None = None
 
 
+class InitContext:
+    """What `init` returns. As a context manager it ends with `shutdown`."""
+
+    dashboard_url = ""
+    """There is no dashboard of a cluster."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        shutdown()
+
+    def disconnect(self) -> None:
+        """The same as `shutdown`."""
+        shutdown()
+
+
 _declared: _Declared | None = None
 _warned_of_address = False
 _engines: dict[str, Engine] = {}
@@ -71,11 +88,12 @@ def init(
     num_gpus: float | None = None,
     ignore_reinit_error: bool = False,
     **cluster_settings: Any,
-) -> None:
+) -> InitContext:
     """Declare the default engine and the pool of CPUs and GPUs. Optional: a run works without.
 
     With `ignore_reinit_error` a second call changes nothing. Settings of a cluster, as ray.init()
-    takes them, are ignored with a warning.
+    takes them, are ignored with a warning; so is the address of one in the place of `engine`.
+    ``with paceline.init(): ...`` ends with `shutdown`.
     """
     global _declared
     _check_cluster_settings(cluster_settings)
@@ -84,7 +102,7 @@ def init(
     _warn_of_cluster_settings(cluster_settings)
     if _declared is not None:
         if ignore_reinit_error:
-            return
+            return InitContext()
         raise EngineError("paceline.init() was already called; call paceline.shutdown() first")
     for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
@@ -93,6 +111,7 @@ def init(
         _check_name(engine, "init(engine=...)")
     shutdown()  # Engines that were made before take the new numbers.
     _declared = _Declared(engine, num_cpus, num_gpus)
+    return InitContext()
 
 
 def _check_cluster_settings(settings: Iterable[str]) -> None:

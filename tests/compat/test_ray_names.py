@@ -48,9 +48,19 @@ def test_every_form_says_what_to_write_instead(module: str, name: str, advice: s
 
 
 @pytest.mark.usefixtures("alias")
-def test_the_inside_of_ray_says_so() -> None:
-    with pytest.raises(ImportError, match=r"ray\._private .*public name"):
-        importlib.import_module("ray._private.utils")
+@pytest.mark.parametrize("name", ["ray._private", "ray.tune._internal"])
+def test_the_inside_of_ray_says_so(name: str) -> None:
+    with pytest.raises(ImportError, match=rf"{name} .*public name"):
+        importlib.import_module(f"{name}.utils")
+
+
+@pytest.mark.usefixtures("alias")
+def test_what_backends_import_from_the_inside_exists() -> None:
+    group = importlib.import_module("ray.train._internal.worker_group").WorkerGroup
+    assert {"execute", "execute_single", "num_workers", "__len__"} <= {*dir(group)}
+    host, port = importlib.import_module("ray.train._internal.utils").get_address_and_port()
+    assert host == "127.0.0.1"
+    assert port > 0
 
 
 @pytest.mark.usefixtures("alias")

@@ -76,6 +76,22 @@ def test_settings_of_a_cluster_are_ignored_with_one_warning() -> None:
     assert choose.choose_engine().resources()["CPU"] == 3
 
 
+@pytest.mark.parametrize("address", ["auto", "ray://head:10001", "10.0.0.1:6379"])
+def test_the_address_of_a_cluster_is_ignored_in_the_first_place_too(address: str) -> None:
+    with pytest.warns(UserWarning, match="address"):
+        choose.init(address)
+    assert choose.is_initialized()
+
+
+def test_init_is_a_context_manager() -> None:
+    with choose.init(num_cpus=1) as context:
+        assert choose.is_initialized()
+        assert context.dashboard_url == ""
+    assert not choose.is_initialized()
+    choose.init().disconnect()
+    assert not choose.is_initialized()
+
+
 def test_a_second_init_may_be_ignored() -> None:
     choose.init(num_cpus=3, ignore_reinit_error=True)
     choose.init(num_cpus=5, ignore_reinit_error=True)

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from paceline.air.absent import no_such_name
 from paceline.air.core_names import ADVICE as CORE
-from paceline.compat.ray_names import ADVICE, ELSEWHERE, OWN
+from paceline.compat.ray_names import ADVICE, ELSEWHERE, INSIDE, OWN
 
 _OF_ITS_OWN = frozenset([*OWN, *ELSEWHERE, "__version__"])
 """What paceline.ray has and paceline has not."""
@@ -99,4 +99,7 @@ def _member(module: ModuleType, name: str) -> object:
 
 def _sentence(text: str, place: str) -> str:
     """The advice where there is one; what Python says of an unknown name would not help a reader."""
-    return text if "does not exist here" in text or "did you mean" in text else f"paceline has no {place[9:]}."
+    if "does not exist here" in text or "did you mean" in text:
+        return text
+    name = place.removeprefix("paceline.")
+    return f"ray.{name} does not exist here: {INSIDE}." if "._" in f".{name}" else f"paceline has no {name}."

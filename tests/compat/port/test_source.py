@@ -20,6 +20,9 @@ PORTED = {
     "from ray.train.torch import (  # why\n    TorchTrainer,  # this\n    prepare_model,\n)": (
         "from paceline.train.torch import (  # why\n    TorchTrainer,  # this\n    prepare_model,\n)"
     ),
+    "from ray.train._internal.worker_group import WorkerGroup": (
+        "from paceline.train._internal.worker_group import WorkerGroup"
+    ),
     "from ray.tune import *": "from paceline.tune import *",
     "if True: import ray; ray.init()": "if True: import paceline; paceline.init()",
     # Names of Ray's that paceline.ray has, or somebody else.
