@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.air.errors import DataError
+from paceline.data.objects import as_objects
 from paceline.data.tensors import ragged_array, tensor_array
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ def column_array(values: object, name: str, what: str) -> pa.Array:
     try:
         array = _to_arrow(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        objects = as_objects(values, f"{what}: column {name!r}")
+        if objects is not None:
+            return objects
         raise DataError(
             f"{what}: column {name!r} cannot be stored: {str(error).rstrip('.')}."
             " A column is a list or an array of values of one type, one value per row."

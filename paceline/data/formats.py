@@ -12,6 +12,7 @@ What becomes of a column:
 | dictionary                | its values; in pandas: Categorical               | its value      |
 | lists of numbers          | (rows, length) if all are as long, else objects  | list           |
 | tensors                   | (rows, *shape); ragged ones: objects (ndarray)   | ndarray        |
+| Python objects            | objects                                          | the object     |
 
 The way back is the inverse; arrays of more than one dimension become tensor columns.
 """
@@ -27,6 +28,7 @@ import pyarrow as pa
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.column_arrays import column_array, contiguous, kind_of
+from paceline.data.objects import is_objects, object_array, objects_of, objects_to_numpy
 from paceline.data.plain_types import plain_table
 from paceline.data.tensors import RaggedTensorType, as_ragged, is_tensor, tensor_array, tensor_to_numpy
 
@@ -119,6 +121,8 @@ def to_numpy(array: pa.Array, *, copy: bool) -> NDArray[Any]:
         values = _lists_to_numpy(array, copy=copy)
     elif is_tensor(array.type):
         return tensor_to_numpy(array, copy)
+    elif is_objects(array.type):
+        return objects_to_numpy(array)
     elif isinstance(array, pa.ExtensionArray):
         return to_numpy(array.storage, copy=copy)
     elif kind == _DICTIONARY:
@@ -168,8 +172,12 @@ def numbers_inside(data_type: pa.DataType) -> bool:
 def _to_pandas(chunk: Chunk, *, copy: bool) -> pd.DataFrame:
     import pandas as pd
 
-    tensors = {field.name: chunk.column(field.name) for field in chunk.schema if is_tensor(field.type)}
-    plain = chunk.select([name for name in chunk.schema.names if name not in tensors])
+    cellwise = {
+        field.name: chunk.column(field.name)
+        for field in chunk.schema
+        if is_tensor(field.type) or is_objects(field.type)
+    }
+    plain = chunk.select([name for name in chunk.schema.names if name not in cellwise])
     frame: pd.DataFrame = plain.replace_schema_metadata(None).to_pandas(
         split_blocks=True
     )  # without metadata: no index columns
@@ -179,8 +187,8 @@ def _to_pandas(chunk: Chunk, *, copy: bool) -> pd.DataFrame:
             if field.type.id in _LISTS:  # a copy of a frame shares what its cells refer to
                 cells = [cell.copy() if isinstance(cell, np.ndarray) else cell for cell in frame[field.name]]
                 frame[field.name] = pd.Series(cells, dtype=object)
-    for name, column in tensors.items():
-        values = pd.Series(list(tensor_to_numpy(column, copy)), dtype=object, index=pd.RangeIndex(chunk.num_rows))
+    for name, column in cellwise.items():
+        values = pd.Series(list(to_numpy(column, copy=copy)), dtype=object, index=pd.RangeIndex(chunk.num_rows))
         frame.insert(chunk.schema.names.index(name), name, values)
     return frame
 
@@ -198,6 +206,8 @@ def _cells(column: pa.Array) -> Sequence[Any]:
         if column.null_count:
             return [cell if valid else None for cell, valid in zip(cells, column.is_valid().to_pylist(), strict=True)]
         return cells
+    if is_objects(column.type):
+        return objects_of(column)
     if column.type.id in _NUMBERS and not column.null_count:
         return cast("list[Any]", column.to_numpy().tolist())  # many times quicker than to_pylist
     return cast("list[Any]", column.to_pylist())
@@ -336,6 +346,8 @@ def _conform_column(array: pa.Array, field: pa.Field, place: str) -> pa.Array:
             array = _lists_to_tensor(array)
         elif isinstance(array.type, pa.FixedShapeTensorType) and field.type.id in _LISTS and len(array.type.shape) == 1:
             array = array.storage
+        elif is_objects(field.type):
+            array = object_array(array.to_pylist())
         if array.type == field.type:
             return array
         if _keeps_values(array.type, field.type):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from paceline.data.column_arrays import MAX_STRING_BYTES, plain_dictionary
+from paceline.data.objects import is_objects
 from paceline.data.tensors import is_tensor
 
 
@@ -40,7 +41,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 def _plain_type(data_type: pa.DataType, large: bool) -> pa.DataType:
     types = pa.types
-    if is_tensor(data_type):
+    if is_tensor(data_type) or is_objects(data_type):
         return data_type
     if isinstance(data_type, pa.BaseExtensionType):
         return _plain_type(data_type.storage_type, large)

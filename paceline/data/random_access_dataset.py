@@ -32,7 +32,7 @@ class RandomAccessDataset:
             raise ConfigError(f"to_random_access_dataset: {no_such_column(key, names)}")
         self._rows = stored(dataset.plan)
         keys = self._rows.table().column(key)
-        if pa.types.is_nested(keys.type):
+        if pa.types.is_nested(keys.type) or isinstance(keys.type, pa.BaseExtensionType):
             raise DataError(f"to_random_access_dataset: column {key!r} holds {keys.type}, which cannot be a key.")
         self._key = key
         self._places: dict[Any, int] = {}

@@ -24,6 +24,7 @@ from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.formats import conform
 from paceline.data.plan import chosen
 from paceline.data.row_blocks import MOST_BLOCK_ROWS, default_block_rows, row_blocks, rows_of_block
+from paceline.data.rows_ipc import packed, read_rows, write_rows
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
@@ -71,8 +72,8 @@ class StoredSource(Source):
         """The rows of a file that `store` wrote. The descriptor belongs to the new object, which closes it."""
         # The mapping outlives the descriptor: it ends with the last array that looks into it.
         content = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        reader = pa.ipc.open_stream(pa.py_buffer(content))
-        return cls(list(reader), reader.schema, descriptor=descriptor, block_rows=block_rows)
+        schema, batches = read_rows(pa.py_buffer(content))
+        return cls(batches, schema, descriptor=descriptor, block_rows=block_rows)
 
     def with_block_rows(self, block_rows: int) -> StoredSource:
         """The same rows in other blocks."""
@@ -85,11 +86,7 @@ class StoredSource(Source):
                 f"{self.describe()} lies in a temporary file, which cannot be pickled. A trainer with a train function"
                 " per worker hands it over; elsewhere, write_parquet() it and read that."
             )
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._schema) as writer:
-            for batch in self._batches:
-                writer.write_batch(batch)
-        return _from_bytes, (sink.getvalue().to_pybytes(), self.block_rows)
+        return _from_bytes, (packed(self._schema, self._batches).to_pybytes(), self.block_rows)
 
     # -- as a source ----------------------------------------------------------------------
 
@@ -244,9 +241,7 @@ def _write(portions: Iterator[Chunk], schema: pa.Schema, directory: str | None) 
     try:
         with tempfile.TemporaryFile(dir=place, prefix="paceline-rows-") as file:
             # The stream form, unlike the file form, lets every batch have its own dictionaries.
-            with pa.ipc.new_stream(file, schema) as writer:
-                for portion in portions:
-                    writer.write_batch(portion)
+            write_rows(file, schema, portions)
             file.flush()
             return os.dup(file.fileno())
     except OSError as error:
@@ -259,5 +254,5 @@ def _write(portions: Iterator[Chunk], schema: pa.Schema, directory: str | None) 
 
 
 def _from_bytes(content: bytes, block_rows: int) -> StoredSource:
-    reader = pa.ipc.open_stream(pa.py_buffer(content))
-    return StoredSource(list(reader), reader.schema, block_rows=block_rows)
+    schema, batches = read_rows(pa.py_buffer(content))
+    return StoredSource(batches, schema, block_rows=block_rows)

@@ -22,6 +22,7 @@ import pyarrow as pa
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, DataError, DataNotFoundError, StorageError
 from paceline.data.execution import map_blocks
+from paceline.data.objects import check_no_objects
 from paceline.data.sources.listing import list_files
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ def write_blocks(
         raise ConfigError(f"write_{form.name}: the path is {path!r}: give a directory or a URI.")
     what = f"write_{form.name} to {os.fspath(path)!r}"
     schema = plan.schema()
+    check_no_objects(schema, what)
     for name in form.columns or ():
         if name not in schema.names:
             raise DataError(f"{what}: there is no column {name!r}; the columns are {schema.names}.")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from paceline.data.rows_ipc import packed, read_rows
+
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
 
@@ -44,7 +46,7 @@ class Connection:
             self._peer = None
 
     def send(self, kind: int, note: bytes = b"", rows: Chunk | None = None) -> None:
-        body = memoryview(b"") if rows is None else memoryview(_packed(rows))
+        body = memoryview(b"") if rows is None else memoryview(packed(rows.schema, [rows]))
         self._write(memoryview(HEADER.pack(kind, len(note), len(body)) + note))
         self._write(body)
 
@@ -59,7 +61,8 @@ class Connection:
             return kind, bytes(note), None
         body = pa.allocate_buffer(body_size)
         self._fill(memoryview(body).cast("B"))
-        return kind, bytes(note), pa.ipc.open_stream(body).read_next_batch()
+        _, (rows,) = read_rows(body)
+        return kind, bytes(note), rows
 
     def _write(self, data: memoryview) -> None:
         while data:
@@ -87,11 +90,3 @@ class Connection:
         ready = [fd for fd, _ in poller.poll()]
         if self._socket.fileno() not in ready:
             raise ConnectionResetError("the other side ended")
-
-
-def _packed(rows: Chunk) -> pa.Buffer:
-    """Schema and rows: every frame can be understood by itself, dictionaries included."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    return sink.getvalue()

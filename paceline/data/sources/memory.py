@@ -11,6 +11,7 @@ import pyarrow as pa
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.plan import chosen
 from paceline.data.row_blocks import default_block_rows, row_blocks, rows_of_block
+from paceline.data.rows_ipc import packed, read_rows
 from paceline.data.tensors import tensor_array
 
 if TYPE_CHECKING:
@@ -29,13 +30,11 @@ class TableSource(Source):
         self._blocks = self._cut()
 
     def __getstate__(self) -> dict[str, Any]:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self.table.schema) as writer:
-            writer.write_table(self.table)
-        return {"table": sink.getvalue(), "block_rows": self.block_rows}
+        return {"table": packed(self.table.schema, self.table.to_batches()), "block_rows": self.block_rows}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.table = pa.ipc.open_stream(state["table"]).read_all()
+        schema, batches = read_rows(state["table"])
+        self.table = pa.Table.from_batches(batches, schema)
         self.block_rows = state["block_rows"]
         self._blocks = self._cut()
 
