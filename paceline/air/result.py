@@ -60,6 +60,8 @@ class Result:
     """How many times the workers were started."""
     status: Status = "finished"
     """How it ended; "unfinished" is said of a directory whose driver was cut off or still runs."""
+    how_to_continue: str = field(default="", compare=False)
+    """The call that continues a run that did not finish."""
     _history: History | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -71,4 +71,5 @@ def step_to_end(driven: Driven) -> None:
 
 def _interrupted(result: Any) -> KeyboardInterrupt:
     reached = f"; what was reached is in {result.path}" if result is not None else ""
-    return interruption(f"training was interrupted{reached}", result)
+    how = getattr(result, "how_to_continue", "")  # a search says it when it ends
+    return interruption(f"training was interrupted{reached}{how and f'{chr(10)}To continue: {how}'}", result)

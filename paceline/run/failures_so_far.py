@@ -31,8 +31,11 @@ class FailuresSoFar:
     def decide(self, config: FailureConfig) -> Retry | GiveUp:
         return decide(config, self._failures, self._without_progress)
 
-    def final_error(self, reason: str) -> TrainingFailedError:
-        error = TrainingFailedError(root_cause.describe(self._failures, reason), failures=tuple(self._failures))
+    def final_error(self, reason: str, how_to_continue: str = "") -> TrainingFailedError:
+        message = root_cause.describe(self._failures, reason)
+        if how_to_continue:  # the last line, where people look first
+            message += f"\n\nTo continue: {how_to_continue}"
+        error = TrainingFailedError(message, failures=tuple(self._failures))
         error.__cause__ = root_cause.cause_exception(self._failures[-1].root_cause)
         return error
 

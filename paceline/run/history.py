@@ -16,6 +16,7 @@ from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
 from paceline.air.manifest import read_manifest
 from paceline.air.result import Result
+from paceline.run.continuing import is_run, line_for
 from paceline.run.retention import KeptCheckpoint, best, listed_numbers, still_kept
 from paceline.run.rows import RowFiller
 from paceline.run.side_files import checkpoint_at
@@ -241,6 +242,7 @@ def _result_of(
         attempts=1 + max((record["attempt"] for record in records if record["kind"] == "attempt"), default=-1),
         status=status,
         warnings=warnings,
+        how_to_continue=line_for(records[0], path) if status != "finished" and is_run(records[0]) else "",
         _history=history,
     )
 

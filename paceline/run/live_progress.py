@@ -133,6 +133,8 @@ class LiveProgress(Progress):
             self._console.print(_table(table))
         for label, place in places(result, self._run_dir):
             self._print(f"{label}: {place}")
+        if result.how_to_continue:
+            self._print(f"To continue: {result.how_to_continue}")
 
     def close(self) -> None:
         live, self._live = self._live, None

@@ -150,6 +150,8 @@ def end_report(name: str, result: Result, run_dir: str, elapsed_s: float) -> Ite
     width = max(len(name) for name, _ in table)
     for label, value in table:
         yield f"  {label:<{width}}  {value}"
+    if result.how_to_continue:
+        yield f"To continue: {result.how_to_continue}"
 
 
 def places(result: Result, run_dir: str) -> list[tuple[str, str]]:

@@ -29,10 +29,12 @@ from paceline.engine.base import Engine, WorkerGroup
 from paceline.run import root_cause, trial_files
 from paceline.run.attempt import Attempt, pickled_task
 from paceline.run.background_work import BackgroundWork
+from paceline.run.continuing import restore_line
 from paceline.run.data import RunData
 from paceline.run.embedding import ALONE, Embedding
 from paceline.run.failure_policy import GiveUp
 from paceline.run.failures_so_far import FailuresSoFar, closing_warnings, failure_of, failure_record
+from paceline.run.fingerprint import fingerprint
 from paceline.run.hang_watch import HangWatch, stacks_text
 from paceline.run.history import JournalHistory, filler_of
 from paceline.run.interlude import Interlude
@@ -375,6 +377,8 @@ class Run:
         )
         if self._files.records or self._respecified:  # the config may be another than the header's
             record["config"] = trial_files.plain_config(self.spec.config)
+        if self._files.records and self.spec.place is None:
+            record["code"] = fingerprint(self.spec.code)
         self._journal.append(record, finite=False)
         self._write_down()
         return filler_of(self._files.identity, self.spec.config, record)
@@ -483,7 +487,7 @@ class Run:
         gives_up = isinstance(decision, GiveUp) or self.stopped_by_signal is not None or self._stop_wanted
         self._observers.attempt_failed(f"rank {cause.rank}: {cause.message}", retry=not gives_up)
         if isinstance(decision, GiveUp):
-            self._finish("failed", self._failures.final_error(decision.reason))
+            self._finish("failed", self._failures.final_error(decision.reason, self._how_to_continue()))
         elif gives_up:
             self._finish(self._status_of_a_good_end)
         else:
@@ -581,8 +585,17 @@ class Run:
             warnings=list(observers.warnings),
             attempts=self._attempts,
             status=status,
+            how_to_continue="" if status == "finished" else self._how_to_continue(),
             _history=self._history,
         )
+
+    def _how_to_continue(self) -> str:
+        """Nothing to say of a trial, which its search continues, nor where everything was in memory only."""
+        if self.spec.place is not None or self._keeper.in_memory:
+            return ""
+        mirror = self._files.mirror
+        place = str(self._run_dir.root) if mirror is None else mirror.filesystem.label
+        return restore_line(self.spec.trainer_name, place, self.spec.again)
 
     def close(self) -> None:
         """End everything that still runs and give the files back; safe to call at any time."""

@@ -82,6 +82,12 @@ class RunSpec:
     """checkpoint_00000n belongs to iteration n; otherwise checkpoints are counted."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """More of the trainer's arguments; plain ones are stored, so that restore() need not be given them again."""
+    dataset_names: tuple[str, ...] = ()
+    """All datasets of the trainer, also those that the workers do not get as shards."""
+    again: tuple[str, ...] = ()
+    """What restore() must be given again, as it is written in a call: ``datasets=...``."""
+    code: Any = None
+    """The user's function or class, whose changes a restore notices; None: nobody knows."""
     identity: TrialIdentity = field(default_factory=TrialIdentity.new)
     evaluated: Mapping[str, Any] = field(default_factory=dict)
     """The part of the configuration that a search chose."""

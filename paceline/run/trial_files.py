@@ -19,6 +19,8 @@ from paceline.air.result import Status
 from paceline.air.secrets import masked, secret_paths
 from paceline.engine.local import drivers, leftovers
 from paceline.run import side_files
+from paceline.run.continuing import header_of, is_run, line_for, place_of
+from paceline.run.fingerprint import changes, fingerprint
 from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
 from paceline.storage.commit import is_put_aside, quarantine
 from paceline.storage.daemon_pool import DaemonPool
@@ -154,7 +156,7 @@ def create(spec: RunSpec, engine_name: str, shared_sync: SharedSync | None = Non
     name = config.name or experiment_dir_name(spec.trainer_name)
     local_root, filesystem_uri = storage_of(config, engine_name)
     check_writable(local_root)
-    notes = _how_to_restore_earlier(local_root / name, spec.trainer_name) if config.name else []
+    notes = _how_to_restore_earlier(local_root / name) if config.name else []
     experiment_uri = filesystem_uri and uri_below(filesystem_uri, name)
     identity, run_dir, mirror = _new_directory(spec, local_root / name, experiment_uri)
     with _locked(run_dir, mirror) as lock:
@@ -243,6 +245,7 @@ def reopen(spec: RunSpec, shared_sync: SharedSync | None = None) -> TrialFiles:
         with _closed_on_error(files):
             files.warnings += [*warnings, *side_files.repair(run_dir, continues=files.ended_as != "finished")]
             files.surviving = surviving_indices(run_dir)
+            files.notes += _what_has_changed(records, spec)
             files.notes += _what_was_not_given_again(header["settings"], spec.run_config)
             files.register()
             run_dir.sweep()
@@ -278,6 +281,24 @@ def _what_was_not_given_again(settings: Mapping[str, Any], config: RunConfig) ->
     if not missing:
         return []
     return [f"The run had {' and '.join(missing)}, which restore() cannot bring back: pass run_config=RunConfig(...)."]
+
+
+def code_of(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The fingerprint of the code that the run was last started with; None if that is not known."""
+    known = [record["code"] for record in records if record["kind"] == "attempt" and "code" in record]
+    found: dict[str, Any] | None = known[-1] if known else records[0]["settings"].get("code")
+    return found
+
+
+def _what_has_changed(records: list[dict[str, Any]], spec: RunSpec) -> list[str]:
+    """A notice of three lines at most; the user may have corrected what made the run fail."""
+    changed = changes(code_of(records), fingerprint(spec.code)) if ending(records) != "finished" else ""
+    if not changed:
+        return []
+    return [
+        f"The code of this run has changed since it was last started ({changed}).\n"
+        "It continues with the code of now; restore(..., allow_changed_code=False) rejects changes."
+    ]
 
 
 @contextlib.contextmanager
@@ -327,27 +348,23 @@ def storage_of(config: RunConfig, engine_name: str) -> tuple[Path, str | None]:
     return default_storage_root(), resolved
 
 
-def _how_to_restore_earlier(experiment_dir: Path, trainer_name: str) -> list[str]:
+def _how_to_restore_earlier(experiment_dir: Path) -> list[str]:
     """A run of the same name starts anew; say so if the one before was left unfinished.
 
-    Only the end of its journal is read: a long run's journal is large.
+    Only the end and the beginning of its journal are read: a long run's journal is large.
     """
     for trial in find_trials(experiment_dir)[:1]:
         try:
             records = read_tail(trial.journal)
         except StorageError:
             continue
-        if records and ending(records) != "finished":
+        header = header_of(trial)
+        if records and header is not None and is_run(header) and ending(records) != "finished":
             return [
                 f"An earlier run named {experiment_dir.name!r} did not finish; this is a new run. To continue the "
-                f"earlier one: {trainer_name}.restore({_place_of(trial)!r}, train_loop_per_worker=...).fit()"
+                f'earlier one: {line_for(header, place_of(trial))}\nfit(resume="auto") would do so by itself.'
             ]
     return []
-
-
-def _place_of(run_dir: RunDir) -> str:
-    """What restore() takes: the URI of a run on remote storage."""
-    return read_origin(run_dir.origin) or str(run_dir.root)
 
 
 def find_trials(path: Path) -> list[RunDir]:
@@ -452,7 +469,9 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
         "max_log_bytes": config.max_log_bytes,
         "log_to_file": config.log_to_file,
         "stop": as_json(config.stop) if isinstance(config.stop, Mapping) else None,
-        "datasets": sorted(spec.ingest.datasets) if spec.ingest is not None else [],
+        "datasets": sorted(spec.dataset_names),
+        "again": list(spec.again) if spec.place is None else None,
+        "code": fingerprint(spec.code) if spec.place is None else None,  # a search restores its trials itself
         "dataset_config": spec.ingest.configs_as_json() if spec.ingest is not None else {},
         "had_preprocessor": spec.ingest is not None and spec.ingest.preprocessor is not None,
         "had_callbacks": bool(config.callbacks),

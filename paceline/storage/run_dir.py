@@ -40,6 +40,14 @@ _ROOM_FOR_NAMES = 200
 """Bytes kept free below the system's path limit for the names that a run puts under its storage path."""
 
 
+SEARCH_JOURNALS = "experiment-*.jsonl"
+
+
+def search_journal(short_id: str) -> str:
+    """The file that makes a directory that of a search; the ids of its trials begin with the same text."""
+    return f"experiment-{short_id}.jsonl"
+
+
 class RunDir:
     """One trial's directory. Building it touches nothing; `create()` does."""
 

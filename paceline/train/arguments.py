@@ -30,11 +30,23 @@ def with_checked_keywords(constructor: Any, function: str | None, config: str | 
     return names_what_was_meant(**{**SETTINGS_ELSEWHERE, **meant})(constructor)
 
 
-@functools.cache
 def positional_names(trainer: Any) -> list[str]:
     """The constructor's arguments that may be given without their name."""
+    return _positional_names(trainer)
+
+
+@functools.cache
+def _positional_names(trainer: Any) -> list[str]:
     parameters = inspect.signature(trainer).parameters.values()
     return [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+
+
+def keyword_names(trainer: Any) -> list[str] | None:
+    """The constructor's arguments by name; None if it takes any."""
+    parameters = inspect.signature(trainer).parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return None
+    return [each.name for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
 
 def as_checkpoint(value: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from paceline.air import session as session_slot
 from paceline.air.checkpoint import Checkpoint
@@ -22,7 +22,6 @@ from paceline.air.config import (
 from paceline.air.errors import (
     ConfigError,
     RestoreError,
-    StorageError,
     TrainingFailedError,
 )
 from paceline.air.keywords import names_what_was_meant
@@ -30,8 +29,6 @@ from paceline.air.secrets import missing_secrets
 from paceline.engine.choose import choose_engine
 from paceline.run.session import Session
 from paceline.run.spec import RunSpec, TrialIdentity
-from paceline.run.trial_files import ending, find_remote_trials, find_trials, has_checkpoints, state_records
-from paceline.storage.run_dir import resolve_storage
 from paceline.train.arguments import (
     SETTINGS_ELSEWHERE,
     as_checkpoint,
@@ -40,6 +37,14 @@ from paceline.train.arguments import (
     with_checked_keywords,
 )
 from paceline.train.datasets import check_datasets, missing_again, preprocessed
+from paceline.train.restoring import (
+    find_runs,
+    reject_changed_code,
+    restore_arguments,
+    resumed,
+    run_to_restore,
+    written,
+)
 
 if TYPE_CHECKING:
     from paceline.air.result import Result
@@ -138,15 +143,20 @@ class BaseTrainer:
 
     # -- running --------------------------------------------------------------------------
 
-    def fit(self, *, raise_on_error: bool = True) -> Result:
+    def fit(self, *, raise_on_error: bool = True, resume: Literal["auto", "must"] | None = None) -> Result:
         """Train and return the result.
 
         Raises TrainingFailedError, which carries what was reached as `.result`; with
         raise_on_error=False that Result is returned instead, its `.error` set.
+
+        resume="auto" continues the newest run with the same RunConfig(name=...) that did not finish, or starts a new
+        one; resume="must" raises if there is nothing to continue.
         """
         from paceline.run.drive import drive
         from paceline.run.run import Run
 
+        if resume is not None:
+            return resumed(self, resume).fit(raise_on_error=raise_on_error)
         spec = self.to_run_spec()
         check_is_there(spec.resume_from)
         engine = choose_engine(spec.run_config.engine)
@@ -188,6 +198,9 @@ class BaseTrainer:
             restore_path=self._restore_path,
             metadata=self.metadata,
             identity=TrialIdentity.new(),
+            dataset_names=tuple(self.datasets),
+            again=tuple(written(name) for name in self._again()),
+            code=self._code(),
             **parts,
         )
 
@@ -204,8 +217,7 @@ class BaseTrainer:
         """
         given, keywords = self._given
         arguments, keywords = list(given), dict(keywords)
-        kind: Any = type(self)  # mypy takes no class for hashable
-        names = positional_names(kind)[: len(arguments)]
+        names = positional_names(type(self))[: len(arguments)]
         for name, value in overrides.items():
             if name in names:
                 place = names.index(name)
@@ -233,40 +245,62 @@ class BaseTrainer:
     @classmethod
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
         """True if `path` holds a run that `restore` can continue."""
-        return _newest_trial(path, storage_filesystem)[0] is not None
+        return bool(find_runs(path, storage_filesystem)[0])
 
     @classmethod
-    def restore(cls, path: str | os.PathLike[str], **arguments: Any) -> Self:
+    def restore(
+        cls,
+        path: str | os.PathLike[str],
+        *given: Any,
+        allow_changed_code: bool = True,
+        storage_filesystem: Any = None,
+        **arguments: Any,
+    ) -> Self:
         """A trainer that continues the run at `path` (its trial directory, or the experiment's).
 
-        Code is never read from disk: pass the same functions and callbacks again. Plain
-        settings (number of workers, checkpoint rules, config) are taken over unless given.
-        Secrets are not stored, so a config that contains some must be passed again.
-        A filesystem of the user's own is given as run_config=RunConfig(storage_filesystem=...).
+        Code is never read from disk: pass the same functions and callbacks again, the train function also without its
+        name, right after the path. Plain settings (number of workers, checkpoint rules, config) are taken over unless
+        given. Secrets are not stored, so a config that contains some must be passed again.
+
+        Code that has changed since is noticed and used; with allow_changed_code=False it is an error.
+        `storage_filesystem` is the one that the run had in its RunConfig.
         """
-        run_config = arguments.get("run_config")
-        filesystem = run_config.storage_filesystem if isinstance(run_config, RunConfig) else None
-        trial, problems = _newest_trial(path, filesystem)
-        reasons = " ".join(str(problem) for problem in problems)
-        if trial is None:
-            raise RestoreError(
-                f"There is no run to continue at {os.fspath(path)}: "
-                f"{reasons or 'no journal.jsonl in it or one level below.'}"
-            )
-        trial_path, settings, header = trial
-        if problems:
-            warnings.warn(f"Restoring {trial_path}; other trials there cannot be read: {reasons}", stacklevel=2)
-        if header["trainer"] != cls.__name__:
-            raise RestoreError(
-                f"{trial_path} was made by {header['trainer']}, not {cls.__name__}: call {header['trainer']}.restore()."
-            )
-        arguments = cls._restored_arguments(settings, header, arguments)
-        if missing := missing_secrets(settings.get("secrets", ()), arguments):
+        arguments = restore_arguments(cls, cls._names_for_restore(), given, arguments)
+        run_config = check_kind(arguments.get("run_config"), RunConfig, "run_config")
+        if storage_filesystem is None and run_config is not None:
+            storage_filesystem = run_config.storage_filesystem
+        run = run_to_restore(path, storage_filesystem, cls.__name__)
+        arguments = cls._restored_arguments(run.settings, run.header, arguments)
+        if storage_filesystem is not None:
+            arguments["run_config"] = replace(arguments["run_config"], storage_filesystem=storage_filesystem)
+        if missing := missing_secrets(run.settings.get("secrets", ()), arguments):
             listed = ", ".join(map(repr, missing))
-            raise RestoreError(f"The secrets of {trial_path} are not stored: pass {listed} to restore() again.")
+            raise RestoreError(f"The secrets of {run.place} are not stored: pass {listed} to restore() again.")
         trainer = cls(**arguments)
-        trainer._continue(trial_path, settings)
+        if not allow_changed_code:
+            reject_changed_code(run, trainer._code())
+        trainer._continue(run.place, run.settings)
         return trainer
+
+    @classmethod
+    def _names_for_restore(cls) -> list[str]:
+        """The arguments that restore() takes without their name, after the path."""
+        return positional_names(cls)
+
+    def _again(self) -> list[str]:
+        """The arguments that restore() must be given again, because they are not stored with a run."""
+        given = {
+            "datasets": self.datasets or None,
+            "preprocessor": self.preprocessor,
+            "storage_filesystem": self.run_config.storage_filesystem,
+        }
+        resumed = self.resume_from_checkpoint
+        in_memory = ["resume_from_checkpoint"] if resumed is not None and resumed.path is None else []
+        return [*(name for name, value in given.items() if value is not None), *in_memory]
+
+    def _code(self) -> Any:
+        """The user's code that runs in workers; None if all of it is this package's."""
+        return None if type(self).__module__.startswith("paceline.") else type(self)
 
     def _continue(self, path: str, settings: Mapping[str, Any]) -> None:
         """`fit()` goes on with the run at `path`."""
@@ -339,7 +373,7 @@ class TrainerLoop:
 def merged(own: Any, other: Any) -> Any:
     """`other` laid over `own`: key by key for dicts, field by field for a ScalingConfig (`other` may be a dict)."""
     if isinstance(own, ScalingConfig) and isinstance(other, ScalingConfig | Mapping):
-        return dataclasses.replace(own, **_settings_in(other))
+        return replace(own, **_settings_in(other))
     if isinstance(own, Mapping) and isinstance(other, Mapping):
         return {**own, **{name: merged(own.get(name), value) for name, value in other.items()}}
     return other
@@ -351,36 +385,3 @@ def _settings_in(scaling: ScalingConfig | Mapping[str, Any]) -> Mapping[str, Any
         return scaling
     values = {field.name: (getattr(scaling, field.name), field.default) for field in dataclasses.fields(scaling)}
     return {name: value for name, (value, default) in values.items() if value != default}
-
-
-_Trial: TypeAlias = tuple[str, dict[str, Any], dict[str, Any]]
-"""Trial directory or URI, saved settings, header."""
-
-
-def _newest_trial(
-    path: str | os.PathLike[str], filesystem: Any = None
-) -> tuple[_Trial | None, list[RestoreError | StorageError]]:
-    """The newest run at a place that can be read, and what is wrong with those passed over."""
-    resolved = resolve_storage(path)
-    if isinstance(resolved, str):
-        found, problems = find_remote_trials(resolved, filesystem)
-        return (_trial(*found[0]) if found else None), problems
-    problems = []
-    for run_dir in find_trials(resolved):
-        try:
-            return _trial(str(run_dir.root), state_records(run_dir)), problems
-        except (RestoreError, StorageError) as error:
-            problems.append(error)
-    return None, problems
-
-
-def _trial(place: str, records: list[dict[str, Any]]) -> _Trial:
-    return place, _settings(records), records[0]
-
-
-def _settings(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """The settings a run was started with. Where it began from matters only until it has a checkpoint of its own."""
-    settings = dict(records[0]["settings"])
-    settings["finished"] = ending(records) == "finished"
-    settings["resumed"] = settings["resumed"] and not has_checkpoints(records) and not settings["finished"]
-    return settings

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.air.checks import warn_at_users_line
 from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError, RestoreError
+from paceline.air.secrets import secret_paths
 from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
 from paceline.run.backend import BackendConfig
 from paceline.run.spec import RunSpec, TrainFunction
+from paceline.run.trial_files import plain_config
 from paceline.train.base_trainer import BaseTrainer
 from paceline.train.datasets import complete_configs, continued_preprocessor, make_ingest, restored_configs
 
@@ -94,6 +96,18 @@ class DataParallelTrainer(BaseTrainer):
     def get_dataset_config(self) -> dict[str, DatasetConfig]:
         """How each dataset reaches the workers."""
         return complete_configs(self.dataset_config, self.datasets)
+
+    @classmethod
+    def _names_for_restore(cls) -> list[str]:
+        return [cls._function_argument, cls._config_argument]
+
+    def _again(self) -> list[str]:
+        config = getattr(self, self._config_argument, None)
+        stored = config is None or (plain_config(dict(config)) is not None and not secret_paths(config))
+        return [self._function_argument, *([] if stored else [self._config_argument]), *super()._again()]
+
+    def _code(self) -> Any:
+        return getattr(self, self._function_argument, None)
 
     @classmethod
     def _restored_arguments(

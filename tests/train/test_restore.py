@@ -263,10 +263,10 @@ def test_a_config_that_is_no_plain_data_is_asked_for_again() -> None:
     assert restored_trainer.fit().metrics["steps"] == 2
 
 
-@pytest.mark.parametrize("name", [".", "nothing"])
-def test_where_there_is_no_run(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "told"), [(".", r"no journal\.jsonl"), ("nothing", "nothing does not exist")])
+def test_where_there_is_no_run(tmp_path: Path, name: str, told: str) -> None:
     assert not DataParallelTrainer.can_restore(tmp_path / name)
-    with pytest.raises(RestoreError, match=r"no journal\.jsonl"):
+    with pytest.raises(RestoreError, match=told):
         restored(tmp_path / name)
 
 

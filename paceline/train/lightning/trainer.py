@@ -102,6 +102,19 @@ class LightningTrainer(DataParallelTrainer):
         return {**shown, "datasets_iter_config": as_json(dict(self.datasets_iter_config))}
 
     @classmethod
+    def _names_for_restore(cls) -> list[str]:
+        return ["lightning_config"]
+
+    def _again(self) -> list[str]:
+        options = self.datasets_iter_config
+        plain = options is None or as_json(dict(options)) is not None
+        names = ["lightning_config", *([] if plain else ["datasets_iter_config"]), *super()._again()]
+        return [name for name in names if name != self._function_argument]
+
+    def _code(self) -> Any:
+        return self._settings.module
+
+    @classmethod
     def _restored_function(cls, settings: Mapping[str, Any], given: dict[str, Any]) -> None:
         if "lightning_config" not in given:
             raise RestoreError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from paceline.air.checks import check_bool, warn_at_users_line
 from paceline.air.config import ScalingConfig
@@ -160,10 +160,10 @@ class RLTrainer(BaseTrainer):
 
     # -- running ----------------------------------------------------------------------------
 
-    def fit(self, *, raise_on_error: bool = True) -> Result:
+    def fit(self, *, raise_on_error: bool = True, resume: Literal["auto", "must"] | None = None) -> Result:
         if self.run_config.stop is None:
             self._check_without_stop()
-        return super().fit(raise_on_error=raise_on_error)
+        return super().fit(raise_on_error=raise_on_error, resume=resume)
 
     def _check_without_stop(self) -> None:
         raise ConfigError(
@@ -223,6 +223,11 @@ class RLTrainer(BaseTrainer):
         }
 
     # -- continuing an earlier run ----------------------------------------------------------
+
+    def _again(self) -> list[str]:
+        stored = self._stored_arguments()
+        names = [name for name in ("algorithm", "config") if stored[name] is None and getattr(self, name) is not None]
+        return ["trust=True", *names, *super()._again()]
 
     @classmethod
     def _restored_arguments(

@@ -190,6 +190,15 @@ class SklearnTrainer(BaseTrainer):
         }
         return replace(super().to_run_spec(), arguments=stored, backend_config=SklearnConfig())
 
+    def _again(self) -> list[str]:
+        arguments = {name: getattr(self, name) for name in _STORED} | self.fit_params
+        not_plain = [
+            name
+            for name, value in arguments.items()
+            if value is not None and (as_json(value) is None or secret_paths({name: value}))
+        ]
+        return ["estimator", *not_plain, *super()._again()]
+
     @classmethod
     def _restored_arguments(
         cls, settings: Mapping[str, Any], header: Mapping[str, Any], arguments: dict[str, Any]

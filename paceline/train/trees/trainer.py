@@ -270,6 +270,20 @@ class TreeTrainer(DataParallelTrainer):
 
     # -- continuing an earlier run ------------------------------------------------------------
 
+    def _again(self) -> list[str]:
+        names = super()._again()
+        if self._has_function:
+            return names
+        not_plain = [
+            name
+            for name, value in {"params": self.params, **self.train_kwargs}.items()
+            if value is not None and (as_json(value) is None or secret_paths({name: value}))
+        ]
+        return [*not_plain, *(name for name in names if name != self._function_argument)]
+
+    def _code(self) -> Any:
+        return super()._code() if self._has_function else None
+
     @classmethod
     def _restored_function(cls, settings: Mapping[str, Any], given: dict[str, Any]) -> None:
         stored = settings.get("arguments") or {}

@@ -7,9 +7,11 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paceline.air.config import RunConfig
 from paceline.air.errors import RestoreError, StorageError
+from paceline.run.continuing import instead_of_search
 from paceline.run.trial import Trial
 from paceline.run.trial_files import storage_of
 from paceline.storage.files import make_private_dirs
@@ -17,14 +19,14 @@ from paceline.storage.journal import read
 from paceline.storage.journal_tail import read_tail
 from paceline.storage.run_dir import (
     LONGEST_TRIAL_NAME,
+    SEARCH_JOURNALS,
     check_writable,
     experiment_dir_name,
+    search_journal,
     trial_dir_name,
     uri_below,
     without_odd_characters,
 )
-
-JOURNAL_PATTERN = "experiment-*.jsonl"
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class ExperimentPlace:
 
     @property
     def journal(self) -> Path:
-        return self.root / f"experiment-{self.experiment_id[:5]}.jsonl"
+        return self.root / search_journal(self.experiment_id[:5])
 
     @property
     def lock(self) -> Path:
@@ -74,7 +76,7 @@ def new_place(run_config: RunConfig, trainable_name: str, engine_name: str) -> E
     check_writable(local_root)
     root = local_root / name
     make_private_dirs(root, on_disk=True)
-    taken = {path.stem.partition("-")[2] for path in root.glob(JOURNAL_PATTERN)}
+    taken = {path.stem.partition("-")[2] for path in root.glob(SEARCH_JOURNALS)}
     while (experiment_id := uuid.uuid4().hex)[:5] in taken:
         pass
     return ExperimentPlace(root, name, experiment_id, uri and uri_below(uri, name))
@@ -82,10 +84,16 @@ def new_place(run_config: RunConfig, trainable_name: str, engine_name: str) -> E
 
 def newest_journal(root: Path) -> Path:
     """The journal of the experiment that was last worked at. The times of files do not tell: copies have new ones."""
-    journals = list(root.glob(JOURNAL_PATTERN))
+    journals = list(root.glob(SEARCH_JOURNALS))
     if not journals:
-        raise RestoreError(f"{root} holds no experiment: there is no {JOURNAL_PATTERN} in it.")
+        raise no_search(str(root))
     return newest_of(journals)
+
+
+def no_search(place: str, filesystem: Any = None) -> RestoreError:
+    """The error for a place without a search, with the call for what is there instead."""
+    instead = instead_of_search(place, filesystem) or f"There is no {SEARCH_JOURNALS} in it."
+    return RestoreError(f"{place} does not hold a search. {instead}")
 
 
 def newest_of(journals: Sequence[Path]) -> Path:

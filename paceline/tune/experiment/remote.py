@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from paceline.air.errors import RestoreError
 from paceline.air.secrets import without_credentials
+from paceline.run.continuing import does_not_exist
 from paceline.run.trial import Trial
 from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.files import make_private_dirs
@@ -22,9 +22,9 @@ from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal_parts import JournalParts, fetch_journal
 from paceline.storage.lease import LEASE_SECONDS, Lease
 from paceline.storage.mirror import Mirror
-from paceline.storage.run_dir import RunDir, default_storage_root, name_from_uri
+from paceline.storage.run_dir import SEARCH_JOURNALS, RunDir, default_storage_root, name_from_uri
 from paceline.storage.twin import name_of_its_own, newer_of, read_origin, write_origin
-from paceline.tune.experiment.place import JOURNAL_PATTERN, ExperimentPlace, origin_of
+from paceline.tune.experiment.place import ExperimentPlace, no_search, origin_of
 
 
 class RemoteJournal:
@@ -95,9 +95,9 @@ def fetch(uri: str, filesystem: Any) -> list[Path]:
     The local directory may hold experiments of other places, too.
     """
     store = FsspecFilesystem(uri, filesystem)
-    names = [name for name in store.list() if "/" not in name and fnmatch.fnmatch(name, JOURNAL_PATTERN)]
+    names = [name for name in store.list() if "/" not in name and fnmatch.fnmatch(name, SEARCH_JOURNALS)]
     if not names:
-        raise RestoreError(f"{store.label} holds no experiment: there is no {JOURNAL_PATTERN} in it.")
+        raise does_not_exist(uri, filesystem, "a search") or no_search(uri, filesystem)
     root = _twin_of(uri, names)
     make_private_dirs(root)
     for name in names:

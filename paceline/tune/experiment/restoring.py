@@ -12,6 +12,7 @@ from typing import Any
 from paceline.air.config import RunConfig
 from paceline.air.errors import RestoreError, StorageError
 from paceline.engine.choose import choose_engine
+from paceline.run.continuing import does_not_exist
 from paceline.run.side_files import free_lock_name
 from paceline.storage.run_dir import resolve_storage
 from paceline.tune.experiment.experiment import Experiment
@@ -40,9 +41,8 @@ def _local_journal(path: str | os.PathLike[str], filesystem: Any = None) -> Path
     resolved = resolve_storage(path)
     if isinstance(resolved, str):
         return newest_of(fetch(resolved, filesystem))
-    if not resolved.is_dir():
-        what = "is a file, not the directory" if resolved.exists() else "does not exist: it should be the directory"
-        raise RestoreError(f"{resolved} {what} of an experiment.")
+    if problem := does_not_exist(str(resolved), filesystem, "a search"):
+        raise problem
     return newest_journal(resolved)
 
 

@@ -1,0 +1,91 @@
+"""How a run that did not finish is continued, as the line to write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.air.errors import RestoreError, StorageError
+from paceline.storage.filesystem import FsspecFilesystem
+from paceline.storage.journal import read
+from paceline.storage.run_dir import RunDir, resolve_storage, search_journal
+from paceline.storage.twin import read_origin
+
+_WITHOUT_RECORD = ("train_loop_per_worker=...",)
+"""What is probably to be given again for a run that does not say."""
+
+
+def restore_line(trainer: str, place: str, again: Sequence[str]) -> str:
+    """The call that continues a run; `again` are the arguments that are not stored with it."""
+    return f"{trainer}.restore({', '.join([repr(place), *again])}).fit()"
+
+
+def is_run(header: Mapping[str, Any]) -> bool:
+    """False for a trial, which its search continues."""
+    return header["settings"].get("again", _WITHOUT_RECORD) is not None
+
+
+def line_for(header: Mapping[str, Any], place: str) -> str:
+    """The same for a run that was found at a place."""
+    return restore_line(header["trainer"], place, header["settings"].get("again", _WITHOUT_RECORD))
+
+
+def search_line(place: str) -> str:
+    """The call that continues a search."""
+    return f"Tuner.restore({place!r}, trainable=...).fit()"
+
+
+def place_of(run_dir: RunDir) -> str:
+    """What restore() takes: the URI of a run on remote storage."""
+    return read_origin(run_dir.origin) or str(run_dir.root)
+
+
+def header_of(run_dir: RunDir) -> dict[str, Any] | None:
+    """The description of a run; only the beginning of its journal is read. None if it has none."""
+    try:
+        first = next(iter(read(run_dir.journal)), None)
+    except (OSError, StorageError):
+        return None
+    return first if first is not None and first.get("kind") == "run" else None
+
+
+def search_of(trial: str, header: Mapping[str, Any], filesystem: Any = None) -> str | None:
+    """The place of the search that a trial belongs to; None for a run of its own."""
+    journal = search_journal(header["trial_id"].partition("_")[0])
+    parent, _, _ = trial.rstrip("/").rpartition("/")
+    resolved = resolve_storage(parent) if parent else Path("/")
+    if isinstance(resolved, Path):
+        return str(resolved) if (resolved / journal).is_file() else None
+    return parent if FsspecFilesystem(parent, filesystem).exists(journal) else None
+
+
+def instead_of_search(path: str, filesystem: Any = None) -> str:
+    """What a place that has no search holds instead, and the line that continues that; empty if it holds no run."""
+    from paceline.run.trial_files import find_remote_trials, find_trials
+
+    resolved = resolve_storage(path)
+    if isinstance(resolved, Path):
+        found = [(str(each.root), place_of(each), header_of(each)) for each in find_trials(resolved)[:1]]
+    else:
+        trials, _ = find_remote_trials(resolved, filesystem)
+        found = [(place, place, records[0]) for place, records in trials[:1]]
+    for directory, place, header in found:
+        if header is not None:
+            search = search_of(directory, header, filesystem)
+            if search is not None:
+                return f"It is one trial of a search. To continue the search: {search_line(search)}"
+            return f"It is a run of {header['trainer']}. To continue it: {line_for(header, place)}"
+    return ""
+
+
+def does_not_exist(path: str, filesystem: Any, what: str) -> RestoreError | None:
+    """The error for a place where there is nothing at all, or a file; `what` should be there."""
+    resolved = resolve_storage(path)
+    if isinstance(resolved, Path):
+        if resolved.is_dir():
+            return None
+        problem = "is a file" if resolved.exists() else "does not exist"
+        return RestoreError(f"{path} {problem}: give the directory of {what}.")
+    store = FsspecFilesystem(resolved, filesystem)
+    return None if store.list() else RestoreError(f"{store.label} does not exist: give the URI of {what}.")
