@@ -11,7 +11,7 @@ import signal
 import traceback
 from collections.abc import Iterator
 
-from paceline.air.errors import FailureKind, WorkerFailure
+from paceline.air.errors import CheckpointError, ConfigError, DataError, FailureKind, WorkerFailure
 
 MAX_TEXT = 128 * 1024
 MAX_MESSAGE = 2000
@@ -116,9 +116,9 @@ def _traceback_of(error: BaseException) -> str:
         else:
             told = traceback.TracebackException.from_exception(error, compact=True)
             for part in _chain(told):
-                _cut_own_ends(part.stack)
+                _cut_own_ends(part.stack, says_all=_says_all(part))
             lines = list(told.format())
-        return _encodable(_shorten("".join(lines), MAX_TEXT))
+        return _encodable(_shorten(_without_native_stack("".join(lines)), MAX_TEXT))
     except Exception as problem:
         return f"(the traceback of {type(error).__qualname__} cannot be shown: {type(problem).__name__})"
 
@@ -133,15 +133,38 @@ def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackEx
         waiting += part.exceptions or []
 
 
-def _cut_own_ends(stack: traceback.StackSummary) -> None:
+def _cut_own_ends(stack: traceback.StackSummary, says_all: bool = False) -> None:
     """Leave out the frames of ours above the user's first and below the user's last.
 
-    Where a check of ours raises, the line to look at is the user's call. All frames stay if
-    there are only ours.
+    Where a check of ours raises, the line to look at is the user's call. If there are only frames of ours, all of
+    them stay, unless the message says all there is to say.
     """
-    users = [position for position, frame in enumerate(stack) if not is_own_file(frame.filename)]
+    users = [position for position, frame in enumerate(stack) if not _is_machinery(frame.filename)]
     if users:
         stack[:] = stack[users[0] : users[-1] + 1]
+    elif says_all or any(_is_booster(frame.filename) for frame in stack):
+        stack[:] = []
+    if any(_is_booster(frame.filename) for frame in stack):
+        stack[:] = [frame for frame in stack if not _is_machinery(frame.filename)]
+
+
+def _says_all(part: traceback.TracebackException) -> bool:
+    """True for our own errors about the user's data and settings."""
+    return part.exc_type is not None and issubclass(part.exc_type, ConfigError | DataError | CheckpointError)
+
+
+def _is_machinery(path: str) -> bool:
+    return is_own_file(path) or _is_booster(path)
+
+
+def _is_booster(path: str) -> bool:
+    """Code of XGBoost or LightGBM: it passes arguments on to C++, and has nothing to tell about a mistake in them."""
+    return any(f"{os.sep}site-packages{os.sep}{name}{os.sep}" in path for name in ("xgboost", "lightgbm"))
+
+
+def _without_native_stack(text: str) -> str:
+    """XGBoost puts the C++ stack into its messages."""
+    return text.partition("\nStack trace:\n")[0].rstrip() + "\n" if "\nStack trace:\n" in text else text
 
 
 def _plain_arguments(error: BaseException) -> tuple[object, ...] | None:

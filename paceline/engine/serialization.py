@@ -163,11 +163,20 @@ def _find_culprit(obj: Any, what: str, error: Exception) -> tuple[str, Any, Exce
             seen.add(id(part))
             problem = _why_not(part)
             if problem is not None:
-                path, obj, reason = path + step, part, problem
+                path, obj, reason = _path_to(path, obj, step), part, problem
                 break
         else:
             break
     return path, obj, reason
+
+
+def _path_to(path: str, owner: Any, step: str) -> str:
+    """The user's name of a part, where its owner is something that the user has never seen and says so: the mapping
+    KNOWN_AS of its class has the names, or "" for a part that is nothing but what the owner is."""
+    name = getattr(type(owner), "KNOWN_AS", {}).get(step.removeprefix("."))
+    if name is None:
+        return path + step
+    return name or path
 
 
 def _why_not(part: Any) -> Exception | None:
@@ -199,20 +208,21 @@ def _parts(obj: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    of = f" of {function.__name__}()"
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
-            yield f" closure variable {name!r}", cell.cell_contents
+            yield f": closure variable {name!r}{of}", cell.cell_contents
         except ValueError:  # Not assigned yet.
             continue
     for name in _global_names(function.__code__):
         if name in function.__globals__:
-            yield f" global variable {name!r}", function.__globals__[name]
+            yield f": global variable {name!r}{of}", function.__globals__[name]
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     defaults = function.__defaults__ or ()
     for name, value in zip(names[len(names) - len(defaults) :], defaults, strict=True):
-        yield f" default of argument {name!r}", value
+        yield f": default of argument {name!r}{of}", value
     for name, value in (function.__kwdefaults__ or {}).items():
-        yield f" default of argument {name!r}", value
+        yield f": default of argument {name!r}{of}", value
     yield from _attributes(function)
 
 

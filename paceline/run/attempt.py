@@ -13,7 +13,7 @@ import msgspec
 
 from paceline.air import faults
 from paceline.air.config import ScalingConfig
-from paceline.air.errors import SerializationError, WorkerFailure
+from paceline.air.errors import WorkerFailure
 from paceline.engine.base import (
     Engine,
     Message,
@@ -253,10 +253,4 @@ def modules_to_preload(config: BackendConfig, *, with_data: bool = False) -> tup
 
 def pickled_task(spec: RunSpec, datasets: bytes | None = None, preprocessor: Any = None) -> bytes:
     """The train function ready to travel; refused here, before any worker starts, if it cannot."""
-    task = TrainTask(spec.train, datasets, preprocessor)
-    if spec.place is None:
-        return dumps(task, "train_loop_per_worker")
-    try:
-        return dumps(task, "trial")
-    except SerializationError as error:  # a search has the configuration from its user's param_space
-        raise SerializationError(str(error).replace("trial.train.config", "param_space")) from None
+    return dumps(TrainTask(spec.train, datasets, preprocessor), spec.trainer_name)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from paceline.air.config import ScalingConfig
     from paceline.engine.base import WorkerGroup
 
 
@@ -53,6 +54,9 @@ class BackendConfig:
     @property
     def backend_cls(self) -> type[Backend]:
         return Backend
+
+    def check(self, scaling: ScalingConfig) -> None:
+        """Reject settings that cannot work on such workers, before any of them starts."""
 
     def notes(self, world_size: int) -> list[str]:
         """What the user must know about a run with this many workers; shown once, when the run begins."""

@@ -177,7 +177,7 @@ def describe(failures: Sequence[AttemptFailure], reason: str) -> str:
     lines = [f"Training failed: rank {cause.rank}: {cause.message}"]
     if len(failures) > 1 or reason not in ("", "max_failures is 0"):
         lines.append(f"(attempt {last.attempt + 1}; {reason})")
-    if cause.traceback:
+    if len(cause.traceback.strip().splitlines()) > 1:  # otherwise it only repeats the message
         lines += ["", *_excerpt(cause.traceback, 20)]
     if cause.hint:
         lines += ["", f"Hint: {cause.hint}"]

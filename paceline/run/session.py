@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.checks import warn_at_users_line
+from paceline.air.checks import near_miss, warn_at_users_line
 from paceline.air.constants import DONE
 from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
 from paceline.air.faults import fault_point
@@ -63,6 +63,7 @@ class Session:
         self._stopping = False
         self._ended = False
         self._last_row: dict[str, Any] = {}
+        self._warned: set[str] = set()
         self._lock = threading.RLock()
 
     # -- what user code calls -------------------------------------------------------------
@@ -141,6 +142,13 @@ class Session:
             with self._lock:
                 self._channel.send(encode(Warned(text)))
 
+    def _warn_once(self, text: str) -> None:
+        """At the user's line in the worker's output, and in `result.warnings`."""
+        if text not in self._warned:
+            self._warned.add(text)
+            warn_at_users_line(text)
+            self.warn(text)
+
     def get_checkpoint(self) -> Checkpoint | None:
         """The newest committed checkpoint of this run, or the one it started from.
 
@@ -156,7 +164,7 @@ class Session:
     def get_dataset_shard(self, name: str | None = None) -> Any:
         """This rank's part of a dataset; None for a name that there is not."""
         if not self.shards:
-            warn_at_users_line("get_dataset_shard(): the trainer was given no datasets=, so there is none.")
+            self._warn_once("get_dataset_shard() is None: the trainer was given no datasets=.")
         if name is None:
             if len(self.shards) > 1:
                 raise RuntimeError(
@@ -165,9 +173,10 @@ class Session:
                 )
             return next(iter(self.shards.values()), None)
         if self.shards and name not in self.shards:
-            warn_at_users_line(
-                f"get_dataset_shard({name!r}) is None: the trainer was given the datasets {sorted(self.shards)}."
-            )
+            known = sorted(self.shards)
+            answer = near_miss(name, known) if isinstance(name, str) else ""
+            meant = f" {answer[2:].capitalize()}" if answer.startswith(": did") else ""
+            self._warn_once(f"get_dataset_shard({name!r}) is None: the trainer was given the datasets {known}.{meant}")
         return self.shards.get(name)
 
     # -- what the worker calls ------------------------------------------------------------

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.config import RunConfig, ScalingConfig
 from paceline.run.backend import BackendConfig
@@ -47,6 +47,8 @@ class TrialPlace:
 @dataclass(frozen=True)
 class TrainFunction:
     """The user's function and its argument; called without arguments in every worker."""
+
+    KNOWN_AS: ClassVar[Mapping[str, str]] = {"function": "train_loop_per_worker", "config": "train_loop_config"}
 
     function: Callable[..., Any]
     config: Mapping[str, Any] | None = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air import faults
 from paceline.air import session as session_slot
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 class TrainTask:
     """The task that a group starts on every rank; `argument` is the rank's SessionSetup."""
+
+    KNOWN_AS: ClassVar[Mapping[str, str]] = {"train": ""}
 
     def __init__(self, train: Callable[[], None], datasets: bytes | None = None, preprocessor: Any = None) -> None:
         self.train = train

@@ -353,6 +353,8 @@ class BaseTrainer:
 class TrainerLoop:
     """Runs a trainer's own methods in the worker."""
 
+    KNOWN_AS: ClassVar[Mapping[str, str]] = {"trainer": ""}
+
     def __init__(self, trainer: BaseTrainer) -> None:
         # Callbacks observe in the driver and need not be able to travel.
         self.trainer = copy.copy(trainer)

@@ -87,6 +87,7 @@ class DataParallelTrainer(BaseTrainer):
     def to_run_spec(self) -> RunSpec:
         if self.scaling_config.num_workers is None:
             raise ConfigError("How many workers? Pass scaling_config=ScalingConfig(num_workers=2), for example.")
+        self.backend_config.check(self.scaling_config)
         config = {} if self.train_loop_config is None else {"train_loop_config": dict(self.train_loop_config)}
         function = TrainFunction(self.train_loop_per_worker, self.train_loop_config, self._takes_config)
         resumed = self.resume_from_checkpoint

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.air.errors import MetricError, WorkerFailure
+import paceline.engine.failures
+from paceline.air.errors import DataError, MetricError, WorkerFailure
 from paceline.air.metrics import plain_metrics
 from paceline.engine.failures import describe_exception, describe_exit
 from paceline.engine.local import linux
@@ -46,6 +47,31 @@ def test_the_message_is_one_line() -> None:
     failure = caught(fail)
     assert failure.message == "RuntimeError: first line"
     assert "second line" in failure.traceback
+
+
+def test_of_boosting_libraries_the_users_frames_and_the_message_are_shown() -> None:
+    import xgboost
+
+    def fail() -> None:
+        xgboost.train({"objective": "no such objective"}, xgboost.DMatrix([[1.0]], label=[1.0]), 1)
+
+    traceback = caught(fail).traceback
+    assert "in fail" in traceback
+    assert "no such objective" in traceback
+    assert "site-packages" not in traceback
+    assert "Stack trace" not in traceback
+
+
+def test_errors_of_ours_about_data_need_no_frames_of_ours() -> None:
+    def fail_inside() -> None:
+        names = {"__name__": "inside"}
+        path = str(Path(paceline.engine.failures.__file__).with_name("loop.py"))
+        exec(compile("def check(error): raise error", path, "exec"), names)
+        names["check"](DataError("no column 'x'"))  # type: ignore[operator]
+
+    traceback = caught(fail_inside).traceback
+    assert "in fail_inside" in traceback
+    assert "in check" not in traceback
 
 
 def test_causes_are_part_of_the_traceback() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from paceline.air import Checkpoint
 from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
-from paceline.run.messages import Acknowledged, Decision, Hold
+from paceline.run.messages import Acknowledged, Decision, Hold, Warned
 from paceline.run.session import Session
 from tests.air.damage import committed
 from tests.run.fake_channel import FakeChannel, session_setup
@@ -136,6 +138,19 @@ def test_the_checkpoint_it_started_from_until_there_is_a_newer_one(tmp_path: Pat
     assert session.get_checkpoint() is resume
     session.report({})
     assert session.get_checkpoint() is resume
+
+
+def test_an_unknown_shard_is_none_and_a_warning_of_the_result(tmp_path: Path) -> None:
+    channel = FakeChannel()
+    session = Session(session_setup(tmp_path), channel, None)
+    session.shards = {"train": [1], "valid": [2]}
+    for _ in range(3):  # once is enough
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert session.get_dataset_shard("trian") is None
+    (warned,) = channel.sent
+    assert isinstance(warned, Warned)
+    assert re.search(r"'trian'.*'train', 'valid'.*mean train", warned.text)
 
 
 def test_shards_by_name(tmp_path: Path) -> None:

@@ -249,7 +249,9 @@ def test_a_function_that_cannot_travel_is_told_before_workers_start(results_dir:
         with lock:
             return row
 
-    with pytest.raises(SerializationError, match=r"workers.*lock"):
+    with pytest.raises(
+        SerializationError, match=r"datasets\['train'\]: map\(with_lock\): closure variable 'lock' of with_lock\(\)"
+    ):
         trainer(tell_all, {"train": TRAIN.map(with_lock)}).fit()
     assert not list(results_dir.glob("*/*"))
 

@@ -24,6 +24,7 @@ from paceline.train.xgboost import XGBoostTrainer
 from tests.train.quick import quick_trainer
 
 numbers = itertools.count()
+INLINE = RunConfig(verbose=0, engine="inline")
 
 
 def fails_late(config: dict[str, Any]) -> None:
@@ -52,7 +53,7 @@ def searched(tmp_path: Path) -> Path:
 
 def test_the_function_and_its_config_come_after_the_path() -> None:
     path = failed_run(config={"x": 1}).path
-    assert DataParallelTrainer.restore(path, works).fit().metrics["x"] == 1
+    assert DataParallelTrainer.restore(path, works, run_config=INLINE).fit().metrics["x"] == 1
     trainer = DataParallelTrainer.restore(path, works, {"x": 5})
     assert trainer.train_loop_config == {"x": 5}
 
@@ -105,7 +106,7 @@ def test_a_run_is_not_continued_by_a_tuner(searched: Path) -> None:
 
 def test_a_run_beside_a_search_of_the_same_name_is_found(searched: Path) -> None:
     result = failed_run(name="search", storage_path=str(searched.parent))
-    assert DataParallelTrainer.restore(searched, works).fit().path == result.path
+    assert DataParallelTrainer.restore(searched, works, run_config=INLINE).fit().path == result.path
 
 
 def test_the_filesystem_of_a_run_is_given_to_restore() -> None:
@@ -210,7 +211,7 @@ def test_a_trainer_of_ones_own_is_asked_for_its_datasets_again() -> None:
     path = _Own(datasets={"train": rows}, run_config=RunConfig(verbose=0, engine="inline")).fit().path
     with pytest.raises(RestoreError, match=r"datasets.*'train'"):
         _Own.restore(path)
-    assert _Own.restore(path, datasets={"train": rows}).fit().metrics["rows"] == 1
+    assert _Own.restore(path, datasets={"train": rows}, run_config=INLINE).fit().metrics["rows"] == 1
 
 
 # -- changed code -------------------------------------------------------------------------

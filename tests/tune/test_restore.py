@@ -305,7 +305,7 @@ def test_searcher_object_of_a_restored_tuner_serves_once(bench: Bench) -> None:
 def test_directory_without_an_experiment_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nothing"):
         assert not Tuner.can_restore(path)
-        with pytest.raises(RestoreError, match="experiment"):
+        with pytest.raises(RestoreError, match="search"):
             Tuner.restore(path, count)
 
 

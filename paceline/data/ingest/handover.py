@@ -15,10 +15,16 @@ import cloudpickle
 
 from paceline.air.errors import SerializationError
 from paceline.data.ingest.prepared import PreparedDataset
+from paceline.data.operations.user_operation import UserOperation
 from paceline.data.sources.memory import TableSource
 from paceline.data.store import StoredSource, to_file
+from paceline.engine.serialization import dumps
 
 _BY_VALUE_BYTES = 64 * 1024
+_ADVICE = (
+    "What a function of a dataset refers to must be picklable: create locks, files and connections inside the "
+    "function, or in the constructor of a callable class."
+)
 
 
 class Parcel:
@@ -30,16 +36,29 @@ class Parcel:
         try:
             _Packer(stream, self.files).dump(dict(datasets))
         except Exception as error:
-            raise SerializationError(
-                f"The datasets cannot travel to the workers: {type(error).__name__}: {error}. A function given to "
-                "map(), map_batches() or filter() probably refers to something that cannot be pickled (a lock, an open "
-                "file, a connection): make it inside the function, or in the constructor of a callable class."
-            ) from error
+            for name, dataset in datasets.items():
+                _name_the_function(name, dataset)
+            raise SerializationError(f"The datasets cannot be sent to the workers: {error}. {_ADVICE}") from error
         self.content = stream.getvalue()
 
     @property
     def descriptors(self) -> list[int]:
         return [file.descriptor for file in self.files if file.descriptor is not None]
+
+
+def _name_the_function(name: str, dataset: PreparedDataset) -> None:
+    """Raise for the function of a dataset that cannot be pickled; do nothing if all of them can."""
+    for operation in dataset.plan.operations:
+        if isinstance(operation, UserOperation):
+            function = operation.work.function
+            dumps(function.function, f"datasets[{name!r}]: {function.label}", advice=_ADVICE)
+            given = {"fn_args": function.args, "fn_kwargs": function.kwargs}
+            made_with = {
+                "fn_constructor_args": function.constructor_args,
+                "fn_constructor_kwargs": function.constructor_kwargs,
+            }
+            for argument, value in {**given, **made_with}.items():
+                dumps(value, f"datasets[{name!r}]: {function.label}, {argument}", advice=_ADVICE)
 
 
 def unpack(content: bytes, descriptors: Sequence[int]) -> dict[str, PreparedDataset]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import DataError, StopTraining
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class LightGBMLoop:
     """Trains the rounds that a checkpoint does not have yet, and reports each of them."""
+
+    KNOWN_AS: ClassVar[Mapping[str, str]] = {"task": ""}
 
     task: TreeTask
 

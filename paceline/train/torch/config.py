@@ -10,9 +10,11 @@ from paceline.air.keywords import names_what_was_meant
 from paceline.run.backend import BackendConfig
 
 if TYPE_CHECKING:
+    from paceline.air.config import ScalingConfig
     from paceline.train.torch.backend import TorchBackend
 
 _BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl")
+_NEED_GPUS = ("nccl", "cuda:nccl")
 _INIT_METHODS = ("env", "tcp")
 
 
@@ -38,6 +40,13 @@ class TorchConfig(BackendConfig):
         if not number or not 0 < self.timeout_s < float("inf"):
             raise ConfigError(
                 f"TorchConfig(timeout_s={self.timeout_s!r}): give a number of seconds greater than 0, e.g. 1800."
+            )
+
+    def check(self, scaling: ScalingConfig) -> None:
+        if self.backend in _NEED_GPUS and not scaling.num_gpus_per_worker:
+            raise ConfigError(
+                f"TorchConfig(backend={self.backend!r}) connects GPUs, but the workers have none: ask for them with "
+                "ScalingConfig(use_gpu=True), or leave backend out, which takes gloo without GPUs."
             )
 
     @property

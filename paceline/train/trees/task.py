@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True)
 class TreeTask:
     """The arguments of a tree trainer that its workers need."""
+
+    KNOWN_AS: ClassVar[Mapping[str, str]] = {
+        "params": "params",
+        "matrix_params": "dmatrix_params",
+        "train_kwargs": "keywords",
+    }
 
     params: Mapping[str, Any]
     """Of the library, as the user gave them."""

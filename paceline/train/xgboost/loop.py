@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from paceline.air import session
 from paceline.air.errors import StopTraining
@@ -33,6 +33,8 @@ class XGBoostLoop:
     It is a loop of its own and not `xgboost.train`, because that numbers rounds from 0 whenever it is called: a
     continued training would draw the same random numbers again, and repeat schedules of learning rates.
     """
+
+    KNOWN_AS: ClassVar[Mapping[str, str]] = {"task": ""}
 
     task: TreeTask
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air import session as session_slot
 from paceline.air.constants import DONE
@@ -25,6 +25,8 @@ SHOULD_CHECKPOINT = "should_checkpoint"
 @dataclass(frozen=True)
 class ClassLoop:
     """Steps a Trainable until it is done or stopped, and sees to its checkpoints."""
+
+    KNOWN_AS: ClassVar[Mapping[str, str]] = {"make": "trainable", "config": "param_space"}
 
     make: Callable[[dict[str, Any]], Trainable]
     """The class."""

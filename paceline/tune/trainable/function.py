@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from numbers import Number
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from paceline.air import session
 from paceline.air.constants import DEFAULT_METRIC
@@ -22,6 +22,8 @@ CallForm = Literal["config", "checkpoint_dir", "reporter"]
 @dataclass(frozen=True)
 class FunctionLoop:
     """Runs a function with its config in a worker."""
+
+    KNOWN_AS: ClassVar[Mapping[str, str]] = {"function": "trainable", "config": "param_space"}
 
     function: Callable[..., Any]
     config: Mapping[str, Any]

@@ -16,7 +16,7 @@ import paceline
 import paceline.train.torch
 from paceline import train
 from paceline.air import RunConfig, ScalingConfig, session
-from paceline.air.errors import TrainingFailedError
+from paceline.air.errors import ConfigError, TrainingFailedError
 from paceline.air.result import Result
 from paceline.train.torch import TorchConfig, TorchTrainer
 
@@ -288,8 +288,8 @@ def test_an_exception_is_the_root_cause_while_peers_wait_in_a_collective() -> No
     assert "rank 1 has had enough" in str(caught.value)
 
 
-def test_a_group_that_cannot_be_made_fails_the_start() -> None:
-    with pytest.raises(TrainingFailedError, match=r"(?i)nccl"):
+def test_nccl_without_gpus_is_rejected_before_workers_start() -> None:
+    with pytest.raises(ConfigError, match=r"nccl.*use_gpu=True.*gloo"):
         fit(lambda: None, torch_config=TorchConfig(backend="nccl"))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air import session
 from paceline.air.constants import TRAIN_DATASET_KEY
@@ -25,6 +25,11 @@ _TRAINER_STATE = "trainer_state.json"
 @dataclass(frozen=True)
 class TransformersLoop:
     """Makes the trainer of this worker, and trains it from where the run is."""
+
+    KNOWN_AS: ClassVar[Mapping[str, str]] = {
+        "make_trainer": "trainer_init_per_worker",
+        "config": "trainer_init_config",
+    }
 
     make_trainer: Callable[..., Any]
     config: Mapping[str, Any]
