@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,3 +210,35 @@ def test_a_restored_search_goes_on_with_the_seed_it_began_with(tmp_path: Path) -
         run_config=RunConfig(verbose=0, **quiet),
     )
     assert [result.metrics["_metric"] for result in again.fit()] == undisturbed
+
+
+# -- names, and stop criteria that name nothing -------------------------------------------------
+
+
+def test_a_search_with_parameters_in_its_name_is_restored_from_remote_storage(results_dir: Path) -> None:
+    name, place = "lr=0.1, bs=(32) 50%", "memory://ported"
+    settings = {"name": name, "storage_path": place, "engine": "inline"}
+    grid = search(lambda config: config["x"], {"x": tune.grid_search([1, 2])}, **settings)
+    shutil.rmtree(results_dir / name)
+    assert tune.Tuner.can_restore(grid.experiment_path)
+    again = tune.Tuner.restore(
+        grid.experiment_path, lambda config: config["x"], num_samples=2, run_config=RunConfig(verbose=0, **settings)
+    ).fit()
+    assert [result.metrics["_metric"] for result in again] == [1, 2, 1, 2]
+    assert (results_dir / name).is_dir()
+
+
+def test_a_stop_criterion_that_is_never_reported_ends_the_search() -> None:
+    def train(config: dict[str, Any]) -> None:
+        for step in range(100):
+            session.report({"accuracy": step})
+
+    with pytest.raises(TuneError, match=r"'acuracy'.*accuracy\?"):
+        tuner(train, stop={"acuracy": 5}, engine="inline").fit()
+
+
+def test_a_short_trial_without_the_metric_of_its_stop_criterion_causes_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    search(lambda config: {"accuracy": 1}, stop={"acuracy": 5}, engine="inline", verbose=1)
+    assert "'acuracy'" in capsys.readouterr().out

@@ -130,3 +130,14 @@ class TestBest:
                 best = experiment.view.best_trial()
                 assert experiment.view.best_value() == wanted
                 assert best is next((trial for trial in trials if known.get(trial, object()) == wanted), None)
+
+
+def test_a_trial_that_fails_is_not_the_best_any_more() -> None:
+    experiment = MadeUpExperiment()
+    good, bad = experiment.add(), experiment.add()
+    for trial, loss in ((good, 9.0), (bad, 1.0)):
+        experiment.become(trial, "RUNNING")
+        experiment.report(trial, loss=loss)
+    before = experiment.view.best_trial()
+    experiment.fail(bad, "boom")
+    assert (before, experiment.view.best_trial()) == (bad, good)
