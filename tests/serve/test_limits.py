@@ -176,12 +176,17 @@ def connections_of(server: Server) -> list[Any]:
 
 @pytest.mark.faults  # the system gives a connection that nobody reads from some seconds
 def test_an_answer_that_is_not_read_does_not_keep_its_connection() -> None:
-    body = b"[" + b",".join([b'{"x": 1.23456789}'] * 100_000) + b"]"
-    with serving(Times(), write_timeout_s=0.3) as server, socket.socket() as connection:
+    body = b"[" + b",".join([b'{"x": 1.23456789}'] * 500_000) + b"]"  # more than the system's buffers hold
+    # Nothing else may close it: the next request may take its time.
+    with (
+        serving(Times(), write_timeout_s=0.3, keep_alive_s=600, max_rows=500_000) as server,
+        socket.socket() as connection,
+    ):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(30)
         connection.connect(server.address)
         connection.sendall(server.head(len(body)) + body)
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"  # the rest is left unread
         until(lambda: not connections_of(server))
         assert server.predict([{"x": 1}]).status == 200
 

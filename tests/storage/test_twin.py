@@ -22,3 +22,13 @@ def test_a_damaged_origin_does_not_keep_a_run_from_its_directory(damage: Damage,
     assert twin_of_trial(URI).root == run_dir.root
     write_origin(run_dir.origin, URI)
     assert read_origin(run_dir.origin) == URI
+
+
+def test_copies_of_a_run_in_two_places_have_directories_of_their_own(results_dir: Path) -> None:
+    run_dir = RunDir(default_storage_root() / "experiment" / "trial")
+    run_dir.create()
+    write_origin(run_dir.origin, URI)
+    assert twin_of_trial(URI).root == run_dir.root
+    copy = twin_of_trial("memory://elsewhere/experiment/trial").root
+    assert copy != run_dir.root
+    assert copy.name == "trial"

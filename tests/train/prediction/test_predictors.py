@@ -76,6 +76,7 @@ def test_of_other_checkpoints_the_class_must_be_named() -> None:
         ("huggingface.transformers", "Transformers"),
         ("lightgbm", "LightGBM"),
         ("lightning", "Lightning"),
+        pytest.param("rl", "RL", marks=pytest.mark.rl),
         ("sklearn", "Sklearn"),
         ("tensorflow", "Tensorflow"),
         ("torch", "Torch"),

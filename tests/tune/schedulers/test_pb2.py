@@ -69,6 +69,12 @@ def test_the_model_finds_the_hill_better_than_chance() -> None:
     assert sum(max(each.weights) for each in with_model) > sum(max(each.weights) for each in with_chance)
 
 
+def test_one_population_ends_up_on_the_hill() -> None:
+    population = Population(pb2(synch=True), START, gain, steps=12, seed=0).run()
+    gains = [gain(config) for config in proposals(population)[10:]]
+    assert sum(gains) / len(gains) > 0.7
+
+
 def observed(*points: float, time: float = 1.0, top: float = 0.6) -> list[Observation]:
     return [Observation(time, 0.0, (point,), -((point - top) ** 2)) for point in points]
 

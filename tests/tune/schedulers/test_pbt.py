@@ -307,6 +307,14 @@ def test_objects_in_configurations_are_left_out_of_the_record(tmp_path: Path) ->
     assert set(first[4]) == set(first[5]) == {"lr"}
 
 
+def test_secrets_in_configurations_are_masked_in_the_record(tmp_path: Path) -> None:
+    configs = [{"lr": float(rate), "api_key": "hunter2"} for rate in (1, 2, 3, 4)]
+    Population(pbt(log_config=True), configs, path=tmp_path).run()
+    written = [path.read_text() for path in tmp_path.iterdir()]
+    assert written
+    assert not any("hunter2" in text for text in written)
+
+
 # Arguments
 
 
