@@ -306,6 +306,7 @@ print(json.dumps(exported))
     "code",
     [
         "import paceline",
+        "import paceline.ray; paceline.ray.install(); import ray.train; ray.tune",
         "from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig, session",
         "from paceline import train; train.report, train.get_context",
         "from paceline.train import DataParallelTrainer",

@@ -72,7 +72,7 @@ def install() -> None:
         sys.meta_path.insert(0, _Finder())
     if SHIM not in sys.path:
         sys.path.insert(1, SHIM)  # after the script's own folder, as with PYTHONPATH
-    os.environ[PATH_VARIABLE] = os.pathsep.join([SHIM, *_other_paths()])
+    os.environ[PATH_VARIABLE] = os.pathsep.join([SHIM, *other_paths()])
 
 
 def uninstall() -> None:
@@ -82,12 +82,14 @@ def uninstall() -> None:
         for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
             del sys.modules[name]
     sys.path[:] = [entry for entry in sys.path if entry != SHIM]
-    others = _other_paths()
+    others = other_paths()
     if others:
         os.environ[PATH_VARIABLE] = os.pathsep.join(others)
     else:
         os.environ.pop(PATH_VARIABLE, None)
 
 
-def _other_paths() -> list[str]:
-    return [entry for entry in os.environ.get(PATH_VARIABLE, "").split(os.pathsep) if entry not in ("", SHIM)]
+def other_paths() -> list[str]:
+    """What PYTHONPATH holds besides the alias. An empty entry means the current directory."""
+    value = os.environ.get(PATH_VARIABLE)
+    return [entry for entry in value.split(os.pathsep) if entry != SHIM] if value else []

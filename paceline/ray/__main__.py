@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from paceline.compat.ray_alias import PATH_VARIABLE, SHIM
+from paceline.compat.ray_alias import PATH_VARIABLE, SHIM, other_paths
 
 USAGE = """\
 usage: python -m paceline.ray [python options] script.py [arguments]
@@ -29,13 +29,19 @@ def main() -> None:
             "paceline.ray: python -E and -I ignore PYTHONPATH, by which the alias is found; leave the option out, or "
             "call paceline.ray.install() at the top of the script."
         )
+    if (sys.gettrace() or sys.getprofile()) and "pydevd" not in sys.modules:  # which follows into the new interpreter
+        print(
+            "paceline.ray: the program runs in a new interpreter, without this debugger or profiler; write "
+            "python -m paceline.ray -m pdb script.py.",
+            file=sys.stderr,
+        )
     os.environ[PATH_VARIABLE] = os.pathsep.join(_import_path())
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *_options(len(arguments)), *arguments])
 
 
 def _import_path() -> list[str]:
-    given = [entry for entry in os.environ.get(PATH_VARIABLE, "").split(os.pathsep) if entry not in ("", SHIM)]
+    given = other_paths()
     home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     # `python -m` finds a paceline of the current directory, `python script.py` would not.
     return [SHIM, *given] if sys.path[0] != home or home in given else [SHIM, *given, home]

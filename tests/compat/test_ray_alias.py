@@ -194,6 +194,12 @@ runpy.run_module("paceline.ray", run_name="__main__")
     assert "install()" in done.stderr
 
 
+def test_a_debugger_outside_is_told_where_to_go(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('ran')")
+    done = python(tmp_path, "-m", "cProfile", "-m", "paceline.ray", "script.py")
+    assert "python -m paceline.ray -m pdb" in done.stderr
+
+
 def test_install_and_uninstall(tmp_path: Path, real_ray: str) -> None:
     code = """
 import os, sys

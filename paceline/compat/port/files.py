@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import io
 import os
+import re
 import tempfile
 import tokenize
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ from pathlib import Path
 from paceline.air.errors import ConfigError
 from paceline.compat.port import notebook
 from paceline.compat.port.edits import Edit, apply, line_number
-from paceline.compat.port.source import NotPythonError, port
+from paceline.compat.port.source import NotPythonError, Ported, port
 
 SUFFIXES = (".py", ".ipynb")
+_MENTIONS_RAY = re.compile(rb"\bray\b")
 _NOT_THE_USERS = frozenset(["__pycache__", "node_modules", "site-packages"])
 
 
@@ -62,7 +64,7 @@ def ported(path: Path) -> PortedFile:
     """How a file would look. Nothing is written."""
     try:
         before = path.read_bytes()
-        if b"ray" not in before:
+        if not _MENTIONS_RAY.search(before):
             return PortedFile(path, before, before, "", [], [])
         return _ported_notebook(path, before) if path.suffix == ".ipynb" else _ported_script(path, before)
     except OSError as error:
@@ -84,7 +86,7 @@ def _ported_script(path: Path, before: bytes) -> PortedFile:
 
 def _ported_notebook(path: Path, before: bytes) -> PortedFile:
     book = notebook.read(before.decode())
-    result = port(book.program)
+    result = _port_cells(book)
     sources, diffs, places, later = {}, [], [], []
     for cell in book.cells:
         old = book.code[cell.start : cell.end]
@@ -101,6 +103,17 @@ def _ported_notebook(path: Path, before: bytes) -> PortedFile:
             later.append((f"{name}:{line_number(old, position, edits)}", mark.advice))
     after = book.written(sources).encode() if sources else before
     return PortedFile(path, before, after, "".join(diffs), _notes(places), _notes(later))
+
+
+def _port_cells(book: notebook.Notebook) -> Ported:
+    try:
+        return port(book.program)
+    except NotPythonError as error:
+        for cell in reversed(book.cells):
+            first = line_number(book.code, cell.start)
+            if error.line is not None and error.line >= first:
+                raise NotPythonError(error.reason, error.line - first + 1, f"cell {cell.number + 1}, ") from error
+        raise
 
 
 def _notes(places: list[tuple[str, str]]) -> list[str]:

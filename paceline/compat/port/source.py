@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ _OTHER_REGISTRY = (
 class NotPythonError(Exception):
     """The text cannot be parsed; it says where."""
 
+    def __init__(self, reason: str, line: int | None = None, place: str = "") -> None:
+        super().__init__(reason if line is None else f"{place}line {line}: {reason}")
+        self.reason = reason
+        self.line = line
+
 
 @dataclass(frozen=True)
 class Ported:
@@ -42,14 +48,24 @@ def port(source: bytes) -> Ported:
     try:
         module = cst.parse_module(parsable.decode())
     except (cst.ParserSyntaxError, RecursionError) as error:
-        line = f"line {error.raw_line}: " if isinstance(error, cst.ParserSyntaxError) else ""
-        raise NotPythonError(f"{line}this is not Python that can be parsed") from error
+        raise NotPythonError("this is not Python that can be parsed", _bad_line(parsable)) from error
     if module.code.encode() != parsable:
         raise NotPythonError("parsing does not give the same text back")
     wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
     program = Program()
     wrapper.visit(program)
     return _Porting(source, wrapper, program).ported()
+
+
+def _bad_line(source: bytes) -> int | None:
+    """By Python's own parser: LibCST often names the line below."""
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        return error.lineno
+    except (ValueError, RecursionError, MemoryError):
+        return None
+    return None
 
 
 class _Porting:

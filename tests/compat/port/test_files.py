@@ -111,3 +111,15 @@ def test_the_cells_of_a_notebook_are_one_program(tmp_path: Path) -> None:
     new = set(after.splitlines()) - set(before.splitlines())
     assert all("paceline" in line or "import ray" in line for line in new)
     assert not ported(book).changed
+
+
+def test_the_cell_that_is_not_python_is_named(tmp_path: Path) -> None:
+    book = tmp_path / "book.ipynb"
+    book.write_text(json.dumps({"cells": [code("import ray"), code("x = 1", "y = = 2"), code("z")]}))
+    with pytest.raises(CannotPortError, match="cell 2, line 2"):
+        ported(book)
+
+
+def test_files_that_only_sound_like_ray_are_not_parsed(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text("print 'an array'\n")
+    assert not ported(tmp_path / "old.py").changed

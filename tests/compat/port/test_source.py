@@ -42,6 +42,10 @@ PORTED = {
     "import ray\ndef f(x: ray.data.Dataset):\n    y = x  # type: ray.data.Dataset\n": (
         "import paceline\ndef f(x: paceline.data.Dataset):\n    y = x  # type: paceline.data.Dataset\n"
     ),
+    "import ray\nprint(f'{ray.data.range(3)!r:>{ray.__version__}}', [ray for x in ray.data.range(2)])": (
+        "import paceline\nprint(f'{paceline.data.range(3)!r:>{paceline.ray.__version__}}', "
+        "[paceline for x in paceline.data.range(2)])"
+    ),
     "import ray\r\n\r\nray.init()\r\n": "import paceline\r\n\r\npaceline.init()\r\n",
     "é = 'ü'; import ray; ray.init(ä)": "é = 'ü'; import paceline; paceline.init(ä)",
 }
