@@ -24,6 +24,7 @@ _STOPPERS = (
     "timeout",
     "trial_plateau",
 )
+_FILES = ("binary", "csv", "image", "json", "mongo", "numpy", "parquet", "sql", "text", "tfrecords", "webdataset")
 _PREPROCESSORS = ("discretizer", "encoder", "scaler", "torch", "transformer", "vectorizer")
 
 NEW_PLACES = {
@@ -33,6 +34,7 @@ NEW_PLACES = {
     "air.execution.resources.request": "air.resources",
     "air.execution.resources.fixed": "air.resources",
     "air.execution.resources.resource_manager": "air.resources",
+    "data.datasource.parquet_base_datasource": "data.datasource",
     "data.grouped_data": "data.grouped",
     "data.read_api": "data",
     "train.horovod.horovod_trainer": "train.horovod",
@@ -55,6 +57,7 @@ NEW_PLACES = {
     **{f"train.huggingface.huggingface_{kind}": "train.huggingface" for kind in _KINDS},
     **{f"train.huggingface.transformers.transformers_{kind}": "train.huggingface.transformers" for kind in _KINDS},
     **{f"tune.stopper.{name}": "tune.stopper" for name in _STOPPERS},
+    **{f"data.datasource.{name}_datasource": "data.datasource" for name in _FILES},
     **{f"data.preprocessors.{name}": "data.preprocessors" for name in _PREPROCESSORS},
 }
 """Old path: the module that has its names; both without ``paceline.`` in front."""

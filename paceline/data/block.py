@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from paceline.air.absent import advise
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -115,3 +117,7 @@ class Source(ABC):
     def describe(self) -> str:
         """A short name for messages and repr."""
         return type(self).__name__
+
+
+_BLOCKS = 'map_batches(function, batch_format="pyarrow", batch_size=None) gets the rows of a block as a table'
+advise(__name__, {"BlockAccessor": _BLOCKS, "BlockExecStats": "dataset.stats() says where time went"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.absent import advise
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import DataError
 from paceline.data.dataset_aggregates import Aggregates
@@ -157,3 +158,6 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Legacy, Batches):
 
     def _rows_per_pass(self) -> int | None:
         return sum(self.plan.row_counts()) if self.plan.knows_counts else None
+
+
+advise(__name__, {}, {"MaterializedDataset": "paceline.data", "Schema": "paceline.data"})

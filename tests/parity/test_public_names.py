@@ -41,7 +41,7 @@ def answer(module: str, name: str) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")  # of libraries about each other
-@pytest.mark.parametrize("package", ["air", "train", "tune"])
+@pytest.mark.parametrize("package", ["air", "data", "train", "tune"])
 def test_every_name_exists_or_says_what_to_write_instead(package: str) -> None:
     of_package = [each for each in NAMES if each[0].split(".")[1] == package]
     answers = {f"{module}.{name}": answer(module, name) for module, name in of_package}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+from paceline.air.absent import no_such_name
 from paceline.data.block import BlockMetadata as BlockMetadata
 from paceline.data.datasource.datasource import Datasink as Datasink
 from paceline.data.datasource.datasource import Datasource as Datasource
@@ -27,3 +30,9 @@ from paceline.data.datasource.partitioning import Partitioning as Partitioning
 from paceline.data.datasource.partitioning import PartitionStyle as PartitionStyle
 from paceline.data.datasource.partitioning import PathPartitionFilter as PathPartitionFilter
 from paceline.data.datasource.partitioning import PathPartitionParser as PathPartitionParser
+
+
+def __getattr__(name: str) -> NoReturn:
+    from paceline.data.datasource.absent import ADVICE
+
+    raise no_such_name(__name__, name, ADVICE)

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.air.absent import advise
 from paceline.data.block import BlockMetadata
+from paceline.data.datasource.absent import ADVICE
 
 
 @dataclass
@@ -123,3 +125,6 @@ class _OwnReader(Reader):
         if self._read_args:
             return self._datasource.prepare_read(parallelism, **self._read_args)
         return self._datasource.get_read_tasks(parallelism)
+
+
+advise(__name__, ADVICE)

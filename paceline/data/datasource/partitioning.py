@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from paceline.air.absent import advise
 from paceline.air.errors import ConfigError, DataError
+from paceline.data.datasource.absent import ADVICE
 
 PartitionDataType: TypeAlias = type[int] | type[float] | type[str] | type[bool]
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -164,3 +166,6 @@ def _directories(path: str, base_dir: str | None) -> list[str]:
 
 def _plain(path: str) -> str:
     return path.partition("://")[2].strip("/") if "://" in path else path.strip("/")
+
+
+advise(__name__, ADVICE)

@@ -59,6 +59,8 @@ _HOMES = {
 
 __all__ = [*_HOMES, "Preprocessor"]
 
+_ADVICE = {"utils": "pass a function of your own as tokenization_fn; the default one splits at spaces"}
+
 
 def __getattr__(name: str) -> Any:
     import importlib
@@ -68,7 +70,7 @@ def __getattr__(name: str) -> Any:
     elif name in _HOMES:
         home = f"{__name__}.{_HOMES[name]}"
     else:
-        raise no_such_name(__name__, name)
+        raise no_such_name(__name__, name, _ADVICE)
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value

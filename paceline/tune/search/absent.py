@@ -4,9 +4,10 @@ from __future__ import annotations
 
 _GAUSSIAN = 'OptunaSearch(sampler="gp") searches with a Gaussian process'
 _TREES = 'OptunaSearch() searches with tree-structured Parzen estimators, and OptunaSearch(sampler="gp") with a GP'
+_WRAP = "or derive from Searcher and call the library in suggest() and on_trial_complete()"
 ELSEWHERE = {
-    "ax": ("AxSearch", _GAUSSIAN),
-    "bayesopt": ("BayesOptSearch", _GAUSSIAN),
+    "ax": ("AxSearch", f"{_GAUSSIAN}, {_WRAP}"),
+    "bayesopt": ("BayesOptSearch", f"{_GAUSSIAN}, {_WRAP}"),
     "bohb": ("TuneBOHB", "OptunaSearch() is the same kind of model; give it an ASHAScheduler or HyperBandScheduler"),
     "dragonfly": ("DragonflySearch", _GAUSSIAN),
     "hebo": ("HEBOSearch", _GAUSSIAN),
@@ -16,7 +17,7 @@ ELSEWHERE = {
         'OptunaSearch(sampler="qmc") covers the space evenly',
     ),
     "sigopt": ("SigOptSearch", _GAUSSIAN),
-    "skopt": ("SkOptSearch", _GAUSSIAN),
+    "skopt": ("SkOptSearch", f"{_GAUSSIAN}, {_WRAP}"),
     "zoopt": ("ZOOptSearch", 'OptunaSearch(sampler="cmaes") searches without gradients'),
     "blendsearch": ("BlendSearch", _TREES),
     "cfo": ("CFO", 'OptunaSearch(sampler="cmaes") searches locally, from points_to_evaluate if you give some'),
