@@ -90,7 +90,7 @@ EXPORTED: dict[str, set[str]] = {
     | {"from_arrow", "from_huggingface", "from_items", "from_numpy", "from_pandas", "from_torch"}
     | {"range", "range_table", "range_tensor"}
     | {"DataContext", "DatasetContext", "ExecutionOptions", "ExecutionResources", "NodeIdStr", "set_progress_bars"}
-    | {"DatasetIterator", "DatasetPipeline", "MaterializedDataset", "Schema"}
+    | {"DatasetIterator", "DatasetPipeline", "Datasource", "MaterializedDataset", "ReadTask", "Schema"}
     | {"ActorPoolStrategy", "DataIterator", "Dataset", "GroupedData", "Preprocessor"},
     "paceline.data.preprocessors": PREPROCESSORS | {"Preprocessor"},
     "paceline.train": CONFIGS

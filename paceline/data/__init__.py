@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from paceline.data.dataset import Dataset as Dataset
     from paceline.data.dataset_legacy import MaterializedDataset as MaterializedDataset
     from paceline.data.dataset_pipeline import DatasetPipeline as DatasetPipeline
+    from paceline.data.datasource.datasource import Datasource as Datasource
+    from paceline.data.datasource.datasource import ReadTask as ReadTask
     from paceline.data.from_objects import from_arrow as from_arrow
     from paceline.data.from_objects import from_huggingface as from_huggingface
     from paceline.data.from_objects import from_items as from_items
@@ -52,6 +54,7 @@ _PLACES = {
     "DataContext": "paceline.data.context",
     "DataIterator": "paceline.data.iterator",
     "Dataset": "paceline.data.dataset",
+    "Datasource": "paceline.data.datasource.datasource",
     "DatasetContext": "paceline.data.context",
     "DatasetIterator": "paceline.data.iterator",
     "DatasetPipeline": "paceline.data.dataset_pipeline",
@@ -61,6 +64,7 @@ _PLACES = {
     "MaterializedDataset": "paceline.data.dataset_legacy",
     "NodeIdStr": "paceline.data.context",
     "Preprocessor": "paceline.data.preprocessor",
+    "ReadTask": "paceline.data.datasource.datasource",
     "Schema": "pyarrow",
     "from_arrow": "paceline.data.from_objects",
     "from_huggingface": "paceline.data.from_objects",
