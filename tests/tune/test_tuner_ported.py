@@ -18,7 +18,7 @@ from paceline.air import FailureConfig, RunConfig, session
 from paceline.air.errors import ConfigError
 from paceline.tune.error import TuneError
 from paceline.tune.schedulers import ASHAScheduler
-from paceline.tune.search import BasicVariantGenerator, Searcher
+from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 from paceline.tune.search.optuna import OptunaSearch
 from tests.tune.searching import column, search, tuner
 
@@ -64,17 +64,22 @@ def test_a_searcher_without_a_metric_learns_from_numbers_without_a_name() -> Non
     assert grid.get_best_result().metrics["_metric"] == min(value for _, value in learned)
 
 
-def test_a_searcher_may_leave_out_whether_a_trial_failed() -> None:
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_searcher_may_leave_out_newer_arguments(wrapped: bool) -> None:
     told: list[Any] = []
 
     class Old(Searcher):
+        def set_search_properties(self, metric: Any, mode: Any, config: Any) -> bool:  # type: ignore[override]
+            return True
+
         def suggest(self, trial_id: str) -> Any:
             return {"x": len(told)}
 
         def on_trial_complete(self, trial_id: str, result: Any = None) -> None:  # type: ignore[override]
             told.append(result["_metric"])
 
-    search(lambda config: config["x"], {}, search_alg=Old(), num_samples=2, max_concurrent_trials=1, engine="inline")
+    searcher: Searcher = ConcurrencyLimiter(Old(), 1) if wrapped else Old()
+    search(lambda config: config["x"], {}, search_alg=searcher, num_samples=2, max_concurrent_trials=1, engine="inline")
     assert told == [0, 1]
 
 

@@ -23,7 +23,7 @@ from paceline.tune.search.basic_variant import BasicVariantGenerator
 from paceline.tune.search.create import create_searcher
 from paceline.tune.search.paths import find, path_text, reject_secret_options
 from paceline.tune.search.samplers import seed_of_program
-from paceline.tune.search.searcher import Metric, Mode, Searcher, completion_call
+from paceline.tune.search.searcher import Metric, Mode, Searcher, completion_call, introduce
 from paceline.tune.search.space import describe, from_description
 from paceline.tune.trainable.kinds import TrainableKind
 from paceline.tune.tune_config import TuneConfig
@@ -50,7 +50,7 @@ def make_plan(
     searcher = _searcher(tune.search_alg)
     scheduler = _scheduler(tune.scheduler)
     metric, mode = _goal(tune, searcher, scheduler)
-    if not searcher.set_search_properties(metric, mode, dict(space), num_samples=tune.num_samples):
+    if not introduce(searcher, metric, mode, dict(space), num_samples=tune.num_samples):
         if (metric, mode) in ((None, None), (searcher.metric, searcher.mode)):
             raise ConfigError(
                 f"{type(searcher).__name__} has a space of its own, and param_space is one, too. Give the search space "

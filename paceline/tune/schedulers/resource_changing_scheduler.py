@@ -165,6 +165,7 @@ class ResourceChangingScheduler(TrialScheduler):
                 "a function (controller, trial, result, scheduler) -> resources."
             )
         self._base = base_scheduler or FIFOScheduler()
+        self.needs_metric = self._base.needs_metric
         self._allocate = resources_allocation_function
         self.live_trials: dict[Trial, Resources] = {}
         """The trials that have not ended, oldest first, and what each was started with."""

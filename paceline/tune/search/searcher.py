@@ -182,6 +182,12 @@ class Searcher:
             warn_at_users_line(message)
 
 
+def introduce(searcher: Searcher, metric: Metric, mode: Mode, config: dict[str, Any], **spec: Any) -> bool:
+    """Call its set_search_properties(), which may have been written without `**spec`."""
+    arguments = {"metric": metric, "mode": mode, "config": config, **spec}
+    return bool(keyword_call(searcher.set_search_properties, tuple(arguments), least=3)(arguments))
+
+
 def completion_call(searcher: Searcher) -> Call:
     """How to call its on_trial_complete(), which may have been written without `error`, or without `result`."""
     return keyword_call(searcher.on_trial_complete, ("trial_id", "result", "error"), least=1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.air.errors import ConfigError
-from paceline.tune.search.searcher import Metric, Mode, Searcher
+from paceline.tune.search.searcher import Metric, Mode, Searcher, introduce
 
 
 class WrappingSearcher(Searcher):
@@ -36,7 +36,7 @@ class WrappingSearcher(Searcher):
         return self.searcher.total_samples
 
     def set_search_properties(self, metric: Metric, mode: Mode, config: dict[str, Any], **spec: Any) -> bool:
-        return self.searcher.set_search_properties(metric, mode, config, **spec)
+        return introduce(self.searcher, metric, mode, config, **spec)
 
     def set_seed(self, seed: int) -> None:
         self.searcher.set_seed(seed)
