@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.checks import check_bool, check_choice, warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
 from paceline.air.keywords import names_what_was_meant
+from paceline.tune.error import raises_tune_errors
 
 if TYPE_CHECKING:
     from paceline.tune.schedulers.trial_scheduler import TrialScheduler
@@ -50,6 +51,7 @@ class TuneConfig:
         budget = self.time_budget_s
         return budget.total_seconds() if isinstance(budget, datetime.timedelta) else budget
 
+    @raises_tune_errors
     def __post_init__(self) -> None:
         for mode in self.mode if isinstance(self.mode, list | tuple) else [self.mode]:
             if mode is not None:
@@ -81,7 +83,8 @@ class TuneConfig:
                 raise ConfigError(f"{name} must be a function of the trial that returns a text.")
         check_bool(self.chdir_to_trial_dir, "chdir_to_trial_dir")
         if self.reuse_actors:
+            self.reuse_actors = None  # copies of this config do not warn again
             warn_at_users_line(
-                "reuse_actors=True is not needed here and ignored: each trial is a fork of a process that has the "
-                "libraries loaded, which takes milliseconds, and starts clean."
+                "reuse_actors=True is ignored, and not needed: each trial is a fork of a process that has loaded the "
+                "libraries. That takes milliseconds, and starts clean."
             )
