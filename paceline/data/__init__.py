@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from paceline.data.dataset_pipeline import DatasetPipeline as DatasetPipeline
     from paceline.data.datasource.datasource import Datasource as Datasource
     from paceline.data.datasource.datasource import ReadTask as ReadTask
+    from paceline.data.datasource.reading import read_datasource as read_datasource
+    from paceline.data.from_frameworks import from_dask as from_dask
+    from paceline.data.from_frameworks import from_polars as from_polars
+    from paceline.data.from_frameworks import from_spark as from_spark
+    from paceline.data.from_frameworks import from_tf as from_tf
     from paceline.data.from_objects import from_arrow as from_arrow
     from paceline.data.from_objects import from_huggingface as from_huggingface
     from paceline.data.from_objects import from_items as from_items
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
     from paceline.data.read import read_text as read_text
     from paceline.data.read import read_tfrecords as read_tfrecords
     from paceline.data.read import read_webdataset as read_webdataset
+    from paceline.data.sql import read_sql as read_sql
 
 _PLACES = {
     "ActorPoolStrategy": "paceline.data.operations.concurrency",
@@ -67,21 +73,27 @@ _PLACES = {
     "ReadTask": "paceline.data.datasource.datasource",
     "Schema": "pyarrow",
     "from_arrow": "paceline.data.from_objects",
+    "from_dask": "paceline.data.from_frameworks",
     "from_huggingface": "paceline.data.from_objects",
     "from_items": "paceline.data.from_objects",
     "from_numpy": "paceline.data.from_objects",
     "from_pandas": "paceline.data.from_objects",
+    "from_polars": "paceline.data.from_frameworks",
+    "from_spark": "paceline.data.from_frameworks",
+    "from_tf": "paceline.data.from_frameworks",
     "from_torch": "paceline.data.from_objects",
     "range": "paceline.data.from_objects",
     "range_table": "paceline.data.from_objects",
     "range_tensor": "paceline.data.from_objects",
     "read_binary_files": "paceline.data.read",
     "read_csv": "paceline.data.read",
+    "read_datasource": "paceline.data.datasource.reading",
     "read_images": "paceline.data.read",
     "read_json": "paceline.data.read",
     "read_numpy": "paceline.data.read",
     "read_parquet": "paceline.data.read",
     "read_parquet_bulk": "paceline.data.read",
+    "read_sql": "paceline.data.sql",
     "read_text": "paceline.data.read",
     "read_tfrecords": "paceline.data.read",
     "read_webdataset": "paceline.data.read",
@@ -92,15 +104,14 @@ _SUBMODULES = (
     *("grouped_data", "iterator", "preprocessor", "preprocessors", "random_access_dataset"),
 )
 _ELSEWHERE = {
-    "from_dask": "convert with .compute() and use from_pandas()",
+    "from_arrow_refs": "there are no object references: use from_arrow()",
+    "from_numpy_refs": "there are no object references: use from_numpy()",
+    "from_pandas_refs": "there are no object references: use from_pandas()",
+    "read_bigquery": "use the client of google-cloud-bigquery, to_arrow() of its result, and from_arrow()",
+    "read_databricks_tables": "use read_sql() with databricks.sql.connect",
     "from_mars": "convert with .to_pandas() and use from_pandas()",
     "from_modin": "convert with ._to_pandas() and use from_pandas()",
-    "from_polars": "use from_arrow(), which takes Polars frames",
-    "from_spark": "write Parquet with Spark and use read_parquet()",
-    "from_tf": "use from_numpy() or read_tfrecords()",
-    "read_datasource": "read with one of the read_ functions, or yield batches from map_batches over a list of places",
     "read_mongo": "use pymongoarrow and from_arrow()",
-    "read_sql": "use DuckDB, Polars or pandas.read_sql, and from_arrow() or from_pandas()",
 }
 
 __all__ = sorted(_PLACES)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.absent import advise
 from paceline.air.checks import warn_at_users_line
-from paceline.air.errors import DataError
+from paceline.air.errors import ConfigError, DataError
 from paceline.data.dataset_aggregates import Aggregates
 from paceline.data.dataset_combining import Combining
 from paceline.data.dataset_legacy import Legacy
@@ -103,6 +103,16 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Legacy, Batches):
         import pyarrow as pa
 
         return pa.Table.from_batches(list(chunks_of(self.plan)), schema=self.schema())
+
+    def to_dask(self) -> Any:
+        """All rows as a Dask DataFrame with a partition per block; needs Dask, and takes the rows into memory."""
+        try:
+            import dask.dataframe
+        except ImportError as error:
+            raise ConfigError(
+                "to_dask needs Dask: pip install 'dask[dataframe]'. Without it, use to_pandas() or write_parquet()."
+            ) from error
+        return dask.dataframe.from_pandas(self.to_pandas(limit=None), npartitions=max(1, self.num_blocks()))
 
     def iterator(self) -> DataIterator:
         """An iterator that counts epochs, like the shard of a single worker: each pass is the next epoch."""

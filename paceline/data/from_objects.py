@@ -137,7 +137,7 @@ def range(n: int, *, parallelism: int = -1) -> Dataset:
     from paceline.data.sources.memory import RangeSource
 
     _check_rows(n, "range")
-    return _dataset(RangeSource(n, block_rows=_block_rows(n, parallelism, "range")))
+    return _in_blocks(_dataset(RangeSource(n, block_rows=_block_rows(n, parallelism, "range"))), n, parallelism)
 
 
 def range_table(n: int, *, parallelism: int = -1) -> Dataset:
@@ -152,7 +152,8 @@ def range_tensor(n: int, *, shape: tuple[int, ...] = (1,), parallelism: int = -1
     _check_rows(n, "range_tensor")
     if not isinstance(shape, tuple | list) or not all(isinstance(length, int) and length >= 0 for length in shape):
         raise ConfigError(f"range_tensor: shape must be a tuple of lengths, not {shape!r}.")
-    return _dataset(RangeSource(n, tuple(shape), _block_rows(n, parallelism, "range_tensor")))
+    dataset = _dataset(RangeSource(n, tuple(shape), _block_rows(n, parallelism, "range_tensor")))
+    return _in_blocks(dataset, n, parallelism)
 
 
 def refuse_ray_dataset(value: object, where: str) -> None:
@@ -193,7 +194,8 @@ def _table_dataset(parts: Sequence[pa.RecordBatch | pa.Table], what: str, parall
         table = pa.concat_tables(tables, promote_options="permissive") if len(tables) > 1 else tables[0]
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise DataError(f"{what}: the parts have columns of different types: {error}") from error
-    return _dataset(TableSource(table, _block_rows(table.num_rows, parallelism, what)))
+    dataset = _dataset(TableSource(table, _block_rows(table.num_rows, parallelism, what)))
+    return _in_blocks(dataset, table.num_rows, parallelism)
 
 
 def _arrow_table(value: Any) -> pa.Table:
@@ -248,6 +250,12 @@ def _block_rows(rows: int, parallelism: int, function: str) -> int | None:
     if not isinstance(parallelism, int) or parallelism == 0 or parallelism < -1:
         raise ConfigError(f"{function}: parallelism must be a number of blocks, or -1, not {parallelism!r}.")
     return None if parallelism == -1 else max(1, math.ceil(rows / parallelism))
+
+
+def _in_blocks(dataset: Dataset, rows: int, parallelism: int) -> Dataset:
+    """As many blocks as were asked for: blocks of one size cannot always be that many (20 rows in 6 blocks)."""
+    wanted = min(parallelism, rows)
+    return dataset if wanted < 1 or dataset.num_blocks() == wanted else dataset.repartition(wanted)
 
 
 def _refuse_ray(value: object, function: str) -> None:

@@ -11,151 +11,28 @@ import tempfile
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, DataError, DataNotFoundError, StorageError
 from paceline.data.execution import map_blocks
 from paceline.data.objects import check_no_objects
+from paceline.data.sources.file_source import empty_chunk
 from paceline.data.sources.listing import list_files
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
     from paceline.data.plan import Plan
+    from paceline.data.write_arguments import WriteArguments
+    from paceline.data.write_formats import FileFormat
     from paceline.storage.filesystem import FsspecFilesystem
 
-ROW_GROUP_ROWS = 1 << 20
-ROW_GROUP_BYTES = 128 << 20
 
-
-class FileFormat(ABC):
-    """How rows become one file."""
-
-    name: str
-    """As in write_<name> and read_<name>."""
-    extension: str
-    columns: tuple[str, ...] | None = None
-    """What is written; None: all columns."""
-
-    @abstractmethod
-    def write(self, path: Path, schema: pa.Schema, chunks: Iterator[Chunk]) -> None:
-        """Write all of them to a new file."""
-
-
-class ParquetFormat(FileFormat):
-    name = "parquet"
-    extension = "parquet"
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self._rows = settings.pop("row_group_size", ROW_GROUP_ROWS)
-        self._settings = settings
-
-    def write(self, path: Path, schema: pa.Schema, chunks: Iterator[Chunk]) -> None:
-        import pyarrow.parquet as pq
-
-        try:
-            opened = pq.ParquetWriter(path, schema, **self._settings)
-        except TypeError as error:
-            raise ConfigError(
-                f"write_parquet: pyarrow.parquet.ParquetWriter does not take {self._settings}: {error}."
-            ) from error
-        with opened as writer:
-            waiting: list[Chunk] = []
-            for chunk in chunks:
-                waiting.append(chunk)
-                rows = sum(each.num_rows for each in waiting)
-                if rows >= self._rows or sum(each.nbytes for each in waiting) >= ROW_GROUP_BYTES:
-                    writer.write_table(pa.Table.from_batches(waiting), row_group_size=self._rows)
-                    waiting = []
-            if waiting:
-                writer.write_table(pa.Table.from_batches(waiting), row_group_size=self._rows)
-
-
-class CsvFormat(FileFormat):
-    name = "csv"
-    extension = "csv"
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        for name in settings:
-            if name not in ("write_options", "memory_pool"):
-                raise ConfigError(
-                    f"write_csv has no setting {name!r}: settings of the format go into "
-                    "write_options=pyarrow.csv.WriteOptions(...)."
-                )
-        self._settings = settings
-
-    def write(self, path: Path, schema: pa.Schema, chunks: Iterator[Chunk]) -> None:
-        import pyarrow.csv as pa_csv
-
-        for field in schema:
-            if pa.types.is_nested(field.type) or isinstance(field.type, pa.BaseExtensionType):
-                raise DataError(
-                    f"write_csv: column {field.name!r} holds {field.type}, and CSV has no form for it:"
-                    " use write_parquet or write_json, or drop the column."
-                )
-        with pa.OSFile(str(path), "wb") as file, pa_csv.CSVWriter(file, schema, **self._settings) as writer:
-            for chunk in chunks:
-                if len(schema) == 1 and chunk.column(0).null_count:
-                    # A null alone in its row would be an empty line, which readers pass over: it becomes "".
-                    texts = chunk.column(0).cast(pa.string()).fill_null("")
-                    bare = pa_csv.WriteOptions(include_header=False)
-                    pa_csv.write_csv(pa.table([texts], names=schema.names), file, bare)
-                else:
-                    writer.write_batch(chunk)
-
-
-class JsonFormat(FileFormat):
-    """One object per line. Bytes are written as base64, arrays as lists, times in ISO form."""
-
-    name = "json"
-    extension = "json"
-
-    def write(self, path: Path, schema: pa.Schema, chunks: Iterator[Chunk]) -> None:
-        import msgspec
-
-        from paceline.data.formats import to_rows
-
-        encoder = msgspec.json.Encoder(enc_hook=_as_json)
-        with path.open("wb") as file:
-            for chunk in chunks:
-                file.write(encoder.encode_lines(to_rows(chunk)))
-
-
-class NumpyFormat(FileFormat):
-    """One column as an array."""
-
-    name = "numpy"
-    extension = "npy"
-
-    def __init__(self, column: str) -> None:
-        self._column = column
-        self.columns = (column,)
-
-    def write(self, path: Path, schema: pa.Schema, chunks: Iterator[Chunk]) -> None:
-        from paceline.data.formats import concat, to_numpy
-
-        parts = list(chunks) or [pa.RecordBatch.from_pylist([], schema)]
-        array = to_numpy(concat(parts).column(0), copy=False)
-        if array.dtype == object:
-            if not all(isinstance(value, str) for value in array):
-                raise DataError(
-                    f"write_numpy: column {self._column!r} holds {schema.field(0).type}, which is no array of"
-                    " numbers or text of one shape: use write_parquet."
-                )
-            array = array.astype(str)
-        with path.open("wb") as file:
-            np.save(file, array, allow_pickle=False)
-
-
-def write_blocks(
-    plan: Plan, path: str | os.PathLike[str], form: FileFormat, *, filesystem: Any, try_create_dir: bool
-) -> None:
+def write_blocks(plan: Plan, path: str | os.PathLike[str], form: FileFormat, arguments: WriteArguments) -> None:
     """One file per block, `<uuid>_000000.<extension>` and so on; blocks without rows have none."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise ConfigError(f"write_{form.name}: the path is {path!r}: give a directory or a URI.")
@@ -169,31 +46,32 @@ def write_blocks(
         schema = pa.schema([schema.field(name) for name in form.columns])
     if not schema.names:
         raise DataError(f"{what}: the dataset has no rows and no columns.")
-    target = _target(path, filesystem, try_create_dir)
-    there = _files_there(path, filesystem, form)
+    target = _target(path, arguments.filesystem, arguments.try_create_dir)
+    there = _files_there(path, arguments.filesystem, form)
     if there:
         warn_at_users_line(
             f"{what}: there are {there} .{form.extension} file(s) already, and they stay: read_{form.name} on that "
             "directory gives their rows and the new ones. Write to a new directory, or delete the files first."
         )
-    token = uuid.uuid4().hex
+    name_of = arguments.names(os.fspath(path), uuid.uuid4().hex, form.extension)
 
     def write_block(block: int, chunks: Iterator[Chunk]) -> bool:
         rows = (chunk for chunk in chunks if chunk.num_rows)
         first = next(rows, None)
         if first is None:
             return False
-        write_file(block, chain([first], rows))
+        write_file(block, first, chain([first], rows))
         return True
 
-    def write_file(block: int, chunks: Iterator[Chunk]) -> None:
-        with target.file(f"{token}_{block:06d}.{form.extension}") as place:
+    def write_file(block: int, first: Chunk, chunks: Iterator[Chunk]) -> None:
+        with target.file(name_of(block, first)) as place:
             form.write(place, schema, chunks)
+            arguments.compress(place)
 
     try:
         written = list(map_blocks(plan, write_block, columns=form.columns))
         if not any(written):
-            write_file(0, iter(()))  # so that the columns are known to who reads it
+            write_file(0, empty_chunk(schema), iter(()))  # so that readers know the columns
         target.commit()
     except BaseException as error:
         target.abort()
@@ -249,7 +127,10 @@ class _LocalTarget(_Target):
         self._hidden: dict[str, Path] = {}
 
     def place_for(self, name: str) -> Path:
-        return self._directory / f".{name}.tmp"  # readers pass over hidden files
+        final = self._directory / name
+        if final.parent != self._directory:  # a name of the user's may have directories
+            final.parent.mkdir(parents=True, exist_ok=True)
+        return final.with_name(f".{final.name}.tmp")  # readers pass over hidden files
 
     def complete(self, name: str, place: Path) -> None:
         self._hidden[name] = place
@@ -273,7 +154,9 @@ class _RemoteTarget(_Target):
         self._uploaded: list[str] = []
 
     def place_for(self, name: str) -> Path:
-        return Path(self._staging.name) / name
+        place = Path(self._staging.name) / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return place
 
     def complete(self, name: str, place: Path) -> None:
         self._filesystem.upload(place, name)
@@ -317,11 +200,3 @@ def _files_there(path: str | os.PathLike[str], filesystem: Any, form: FileFormat
         return len(list_files(path, filesystem, (f".{form.extension}",)))
     except DataError:  # nothing there, or a place that can be written to but not listed
         return 0
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, datetime | timedelta) and hasattr(value, "isoformat"):  # pandas' own, with nanoseconds
-        return value.isoformat()
-    raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -13,7 +13,8 @@ import pyarrow as pa
 from paceline.air.errors import DataError
 from paceline.data.formats import to_rows
 from paceline.data.sources.tf_framing import masked_checksum
-from paceline.data.write_files import FileFormat
+from paceline.data.sources.tf_schema import declared_features
+from paceline.data.write_formats import FileFormat
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
@@ -28,12 +29,29 @@ class TfRecordsFormat(FileFormat):
 
     name = extension = "tfrecords"
 
+    def __init__(self, tf_schema: Any = None) -> None:
+        self._declared = {} if tf_schema is None else declared_features(tf_schema, "write_tfrecords")
+
     def write(self, path: Path, schema: pa.Schema, chunks: Iterator[Chunk]) -> None:
-        encoders = {field.name: _encoder(field) for field in schema}
+        encoders = {field.name: self._encoder(field) for field in schema}
         with path.open("wb") as file:
             for chunk in chunks:
                 for row in to_rows(chunk):
                     file.write(_framed(_example(row, encoders)))
+
+    def _encoder(self, field: pa.Field) -> Encoder:
+        natural = _encoder(field)
+        if not self._declared:
+            return natural
+        if field.name not in self._declared:
+            raise DataError(f"write_tfrecords: tf_schema does not name the column {field.name!r}: add it, or drop it.")
+        declared = _ENCODERS[self._declared[field.name].kind]
+        if declared is not natural and _texts in (declared, natural):
+            raise DataError(
+                f"write_tfrecords: column {field.name!r} holds {field.type}, but tf_schema says "
+                f"{self._declared[field.name].kind}."
+            )
+        return declared
 
 
 def _encoder(field: pa.Field) -> Encoder:
@@ -66,6 +84,9 @@ def _floats(values: Iterable[Any]) -> bytes:
 def _texts(values: Iterable[Any]) -> bytes:
     encoded = (value.encode() if isinstance(value, str) else value for value in values)
     return _field(_BYTES, b"".join(_field(1, value) for value in encoded))
+
+
+_ENCODERS: dict[str, Encoder] = {"bytes": _texts, "float": _floats, "int64": _integers}
 
 
 def _example(row: dict[str, Any], encoders: dict[str, Encoder]) -> bytes:

@@ -226,3 +226,14 @@ def test_datasets_of_ray_are_refused_with_ways_out() -> None:
 def test_other_objects_are_refused_with_the_function_to_use(call: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         call()
+
+
+@pytest.mark.parametrize(
+    ("rows", "parallelism", "blocks"), [(20, 6, 6), (20, 20, 20), (3, 6, 3), (0, 6, 0), (20, 1, 1)]
+)
+def test_blocks_are_as_many_as_asked_for(rows: int, parallelism: int, blocks: int) -> None:
+    items = data.from_items([{"id": number} for number in range(rows)], parallelism=parallelism)
+    counted = data.range(rows, parallelism=parallelism)
+    for dataset in (items, counted):
+        assert dataset.num_blocks() == blocks
+        assert [row["id"] for row in dataset.take_all()] == list(range(rows))

@@ -10,9 +10,14 @@ import paceline.data
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("from_polars", r"from_arrow\(\)"),
+        ("from_arrow_refs", r"from_arrow\(\)"),
         ("from_mars", r"from_pandas\(\)"),
-        ("read_datasource", "read_ functions"),
+        ("from_modin", r"from_pandas\(\)"),
+        ("from_numpy_refs", r"from_numpy\(\)"),
+        ("from_pandas_refs", r"from_pandas\(\)"),
+        ("read_bigquery", r"from_arrow\(\)"),
+        ("read_databricks_tables", r"read_sql\(\)"),
+        ("read_mongo", r"from_arrow\(\)"),
     ],
 )
 def test_names_that_are_not_here_say_what_is(name: str, advice: str) -> None:

@@ -149,8 +149,26 @@ next(exact)
 assert resumed(shard.state_dict()) == list(range(8, 64))
 """
 
+FROM_TF = """
+from paceline.air.errors import ConfigError
+
+rows = data.from_tf(tf.data.Dataset.from_tensor_slices({"x": [[1.0, 2.0], [3.0, 4.0]], "y": [b"a", b"b"]}))
+assert rows.take_batch(2)["x"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+assert [row["y"] for row in rows.take_all()] == [b"a", b"b"]
+pairs = data.from_tf(tf.data.Dataset.from_tensor_slices(([1, 2], [3, 4])))
+assert pairs.take_all() == [{"item_0": 1, "item_1": 3}, {"item_0": 2, "item_1": 4}]
+assert data.from_tf(tf.data.Dataset.range(2)).take_all() == [{"item": 0}, {"item": 1}]
+for wrong, hint in ((tf.data.Dataset.range(3).repeat(), "repeat()"), ([1, 2], "tf.data.Dataset")):
+    try:
+        data.from_tf(wrong)
+    except ConfigError as error:
+        assert hint in str(error), error
+    else:
+        raise AssertionError(f"from_tf took {wrong}")
+"""
+
 
 def test_with_tensorflow() -> None:
-    script = TENSORS + DATASETS + LEARNS + RAGGED + RESUMES  # one process: the import takes most of the time
+    script = TENSORS + DATASETS + LEARNS + RAGGED + RESUMES + FROM_TF  # one process: the import takes most of the time
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr

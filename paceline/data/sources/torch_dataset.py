@@ -68,7 +68,7 @@ class TorchDatasetSource(Source):
                     f"{self._name}: item {index} has {len(item)} values and item {indices.start} has {len(items[0])}; "
                     "all must have as many, since each becomes a column."
                 )
-        return from_rows([_row(item) for item in items], place)
+        return from_rows([row_of(item) for item in items], place)
 
     def _items(self, indices: range) -> Sequence[Any]:
         index = indices.start
@@ -83,7 +83,8 @@ class TorchDatasetSource(Source):
             raise DataError(f"{self._name}: item {index} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _row(item: Any) -> dict[str, Any]:
+def row_of(item: Any) -> dict[str, Any]:
+    """An item as a row."""
     if isinstance(item, Mapping):
         return dict(item)
     if isinstance(item, tuple):

@@ -43,3 +43,10 @@ def test_text_in_another_encoding_is_an_error(tmp_path: Path) -> None:
 def test_empty_text_files_have_no_rows(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"")
     assert rows_of(text_of(tmp_path)) == []
+
+
+def test_lines_of_blanks_count_as_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("first\n   \n\t\n\nlast \n")
+    assert table_of(text_of(tmp_path / "a.txt"))["text"].to_pylist() == ["first", "last "]
+    kept = table_of(text_of(tmp_path / "a.txt", drop_empty_lines=False))
+    assert kept["text"].to_pylist() == ["first", "   ", "\t", "", "last "]
