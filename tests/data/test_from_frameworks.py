@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -16,8 +17,6 @@ from paceline.air.errors import ConfigError
 
 
 def test_from_polars() -> None:
-    import polars as pl
-
     assert data.from_polars(pl.DataFrame({"x": [1, 2]})).take_all() == [{"x": 1}, {"x": 2}]
     assert data.from_polars([pl.DataFrame({"x": [1]}), pl.DataFrame({"x": [2]})]).count() == 2
 
