@@ -102,4 +102,8 @@ def _sentence(text: str, place: str) -> str:
     if "does not exist here" in text or "did you mean" in text:
         return text
     name = place.removeprefix("paceline.")
-    return f"ray.{name} does not exist here: {INSIDE}." if "._" in f".{name}" else f"paceline has no {name}."
+    return (
+        f"ray.{name} does not exist here: {INSIDE}."
+        if "._" in f".{name}"
+        else f"ray.{name} has no counterpart in paceline."
+    )
