@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from paceline.air.errors import ConfigError
+from paceline.testing.searcher_contract import SearcherContract
 from paceline.tune.search import (
     BasicVariantGenerator,
+    HyperOptSearch,
     SearchAlgorithm,
     Searcher,
     SearchGenerator,
@@ -27,6 +29,14 @@ class Counting(Searcher):
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         self.ended.append(trial_id)
+
+
+@pytest.mark.slow
+class TestSearchGenerator(SearcherContract):
+    def make(self, metric: str, mode: str, space: dict[str, Any], seed: int | None) -> Searcher:
+        searcher = SearchGenerator(HyperOptSearch(random_state_seed=seed, n_initial_points=10))
+        assert searcher.set_search_properties(metric, mode, space, num_samples=1000)
+        return searcher
 
 
 def test_a_generator_passes_everything_on() -> None:
