@@ -105,12 +105,12 @@ _SUBMODULES = (
 )
 _ELSEWHERE = {
     "from_arrow_refs": "there are no object references: use from_arrow()",
+    "from_mars": "convert with .to_pandas() and use from_pandas()",
+    "from_modin": "convert with ._to_pandas() and use from_pandas()",
     "from_numpy_refs": "there are no object references: use from_numpy()",
     "from_pandas_refs": "there are no object references: use from_pandas()",
     "read_bigquery": "use the client of google-cloud-bigquery, to_arrow() of its result, and from_arrow()",
     "read_databricks_tables": "use read_sql() with databricks.sql.connect",
-    "from_mars": "convert with .to_pandas() and use from_pandas()",
-    "from_modin": "convert with ._to_pandas() and use from_pandas()",
     "read_mongo": "use pymongoarrow and from_arrow()",
 }
 

@@ -74,8 +74,8 @@ class WriteArguments:
         ending = extension + (_ENDINGS[self.compression] if self.compression else "")
 
         def name_of(block: int, first: Chunk) -> str:
-            name = self._chosen_name(base, token, extension, block, first) or f"{token}_{block:06d}.{ending}"
-            with lock:
+            with lock:  # blocks are written by several threads, and a provider is code of the user's
+                name = self._chosen_name(base, token, extension, block, first) or f"{token}_{block:06d}.{ending}"
                 if taken.setdefault(name, block) != block:
                     raise ConfigError(
                         f"{self.method}: block {taken[name]} and block {block} would both be named {name!r}. "

@@ -23,5 +23,7 @@ ADVICE = {
     "MongoDatasource": "use pymongoarrow and paceline.data.from_arrow()",
     "PathPartitionEncoder": 'write each part to a directory such as "country=us"; Partitioning("hive") reads them',
     "RandomIntRowDatasource": "use numpy.random and paceline.data.from_numpy()",
+    "SimpleTensorFlowDatasource": "use paceline.data.from_tf(dataset)",
+    "SimpleTorchDatasource": "use paceline.data.from_torch(dataset)",
     "WriteResult": "on_write_complete() gets what the calls of write() have returned",
 }

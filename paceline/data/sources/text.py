@@ -69,7 +69,7 @@ class TextSource(FileSource):
                 first = number == 0 and piece.start == 0
                 lines = _lines(buffer.removeprefix(_BYTE_ORDER_MARK) if first else buffer, name)
                 if self._drop_empty_lines:
-                    lines = lines.filter(pc.not_equal(pc.utf8_trim_whitespace(lines), ""))
+                    lines = lines.filter(pc.invert(pc.or_(pc.equal(lines, ""), pc.utf8_is_space(lines))))
                 yield pa.RecordBatch.from_arrays([lines], schema=_SCHEMA)
 
 
