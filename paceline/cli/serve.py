@@ -7,12 +7,14 @@ import importlib
 import json
 import logging
 import os
+import re
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, PacelineError
 
 TOKEN_VARIABLE = "PACELINE_TOKEN"
 
@@ -63,16 +65,26 @@ def add_to(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Serve until a signal."""
-    from paceline import serve
-    from paceline.serve.place import Run, place_of
+    from paceline.serve.place import Run, check_has_model, place_of
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("paceline").setLevel(logging.INFO)
     place: Any = place_of(given.path)
     if given.checkpoint is not None:
         if not isinstance(place, Run):
-            raise ConfigError(f"--checkpoint chooses one of a run's checkpoints, but {given.path} is no run.")
+            raise ConfigError(f"--checkpoint chooses one of a run's checkpoints, but {given.path} is not a run.")
         place = Run(place.path, given.checkpoint)
+    try:
+        check_has_model(place, given.path, own_predictor=given.predictor is not None)
+        _serve(given, place)
+    except PacelineError as error:
+        raise ConfigError(in_options(str(error))) from error
+    return 0
+
+
+def _serve(given: argparse.Namespace, place: Any) -> None:
+    from paceline import serve
+
     serve.run(
         _predictor(given.predictor) if given.predictor else None,
         place,
@@ -92,7 +104,30 @@ def run(given: argparse.Namespace) -> int:
         allowed_hosts=given.allow_host,
         access_log=given.access_log,
     )
-    return 0
+
+
+_OPTIONS = "max_batch_size|max_wait_ms|max_body_bytes|request_timeout_s|predict_kwargs|certfile|keyfile|host|port"
+_IN_OPTIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"trust=True", "--trust"),
+    (r"trust=\[([^]]*)\]", lambda found: " ".join(f"--trust-type {name}" for name in re.findall(r"'(.+?)'", found[1]))),
+    (r" to get_\w+\(\)(, get_\w+\(\))? or \w+Predictor\.from_checkpoint\(\)", ""),
+    (r"Do not use token=False", "Leave out --no-token"),
+    (r"\ballowed_hosts\b", "--allow-host"),
+    (rf"\b({_OPTIONS})=", lambda found: f"--{found[1].replace('_', '-')} "),
+    (rf"^({_OPTIONS}) is\b", lambda found: f"--{found[1].replace('_', '-')} is"),
+    (r"\b(max_wait_ms|request_timeout_s)\b", lambda found: f"--{found[1].replace('_', '-')}"),
+    (r"\b(give|The) (certfile|keyfile)\b", r"\1 --\2"),
+    (r"give a class derived from Predictor", "give --predictor a class derived from Predictor"),
+    (r"name the predictor that reads them as well", "name their predictor with --predictor"),
+)
+"""Arguments of the Python functions, and the options of this command that stand for them."""
+
+
+def in_options(message: str) -> str:
+    """A message for the users of the command, who know its options and not the arguments behind them."""
+    for pattern, option in _IN_OPTIONS:
+        message = re.sub(pattern, option, message)
+    return message
 
 
 def _json_object(text: str) -> dict[str, Any]:

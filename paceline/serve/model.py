@@ -206,7 +206,7 @@ def _refuse_code(local: Checkpoint, checkpoint: Checkpoint) -> None:
         named = ", ".join(parts[:_MOST_NAMED]) + rest
         raise CheckpointError(
             f"{_describe(checkpoint)} is not loaded: {named} can run any code that was put there. If you "
-            "trust where the checkpoint comes from, say so: trust=True, or --trust on the command line."
+            "trust where the checkpoint comes from, pass trust=True."
         )
 
 

@@ -13,8 +13,11 @@ from paceline.air.constants import CHECKPOINT_MANIFEST_FILE, CHECKPOINT_METADATA
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.result import Result
 from paceline.air.secrets import without_credentials as shown
+from paceline.run.continuing import does_not_exist
 from paceline.run.trial_files import find_remote_trials, find_trials
 from paceline.storage.run_dir import resolve_storage
+
+_WHAT_TO_GIVE = "Give the directory or URI of a run, an experiment or a checkpoint."
 
 logger = logging.getLogger("paceline.serve")
 
@@ -78,7 +81,10 @@ class Run:
                 self._remark(path, without, result.error)
                 return kept
             without.append(path)
-        raise RestoreError(f"The run {shown(self.path)} has no checkpoint to serve (yet).")
+        raise RestoreError(
+            f"There is no model: the run {shown(self.path)} has no checkpoint (yet). A train function stores one with "
+            "report(..., checkpoint=...)."
+        )
 
     def _runs(self) -> list[str]:
         """The newest first."""
@@ -124,10 +130,23 @@ def place_of(given: Any) -> Place:
     if isinstance(resolved, str):
         return _remote(resolved)
     if not resolved.is_dir():
-        raise ConfigError(f"There is no directory {text}. Give the directory of a run, an experiment or a checkpoint.")
+        problem = "is a file" if resolved.exists() else "does not exist"
+        raise ConfigError(f"There is no model: {text} {problem}. {_WHAT_TO_GIVE}")
     if not is_checkpoint(resolved) and find_trials(resolved):
         return Run(str(resolved))
     return OneCheckpoint(Checkpoint.from_directory(str(resolved)))
+
+
+def check_has_model(place: Place, given: str, *, own_predictor: bool) -> None:
+    """Raise if there is no checkpoint at a place, or a directory that only a predictor of the user's own could read."""
+    checkpoint = place.checkpoint(None)
+    if own_predictor or checkpoint.kind != "local_path" or checkpoint.path is None:
+        return
+    if not is_checkpoint(Path(checkpoint.path)):
+        raise ConfigError(
+            f"There is no model: {shown(given)} is neither a run nor a checkpoint of paceline. {_WHAT_TO_GIVE} "
+            "For files of your own, name the predictor that reads them as well."
+        )
 
 
 def is_checkpoint(directory: Path) -> bool:
@@ -136,6 +155,8 @@ def is_checkpoint(directory: Path) -> bool:
 
 
 def _remote(uri: str) -> Place:
+    if does_not_exist(uri, None, "a run"):
+        raise ConfigError(f"There is no model: {shown(uri)} does not exist. {_WHAT_TO_GIVE}")
     checkpoint = Checkpoint.from_uri(uri)
     if checkpoint._source.read_file(CHECKPOINT_METADATA_FILE) is not None:
         return OneCheckpoint(checkpoint)

@@ -63,7 +63,7 @@ def tls_context(certfile: FilePath | None, keyfile: FilePath | None) -> ssl.SSLC
     """What the server proves its name with; None: it speaks HTTP without TLS."""
     if certfile is None:
         if keyfile is not None:
-            raise ConfigError("A keyfile needs the certificate that belongs to it: give certfile (--certfile) as well.")
+            raise ConfigError("A keyfile needs the certificate that belongs to it: give certfile as well.")
         return None
     for name, path in (("certfile", certfile), ("keyfile", keyfile)):
         if path is not None:

@@ -163,7 +163,7 @@ def _door(host: str, port: int, token: Token) -> _Door:
     if token is False and not loopback:
         raise ConfigError(
             f"Without a token a server listens on loopback only, not on {host}: everyone who can reach this machine "
-            "could use the model. Leave token out (no --no-token), or use host 127.0.0.1."
+            "could use the model. Do not use token=False, or use host=127.0.0.1."
         )
     chosen = None if token is False else new_token() if token is None else checked_token(token)
     return _Door(str(found[0][4][0]), port, chosen, loopback)

@@ -25,7 +25,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import paceline
+from paceline.air import RunConfig, ScalingConfig, session
 from paceline.cli.main import main
+from paceline.train import DataParallelTrainer
 from paceline.train.sklearn import SklearnCheckpoint
 from paceline.train.xgboost import XGBoostCheckpoint
 from tests.serve.serving import TOKEN, Answer, Server, read_all, read_to_end, until
@@ -231,15 +233,44 @@ def test_errors_have_a_message_and_a_code(place: Path, capsys: pytest.CaptureFix
     assert (code, message.startswith("paceline: "), str(place / "nowhere") in message) == (1, True, True)
     code, message = fails(capsys, "serve", model)
     assert (code, message.startswith("paceline: "), str(model) in message) == (1, True, True)
-    assert "loopback only" in fails(capsys, "serve", model, "--host", "0.0.0.0", "--no-token")[1]
+    line = SklearnCheckpoint.from_estimator(LinearRegression().fit([[1.0]], [1.0]), path=place / "line").path
+    message = fails(capsys, "serve", line, "--host", "0.0.0.0", "--no-token")[1]
+    assert "loopback only" in message
+    assert "Leave out --no-token" in message
+    assert "--max-wait-ms is -1" in fails(capsys, "serve", line, "--max-wait-ms", "-1")[1]
     assert str(model) in fails(capsys, "serve", model, "--checkpoint", 3)[1]
     assert "module:Class" in fails(capsys, "serve", model, "--predictor", "Doubles")[1]
     nowhere = fails(capsys, "serve", model, "--predictor", "no_such_module:Doubles")[1]
     assert "--predictor no_such_module:Doubles" in nowhere
     assert "Nothing" in fails(capsys, "serve", model, "--predictor", "json:Nothing")[1]
     (model / "dict_checkpoint.pkl").write_bytes(b"")
-    assert "--trust" in fails(capsys, "serve", model, "--predictor", "paceline.train.torch:TorchPredictor")[1]
-    assert "(--certfile)" in fails(capsys, "serve", model, "--port", 0, "--keyfile", model / "notes.txt")[1]
+    message = fails(capsys, "serve", model, "--predictor", "paceline.train.torch:TorchPredictor", "--port", 0)[1]
+    assert "pass --trust" in message
+    assert "trust=" not in message
+    assert "--certfile" in fails(capsys, "serve", line, "--port", 0, "--keyfile", model / "notes.txt")[1]
+
+
+def test_it_says_first_that_there_is_no_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def loop() -> None:
+        session.report({"x": 1})
+
+    run_config = RunConfig(verbose=0, engine="inline")
+    run = DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=1), run_config=run_config).fit()
+    (place / "folder").mkdir()
+    (place / "folder" / "link").symlink_to("/nowhere")
+    (place / "file").touch()
+    for path, told in (
+        (place / "nowhere", "does not exist"),
+        (place / "file", "is a file"),
+        (place / "folder", "neither a run nor a checkpoint"),
+        (run.path, "no checkpoint"),
+        ("memory://nowhere", "does not exist"),
+    ):
+        code, message = fails(capsys, "serve", path, "--token-file", place / "token")
+        assert (code, message.startswith("paceline: There is no model: ")) == (1, True)
+        assert str(path) in message
+        assert told in message
+    assert not (place / "token").exists()
 
 
 def test_arguments_for_predict_are_checked_at_the_start(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,7 +293,9 @@ def test_types_that_must_be_trusted_are_named_by_option(place: Path, capsys: pyt
     estimator = make_pipeline(FunctionTransformer(os.path.basename), LinearRegression())
     SklearnCheckpoint.from_estimator(estimator, path=place / "estimator")
     code, message = fails(capsys, "serve", place / "estimator", "--port", 0)
-    assert (code, "--trust-type posixpath.basename" in message) == (1, True)
+    assert (code, "pass --trust-type posixpath.basename (or --trust " in message) == (1, True)
+    assert "trust=" not in message
+    assert "from_checkpoint" not in message
 
 
 def test_escape_sequences_in_names_do_not_reach_the_terminal(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,8 +304,10 @@ def test_escape_sequences_in_names_do_not_reach_the_terminal(place: Path, capsys
 
 
 def test_token_files_that_cannot_be_used(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    SklearnCheckpoint.from_estimator(LinearRegression().fit([[1.0]], [1.0]), path=place / "line")
+
     def refusal(name: str) -> str:
-        code, message = fails(capsys, "serve", place / "model", "--token-file", place / name)
+        code, message = fails(capsys, "serve", place / "line", "--token-file", place / name)
         assert code == 1
         return message
 

@@ -81,5 +81,5 @@ class RLCheckpoint(Checkpoint):
         raise CheckpointError(
             f"{self!r} is not loaded: RLlib stores policies as pickles ({shown}), and reading a pickle runs whatever "
             "code is in it. If you know where the checkpoint comes from, pass trust=True to get_policy(), get_model() "
-            "or RLPredictor.from_checkpoint(); to paceline serve: --trust."
+            "or RLPredictor.from_checkpoint()."
         )

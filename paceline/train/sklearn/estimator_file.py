@@ -103,8 +103,7 @@ def _read_skops(path: Path, place: str, trust: Trust) -> Any:
                 f"The estimator in {place} has parts that skops does not know to be harmless: {', '.join(asked)}. In a "
                 "file that somebody tampered with, such parts can crash the program or run code. If you know where "
                 f"the checkpoint comes from, pass trust={unknown!r} (or trust=True for everything in it) to "
-                "get_estimator() or SklearnPredictor.from_checkpoint(); to paceline serve: "
-                f"{' '.join(f'--trust-type {name}' for name in unknown)} (or --trust)."
+                "get_estimator() or SklearnPredictor.from_checkpoint()."
             )
     try:
         return skops.io.load(path, trusted=unknown)
