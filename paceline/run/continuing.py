@@ -75,6 +75,8 @@ def instead_of_search(path: str, filesystem: Any = None) -> str:
             search = search_of(directory, header, filesystem)
             if search is not None:
                 return f"It is one trial of a search. To continue the search: {search_line(search)}"
+            if not is_run(header):
+                return "It has trials of a search, whose journal is missing; Result.from_path reads each of them."
             return f"It is a run of {header['trainer']}. To continue it: {line_for(header, place)}"
     return ""
 
