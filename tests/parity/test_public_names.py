@@ -54,7 +54,7 @@ def answers() -> list[list[str]]:
     return list(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("package", ["air", "train", "tune"])
+@pytest.mark.parametrize("package", ["air", "data", "train", "tune"])
 def test_every_name_exists_or_says_what_to_write_instead(package: str, answers: list[list[str]]) -> None:
     of_package = {f"{module}.{name}": text for module, name, text in answers if module.split(".")[1] == package}
     useless = {name: text for name, text in of_package.items() if text not in ("exists", "advice")}
