@@ -9,7 +9,7 @@ from typing import Any
 from paceline.air.errors import RestoreError, StorageError
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import read
-from paceline.storage.run_dir import RunDir, resolve_storage, search_journal
+from paceline.storage.run_dir import SEARCH_JOURNALS, RunDir, resolve_storage, search_journal
 from paceline.storage.twin import read_origin
 
 _WITHOUT_RECORD = ("train_loop_per_worker=...",)
@@ -76,7 +76,7 @@ def instead_of_search(path: str, filesystem: Any = None) -> str:
             if search is not None:
                 return f"It is one trial of a search. To continue the search: {search_line(search)}"
             if not is_run(header):
-                return "It has trials of a search, whose journal is missing; Result.from_path reads each of them."
+                return f"It has trials of a search, but no {SEARCH_JOURNALS}. Result.from_path reads each trial."
             return f"It is a run of {header['trainer']}. To continue it: {line_for(header, place)}"
     return ""
 
