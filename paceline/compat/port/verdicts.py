@@ -102,8 +102,6 @@ def _sentence(text: str, place: str) -> str:
     if "does not exist here" in text or "did you mean" in text:
         return text
     name = place.removeprefix("paceline.")
-    return (
-        f"ray.{name} does not exist here: {INSIDE}."
-        if "._" in f".{name}"
-        else f"ray.{name} has no counterpart in paceline."
-    )
+    if "._" in f".{name}":
+        return f"ray.{name} does not exist here: {INSIDE}."
+    return f"ray.{name} has no counterpart in paceline."

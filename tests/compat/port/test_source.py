@@ -23,6 +23,8 @@ PORTED = {
     "from ray.train._internal.worker_group import WorkerGroup": (
         "from paceline.train._internal.worker_group import WorkerGroup"
     ),
+    # Its framework need not be installed.
+    "from ray.train.horovod import HorovodTrainer": "from paceline.train.horovod import HorovodTrainer",
     "from ray.tune import *": "from paceline.tune import *",
     "if True: import ray; ray.init()": "if True: import paceline; paceline.init()",
     # Names of Ray's that paceline.ray has, or somebody else.
