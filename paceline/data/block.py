@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from paceline.air.absent import advise
+from paceline.air.util.data_batch_conversion import DataBatchType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,6 +119,10 @@ class Source(ABC):
         """A short name for messages and repr."""
         return type(self).__name__
 
+
+# Types of older programs, for annotations.
+CallableClass = type
+DataBatch = DataBatchType
 
 _BLOCKS = 'map_batches(function, batch_format="pyarrow", batch_size=None) gets the rows of a block as a table'
 advise(__name__, {"BlockAccessor": _BLOCKS, "BlockExecStats": "dataset.stats() says where time went"})

@@ -23,3 +23,12 @@ import paceline.data
 def test_names_that_are_not_here_say_what_is(name: str, advice: str) -> None:
     with pytest.raises(AttributeError, match=rf"paceline\.data\.{name}\b.*{advice}"):
         getattr(paceline.data, name)
+
+
+def test_types_of_the_old_module_block() -> None:
+    from paceline.air.util.data_batch_conversion import DataBatchType
+    from paceline.data.block import CallableClass, DataBatch
+
+    assert (DataBatch, CallableClass) == (DataBatchType, type)
+    with pytest.raises(ImportError, match=r"BlockAccessor.*batch_format"):
+        from paceline.data.block import BlockAccessor  # type: ignore[attr-defined]  # noqa: F401
