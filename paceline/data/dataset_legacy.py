@@ -28,6 +28,7 @@ _ADVICE = {
     "to_pandas_refs": _REFERENCES,
     "to_spark": "write_parquet() and read that with Spark",
     "with_column": "use add_column(name, function)",
+    "write_images": "save each row of iter_rows() with Pillow, or write_webdataset() with a column named png",
     "write_mongo": "insert the rows of iter_batches() with pymongo, or the tables of "
     'iter_batches(batch_format="pyarrow") with pymongoarrow',
 }

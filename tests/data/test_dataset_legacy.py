@@ -42,6 +42,7 @@ def test_a_dataset_knows_whether_its_rows_are_there() -> None:
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
+        ("write_images", "Pillow"),
         ("get_internal_block_refs", r"references.*iter_batches\(\)"),
         ("to_pandas_refs", r"to_pandas\(\)"),
         ("to_spark", r"write_parquet\(\)"),

@@ -377,7 +377,8 @@ def test_json_as_pandas_writes_it(tmp_path: Path) -> None:
 def test_arguments_without_effect_and_without_a_place(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="ray_remote_args"):
         data.range(3).write_csv(tmp_path, ray_remote_args={"num_cpus": 1})
-    with pytest.raises(ConfigError, match=r"min_rows_per_file.*repartition"):
-        data.range(3).write_parquet(tmp_path, min_rows_per_file=5)
+    for name, advice in (("min_rows_per_file", "repartition"), ("partition_cols", "group"), ("mode", "new directory")):
+        with pytest.raises(ConfigError, match=rf"{name}.*{advice}"):
+            data.range(3).write_parquet(tmp_path, **{name: 5})
     with pytest.raises(TypeError, match=r"write_numpy.*'colour'"):
         data.range(3).write_numpy(tmp_path, column="id", colour=1)

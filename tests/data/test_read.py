@@ -77,5 +77,8 @@ def test_parquet_with_a_condition(tmp_path: Path) -> None:
     dataset = data.read_parquet(tmp_path, columns=["y"], filter=pc.field("x") > 2)
     assert dataset.take_all() == [{"y": -3}, {"y": -4}]
     assert data.read_parquet_bulk([str(tmp_path)]).count() == 5
-    with pytest.raises(ConfigError, match=r"schema.*map_batches"):
-        data.read_parquet(tmp_path, schema=None)
+    for name in ("schema", "tensor_column_schema", "dataset_kwargs"):
+        with pytest.raises(ConfigError, match=rf"{name}.*map_batches"):
+            data.read_parquet(tmp_path, **{name: None})
+    with pytest.warns(UserWarning, match="use_threads"):
+        assert data.read_parquet(tmp_path, use_threads=False).count() == 5
