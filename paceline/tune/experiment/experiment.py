@@ -26,7 +26,14 @@ from paceline.tune.experiment.deciding import Decisions, donor_of
 from paceline.tune.experiment.launching import Launcher
 from paceline.tune.experiment.ledger import Ledger
 from paceline.tune.experiment.memory import Memory
-from paceline.tune.experiment.outcomes import last_metrics, outcome_from_files, outcome_of_result, outcome_without_run
+from paceline.tune.experiment.outcomes import (
+    last_metrics,
+    original_error,
+    outcome_from_files,
+    outcome_of_result,
+    outcome_so_far,
+    outcome_without_run,
+)
 from paceline.tune.experiment.place import ExperimentPlace, directory_name
 from paceline.tune.experiment.plan import Plan
 from paceline.tune.experiment.records import ExperimentJournal, config_record
@@ -328,7 +335,7 @@ class Experiment:
         if outcome.error is not None and fail_fast and not self.stop.stopping:
             self.stop.time_to_stop_s = self.plan.run_config.failure_config.stop_grace_s
             if fail_fast == "raise" and isinstance(outcome.error, Exception):
-                self._fatal = _original(outcome.error)
+                self._fatal = original_error(outcome.error)
             self.stop.stop_everything(interrupted=True)
 
     def tell_end(self, each: TrialRun, outcome: TrialOutcome, *, to_searcher: bool = True) -> None:
@@ -386,7 +393,7 @@ class Experiment:
 
     def grid(self) -> ResultGrid:
         """What was reached, trial by trial."""
-        outcomes = [each.outcome or _unfinished(each) for each in self.trials]
+        outcomes = [each.outcome or outcome_so_far(each) for each in self.trials]
         tune = self.plan.tune
         return ResultGrid(outcomes, experiment_path=self.place.shown, metric=tune.metric, mode=tune.mode)
 
@@ -449,18 +456,3 @@ def _close_built_run(building: Future[Run]) -> None:
     """Nobody waits for it any more: its files are given back."""
     if not building.cancelled() and building.exception() is None:
         building.result().close()
-
-
-def _original(error: Exception) -> Exception:
-    """What the trial itself raised, as far as it can be rebuilt here; the full report becomes a note of it."""
-    cause = error.__cause__
-    if not isinstance(cause, Exception):
-        return error
-    cause.add_note(str(error))
-    return cause
-
-
-def _unfinished(each: TrialRun) -> TrialOutcome:
-    if each.has_files:
-        return outcome_from_files(each, "unfinished", last_metrics(each, done=False))
-    return outcome_without_run(each, "unfinished")

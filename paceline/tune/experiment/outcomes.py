@@ -54,6 +54,22 @@ def outcome_without_run(each: TrialRun, status: Status, error: BaseException | N
     return TrialOutcome(each.trial, metrics, status, error, each.directory, lambda: result)
 
 
+def outcome_so_far(each: TrialRun) -> TrialOutcome:
+    """What a trial that has not ended has reached."""
+    if each.has_files:
+        return outcome_from_files(each, "unfinished", last_metrics(each, done=False))
+    return outcome_without_run(each, "unfinished")
+
+
+def original_error(error: Exception) -> Exception:
+    """What the trial itself raised, as far as it can be rebuilt here; the full report becomes a note of it."""
+    cause = error.__cause__
+    if not isinstance(cause, Exception):
+        return error
+    cause.add_note(str(error))
+    return cause
+
+
 def result_from_files(
     directory: Path,
     status: Status,
