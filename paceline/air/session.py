@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from paceline.air.absent import advise
 from paceline.air.errors import MetricError, SessionMisuseError
 from paceline.air.keywords import names_what_was_meant
 
@@ -222,3 +223,6 @@ def get_metadata() -> dict[str, Any] | None:
     """The metadata that was given to the Trainer."""
     session = _found(None)
     return session.metadata if session else None
+
+
+advise(__name__, {})  # misspelled names

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paceline.air.absent import advise
 from paceline.air.checks import is_number, whole_number
 from paceline.air.errors import ConfigError, DataError
 
@@ -347,3 +348,6 @@ def _joined_lists(lists: pa.LargeListArray, offsets: Offsets) -> pa.LargeListArr
     lengths = pc.list_value_length(lists).to_numpy()
     ends = np.concatenate([[0], np.cumsum(lengths)])
     return pa.LargeListArray.from_arrays(pa.array(ends[offsets], pa.int64()), lists.flatten())
+
+
+advise(__name__, {})  # misspelled names

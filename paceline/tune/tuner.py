@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.absent import advise
 from paceline.air.checks import check_kind
 from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError, TrainingFailedError
@@ -157,3 +158,6 @@ class Tuner:
 def _with_result(error: TuneError, grid: ResultGrid | None) -> TuneError:
     error.result = grid  # type: ignore[attr-defined]
     return error
+
+
+advise(__name__, {})  # misspelled names

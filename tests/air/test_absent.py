@@ -39,6 +39,10 @@ MISSPELLED = [
     ("paceline.data", "read_parkuet", "did you mean read_parquet"),
     ("paceline.data.preprocessors", "StandartScaler", "did you mean StandardScaler"),
     ("paceline.air", "RunConfg", "did you mean RunConfig"),
+    ("paceline.air.session", "get_chekpoint", "did you mean get_checkpoint"),
+    ("paceline.tune.tuner", "Tunner", "did you mean Tuner"),
+    ("paceline.data.aggregate", "Summ", "did you mean Sum"),
+    ("paceline.tune.schedulers.pbt", "PopulationBasedTrainig", "did you mean PopulationBasedTraining"),
     ("paceline.train.torch", "TorchTrainr", "did you mean TorchTrainer"),
 ]
 

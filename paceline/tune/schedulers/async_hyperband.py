@@ -6,6 +6,7 @@ import math
 import random
 from bisect import insort
 
+from paceline.air.absent import advise
 from paceline.air.checks import check_bool, is_number, whole_number
 from paceline.air.errors import ConfigError
 from paceline.run.trial import Trial
@@ -156,3 +157,6 @@ def _milestones(first: float, factor: float, max_t: float) -> list[float]:
     while first * factor ** len(milestones) < max_t:
         milestones.append(first * factor ** len(milestones))
     return milestones
+
+
+advise(__name__, {})  # misspelled names

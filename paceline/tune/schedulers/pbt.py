@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.air.absent import advise
 from paceline.air.checks import check_bool, is_number, warn_at_users_line
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
@@ -262,3 +263,6 @@ class PopulationBasedTraining(TrialScheduler):
     def _generator(self, purpose: str, number: int) -> random.Random:
         """A source of its own for each draw, so that what one draws does not depend on how often another drew."""
         return random.Random(f"{self._seed} {purpose} {number}")
+
+
+advise(__name__, {})  # misspelled names
