@@ -71,9 +71,11 @@ class Legacy(DatasetBase):
         if name.startswith("_"):  # asked for by copy, pickle and the like
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if name in _ADVICE:
-            raise AttributeError(f"A dataset has no {name}(): {_ADVICE[name]}.")
-        near = difflib.get_close_matches(name, dir(type(self)), n=1)
-        raise AttributeError(f"A dataset has no attribute {name!r}{f': did you mean {near[0]}?' if near else '.'}")
+            text = f"A dataset has no {name}(): {_ADVICE[name]}."
+        else:
+            near = difflib.get_close_matches(name, dir(type(self)), n=1)
+            text = f"A dataset has no attribute {name!r}{f': did you mean {near[0]}?' if near else '.'}"
+        raise AttributeError(text, name=name)  # without obj=, or Python would append a guess of its own
 
 
 class _WithRows(type):

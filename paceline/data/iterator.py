@@ -218,7 +218,8 @@ class DataIterator(Batches):
         if not name.startswith("_") and hasattr(Dataset, meant):
             raise AttributeError(
                 f"A shard has no {name}(): call {meant}() on the dataset, before the trainer gets it and before "
-                "repeat() or window(). For the rows of one worker, call it on shard.materialize()."
+                "repeat() or window(). For the rows of one worker, call it on shard.materialize().",
+                name=name,  # without obj=, or Python would append a guess of its own
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
