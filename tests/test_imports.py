@@ -96,7 +96,8 @@ EXPORTED: dict[str, set[str]] = {
     "paceline.data.preprocessors": PREPROCESSORS | {"Preprocessor"},
     "paceline.train": CONFIGS
     | OLDEST_SESSION
-    | {"get_checkpoint", "get_context", "get_dataset_shard"}
+    | {"get_checkpoint", "get_context", "get_dataset_shard", "get_all_reported_checkpoints"}
+    | {"ReportedCheckpoint", "UserCallback"}
     | {"Checkpoint", "Result", "TrainContext", "TrainingFailedError", "TRAIN_DATASET_KEY"}
     | {"Backend", "BackendConfig", "BaseTrainer", "DataParallelTrainer", "BatchPredictor", "Predictor"},
     "paceline.train.torch": {
@@ -110,6 +111,7 @@ EXPORTED: dict[str, set[str]] = {
         "backward",
         "enable_reproducibility",
         "get_device",
+        "get_devices",
         "prepare_data_loader",
         "prepare_model",
         "prepare_optimizer",

@@ -93,9 +93,20 @@ class Checkpoint:
     def _around(cls: type[C], source: Source) -> C:
         """A checkpoint of the class that wrote the content, if that is loaded and fits `cls`."""
         name = CheckpointMetadata.decode(source.read_file(CHECKPOINT_METADATA_FILE), source.describe()).class_name
-        checkpoint = Checkpoint.__new__(loaded_class(name, cls))
-        checkpoint._adopt(source)
+        checkpoint = loaded_class(name, cls)._made_of(source)
         assert isinstance(checkpoint, cls)
+        return checkpoint
+
+    @classmethod
+    def _made_of(cls: type[C], source: Source) -> C:
+        """An object of this class. A constructor of a subclass is called as Checkpoint's own can be."""
+        checkpoint = cls.__new__(cls)
+        checkpoint._adopt(source)
+        if cls.__init__ is not Checkpoint.__init__:
+            content = source.data if isinstance(source, MemoryDict) else {}
+            place: Any = content if source.kind == "data_dict" else checkpoint.path
+            checkpoint.__init__(**{source.kind: place})  # type: ignore[misc]
+            checkpoint._source = source
         return checkpoint
 
     # Making one
@@ -103,9 +114,7 @@ class Checkpoint:
     @classmethod
     def from_dict(cls: type[C], data: dict[str, Any]) -> C:
         """A checkpoint of the items of a dict; values may be anything that can be pickled."""
-        checkpoint = cls.__new__(cls)
-        checkpoint._adopt(dict_source(data))
-        return checkpoint
+        return cls._made_of(dict_source(data))
 
     @classmethod
     def from_directory(cls: type[C], path: str | os.PathLike[str]) -> C:
@@ -127,8 +136,12 @@ class Checkpoint:
     @classmethod
     def from_checkpoint(cls: type[C], other: Checkpoint) -> C:
         """The same checkpoint as an object of this class."""
-        checkpoint = cls.__new__(cls)
-        checkpoint._adopt(other._source)
+        if not isinstance(other, Checkpoint):
+            raise ConfigError(
+                f"{cls.__name__}.from_checkpoint() takes a Checkpoint, not {type(other).__name__}. For a dict there is "
+                "from_dict(), for a path from_directory()."
+            )
+        checkpoint = cls._made_of(other._source)
         checkpoint._notes = other._notes
         checkpoint._preprocessor = other._preprocessor
         checkpoint._data_state = other._data_state

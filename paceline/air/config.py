@@ -28,6 +28,7 @@ from paceline.air.keywords import names_what_was_meant, settings_of
 from paceline.air.names import safe_name
 from paceline.air.resources import STRATEGIES, PlacementGroupFactory, checked_resources
 from paceline.air.run_checks import check_stop, output_files
+from paceline.air.short_repr import ShortRepr
 from paceline.air.sync_config import SyncConfig
 
 __all__ = [
@@ -51,8 +52,8 @@ def most_workers() -> int:
 
 
 @names_what_was_meant()
-@dataclass(eq=False)
-class ScalingConfig:
+@dataclass(eq=False, repr=False)
+class ScalingConfig(ShortRepr):
     """How many workers, and what each of them gets.
 
     Every field may hold a search space instead of a value; it is checked once sampled.
@@ -70,6 +71,8 @@ class ScalingConfig:
     """How workers are spread over nodes: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD."""
     _max_cpu_fraction_per_node: float | None = None
     """The share of a node's CPUs that workers may take."""
+    accelerator_type: str | None = None
+    """Accepted for programs written for a cluster: workers get the GPUs of this machine, whatever their type."""
 
     def __post_init__(self) -> None:
         if self.num_workers is not None and not is_search_space(self.num_workers):
@@ -88,6 +91,8 @@ class ScalingConfig:
         share = self._max_cpu_fraction_per_node
         if share is not None and not is_search_space(share) and not (is_number(share) and 0 < share <= 1):
             raise ConfigError(f"_max_cpu_fraction_per_node is {share!r}: give a number above 0 and at most 1.")
+        if self.accelerator_type is not None and not is_search_space(self.accelerator_type):
+            _check_accelerator(self.accelerator_type, self.use_gpu)
         self._check_gpus()
 
     def _check_gpus(self) -> None:
@@ -176,6 +181,15 @@ class ScalingConfig:
         )
 
 
+def _check_accelerator(accelerator: Any, use_gpu: Any) -> None:
+    if not isinstance(accelerator, str) or not accelerator:
+        raise ConfigError(f"accelerator_type is {accelerator!r}: give the name of a GPU such as 'A100', or None.")
+    advice = "" if use_gpu else " Set use_gpu=True to give each worker a GPU."
+    warn_at_users_line(
+        f"accelerator_type={accelerator!r} has no effect: workers run on this machine, with the GPUs it has.{advice}"
+    )
+
+
 def _check_unless_sampled(resources: Any, what: str) -> None:
     """Check a resource dict, leaving out what a search space will fill in."""
     if resources is None or is_search_space(resources):
@@ -186,8 +200,8 @@ def _check_unless_sampled(resources: Any, what: str) -> None:
 
 
 @names_what_was_meant()
-@dataclass
-class FailureConfig:
+@dataclass(repr=False)
+class FailureConfig(ShortRepr):
     """What happens when a worker fails or goes quiet."""
 
     max_failures: int = 0
@@ -227,8 +241,8 @@ class FailureConfig:
 
 
 @names_what_was_meant()
-@dataclass
-class CheckpointConfig:
+@dataclass(repr=False)
+class CheckpointConfig(ShortRepr):
     """Which checkpoints are kept, and how they are written."""
 
     num_to_keep: int | None = None
@@ -278,8 +292,8 @@ class CheckpointConfig:
     **settings_of(FailureConfig, "failure_config=FailureConfig({}=...)"),
     **settings_of(CheckpointConfig, "checkpoint_config=CheckpointConfig({}=...)"),
 )
-@dataclass
-class RunConfig:
+@dataclass(repr=False)
+class RunConfig(ShortRepr):
     """Where a run's results go, when it stops, and who watches it."""
 
     name: str | None = None

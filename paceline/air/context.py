@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paceline.air import session
+from paceline.air.storage_context import StorageContext
 
 if TYPE_CHECKING:
     from paceline.air.resources import PlacementGroupFactory
@@ -48,6 +49,11 @@ class TrainContext:
 
     def get_metadata(self) -> dict[str, Any] | None:
         return session.get_metadata()
+
+    def get_storage(self) -> StorageContext | None:
+        """Where the results of this run are; None outside a run."""
+        trial_dir, name = session.get_trial_dir(), session.get_experiment_name()
+        return None if trial_dir is None else StorageContext(trial_dir, name or "")
 
 
 _context = TrainContext()

@@ -10,6 +10,7 @@ from paceline.air.checks import check_bool, check_choice, check_kind, warn_at_us
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError
 from paceline.air.keywords import names_what_was_meant
+from paceline.air.short_repr import ShortRepr
 
 Uneven = Literal["equal", "all", "error"]
 UNEVEN_CHOICES = ("equal", "all", "error")
@@ -17,8 +18,8 @@ WILDCARD = "*"
 
 
 @names_what_was_meant()
-@dataclass
-class DatasetConfig:
+@dataclass(repr=False)
+class DatasetConfig(ShortRepr):
     """How one dataset reaches the workers. None means: not said; `fill_defaults` decides."""
 
     fit: bool | None = None
@@ -131,8 +132,8 @@ def _overlay(below: DatasetConfig, above: DatasetConfig) -> DatasetConfig:
 
 
 @names_what_was_meant()
-@dataclass
-class DataConfig:
+@dataclass(repr=False)
+class DataConfig(ShortRepr):
     """Which datasets are split over workers; the others go whole to every worker."""
 
     datasets_to_split: Literal["all"] | list[str] | None = None

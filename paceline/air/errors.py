@@ -168,6 +168,10 @@ class HangError(WorkerError):
     """A worker made no progress, or gave no sign of life."""
 
 
+class NoSuchMetricError(ConfigError, RuntimeError):
+    """A metric was asked for that no row has."""
+
+
 class ReportMismatchError(WorkerError):
     """Ranks called report() a different number of times."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from paceline.air.checks import check_choice, warn_at_users_line
 from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
-from paceline.air.errors import ConfigError
+from paceline.air.errors import NoSuchMetricError
 from paceline.air.metrics import flattened
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Result:
         if not scored:
             keys = {key for _, metrics in self.best_checkpoints for key in flattened(metrics)}
             known = sorted(keys, key=lambda key: (key.split("/")[0] in AUTOFILLED_KEYS, key))  # the user's own first
-            raise ConfigError(f"No kept checkpoint has a number for {metric!r}. There are: {', '.join(known)}.")
+            raise NoSuchMetricError(f"No kept checkpoint has a number for {metric!r}. There are: {', '.join(known)}.")
         ranked = [checkpoint for *_, checkpoint in sorted(scored, key=lambda each: each[:2], reverse=True)]
         _name_next_best(ranked)
         return ranked[0]

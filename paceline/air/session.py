@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from paceline.air.absent import advise
 from paceline.air.errors import MetricError, SessionMisuseError
@@ -40,6 +40,13 @@ __all__ = [
 ]
 
 
+class ReportedCheckpoint(NamedTuple):
+    """A checkpoint of a run, with the metrics that it was reported with."""
+
+    checkpoint: Checkpoint
+    metrics: dict[str, Any]
+
+
 class SessionProtocol(Protocol):
     """What a worker's session offers."""
 
@@ -62,6 +69,10 @@ class SessionProtocol(Protocol):
         checkpoint: Checkpoint | None = None,
         reduce: Mapping[str, str | tuple[str, float]] | None = None,
     ) -> dict[str, float] | None: ...
+
+    def meet(self, called: str, content: bytes | None = None) -> bytes | None: ...
+
+    def get_all_reported_checkpoints(self) -> list[ReportedCheckpoint]: ...
 
     def get_checkpoint(self) -> Checkpoint | None: ...
 
@@ -125,12 +136,20 @@ def report(
     metrics: Mapping[str, Any],
     checkpoint: Checkpoint | None = None,
     reduce: Mapping[str, str | tuple[str, float]] | None = None,
+    *,
+    checkpoint_dir_name: str | None = None,
 ) -> dict[str, float] | None:
     """Hand one row of metrics, and maybe a checkpoint, to the run; each call is one iteration.
 
     `reduce` names metrics to be combined over all ranks ("mean", "rms", "sum", "min", "max"): the call
     then waits for every rank and returns the combined values.
     """
+    if checkpoint_dir_name is not None:
+        raise SessionMisuseError(
+            f"report(checkpoint_dir_name={checkpoint_dir_name!r}): checkpoint directories are numbered "
+            "(checkpoint_000000, ...). Leave it out, and keep the name with "
+            f"checkpoint.set_metadata({{'name': {checkpoint_dir_name!r}}}) or as a metric."
+        )
     session = _found(None)
     if session is None:
         return None
@@ -140,6 +159,24 @@ def report(
     if reduce is not None and not isinstance(reduce, Mapping):
         raise MetricError(f"report(reduce={reduce!r}): reduce takes a dict such as {{'loss': 'mean'}}.")
     return session.report(metrics, checkpoint, reduce)
+
+
+def meet(called: str, content: bytes | None, outside: object) -> bytes | None:
+    """Wait until every rank has made this call; what rank 0 brought. `outside` is what users get outside of a run."""
+    session = _found(outside)
+    if session is None:
+        return None
+    _refuse_in_child(called, "Call it in the worker itself.")
+    return session.meet(called, content)
+
+
+def get_all_reported_checkpoints() -> list[ReportedCheckpoint]:
+    """The checkpoints that this run has committed and kept so far, oldest first, with their metrics."""
+    session = _found([])
+    if session is None:
+        return []
+    _refuse_in_child("get_all_reported_checkpoints()", "Call it in the worker itself.")
+    return session.get_all_reported_checkpoints()
 
 
 def get_checkpoint() -> Checkpoint | None:

@@ -8,11 +8,12 @@ from typing import Any
 from paceline.air.checks import check_bool, check_seconds
 from paceline.air.errors import ConfigError
 from paceline.air.keywords import names_what_was_meant
+from paceline.air.short_repr import ShortRepr
 
 
 @names_what_was_meant()
-@dataclass
-class SyncConfig:
+@dataclass(repr=False)
+class SyncConfig(ShortRepr):
     """Settings of older code. Every commit is mirrored at once, so there is no period to tune:
     the timing fields are checked and otherwise have no effect."""
 

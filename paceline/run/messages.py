@@ -71,7 +71,17 @@ class Warned(msgspec.Struct, frozen=True, tag=True, array_like=True):
     text: str
 
 
-FromWorker = Report | CheckpointReady | CheckpointFailed | Warned | Finished
+class Meeting(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A rank waits for all others to make the same call."""
+
+    number: int
+    """How many such calls the rank has made."""
+    called: str
+    content: bytes | None = None
+    """What rank 0 sends to the others."""
+
+
+FromWorker = Report | CheckpointReady | CheckpointFailed | Warned | Meeting | Finished
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -94,7 +104,15 @@ class Hold(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A graceful stop is being prepared: from now on every report waits for its decision."""
 
 
-ToWorker = Acknowledged | Decision | Hold
+class Met(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """All ranks have come to a meeting, or the run stops."""
+
+    number: int
+    content: bytes | None = None
+    stop: bool = False
+
+
+ToWorker = Acknowledged | Decision | Hold | Met
 
 
 class SessionSetup(msgspec.Struct, frozen=True):

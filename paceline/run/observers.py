@@ -160,6 +160,7 @@ class Observers:
         self.trial.status = "ERROR" if result.error else "TERMINATED"
         self.trial.last_result = result.metrics or self.trial.last_result
         self._check_stop_criterion(result)
+        self.trial.error = result.error
         if result.error:
             self._callbacks.on_trial_error(iteration, self.trial)
         else:

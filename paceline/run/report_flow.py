@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.errors import CheckpointError, FailureKind, MetricError, StorageError
 from paceline.run.alignment import Alignment, reduce_metrics
 from paceline.run.checkpoint_keeper import CheckpointKeeper, Commit
+from paceline.run.meetings import Meetings
 from paceline.run.messages import (
     Acknowledged,
     CheckpointFailed,
@@ -25,6 +26,7 @@ from paceline.run.messages import (
     Decision,
     FromWorker,
     Hold,
+    Meeting,
     Report,
     StagedCheckpoint,
     ToWorker,
@@ -71,6 +73,7 @@ class ReportFlow:
         positions: DataPositions | None = None,
     ) -> None:
         self.alignment = Alignment(world_size, start_index)
+        self._meetings = Meetings(world_size)
         self.rank_metrics: dict[int, dict[str, Any]] = {}
         self.stop_index: int | None = None
         """The report after which every rank ends, once that is decided."""
@@ -126,6 +129,8 @@ class ReportFlow:
             self.problem = Problem("storage", rank, f"the checkpoint of report {message.index}: {message.message}")
         elif isinstance(message, Warned):
             self._observers.warn(message.text)
+        elif isinstance(message, Meeting):
+            self._outbox += self._meetings.arrived(rank, message)
         else:
             self.alignment.finish(rank, message.reports)
             if self._positions is not None:
@@ -323,9 +328,13 @@ class ReportFlow:
 
     def find_mismatch(self) -> None:
         """Note it as the problem if ranks have reported unequally often."""
-        if self.problem is not None or self.stop_index is not None:
+        if self.problem is not None:
             return
-        mismatch, left_out = self.alignment.mismatch(), self.alignment.left_out()
+        missed = self._meetings.disagreement() or self._meetings.left_alone(self.alignment.finished)
+        if self.stop_index is not None:
+            self._outbox += self._meetings.send_home() if missed is not None else []
+            return
+        mismatch, left_out = self.alignment.mismatch(), missed or self.alignment.left_out()
         if mismatch is not None:
             counts = self.alignment.counts()
             self.problem = Problem("report_mismatch", counts.index(min(counts)), mismatch)
@@ -348,6 +357,7 @@ class ReportFlow:
         """
         put_off = self.commits_under_way or self.waits
         excused = set(self.alignment.waiting) if put_off else set()
+        excused.update(self._meetings.waiting)
         if self.alignment.only_rank_zero_reported:
             excused.update(range(1, self.alignment.world_size))
         return excused

@@ -13,12 +13,15 @@ from paceline.air.constants import DONE
 from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
 from paceline.air.faults import fault_point
 from paceline.air.metrics import plain_metrics
+from paceline.air.session import ReportedCheckpoint
 from paceline.run.alignment import Reduce, check_reduce
 from paceline.run.messages import (
     Acknowledged,
     CheckpointReady,
     Decision,
     Hold,
+    Meeting,
+    Met,
     Report,
     SessionSetup,
     StagedCheckpoint,
@@ -59,6 +62,8 @@ class Session:
         self._index = setup.start_index
         self._acknowledged = setup.start_index
         self._resume = resume
+        self._meetings = 0
+        self._met: Met | None = None
         self._hold = False
         self._stopping = False
         self._ended = False
@@ -136,6 +141,19 @@ class Session:
                 self._channel.send(encode(CheckpointReady(index=self._index, checkpoint=staged)), fds)
                 self._stager.sent(fds)
 
+    def meet(self, called: str, content: bytes | None = None) -> bytes | None:
+        """Wait until every rank has made the same call; returns the content that rank 0 brought."""
+        with self._lock:
+            self._check_usable()
+            self._meetings += 1
+            self._channel.send(encode(Meeting(self._meetings, called, content)))
+            while self._met is None or self._met.number < self._meetings:
+                self._read_messages_blocking()
+            if self._met.stop:
+                self._stopping = True
+                raise StopTraining(f"the run stopped while this rank waited in {called}")
+            return self._met.content
+
     def warn(self, text: str) -> None:
         """Tell the user something, in the run's output and in `result.warnings`. It is rank 0 that tells it."""
         if self.world_rank == 0:
@@ -160,6 +178,15 @@ class Session:
             if self._index == self._setup.start_index:
                 return self._resume
             return self._stager.newest_committed() or self._resume
+
+    def get_all_reported_checkpoints(self) -> list[ReportedCheckpoint]:
+        """What is committed and kept, oldest first. The journal knows: the driver has written it before it answered."""
+        from paceline.run.history import load_result
+
+        if not self.reports and self._resume is None:
+            return []
+        kept = load_result(self.trial_dir).best_checkpoints
+        return [ReportedCheckpoint(*each) for each in sorted(kept, key=lambda each: each[0].number or 0)]
 
     def get_dataset_shard(self, name: str | None = None) -> Any:
         """This rank's part of a dataset; None for a name that there is not."""
@@ -272,4 +299,6 @@ class Session:
             self._stager.acknowledged(message.checkpoints)
         elif isinstance(message, Hold):
             self._hold = True
+        elif isinstance(message, Met):
+            self._met = message
         return None

@@ -41,6 +41,8 @@ class Trial:
     """Given by the user in the place of the usual name."""
     status: TrialStatus = "PENDING"
     checkpoint: Checkpoint | None = None
+    error: BaseException | None = field(default=None, repr=False)
+    """Why it failed for good."""
     last_result: dict[str, Any] = field(default_factory=dict, repr=False)
     """The newest row; before the first one, what is known of the trial. During a callback's call it is
     still the row before the one handed over."""

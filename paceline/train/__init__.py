@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from paceline.air.data_config import DataConfig as DataConfig
     from paceline.air.errors import TrainingFailedError as TrainingFailedError
     from paceline.air.result import Result as Result
+    from paceline.air.session import ReportedCheckpoint as ReportedCheckpoint
+    from paceline.air.session import get_all_reported_checkpoints as get_all_reported_checkpoints
     from paceline.air.session import get_checkpoint as get_checkpoint
     from paceline.air.session import get_dataset_shard as get_dataset_shard
     from paceline.air.sync_config import SyncConfig as SyncConfig
     from paceline.run.backend import Backend as Backend
     from paceline.run.backend import BackendConfig as BackendConfig
+    from paceline.run.user_callback import UserCallback as UserCallback
     from paceline.train.base_trainer import BaseTrainer as BaseTrainer
     from paceline.train.batch_predictor import BatchPredictor as BatchPredictor
     from paceline.train.data_parallel_trainer import DataParallelTrainer as DataParallelTrainer
@@ -52,6 +55,9 @@ _PLACES = {
     "get_context": "paceline.air.context",
     "get_checkpoint": "paceline.air.session",
     "get_dataset_shard": "paceline.air.session",
+    "get_all_reported_checkpoints": "paceline.air.session",
+    "ReportedCheckpoint": "paceline.air.session",
+    "UserCallback": "paceline.run.user_callback",
     "TrainingFailedError": "paceline.air.errors",
     "Backend": "paceline.run.backend",
     "BackendConfig": "paceline.run.backend",
@@ -71,6 +77,7 @@ _SUBMODULES = (
     "base_trainer",
     "batch_predictor",
     "callbacks",
+    "collective",
     "data_parallel_trainer",
     "error",
     "gbdt_trainer",

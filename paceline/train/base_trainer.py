@@ -59,14 +59,15 @@ class BaseTrainer:
     DataParallelTrainer to run a function on many.
     """
 
-    _scaling_config_allowed_keys: ClassVar[tuple[str, ...]] = (
+    _scaling_config_allowed_keys: ClassVar[list[str]] = [
         "trainer_resources",
         "num_workers",
         "use_gpu",
         "resources_per_worker",
         "placement_strategy",
         "_max_cpu_fraction_per_node",
-    )
+        "accelerator_type",
+    ]
     """The fields of ScalingConfig that this trainer takes; a subclass may allow fewer."""
     _handles_checkpoint_freq: ClassVar[bool] = False
     _handles_checkpoint_at_end: ClassVar[bool] = False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.config import RunConfig, ScalingConfig
+from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.secrets import secret_paths
 from paceline.engine.choose import choose_engine
@@ -21,7 +22,6 @@ from paceline.train.datasets import complete_configs, continued_preprocessor, ma
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
-    from paceline.air.data_config import DatasetConfig
 
 
 class DataParallelTrainer(BaseTrainer):
@@ -30,6 +30,8 @@ class DataParallelTrainer(BaseTrainer):
     The function takes no argument, or one: `train_loop_config`. What it returns is dropped.
     """
 
+    _dataset_config: ClassVar[Mapping[str, DatasetConfig] | None] = None
+    """How datasets reach the workers of a subclass, unless the constructor's dataset_config says otherwise."""
     _function_argument: ClassVar[str] = "train_loop_per_worker"
     _config_argument: ClassVar[str] = "train_loop_config"
     """What a class calls its function and the function's configuration, for restore()."""
@@ -65,7 +67,9 @@ class DataParallelTrainer(BaseTrainer):
                 f"{type(self).__name__} overrides training_loop(), which a DataParallelTrainer does not call: its "
                 "workers run train_loop_per_worker. Derive from BaseTrainer instead."
             )
-        self.train_loop_per_worker = train_loop_per_worker
+        self._function = train_loop_per_worker
+        if not hasattr(type(self), "train_loop_per_worker"):  # a method of a subclass stays what it is
+            self.train_loop_per_worker = train_loop_per_worker
         self.train_loop_config = train_loop_config
         self.backend_config = backend_config or BackendConfig()
         self.dataset_config = dataset_config
@@ -89,14 +93,22 @@ class DataParallelTrainer(BaseTrainer):
             raise ConfigError("How many workers? Pass scaling_config=ScalingConfig(num_workers=2), for example.")
         self.backend_config.check(self.scaling_config)
         config = {} if self.train_loop_config is None else {"train_loop_config": dict(self.train_loop_config)}
-        function = TrainFunction(self.train_loop_per_worker, self.train_loop_config, self._takes_config)
+        chosen = vars(self).get("train_loop_per_worker", self._function)
+        function = TrainFunction(chosen, self.train_loop_config, self._takes_config)
         resumed = self.resume_from_checkpoint
-        ingest = make_ingest(self.datasets, self.dataset_config, self.preprocessor, resumed)
+        ingest = make_ingest(self.datasets, self._whole_dataset_config(), self.preprocessor, resumed)
         return self._run_spec(function, config, backend_config=self.backend_config, ingest=ingest)
 
     def get_dataset_config(self) -> dict[str, DatasetConfig]:
         """How each dataset reaches the workers."""
-        return complete_configs(self.dataset_config, self.datasets)
+        return complete_configs(self._whole_dataset_config(), self.datasets)
+
+    def _whole_dataset_config(self) -> DataConfig | Mapping[str, DatasetConfig] | None:
+        """What the class says, with what this trainer was given laid over it. A DataConfig takes its place."""
+        given: DataConfig | Mapping[str, DatasetConfig] | None = self.dataset_config
+        if self._dataset_config is None or isinstance(given, DataConfig):
+            return given
+        return DatasetConfig.merge(self._dataset_config, given)
 
     @classmethod
     def _names_for_restore(cls) -> list[str]:

@@ -21,13 +21,15 @@ def report(
     *,
     checkpoint: Checkpoint | None = None,
     reduce: Mapping[str, str | tuple[str, float]] | None = None,
+    checkpoint_dir_name: str | None = None,
     **keywords: Any,
 ) -> dict[str, Any] | None:
     """Hand one row of metrics, and maybe a checkpoint, to the run; each call is one iteration."""
     if metrics is not None and keywords:
         reject_misspelled("report()", keywords, ("metrics", "checkpoint", "reduce"))
         raise MetricError("report() takes either a dict of metrics or keywords, not both.")
-    return session.report(keywords if metrics is None else metrics, checkpoint=checkpoint, reduce=reduce)
+    row = keywords if metrics is None else metrics
+    return session.report(row, checkpoint=checkpoint, reduce=reduce, checkpoint_dir_name=checkpoint_dir_name)
 
 
 def save_checkpoint(**items: Any) -> None:

@@ -45,6 +45,8 @@ class Predictor(ABC):
     """How many rows BatchPredictor gives to it at once, unless told otherwise."""
 
     _preprocessor: Preprocessor | None = None
+    _shown: ClassVar[tuple[str, ...]] = ()
+    """Attributes that `repr` shows."""
 
     def __init__(self, preprocessor: Preprocessor | None = None) -> None:
         self._preprocessor = checked_preprocessor(preprocessor)
@@ -104,6 +106,10 @@ class Predictor(ABC):
         if chosen == "pandas":
             return self._predict_pandas(data, **kwargs)
         return self._predict_numpy(data, **kwargs)
+
+    def __repr__(self) -> str:
+        shown = [f"{name}={getattr(self, name, None)!r}, " for name in self._shown]
+        return f"{type(self).__name__}({''.join(shown)}preprocessor={self._preprocessor!r})"
 
     # -- for subclasses, which name the arguments that they take -----------------------------
 

@@ -25,6 +25,7 @@ class TensorPredictor(Predictor):
     """
 
     model: Any
+    _shown = ("model", "use_gpu")
 
     def predict(self, data: Any, dtype: Any = None, **kwargs: Any) -> Any:
         """What the model says about each row of `data`; kinds of data as for every predictor.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.checks import check_bool, check_choice, warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
 from paceline.air.keywords import names_what_was_meant
+from paceline.air.short_repr import ShortRepr
 from paceline.tune.error import raises_tune_errors
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @names_what_was_meant()
-@dataclass
-class TuneConfig:
+@dataclass(repr=False)
+class TuneConfig(ShortRepr):
     """What to search for, how, and how much of it."""
 
     mode: str | list[str] | None = None

@@ -589,3 +589,33 @@ def test_a_copy_keeps_the_class_that_is_not_loaded(tmp_path: Path) -> None:
     copied = Checkpoint(saved).to_directory(tmp_path / "copied")
     assert isinstance(Checkpoint.from_directory(copied), FancyCheckpoint)
     assert isinstance(Checkpoint.from_bytes(Checkpoint(saved).to_bytes()), FancyCheckpoint)
+
+
+class Prepared(Checkpoint):
+    """With a constructor of its own, as a program may have it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.given = set(kwargs)
+
+
+def test_the_constructor_of_a_subclass_is_called(tmp_path: Path) -> None:
+    in_memory = Prepared.from_dict({"x": 1})
+    assert in_memory.given == {"data_dict"}
+    there = Prepared.from_directory(in_memory.to_directory(tmp_path / "there"))
+    assert there.given == {"local_path"}
+    assert Checkpoint.from_directory(tmp_path / "there").given == {"local_path"}  # type: ignore[attr-defined]
+    for checkpoint in (
+        in_memory,
+        there,
+        Prepared.from_bytes(in_memory.to_bytes()),
+        Prepared.from_checkpoint(Checkpoint.from_dict({"x": 1})),
+    ):
+        assert checkpoint.given
+        assert checkpoint.to_dict()["x"] == 1
+
+
+@pytest.mark.parametrize("given", [{"x": 1}, "place", None])
+def test_only_a_checkpoint_is_cast(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"from_checkpoint\(\) takes a Checkpoint.*from_dict\(\)"):
+        Prepared.from_checkpoint(given)

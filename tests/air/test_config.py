@@ -375,3 +375,21 @@ def test_refusals_name_only_what_works() -> None:
         RunConfig(engine="lokal")
     with pytest.raises(ConfigError, match=r"num_workers.*'2'.*whole number.*\b1\b"):
         ScalingConfig(num_workers="2")  # type: ignore[arg-type]
+
+
+def test_an_accelerator_type_is_accepted_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match=r"accelerator_type='A100' has no effect.*GPUs"):
+        config = ScalingConfig(num_workers=2, use_gpu=True, accelerator_type="A100")
+    assert config == ScalingConfig(num_workers=2, use_gpu=True)
+    with pytest.raises(ConfigError, match=r"accelerator_type.*'A100'"):
+        ScalingConfig(accelerator_type=100)  # type: ignore[arg-type]
+
+
+def test_reprs_show_what_was_set() -> None:
+    assert repr(ScalingConfig(num_workers=2)) == "ScalingConfig(num_workers=2)"
+    assert repr(RunConfig()) == "RunConfig()"
+    run = RunConfig(name="x", failure_config=FailureConfig(max_failures=3))
+    assert repr(run) == "RunConfig(name='x', failure_config=FailureConfig(max_failures=3))"
+    assert repr(CheckpointConfig(2, "loss", "min")) == (
+        "CheckpointConfig(num_to_keep=2, checkpoint_score_attribute='loss', checkpoint_score_order='min')"
+    )

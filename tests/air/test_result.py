@@ -70,8 +70,9 @@ def test_best_checkpoint() -> None:
     assert best("loss", "max") == 0
     assert best("a/b", "max") == 1
     assert best("a/b", "min") == 1
-    with pytest.raises(ConfigError, match="a/b, loss"):
+    with pytest.raises(ConfigError, match="a/b, loss") as caught:
         best("acc", "max")
+    assert isinstance(caught.value, RuntimeError)
     with pytest.raises(ConfigError, match="mode"):
         best("loss", "best")
     filled_in = Result(best_checkpoints=[(Checkpoint.from_dict({}), {"date": "today", "loss": 1.0})])

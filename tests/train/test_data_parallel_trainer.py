@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from paceline import train
-from paceline.air import Checkpoint, CheckpointConfig, ScalingConfig, session
+from paceline import data, train
+from paceline.air import Checkpoint, CheckpointConfig, DatasetConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError, MetricError, SerializationError, TrainingFailedError
 from paceline.testing.invariants import check_run
 from paceline.train import DataParallelTrainer
@@ -321,3 +321,59 @@ def test_training_loop_is_not_for_this_trainer() -> None:
 
     with pytest.raises(ConfigError, match=r"training_loop.*BaseTrainer"):
         Confused(lambda: None, scaling_config=ScalingConfig(num_workers=1))
+
+
+class WithMethod(DataParallelTrainer):
+    """Has a method of the name of the argument, and how datasets reach the workers, in its class."""
+
+    _dataset_config = {"train": DatasetConfig(split=False), "extra": DatasetConfig(split=True)}
+    _scaling_config_allowed_keys = DataParallelTrainer._scaling_config_allowed_keys + ["num_workers"]  # noqa: RUF005
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(lambda: session.report({"from": "argument"}), **arguments)
+
+    def train_loop_per_worker(self) -> str:
+        return "method"
+
+
+def test_a_method_of_the_name_of_the_argument_stays_a_method() -> None:
+    trainer = WithMethod(scaling_config=ScalingConfig(num_workers=1), run_config=RunConfig(engine="inline", verbose=0))
+    assert trainer.train_loop_per_worker() == "method"
+    assert trainer.fit().metrics["from"] == "argument"
+
+
+def test_a_class_may_say_how_datasets_reach_the_workers() -> None:
+    datasets = {"train": data.range(4), "extra": data.range(4)}
+    whole = WithMethod(datasets=datasets).get_dataset_config()
+    assert {name: config.split for name, config in whole.items()} == {"train": False, "extra": True}
+    given = WithMethod(datasets=datasets, dataset_config={"train": DatasetConfig(split=True)}).get_dataset_config()
+    assert {name: config.split for name, config in given.items()} == {"train": True, "extra": True}
+
+
+def reports_and_looks() -> None:
+    storage = train.get_context().get_storage()
+    seen: list[Any] = [len(train.get_all_reported_checkpoints())]
+    for step in range(3):
+        train.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+        reported = train.get_all_reported_checkpoints()
+        seen.append([[each.checkpoint.to_dict()["step"], each.metrics["step"]] for each in reported])
+    paths = [storage.trial_fs_path, storage.experiment_fs_path, storage.storage_fs_path]
+    there = storage.storage_filesystem.get_file_info(storage.trial_fs_path).type.name
+    train.report({"seen": seen, "paths": paths, "name": storage.experiment_dir_name, "there": there})
+
+
+def test_a_worker_knows_the_storage_and_the_checkpoints_of_its_run() -> None:
+    result = quick_trainer(reports_and_looks, inline=True, name="mine").fit()
+    assert result.metrics["seen"] == [0, [[0, 0]], [[0, 0], [1, 1]], [[0, 0], [1, 1], [2, 2]]]
+    assert result.metrics["there"] == "Directory"
+    trial = Path(result.path)
+    assert result.metrics["paths"] == [str(trial), str(trial.parent), str(trial.parent.parent)]
+    assert result.metrics["name"] == "mine"
+
+
+def test_a_name_for_the_checkpoint_directory_is_rejected_with_advice() -> None:
+    def loop() -> None:
+        train.report({}, checkpoint=Checkpoint.from_dict({}), checkpoint_dir_name="best")
+
+    with pytest.raises(TrainingFailedError, match=r"checkpoint_dir_name='best'.*checkpoint_000000.*set_metadata"):
+        quick_trainer(loop, inline=True).fit()

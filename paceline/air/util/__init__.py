@@ -7,7 +7,11 @@ from typing import NoReturn
 from paceline.air.absent import no_such_name
 
 _TENSORS = "columns of a Dataset may hold numpy arrays of any shape; no extension type is needed"
-_ADVICE = {"tensor_extensions": _TENSORS}
+_PROCESS_GROUP = (
+    "paceline.train.torch.TorchTrainer sets up the process group of its workers; in its train_loop_per_worker, "
+    "torch.distributed is ready to use"
+)
+_ADVICE = {"tensor_extensions": _TENSORS, "torch_dist": _PROCESS_GROUP}
 
 
 def __getattr__(name: str) -> NoReturn:

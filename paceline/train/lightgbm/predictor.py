@@ -39,6 +39,7 @@ class LightGBMPredictor(Predictor):
     `Booster.predict` takes: `raw_score`, `pred_leaf`, `pred_contrib`, `num_iteration`, ...
     """
 
+    _shown = ("model",)
     default_batch_size = 65_536  # small batches cost a third more per row
 
     def __init__(

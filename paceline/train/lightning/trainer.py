@@ -158,7 +158,7 @@ def _with_top_k(run_config: Any, settings: LightningSettings) -> Any:
             kept,
             num_to_keep=top_k,
             checkpoint_score_attribute=monitor,
-            checkpoint_score_order=arguments.get("mode", "min") if monitor is not None else kept.checkpoint_score_order,
+            checkpoint_score_order=arguments.get("mode", "min"),
         )
     return config
 

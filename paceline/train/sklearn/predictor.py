@@ -39,6 +39,8 @@ class SklearnPredictor(Predictor):
     Several values per row (probabilities, several outputs) become "predictions_0", "predictions_1", ...
     """
 
+    _shown = ("estimator",)
+
     def __init__(self, estimator: Any, preprocessor: Preprocessor | None = None) -> None:
         if isinstance(estimator, type) or not any(hasattr(estimator, method) for method in METHODS):
             raise ConfigError(f"SklearnPredictor takes a fitted scikit-learn estimator, not {estimator!r}.")

@@ -72,7 +72,7 @@ class SklearnTrainer(BaseTrainer):
       is no feature. Groups also go to cross-validation.
     """
 
-    _scaling_config_allowed_keys: ClassVar[tuple[str, ...]] = ("trainer_resources", "num_workers")
+    _scaling_config_allowed_keys: ClassVar[list[str]] = ["trainer_resources", "num_workers"]
 
     def __init__(
         self,

@@ -112,9 +112,9 @@ def load_model(path: Path, custom_objects: Mapping[str, Any] | None, compiled: b
     """The whole model, by the Keras that wrote it; a SavedModel without a Keras model in it as TensorFlow loads it."""
     if path.is_dir() and safe_mode:
         raise CheckpointError(
-            f"{path.name} holds a SavedModel, a program of TensorFlow: it can read and write any file when it is "
-            "loaded and when it predicts. If you know where the checkpoint comes from, get_model(safe_mode=False) loads"
-            " it; for predictions, TensorflowPredictor.from_checkpoint(checkpoint, safe_mode=False)."
+            f"{path.name} holds a SavedModel, a program of TensorFlow: it can read and write any file when loaded "
+            "or used. If you know where the checkpoint comes from, get_model(safe_mode=False) loads it; for "
+            "predictions, TensorflowPredictor.from_checkpoint(checkpoint, safe_mode=False)."
         )
     if _is_program(path):
         import tensorflow as tf

@@ -8,7 +8,7 @@ if find_spec("torch") is None:
 from paceline.train.torch.checkpoint import TorchCheckpoint
 from paceline.train.torch.config import TorchConfig
 from paceline.train.torch.detection_predictor import TorchDetectionPredictor
-from paceline.train.torch.devices import get_device
+from paceline.train.torch.devices import get_device, get_devices
 from paceline.train.torch.loop import (
     accelerate,
     backward,
@@ -32,6 +32,7 @@ __all__ = [
     "backward",
     "enable_reproducibility",
     "get_device",
+    "get_devices",
     "prepare_data_loader",
     "prepare_model",
     "prepare_optimizer",

@@ -76,6 +76,12 @@ def get_device() -> torch.device | list[torch.device]:
     return devices[0] if len(devices) == 1 else devices
 
 
+def get_devices() -> list[torch.device]:
+    """The devices of this worker, always as a list."""
+    device = get_device()
+    return device if isinstance(device, list) else [device]
+
+
 def main_device() -> torch.device:
     """The device of this worker, the first one of several."""
     device = get_device()

@@ -208,6 +208,8 @@ def test_the_run_keeps_what_lightning_keeps_unless_it_is_told_itself() -> None:
     best = LightningConfigBuilder().module(Line).checkpointing(monitor="acc", mode="max", save_top_k=3)
     kept = trainer(best).run_config.checkpoint_config
     assert (kept.num_to_keep, kept.checkpoint_score_attribute, kept.checkpoint_score_order) == (3, "acc", "max")
+    newest = trainer(LightningConfigBuilder().module(Line).checkpointing(save_top_k=2)).run_config.checkpoint_config
+    assert (newest.num_to_keep, newest.checkpoint_score_order) == (2, "min")  # Lightning's own default
     told = RunConfig(engine="inline", checkpoint_config=CheckpointConfig(num_to_keep=1))
     kept = trainer(best, run_config=told).run_config.checkpoint_config
     assert (kept.num_to_keep, kept.checkpoint_score_attribute) == (1, None)

@@ -18,6 +18,7 @@ from paceline.air.errors import ConfigError, DataError
 from paceline.data.preprocessor import Preprocessor, PreprocessorNotFittedException
 from paceline.data.preprocessors import BatchMapper, Chain, LabelEncoder, MinMaxScaler, StandardScaler
 from paceline.train.predictor import Predictor, PredictorNotSerializableException, prediction_columns
+from paceline.train.torch import TorchPredictor
 from tests.train.prediction.models import ArrowLine, Line, NumpyLine, PandasLine, line_checkpoint
 
 X = np.array([1.0, 2.0, 3.0])
@@ -359,3 +360,10 @@ def test_a_subclass_need_not_call_the_constructor_of_the_base() -> None:
 
     assert Careless().get_preprocessor() is None
     assert Careless().predict(X).tolist() == X.tolist()
+
+
+def test_repr_shows_the_model_and_the_preprocessor() -> None:
+    scaler = MinMaxScaler(["x"])
+    assert repr(PandasLine(preprocessor=scaler)) == f"PandasLine(preprocessor={scaler!r})"
+    shown = repr(TorchPredictor(torch.nn.Linear(2, 1)))
+    assert shown == f"TorchPredictor(model={torch.nn.Linear(2, 1)!r}, use_gpu=False, preprocessor=None)"

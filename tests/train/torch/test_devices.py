@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 
 from paceline.engine.base import Placement, WorkerPlace
-from paceline.train.torch import get_device
+from paceline.train.torch import get_device, get_devices
 from paceline.train.torch.devices import WorkerGpus, assign_gpus, move_to, plan_gpus
 from paceline.train.torch.prefetch import prefetch_to_gpu
 from tests.train.torch.conftest import InstallSession
@@ -47,8 +47,10 @@ def test_a_worker_sees_the_gpus_of_its_machine_and_owns_its_own() -> None:
 
 def test_get_device(install_session: InstallSession, monkeypatch: pytest.MonkeyPatch) -> None:
     assert get_device() == torch.device("cpu")
+    assert get_devices() == [torch.device("cpu")]
     install_session()
     assert get_device() == torch.device("cpu")
+    assert get_devices() == [torch.device("cpu")]
     try:
         assign_gpus((1,))
         with pytest.raises(RuntimeError, match=r"GPU.*CUDA.*use_gpu=False"):
