@@ -26,7 +26,7 @@ from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError
 from paceline.air.keywords import names_what_was_meant, settings_of
 from paceline.air.names import safe_name
-from paceline.air.resources import STRATEGIES, PlacementGroupFactory, checked_resources
+from paceline.air.resources import STRATEGIES, PlacementGroupFactory, check_accelerator, checked_resources
 from paceline.air.run_checks import check_stop, output_files
 from paceline.air.short_repr import ShortRepr
 from paceline.air.sync_config import SyncConfig
@@ -92,7 +92,7 @@ class ScalingConfig(ShortRepr):
         if share is not None and not is_search_space(share) and not (is_number(share) and 0 < share <= 1):
             raise ConfigError(f"_max_cpu_fraction_per_node is {share!r}: give a number above 0 and at most 1.")
         if self.accelerator_type is not None and not is_search_space(self.accelerator_type):
-            _check_accelerator(self.accelerator_type, self.use_gpu)
+            check_accelerator(self.accelerator_type, self.use_gpu)
         self._check_gpus()
 
     def _check_gpus(self) -> None:
@@ -179,15 +179,6 @@ class ScalingConfig(ShortRepr):
             resources_per_worker=dict(workers[0]) if workers else None,
             placement_strategy=pgf.strategy,
         )
-
-
-def _check_accelerator(accelerator: Any, use_gpu: Any) -> None:
-    if not isinstance(accelerator, str) or not accelerator:
-        raise ConfigError(f"accelerator_type is {accelerator!r}: give the name of a GPU such as 'A100', or None.")
-    advice = "" if use_gpu else " Set use_gpu=True to give each worker a GPU."
-    warn_at_users_line(
-        f"accelerator_type={accelerator!r} has no effect: workers run on this machine, with the GPUs it has.{advice}"
-    )
 
 
 def _check_unless_sampled(resources: Any, what: str) -> None:

@@ -6,10 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paceline.air.absent import advise
-from paceline.air.checks import is_number
+from paceline.air.checks import is_number, warn_at_users_line
 from paceline.air.errors import ConfigError
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+
+def check_accelerator(accelerator: object, use_gpu: object) -> None:
+    """A type of GPU is a wish to a cluster: accepted, with a warning that it has no effect."""
+    if not isinstance(accelerator, str) or not accelerator:
+        raise ConfigError(f"accelerator_type is {accelerator!r}: give the name of a GPU such as 'A100', or None.")
+    advice = "" if use_gpu else " Set use_gpu=True to give each worker a GPU."
+    warn_at_users_line(
+        f"accelerator_type={accelerator!r} has no effect: workers run on this machine, with the GPUs it has.{advice}"
+    )
 
 
 def checked_resources(resources: Mapping[str, float], what: str) -> dict[str, float]:

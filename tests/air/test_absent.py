@@ -20,6 +20,7 @@ FORMS = ["import {module}.{name}", "from {module} import {name}", "from {module}
 ADVISED = [
     ("paceline.data", "read_mongo", r"from_arrow\(\)"),
     ("paceline.train", "mosaic", "TorchTrainer"),
+    ("paceline.air.util", "torch_dist", "TorchTrainer"),
     ("paceline.tune.search", "ax", "AxSearch.*OptunaSearch"),
     ("paceline.tune.search", "AxSearch", "OptunaSearch"),
     ("paceline.tune.schedulers", "HyperBandForBOHB", "HyperBandScheduler"),
