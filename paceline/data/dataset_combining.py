@@ -167,16 +167,52 @@ class Combining(DatasetBase):
         _check_dataset(other, "zip")
         return self._of(ZippedSource(self.plan, other.plan))
 
-    def join(self, other: Self, on: str | Sequence[str], how: str = "inner") -> Self:
-        """Rows of both that agree in the columns `on`, in the order of this dataset's rows.
+    def join(
+        self,
+        other: Self,
+        *positional: Any,
+        right_on: str | Sequence[str] | None = None,
+        left_suffix: str | None = None,
+        right_suffix: str | None = None,
+        **named: Any,
+    ) -> Self:
+        """join(other, on, how="inner"): rows of both that agree in the columns `on`, in the order of this one's rows.
 
-        how: "inner" (pairs only), "left" (all rows of this one), "right" or "outer" (all rows of both). Rows without a
-        partner have nulls. A column of the other one whose name is taken gets _1 at its end.
+        how: "inner" (pairs only), "left" (all rows of this one), "right" or "outer" (all rows of both), or the rows of
+        one side alone that have a partner ("left_semi", "right_semi") or have none ("left_anti", "right_anti"). Rows
+        without a partner have nulls. right_on: the names of these columns in the other one. A column of the other one
+        whose name is taken gets _1 at its end, or both get their suffixes. Ray's join(other, join_type,
+        num_partitions, on) works too.
         """
+        from paceline.data.join_arguments import keys_and_kind
         from paceline.data.sources.joined import JoinedSource
 
         _check_dataset(other, "join")
-        return self._of(JoinedSource(self.plan, other.plan, tuple(column_names(on, "join: on")), how))
+        on, how = keys_and_kind(positional, named)
+        keys = column_names(on, "join: on")
+        left, right = self._renamed_for_join(other, keys, right_on, (left_suffix, right_suffix))
+        if how in ("right_semi", "right_anti"):
+            left, right, how = right, left, how.replace("right", "left")
+        return self._of(JoinedSource(left.plan, right.plan, tuple(keys), how))
+
+    def _renamed_for_join(
+        self, other: Self, keys: list[str], right_on: Any, suffixes: tuple[str | None, str | None]
+    ) -> tuple[Self, Self]:
+        from paceline.data.join_arguments import suffixed
+        from paceline.data.operations.columns import RenameColumns
+
+        if right_on is not None:
+            right_keys = column_names(right_on, "join: right_on")
+            if len(right_keys) != len(keys):
+                raise ConfigError(
+                    f"join: on names {len(keys)} columns and right_on {len(right_keys)}: give equally many."
+                )
+            renamed = {old: new for old, new in zip(right_keys, keys, strict=True) if old != new}
+            other = other._then(RenameColumns(renamed, checked=False))
+        if suffixes == (None, None):
+            return self, other
+        names = suffixed(self.plan.schema().names, other.plan.schema().names, keys, suffixes)
+        return self._then(RenameColumns(names[0], checked=True)), other._then(RenameColumns(names[1], checked=True))
 
     def groupby(self, key: str | Sequence[str] | None) -> GroupedData[Self]:
         """Groups of rows that agree in one or more columns; None: all rows as one group."""

@@ -245,6 +245,56 @@ def test_an_outer_join_over_related_types_keeps_all_keys() -> None:
     assert left.join(right, on="k").schema().field("k").type == pa.int32()
 
 
+SEATS = [{"kind": "car", "seats": 5}, {"kind": "bus", "seats": 50}]
+TRIPS = [{"kind": "bus", "km": 3, "seats": 1}, {"kind": "bike", "km": 2, "seats": 2}]
+
+
+@pytest.mark.parametrize(
+    ("join_type", "found"),
+    [
+        ("inner", [("bus", 3)]),
+        ("left_outer", [("bus", 3), ("bike", 2)]),
+        ("right_outer", [("bus", 3), ("car", None)]),
+        ("full_outer", [("bus", 3), ("bike", 2), ("car", None)]),
+        ("left_semi", [("bus", 3)]),
+        ("left_anti", [("bike", 2)]),
+    ],
+)
+def test_join_in_the_spelling_of_ray(join_type: str, found: list[tuple[str, int | None]]) -> None:
+    trips = data.from_items(TRIPS)
+    seats = data.from_items(SEATS).rename_columns({"kind": "what"})
+    joined = trips.join(seats, join_type=join_type, num_partitions=2, on=("kind",), right_on=("what",))
+    assert [(row["kind"], row["km"]) for row in joined.take_all()] == found
+
+
+def test_semi_and_anti_joins_keep_the_columns_of_one_side() -> None:
+    trips, seats = data.from_items(TRIPS), data.from_items(SEATS)
+    assert trips.join(seats, "kind", "left_semi").take_all() == TRIPS[:1]
+    assert trips.join(seats, "right_semi", 4, ("kind",)).take_all() == SEATS[1:]
+    assert trips.join(seats, "right_anti", 4, on="kind").take_all() == SEATS[:1]
+    assert trips.join(seats, "left_anti", on="kind").columns() == ["kind", "km", "seats"]
+
+
+def test_join_gives_both_columns_of_one_name_their_suffixes() -> None:
+    trips, seats = data.from_items(TRIPS), data.from_items(SEATS)
+    joined = trips.join(seats, on="kind", left_suffix="_taken", right_suffix="_built")
+    assert joined.take_all() == [{"kind": "bus", "km": 3, "seats_taken": 1, "seats_built": 50}]
+
+
+def test_join_names_what_is_wrong_with_its_arguments() -> None:
+    one = data.range(2)
+    with pytest.raises(ConfigError, match=r"join_type.*left_outer"):
+        one.join(one, join_type="left", num_partitions=2)
+    with pytest.raises(TypeError, match=r"join\(\).*on="):
+        one.join(one)
+    with pytest.raises(TypeError, match=r"multiple values.*'on'"):
+        one.join(one, "id", on="id")
+    with pytest.raises(ConfigError, match="right_on"):
+        one.join(one, on="id", right_on=["id", "other"])
+    with pytest.warns(UserWarning, match="partition_size_hint"):
+        assert one.join(one, "inner", 2, partition_size_hint=100).count() == 2
+
+
 # -- materialize ----------------------------------------------------------------------------
 
 

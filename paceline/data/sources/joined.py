@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from paceline.data.block import Chunk
     from paceline.data.plan import Plan
 
-_KINDS = {"inner": "inner", "left": "left outer", "right": "right outer", "outer": "full outer"}
+_KINDS = {
+    "inner": "inner",
+    "left": "left outer",
+    "right": "right outer",
+    "outer": "full outer",
+    "left_semi": "left semi",
+    "left_anti": "left anti",
+}
 _LEFT, _RIGHT = "left row", "right row"
 
 
@@ -52,13 +59,18 @@ class JoinedSource(ComputedSource):
         """Whether there are rows that have their keys from the right side."""
         return self._how in ("right", "outer")
 
+    @property
+    def _left_only(self) -> bool:
+        """Whether the result is a part of the left rows."""
+        return self._how in ("left_semi", "left_anti")
+
     def _key_field(self, field: pa.Field, right: pa.Schema) -> pa.Field:
         other = right.field(field.name).type if field.name in right.names else field.type
         return field if field.type == other else field.with_type(_common_type(field.type, other) or field.type)
 
     def _others(self, right: pa.Schema) -> list[str]:
-        """The columns of the right side but for the keys."""
-        return [name for name in right.names if name not in self._on]
+        """The columns that come from the right side: all but the keys."""
+        return [name for name in right.names if name not in self._on and not self._left_only]
 
     def _rows_before(self) -> None:
         return None
@@ -88,8 +100,9 @@ class JoinedSource(ComputedSource):
         left_numbered = pa.table({**left_columns, _LEFT: np.arange(len(left))})
         right_numbered = pa.table({**right_columns, _RIGHT: np.arange(len(right))})
         joined = left_numbered.join(right_numbered, keys=inner, join_type=_KINDS[self._how])
-        ordered = joined.sort_by([(_LEFT, "ascending"), (_RIGHT, "ascending")]).combine_chunks()
-        return ordered.select([*inner, _LEFT, _RIGHT])
+        numbers = [_LEFT] if self._left_only else [_LEFT, _RIGHT]
+        ordered = joined.sort_by([(number, "ascending") for number in numbers]).combine_chunks()
+        return ordered.select([*inner, *numbers])
 
     def _rows(self, pairs: pa.Table, left: StoredSource, right: StoredSource, schema: pa.Schema) -> Iterator[Chunk]:
         others = tuple(self._others(right.schema()))
@@ -98,8 +111,11 @@ class JoinedSource(ComputedSource):
         for start in range(0, len(pairs), step):
             part = pairs.slice(start, step)
             left_numbers, no_left = _numbers(part.column(_LEFT))
-            right_numbers, no_right = _numbers(part.column(_RIGHT))
             left_rows = left.take(left_numbers, missing=no_left)
+            if self._left_only:
+                yield pa.RecordBatch.from_arrays(left_rows.columns, schema=schema)
+                continue
+            right_numbers, no_right = _numbers(part.column(_RIGHT))
             right_rows = right.take(right_numbers, others, missing=no_right)
             columns = dict(zip(left_rows.schema.names, left_rows.columns, strict=True))
             for number, name in enumerate(self._on if self._keys_of_both else ()):
