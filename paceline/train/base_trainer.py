@@ -329,10 +329,8 @@ class BaseTrainer:
                 resources_per_worker=settings["resources_per_worker"],
             ),
         )
-        given.setdefault(
-            "run_config",
-            RunConfig(
-                name=header["experiment_name"],
+        if "run_config" not in given:
+            given["run_config"] = RunConfig(
                 checkpoint_config=CheckpointConfig(
                     num_to_keep=settings["num_to_keep"],
                     checkpoint_score_attribute=settings["checkpoint_score_attribute"],
@@ -346,8 +344,8 @@ class BaseTrainer:
                 stop=settings["stop"],
                 max_log_bytes=settings.get("max_log_bytes", DEFAULT_MAX_LOG_BYTES),
                 log_to_file=settings.get("log_to_file", False),
-            ),
-        )
+            )
+            given["run_config"].name = header["experiment_name"]  # earlier versions took names that are rejected now
         return given
 
 

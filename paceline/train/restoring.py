@@ -27,7 +27,7 @@ from paceline.run.trial_files import (
     state_records,
     storage_of,
 )
-from paceline.storage.run_dir import resolve_storage
+from paceline.storage.run_dir import resolve_storage, uri_below
 from paceline.train.arguments import SETTINGS_ELSEWHERE, keyword_names
 
 if TYPE_CHECKING:
@@ -163,7 +163,8 @@ def resumed(trainer: T, resume: Any) -> T:
         raise ConfigError(f"fit(resume={resume!r}) finds runs by their name: pass run_config=RunConfig(name=...).")
     spec = trainer.to_run_spec()
     directory, uri = storage_of(spec.run_config, choose_engine(spec.run_config.engine).name)
-    place = f"{uri}/{spec.run_config.name}" if uri is not None else str(Path(directory, trainer.run_config.name))
+    name = trainer.run_config.name
+    place = uri_below(uri, name) if uri is not None else str(Path(directory, name))
     runs, problems = find_runs(place, spec.run_config.storage_filesystem)
     for problem in problems:
         warn_at_users_line(f"A run named {spec.run_config.name!r} cannot be continued: {problem}")

@@ -281,8 +281,16 @@ def test_resume_rejects_a_run_with_other_settings() -> None:
     shutil.rmtree(path)
 
 
-def test_resume_finds_runs_at_a_uri() -> None:
-    place = {"name": "nightly", "storage_path": f"memory://runs-{next(numbers)}"}
+@pytest.mark.parametrize("name", ["nightly", "lr=0.1 of 50%"])
+def test_resume_finds_runs_at_a_uri(name: str) -> None:
+    place = {"name": name, "storage_path": f"memory://runs-{next(numbers)}"}
     broken = failed_run(**place)
     result = quick_trainer(works, inline=True, **place).fit(resume="must")
     assert (result.path, result.status) == (broken.path, "finished")
+
+
+def test_a_run_with_a_name_that_is_rejected_now_is_restored(tmp_path: Path) -> None:
+    earlier = quick_trainer(works, inline=True, storage_path=str(tmp_path))
+    earlier.run_config.name = ".nightly"
+    trainer = DataParallelTrainer.restore(earlier.fit().path, works)
+    assert trainer.run_config.name == ".nightly"

@@ -210,7 +210,6 @@ def restored_run_config(
         return given, []
     saved = facts["run"]
     config = RunConfig(
-        name=facts["name"],
         storage_filesystem=filesystem,
         checkpoint_config=CheckpointConfig(**saved["checkpoints"]),
         failure_config=FailureConfig(**saved["failures"]),
@@ -219,6 +218,7 @@ def restored_run_config(
         max_log_bytes=saved.get("max_log_bytes", DEFAULT_MAX_LOG_BYTES),
         log_to_file=saved.get("log_to_file", False),
     )
+    config.name = facts["name"]  # earlier versions took names that are rejected now
     lost = ["callbacks"] if saved["had_callbacks"] else []
     if saved["had_stop"] and saved["stop"] is None:
         lost.append("a stop criterion")
