@@ -19,6 +19,7 @@ HOMES = (
     "air.errors",
     "data",
     "data.datasource",
+    "data.preprocessors",
     "engine.base",
     "train",
     "train.base_trainer",
@@ -32,7 +33,15 @@ HOMES = (
     "tune.search.optuna",
 )
 """Where names without a package are looked for."""
-NOT_LOOKED_FOR = {"Pillow", "RLModules", "PredictorClass", "DatasetPipeline", "FailureTuples", "RLTrainer"}
+NOT_LOOKED_FOR = {
+    "Pillow",
+    "RLModules",
+    "PredictorClass",
+    "DatasetPipeline",
+    "FailureTuples",
+    "RLPredictor",
+    "RLTrainer",
+}
 NAME = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 
 
