@@ -137,7 +137,7 @@ def test_both_names_of_the_configuration_are_taken_but_not_at_once() -> None:
     assert TensorflowTrainer(raises_in_driver, tensorflow_backend=config).backend_config is config
     with pytest.raises(ConfigError, match=r"tensorflow_config.*tensorflow_backend"):
         TensorflowTrainer(raises_in_driver, tensorflow_config=config, tensorflow_backend=config)
-    with pytest.raises(ConfigError, match=r"TensorflowConfig.*dict"):
+    with pytest.raises(ConfigError, match=r"dict.*TensorflowConfig"):
         TensorflowTrainer(raises_in_driver, tensorflow_config={})  # type: ignore[arg-type]
 
 

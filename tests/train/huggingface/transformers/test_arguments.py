@@ -98,7 +98,7 @@ def test_datasets_have_two_names() -> None:
         trainer(datasets={"train": ROWS}, dataset_config=DataConfig(uneven="all"))
     with pytest.raises(ConfigError, match=r"'evaluation'.*split"):
         trainer(datasets={"train": ROWS, "evaluation": ROWS}, dataset_config=DataConfig(datasets_to_split="all"))
-    with pytest.raises(ConfigError, match=r"TorchConfig.*dict"):
+    with pytest.raises(ConfigError, match=r"dict.*TorchConfig"):
         trainer(torch_config={"backend": "gloo"})
 
 
