@@ -355,5 +355,5 @@ def test_mistakes_are_told_at_the_users_line(tmp_path: Path) -> None:
         AccelerateTrainer(train_func, accelerate_config=tmp_path / "none.yaml")
     with pytest.raises(ConfigError, match=r"OwnConfig.*backend_cls"):
         AccelerateTrainer(train_func, torch_config=OwnConfig())
-    with pytest.raises(ConfigError, match=r"TorchConfig.*dict"):
+    with pytest.raises(ConfigError, match=r"dict.*TorchConfig"):
         AccelerateTrainer(train_func, torch_config={"backend": "gloo"})  # type: ignore[arg-type]
