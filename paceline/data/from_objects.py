@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
 
 
-def from_items(items: Iterable[Any], *, parallelism: int = -1) -> Dataset:
+def from_items(items: Iterable[Any], *, parallelism: int = -1, override_num_blocks: int | None = None) -> Dataset:
     """A dataset of rows. Dicts are rows by their keys; all other values stand in a column "item".
 
-    A key that some dicts lack is null there. `parallelism`: the number of blocks; -1 chooses.
+    A key that some dicts lack is null there. `override_num_blocks`, or `parallelism`: the number of blocks.
     """
     from paceline.data.formats import from_batch, from_rows
 
@@ -41,10 +41,10 @@ def from_items(items: Iterable[Any], *, parallelism: int = -1) -> Dataset:
         chunk = from_rows(rows, "from_items")
     else:
         chunk = from_batch({"item": rows}, "from_items")
-    return _table_dataset([chunk], "from_items", parallelism)
+    return _table_dataset([chunk], "from_items", _blocks(parallelism, override_num_blocks))
 
 
-def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
+def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame], override_num_blocks: int | None = None) -> Dataset:
     """A dataset of one frame, or of several with the same columns.
 
     An index with a name becomes columns, others are left out. NaN becomes null, as pandas means it. Values are
@@ -64,7 +64,7 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
             except ValueError as error:
                 raise DataError(f"{what}: the index cannot become a column: {error}. Rename or drop it.") from error
         chunks.append(from_batch(frame.copy(), what))
-    return _table_dataset(chunks, "from_pandas")
+    return _table_dataset(chunks, "from_pandas", _blocks(-1, override_num_blocks))
 
 
 def from_numpy(ndarrays: NDArray[Any] | Sequence[NDArray[Any]]) -> Dataset:
@@ -90,7 +90,7 @@ def from_numpy(ndarrays: NDArray[Any] | Sequence[NDArray[Any]]) -> Dataset:
     return _table_dataset([from_batch({"data": joined}, "from_numpy")], "from_numpy")
 
 
-def from_arrow(tables: Any) -> Dataset:
+def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> Dataset:
     """A dataset of an Arrow table, record batch or reader, or of a list of them with the same columns.
 
     Takes Polars frames, DuckDB relations and whatever else speaks Arrow's C stream as well.
@@ -98,7 +98,7 @@ def from_arrow(tables: Any) -> Dataset:
     tables = list(tables) if isinstance(tables, list | tuple) else [tables]
     if not tables:
         raise ConfigError("from_arrow: the list is empty; give at least one table.")
-    return _table_dataset([_arrow_table(table) for table in tables], "from_arrow")
+    return _table_dataset([_arrow_table(table) for table in tables], "from_arrow", _blocks(-1, override_num_blocks))
 
 
 def from_huggingface(dataset: Any) -> Dataset | dict[str, Dataset]:
@@ -132,12 +132,15 @@ def from_torch(dataset: Any) -> Dataset:
     return _dataset(TorchDatasetSource(dataset))
 
 
-def range(n: int, *, parallelism: int = -1) -> Dataset:
-    """The numbers 0 to n - 1 in a column "id", made when they are read."""
+def range(
+    n: int, *, parallelism: int = -1, concurrency: int | None = None, override_num_blocks: int | None = None
+) -> Dataset:
+    """The numbers 0 to n - 1 in a column "id", made when they are read. `concurrency` has no use here."""
     from paceline.data.sources.memory import RangeSource
 
     _check_rows(n, "range")
-    return _in_blocks(_dataset(RangeSource(n, block_rows=_block_rows(n, parallelism, "range"))), n, parallelism)
+    blocks = _blocks(parallelism, override_num_blocks)
+    return _in_blocks(_dataset(RangeSource(n, block_rows=_block_rows(n, blocks, "range"))), n, blocks)
 
 
 def range_table(n: int, *, parallelism: int = -1) -> Dataset:
@@ -145,15 +148,22 @@ def range_table(n: int, *, parallelism: int = -1) -> Dataset:
     return range(n, parallelism=parallelism).rename_columns({"id": "value"})
 
 
-def range_tensor(n: int, *, shape: tuple[int, ...] = (1,), parallelism: int = -1) -> Dataset:
+def range_tensor(
+    n: int,
+    *,
+    shape: tuple[int, ...] = (1,),
+    parallelism: int = -1,
+    concurrency: int | None = None,
+    override_num_blocks: int | None = None,
+) -> Dataset:
     """n tensors of that shape in a column "data", each filled with its row number; made when they are read."""
     from paceline.data.sources.memory import RangeSource
 
     _check_rows(n, "range_tensor")
     if not isinstance(shape, tuple | list) or not all(isinstance(length, int) and length >= 0 for length in shape):
         raise ConfigError(f"range_tensor: shape must be a tuple of lengths, not {shape!r}.")
-    dataset = _dataset(RangeSource(n, tuple(shape), _block_rows(n, parallelism, "range_tensor")))
-    return _in_blocks(dataset, n, parallelism)
+    blocks = _blocks(parallelism, override_num_blocks)
+    return _in_blocks(_dataset(RangeSource(n, tuple(shape), _block_rows(n, blocks, "range_tensor"))), n, blocks)
 
 
 def refuse_ray_dataset(value: object, where: str) -> None:
@@ -244,6 +254,11 @@ def _listed(value: Any, kind: type, function: str, meant: str, advice: str = "")
 def _check_rows(n: int, function: str) -> None:
     if not isinstance(n, int) or n < 0:
         raise ConfigError(f"{function}: the number of rows must be an integer from 0 on, not {n!r}.")
+
+
+def _blocks(parallelism: int, override_num_blocks: int | None) -> int:
+    """The number of blocks, whose argument has had two names."""
+    return parallelism if override_num_blocks is None else override_num_blocks
 
 
 def _block_rows(rows: int, parallelism: int, function: str) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ from paceline.data.torch_batches import checked_dtype
 
 if TYPE_CHECKING:
     import torch
+
+    from paceline.data.block import Chunk
 
     Columns = Sequence[str] | Sequence[Sequence[str]] | Mapping[str, Sequence[str]]
 
@@ -77,6 +79,23 @@ def features_and_label(
             return map(pair, iter(batches))
 
     return FeaturesAndLabel()
+
+
+def only_columns(feature_columns: Columns | None, label_column: str | None) -> Callable[[Chunk], Chunk]:
+    """Leaves out of a chunk what is neither feature nor label, so that it may hold what no tensor can."""
+    if not feature_columns:
+        return lambda chunk: chunk
+    groups = feature_columns.values() if isinstance(feature_columns, Mapping) else feature_columns
+    names = [name for group in groups for name in ([group] if isinstance(group, str) else group)]
+    wanted = list(dict.fromkeys(names if label_column is None else [*names, label_column]))
+
+    def picked(chunk: Chunk) -> Chunk:
+        for name in wanted:
+            if name not in chunk.schema.names:
+                raise ConfigError(f"There is no column {name!r}; the columns are {chunk.schema.names}.")
+        return chunk.select(wanted)
+
+    return picked
 
 
 def _checked(dtypes: Any) -> Any:

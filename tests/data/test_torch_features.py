@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from paceline import data
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.torch_features import features_and_label
 
@@ -69,3 +70,13 @@ def test_lists_of_types_go_along_with_the_columns() -> None:
         features_and_label(BATCHES, feature_columns=["a", "m"], feature_column_dtypes=["float32"])
     with pytest.raises(ConfigError, match=r"feature_column_dtypes is 'float33'"):
         features_and_label(BATCHES, feature_columns=["a"], feature_column_dtypes=["float33"])
+
+
+def test_columns_that_are_not_asked_for_may_hold_anything() -> None:
+    dataset = data.from_items([{"name": "one", "x": 1.0, "y": 1}, {"name": "two", "x": 2.0, "y": 0}])
+    features, label = next(iter(dataset.to_torch(feature_columns=["x"], label_column="y", batch_size=2)))
+    assert (features.tolist(), label.tolist()) == ([[1.0], [2.0]], [[1], [0]])
+    groups, nothing = next(iter(dataset.to_torch(feature_columns={"both": ["x", "y"]}, batch_size=1)))
+    assert (groups["both"].tolist(), nothing) == ([[1.0, 1.0]], None)
+    with pytest.raises(ConfigError, match=r"'z'.*'name', 'x', 'y'"):
+        next(iter(dataset.to_torch(feature_columns=["z"], label_column="y")))

@@ -194,19 +194,18 @@ class Batches(ABC):
         Features are one matrix; a list or dict of lists of columns gives a list or dict of matrices.
         `feature_column_dtypes` is one type for all, or has the form of `feature_columns`.
         """
-        from paceline.data.torch_features import features_and_label
+        from paceline.data import torch_batches
+        from paceline.data.torch_features import features_and_label, only_columns
 
-        batches = self.iter_torch_batches(
-            prefetch_batches=prefetch_batches,
-            prefetch_blocks=prefetch_blocks,
-            batch_size=batch_size,
-            device="cpu",
-            drop_last=drop_last,
-            local_shuffle_buffer_size=local_shuffle_buffer_size,
-            local_shuffle_seed=local_shuffle_seed,
-        )
+        ahead = prefetch_batches if prefetch_blocks is None else prefetch_blocks
+        options = BatchOptions.checked(batch_size, ahead, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        picked = only_columns(feature_columns, label_column)
+
+        def cut(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
+            return torch_batches.split(picked(run), rows, None, copy)
+
         return features_and_label(
-            batches,
+            BatchIterable(self, options, cut),
             label_column=label_column,
             feature_columns=feature_columns,
             label_column_dtype=label_column_dtype,
