@@ -33,7 +33,18 @@ _HOMES = {
     "ScalingConfig": "paceline.air.config",
     "SyncConfig": "paceline.air.config",
 }
-_MODULES = ("base_trainer", "checkpoint", "config", "constants", "errors", "integrations", "result", "session", "util")
+_MODULES = (
+    "base_trainer",
+    "checkpoint",
+    "config",
+    "constants",
+    "data_batch_type",
+    "errors",
+    "integrations",
+    "result",
+    "session",
+    "util",
+)
 _ADVICE = {
     "AcquiredResources": "ScalingConfig and tune.with_resources() say what is needed; the run acquires and frees it",
 }

@@ -32,6 +32,7 @@ ADVICE: Mapping[str, str] = {
     **dict.fromkeys(("client", "client_builder", "runtime_context", "runtime_env", "state", "tests"), _CLUSTER),
     **dict.fromkeys(("dag", "experimental"), CORE["workflow"]),
     "llm": "Dataset.map_batches(YourModel, concurrency=n) of paceline.data runs a model over rows",
+    "ml": "its parts are in ray.air, ray.train, ray.data.preprocessors and ray.tune",
     "rllib": _RLLIB,
     "serve": _SERVE,
 }

@@ -100,8 +100,16 @@ _PLACES = {
     "set_progress_bars": "paceline.data.context",
 }
 _SUBMODULES = (
-    *("aggregate", "block", "context", "dataset", "dataset_pipeline", "datasource", "extensions", "grouped"),
-    *("grouped_data", "iterator", "preprocessor", "preprocessors", "random_access_dataset"),
+    *("aggregate", "block", "context", "dataset", "dataset_iterator", "dataset_pipeline", "datasource", "extensions"),
+    *(
+        "grouped",
+        "grouped_data",
+        "grouped_dataset",
+        "iterator",
+        "preprocessor",
+        "preprocessors",
+        "random_access_dataset",
+    ),
 )
 _ELSEWHERE = {
     "from_arrow_refs": "there are no object references: use from_arrow()",

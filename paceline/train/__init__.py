@@ -93,7 +93,17 @@ _SUBMODULES = (
     "trainer",
     "xgboost",
 )
+_CALLBACK = "derive it from paceline.tune.Callback and pass it in RunConfig(callbacks=[...])"
+_KEEPING = (
+    "RunConfig(checkpoint_config=CheckpointConfig(num_to_keep=..., checkpoint_score_attribute=...)) is its successor"
+)
 _ELSEWHERE = {
+    "CheckpointStrategy": _KEEPING,
+    "Trainer": "paceline.train.torch.TorchTrainer(train_func, scaling_config=ScalingConfig(num_workers=n)).fit() "
+    "replaces start(), run() and shutdown(); there are a TensorflowTrainer, a HorovodTrainer and a "
+    "DataParallelTrainer too",
+    "TrainingCallback": _CALLBACK,
+    "checkpoint": "Checkpoint is paceline.train.Checkpoint, and CheckpointConfig replaces CheckpointStrategy",
     "TrainingIterator": "Trainer.fit() returns the Result; RunConfig(callbacks=[...]) sees each report",
     "mosaic": "call Composer's Trainer inside the train_loop_per_worker of a paceline.train.torch.TorchTrainer",
 }

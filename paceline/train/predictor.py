@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, TypeAlias
 
 from paceline.air.errors import ConfigError, SerializationError
+from paceline.air.util.data_batch_conversion import DataBatchType
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 BatchFormat = Literal["pandas", "numpy", "pyarrow"]
 
-__all__ = ["Predictor", "PredictorNotSerializableException", "prediction_columns"]
+__all__ = ["DataBatchType", "Predictor", "PredictorNotSerializableException", "prediction_columns"]
 
 PREDICTIONS = "predictions"
 

@@ -25,7 +25,11 @@ _OF_ONE_TRIAL = (
     "pretty_print",
 )
 _AIM = "derive a callback from LoggerCallback, and call aim.Run.track() in its log_trial_result()"
-_ADVICE = {"AimLoggerCallback": _AIM, "aim": _AIM}
+_ADVICE = {
+    "AimLoggerCallback": _AIM,
+    "DEFAULT_LOGGERS": "a run writes its rows as JSON, CSV and for TensorBoard by itself: name only your own callbacks",
+    "aim": _AIM,
+}
 
 __all__ = [
     "CSVLoggerCallback",
