@@ -101,15 +101,18 @@ def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> Datase
     return _table_dataset([_arrow_table(table) for table in tables], "from_arrow", _blocks(-1, override_num_blocks))
 
 
-def from_huggingface(dataset: Any) -> Dataset | dict[str, Dataset]:
+def from_huggingface(
+    dataset: Any, parallelism: int = -1, concurrency: int | None = None, override_num_blocks: int | None = None
+) -> Dataset | dict[str, Dataset]:
     """A Hugging Face dataset, streamed or not; a dict of datasets for a DatasetDict.
 
     Rows are read from the dataset's own files. Images and audio come as they are stored: structs of bytes and path.
     """
     _refuse_ray(dataset, "from_huggingface")
+    blocks = _blocks(parallelism, override_num_blocks)
     if isinstance(dataset, Mapping):
-        return {split: _of_huggingface(part) for split, part in dataset.items()}
-    return _of_huggingface(dataset)
+        return {split: _of_huggingface(part, blocks) for split, part in dataset.items()}
+    return _of_huggingface(dataset, blocks)
 
 
 def from_torch(dataset: Any) -> Dataset:
@@ -230,12 +233,13 @@ def _arrow_table(value: Any) -> pa.Table:
     return plain_table(value)
 
 
-def _of_huggingface(dataset: Any) -> Dataset:
+def _of_huggingface(dataset: Any, blocks: int) -> Dataset:
     from paceline.data.sources.huggingface import HuggingFaceSource, HuggingFaceStreamSource
 
     if not _is_from("datasets", dataset):
         raise ConfigError(f"from_huggingface: expected a dataset of the `datasets` package, not {_type_name(dataset)}.")
-    return _dataset(HuggingFaceSource(dataset) if hasattr(dataset, "__len__") else HuggingFaceStreamSource(dataset))
+    made = _dataset(HuggingFaceSource(dataset) if hasattr(dataset, "__len__") else HuggingFaceStreamSource(dataset))
+    return made if blocks == -1 else made.repartition(blocks)
 
 
 def _listed(value: Any, kind: type, function: str, meant: str, advice: str = "") -> list[Any]:

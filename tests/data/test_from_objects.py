@@ -240,12 +240,15 @@ def test_blocks_are_as_many_as_asked_for(rows: int, parallelism: int, blocks: in
 
 
 def test_override_num_blocks_is_another_name_of_parallelism() -> None:
+    datasets = pytest.importorskip("datasets")
     table = pa.table({"a": [1, 2, 3]})
     for dataset in (
         from_objects.from_items([1, 2, 3], override_num_blocks=2),
         from_objects.from_pandas(table.to_pandas(), override_num_blocks=2),
         from_objects.from_arrow(table, override_num_blocks=2),
+        from_objects.from_huggingface(datasets.Dataset.from_dict({"a": [1, 2, 3]}), override_num_blocks=2),
         from_objects.range(3, override_num_blocks=2, concurrency=1),
         from_objects.range_tensor(3, shape=(2,), override_num_blocks=2),
     ):
+        assert isinstance(dataset, Dataset)
         assert (dataset.num_blocks(), dataset.count()) == (2, 3)

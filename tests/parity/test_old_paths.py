@@ -39,6 +39,7 @@ def test_an_old_path_is_the_same_object(old: str, new: str) -> None:
         ("paceline.train.TrainingCallback", "tune.Callback"),
         ("paceline.train.callbacks.JsonLoggerCallback", "by itself"),
         ("paceline.train.callbacks.PrintCallback", "on_trial_result"),
+        ("paceline.tune.integration.torch", "TorchTrainer"),
         ("paceline.tune.logger.DEFAULT_LOGGERS", "callbacks"),
     ],
 )

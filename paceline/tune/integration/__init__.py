@@ -11,6 +11,7 @@ _ADVICE = {
     "comet": _TRACKER,
     "mlflow": _TRACKER,
     "mxnet": "Apache MXNet is retired; report by session.report() in a batch or epoch callback of your own",
+    "torch": "a TorchTrainer as the trainable of tune.Tuner trains each trial on several workers",
     "wandb": _TRACKER,
 }
 
