@@ -5,7 +5,7 @@ The driver counts who has arrived, so that a rank that can no longer come ends t
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from paceline.run.messages import Meeting, Met
 
@@ -56,6 +56,19 @@ class Meetings:
                     "every rank must call it equally often"
                 )
         return None
+
+    def held_up(self, running: Collection[int], in_reports: Mapping[int, int]) -> tuple[int, str] | None:
+        """(rank, why) of a rank whose report cannot be answered before those come that wait for it here."""
+        waiting = self.waiting
+        if not waiting or not in_reports or any(rank not in waiting and rank not in in_reports for rank in running):
+            return None
+        called = next(iter(waiting.values())).called
+        rank = min(in_reports)
+        return rank, (
+            f"rank(s) {', '.join(map(str, sorted(waiting)))} wait in {called}, while rank(s) "
+            f"{', '.join(map(str, sorted(in_reports)))} wait in report() for them: every rank must make the same calls "
+            "in the same order"
+        )
 
     def send_home(self) -> list[tuple[int, Met]]:
         """The run stops: whoever waits stops, too."""

@@ -330,7 +330,7 @@ class ReportFlow:
         """Note it as the problem if ranks have reported unequally often."""
         if self.problem is not None:
             return
-        missed = self._meetings.disagreement() or self._meetings.left_alone(self.alignment.finished)
+        missed = self._meetings.disagreement() or self._meetings.left_alone(self.alignment.finished) or self._held_up()
         if self.stop_index is not None:
             self._outbox += self._meetings.send_home() if missed is not None else []
             return
@@ -340,6 +340,15 @@ class ReportFlow:
             self.problem = Problem("report_mismatch", counts.index(min(counts)), mismatch)
         elif left_out is not None:
             self.problem = Problem("report_mismatch", *left_out)
+
+    def _held_up(self) -> tuple[int, str] | None:
+        """(rank, why) if reports and meetings wait for each other."""
+        if not self._meetings.waiting or self.commits_under_way or self.waits:
+            return None
+        alignment = self.alignment
+        running = [rank for rank in range(alignment.world_size) if rank not in alignment.finished]
+        undecided = {rank: index for rank, index in alignment.waiting.items() if index > self._decided}
+        return self._meetings.held_up(running, undecided)
 
     def settle(self) -> None:
         """The attempt is over. Rows whose checkpoints were not stored are in the journal: they are shown too."""

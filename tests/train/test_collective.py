@@ -48,6 +48,30 @@ def differs(config: dict[str, Any]) -> None:
         collective.broadcast_from_rank_zero(1)
 
 
+def reports_instead(config: dict[str, Any]) -> None:
+    if train.get_context().get_world_rank() == 0:
+        collective.barrier()
+    train.report({"x": 1})
+    collective.barrier()
+
+
+@pytest.mark.parametrize("rank_zero_waits", [True, False])
+def test_a_report_that_needs_a_waiting_rank_ends_the_run(rank_zero_waits: bool) -> None:
+    def loop() -> None:
+        if (train.get_context().get_world_rank() == 0) is rank_zero_waits:
+            collective.barrier()
+        train.report({"x": 1.0}, reduce={"x": "mean"})
+        collective.barrier()
+
+    with pytest.raises(TrainingFailedError, match=r"wait in collective\.barrier\(\), while .* in report\(\)"):
+        quick_trainer(loop).fit()
+
+
+def test_a_report_that_rank_zero_decides_on_ends_the_run_if_that_waits() -> None:
+    with pytest.raises(TrainingFailedError, match=r"rank\(s\) 0 wait in .*, while rank\(s\) 1 wait in report\(\)"):
+        quick_trainer(reports_instead, config={}, stop={"training_iteration": 5}).fit()
+
+
 @pytest.mark.parametrize(
     ("loop", "message"),
     [
