@@ -62,6 +62,11 @@ class WriteArguments:
             named.get("filename_provider"),
         )
 
+    @property
+    def names_files(self) -> bool:
+        """Whether the user names the files: such names may be in use already."""
+        return self.block_path_provider is not None or self.filename_provider is not None
+
     def refuse(self, given: Mapping[str, Any]) -> None:
         """For methods that take no further arguments."""
         for name in given:
@@ -92,9 +97,13 @@ class WriteArguments:
         import pyarrow as pa
 
         packed = place.with_name(f"{place.name}.packed")
-        with place.open("rb") as plain, pa.CompressedOutputStream(str(packed), self.compression) as stream:
-            shutil.copyfileobj(plain, stream, 1 << 20)
-        packed.rename(place)
+        try:
+            with place.open("rb") as plain, pa.CompressedOutputStream(str(packed), self.compression) as stream:
+                shutil.copyfileobj(plain, stream, 1 << 20)
+            packed.rename(place)
+        except BaseException:
+            packed.unlink(missing_ok=True)
+            raise
 
     def _chosen_name(self, base: str, token: str, extension: str, block: int, first: Chunk) -> str | None:
         if self.block_path_provider is not None:

@@ -1,7 +1,8 @@
 """Writing the rows of a plan to files: one per block, all of them or none.
 
 On a local disk files get their names when the last one is complete; until then they are hidden ones. Other filesystems
-get each file whole, and lose the ones they got if a later one fails.
+get each file whole, and lose the ones they got if a later one fails. A file that was there before under a name that
+the user chose is replaced, and never deleted.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ def write_blocks(plan: Plan, path: str | os.PathLike[str], form: FileFormat, arg
         schema = pa.schema([schema.field(name) for name in form.columns])
     if not schema.names:
         raise DataError(f"{what}: the dataset has no rows and no columns.")
-    target = _target(path, arguments.filesystem, arguments.try_create_dir)
+    target = _target(path, arguments)
     there = _files_there(path, arguments.filesystem, form)
     if there:
+        stay = "they stay unless they have the name of a new one" if arguments.names_files else "they stay"
         warn_at_users_line(
-            f"{what}: there are {there} .{form.extension} file(s) already, and they stay: read_{form.name} on that "
+            f"{what}: there are {there} .{form.extension} file(s) already, and {stay}: read_{form.name} on that "
             "directory gives their rows and the new ones. Write to a new directory, or delete the files first."
         )
     name_of = arguments.names(os.fspath(path), uuid.uuid4().hex, form.extension)
@@ -125,6 +127,8 @@ class _LocalTarget(_Target):
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._hidden: dict[str, Path] = {}
+        self._new: list[Path] = []
+        """Files with their names that were not there before."""
 
     def place_for(self, name: str) -> Path:
         final = self._directory / name
@@ -137,21 +141,25 @@ class _LocalTarget(_Target):
 
     def commit(self) -> None:
         for name, place in sorted(self._hidden.items()):
-            place.rename(self._directory / name)
+            final = self._directory / name
+            if not final.exists():
+                self._new.append(final)
+            place.rename(final)
 
     def abort(self) -> None:
-        for name, place in self._hidden.items():
+        for place in (*self._hidden.values(), *self._new):
             place.unlink(missing_ok=True)
-            (self._directory / name).unlink(missing_ok=True)
 
 
 class _RemoteTarget(_Target):
     """Files are written here first: what is uploaded is complete."""
 
-    def __init__(self, filesystem: FsspecFilesystem) -> None:
+    def __init__(self, filesystem: FsspecFilesystem, *, may_replace: bool) -> None:
         self._filesystem = filesystem
+        self._may_replace = may_replace
         self._staging = tempfile.TemporaryDirectory(prefix="paceline-write-")
-        self._uploaded: list[str] = []
+        self._new: list[str] = []
+        """What was uploaded and was not there before."""
 
     def place_for(self, name: str) -> Path:
         place = Path(self._staging.name) / name
@@ -159,8 +167,10 @@ class _RemoteTarget(_Target):
         return place
 
     def complete(self, name: str, place: Path) -> None:
+        is_new = not (self._may_replace and self._filesystem.exists(name))
         self._filesystem.upload(place, name)
-        self._uploaded.append(name)
+        if is_new:
+            self._new.append(name)
         place.unlink()
 
     def commit(self) -> None:
@@ -168,23 +178,23 @@ class _RemoteTarget(_Target):
 
     def abort(self) -> None:
         self._staging.cleanup()
-        for name in self._uploaded:
+        for name in self._new:
             try:
                 self._filesystem.delete(name)
             except StorageError:
                 return  # the error that led here is the one to tell
 
 
-def _target(path: str | os.PathLike[str], filesystem: Any, try_create_dir: bool) -> _Target:
-    text = os.fspath(path)
+def _target(path: str | os.PathLike[str], arguments: WriteArguments) -> _Target:
+    text, filesystem = os.fspath(path), arguments.filesystem
     if filesystem is None and text.startswith("file://"):
         text = text.removeprefix("file://")
     if filesystem is not None or "://" in text:
         from paceline.storage.filesystem import FsspecFilesystem
 
-        return _RemoteTarget(FsspecFilesystem(text, filesystem))
+        return _RemoteTarget(FsspecFilesystem(text, filesystem), may_replace=arguments.names_files)
     directory = Path(text).expanduser()
-    if try_create_dir:
+    if arguments.try_create_dir:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -344,6 +344,35 @@ def test_names_that_cannot_be(tmp_path: Path) -> None:
         dataset.write_csv(tmp_path / "a", filename_provider=Same(), block_path_provider=ByIndex())
 
 
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_failed_write_deletes_no_file_that_was_there_before(tmp_path: Path, remote: bool) -> None:
+    def fails(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 8:
+            raise ValueError("row 8")
+        return row
+
+    place = f"memory://{tmp_path.name}" if remote else str(tmp_path)
+    data.range(8, parallelism=2).write_csv(place, filename_provider=ByTask())
+    with (
+        pytest.warns(UserWarning, match="unless they have the name of a new one"),
+        pytest.raises(DataError, match="row 8"),
+    ):
+        data.range(9, parallelism=3).map(fails).write_csv(place, filename_provider=ByTask())
+    dataset = data.read_csv(place)
+    assert [file.rpartition("/")[2] for file in dataset.input_files()] == ["0-0.csv", "1-0.csv"]
+    assert remote or dataset.sum("id") == 28  # an upload has replaced what was there
+
+
+def test_a_file_that_cannot_be_compressed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("paceline.data.write_arguments.shutil.copyfileobj", full)
+    with pytest.raises(DataError, match="no space left"):
+        data.range(8).write_json(tmp_path, arrow_open_stream_args={"compression": "gzip"})
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 def test_files_can_be_compressed(tmp_path: Path, codec: str) -> None:
     data.range(8, parallelism=2).write_json(tmp_path, arrow_open_stream_args={"compression": codec})
