@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -51,6 +51,20 @@ def test_a_generator_passes_everything_on() -> None:
     assert inner.ended == ["a"]
     assert not generator.wants_results
     assert SearchGenerator(BasicVariantGenerator()).total_samples == BasicVariantGenerator().total_samples
+
+
+def test_a_searcher_without_the_newer_arguments_can_be_inside() -> None:
+    class Short(Searcher):
+        ended: ClassVar[list[str]] = []
+
+        def suggest(self, trial_id: str) -> dict[str, Any]:
+            return {}
+
+        def on_trial_complete(self, trial_id: str) -> None:  # type: ignore[override]
+            self.ended.append(trial_id)
+
+    SearchGenerator(Short("score", "max")).on_trial_complete("a", {"score": 1}, error=False)
+    assert Short.ended == ["a"]
 
 
 def test_an_algorithm_that_makes_trials_itself_is_rejected() -> None:
