@@ -10,14 +10,18 @@ from typing import Any, TextIO
 
 
 class _Tee:
-    """Writes to a stream and to a file; all else is asked of the stream."""
+    """Writes to a stream and, until that is closed, to a file; all else is asked of the stream.
+
+    A handler of `logging` that was made in the block keeps hold of this object.
+    """
 
     def __init__(self, stream: TextIO, file: TextIO) -> None:
         self._stream = stream
         self._file = file
 
     def write(self, text: str) -> int:
-        self._file.write(text)
+        if not self._file.closed:
+            self._file.write(text)
         return self._stream.write(text)
 
     def writelines(self, lines: Any) -> None:
@@ -25,7 +29,8 @@ class _Tee:
             self.write(line)
 
     def flush(self) -> None:
-        self._file.flush()
+        if not self._file.closed:
+            self._file.flush()
         self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:

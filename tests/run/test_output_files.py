@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -24,6 +25,15 @@ def test_output_is_shown_and_copied(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (tmp_path / "err").read_text() == "warned\nwarned\n"
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("printed 1\nprinted 2\n", "warned\nwarned\n")
+
+
+def test_a_logging_handler_outlives_the_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with copied_output(tmp_path, ("out", "err")):
+        handler = logging.StreamHandler()
+    for text in ("after", "again"):
+        handler.handle(logging.makeLogRecord({"msg": text}))
+    assert capsys.readouterr().err == "after\nagain\n"  # and no "Logging error"
+    assert (tmp_path / "err").read_text() == ""
 
 
 def test_nothing_is_copied_unless_asked_for(tmp_path: Path) -> None:
