@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import sys
 import textwrap
+import tokenize
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -100,7 +101,7 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 def _hash_of(function: types.FunctionType) -> str:
     try:
         kind, text = "source", textwrap.dedent(inspect.getsource(function)).strip()
-    except (OSError, TypeError, SyntaxError):  # typed in, or made by exec()
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):  # typed in, made by exec(), or edited since
         kind, text = "code", _constants_of(function.__code__)
     return f"{kind}:{hashlib.sha256(text.encode('utf-8', 'backslashreplace')).hexdigest()[:16]}"
 

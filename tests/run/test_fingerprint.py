@@ -88,3 +88,12 @@ def test_partials_methods_and_objects_stand_for_their_functions(tmp_path: Path) 
     found = fingerprint(names["Net"]().forward)
     assert found is not None
     assert list(found["functions"]) == ["Net.forward", "helper"]
+
+
+@pytest.mark.parametrize("text", ["def train(config):\n    return (1,\n", '"""\n'])
+def test_a_script_that_is_being_edited_is_no_error(tmp_path: Path, text: str) -> None:
+    train = loaded(tmp_path, "def train(config):\n    return 1\n")["train"]
+    (tmp_path / "script.py").write_text(text)
+    found = fingerprint(train)
+    assert found is not None
+    assert found["functions"]["train"].startswith("code:")
