@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -99,10 +100,10 @@ class Checkpoint:
 
     @classmethod
     def _made_of(cls: type[C], source: Source) -> C:
-        """An object of this class. A constructor of a subclass is called as Checkpoint's own can be."""
+        """An object of this class. The constructor of a subclass is called if it can be called like Checkpoint's."""
         checkpoint = cls.__new__(cls)
         checkpoint._adopt(source)
-        if cls.__init__ is not Checkpoint.__init__:
+        if cls.__init__ is not Checkpoint.__init__ and _takes(cls.__init__, source.kind):
             content = source.data if isinstance(source, MemoryDict) else {}
             place: Any = content if source.kind == "data_dict" else checkpoint.path
             checkpoint.__init__(**{source.kind: place})  # type: ignore[misc]
@@ -461,3 +462,12 @@ def _refuse_to_overwrite(place: LocalDirectory | Remote) -> None:
             f"{place.describe()} is a committed checkpoint of a run and is not overwritten. Choose another place, or "
             "delete it first."
         )
+
+
+def _takes(constructor: Callable[..., Any], keyword: str) -> bool:
+    """Whether a constructor can be called with this keyword alone."""
+    try:
+        inspect.signature(constructor).bind(None, **{keyword: None})
+    except TypeError:
+        return False
+    return True

@@ -599,6 +599,20 @@ class Prepared(Checkpoint):
         self.given = set(kwargs)
 
 
+class MadeOfModel(Checkpoint):
+    """With a constructor that takes something else."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(data_dict={"model": model})
+
+
+def test_a_constructor_that_takes_something_else_is_left_out(tmp_path: Path) -> None:
+    path = MadeOfModel("linear").to_directory(tmp_path / "there")
+    for read in (Checkpoint.from_directory(path), MadeOfModel.from_directory(path)):
+        assert type(read) is MadeOfModel
+        assert read.to_dict()["model"] == "linear"
+
+
 def test_the_constructor_of_a_subclass_is_called(tmp_path: Path) -> None:
     in_memory = Prepared.from_dict({"x": 1})
     assert in_memory.given == {"data_dict"}
