@@ -398,7 +398,7 @@ class Run:
                 self._stop_gracefully(flow)
                 self._observers.warn(
                     f"{signal.Signals(self.stopped_by_signal).name}: stopping at the next report (at most "
-                    f"{INTERRUPT_WAIT_S:.0f} s). Once more ends it at once."
+                    f"{INTERRUPT_WAIT_S:.0f} s). A second signal stops it immediately."
                 )
             elif self._observers.stopper_ends_everything():
                 self._stop_gracefully(flow)

@@ -34,7 +34,7 @@ class Stopping:
             return
         if self._experiment.stopped_by_signal is not None:
             self._experiment.audience.progress.note(
-                "Stopping: each trial ends at its next report. Once more ends them at once."
+                "Stopping: each trial ends at its next report. Press Ctrl-C again to stop immediately."
             )
             self.stop_everything(interrupted=True)
         elif time.monotonic() >= self.deadline:
