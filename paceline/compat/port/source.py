@@ -179,7 +179,8 @@ class _Porting:
         if statement.lpar is None:
             last = last.with_changes(comma=cst.MaybeSentinel.DEFAULT)
         module = cst.parse_expression(home)
-        return self._wrapper.module.code_for_node(statement.with_changes(module=module, names=[*others, last]))
+        alone = statement.with_changes(module=module, names=[*others, last], semicolon=cst.MaybeSentinel.DEFAULT)
+        return self._wrapper.module.code_for_node(alone)
 
     def _port_module_of(self, star: cst.ImportFrom) -> None:
         assert star.module is not None

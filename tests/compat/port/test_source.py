@@ -175,3 +175,10 @@ def test_porting_again_changes_nothing(text: str) -> None:
 def test_what_is_not_python_is_an_error(text: str) -> None:
     with pytest.raises(NotPythonError):
         port(text.encode())
+
+
+@pytest.mark.parametrize("before", ["", "x = 1; "])
+def test_an_import_that_is_split_may_share_its_line(before: str) -> None:
+    program = f"{before}from ray import serve, tune ; tune.run(f)\n"
+    *_, line = apply(program.encode(), port(program.encode()).edits).decode().splitlines()
+    assert line == f"{before}from ray import serve; from paceline import tune ; tune.run(f)"
