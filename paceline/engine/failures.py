@@ -7,6 +7,7 @@ type, message and traceback arrive as text and the text stays small.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import traceback
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ MAX_MESSAGE = 2000
 MAX_ARGUMENTS = 16 * 1024
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TESTING = os.path.join(_PACKAGE, "testing") + os.sep
+_NATIVE_STACK = re.compile(r"\n+Stack trace:\n(?: *\[bt\].*(?:\n|$))+\n*(?=\n|$)")
 
 
 def is_own_file(path: str) -> bool:
@@ -163,8 +165,8 @@ def _is_booster(path: str) -> bool:
 
 
 def _without_native_stack(text: str) -> str:
-    """XGBoost puts the C++ stack into its messages."""
-    return text.partition("\nStack trace:\n")[0].rstrip() + "\n" if "\nStack trace:\n" in text else text
+    """XGBoost puts the C++ stack into its messages. Other exceptions may follow."""
+    return _NATIVE_STACK.sub("\n", text)
 
 
 def _plain_arguments(error: BaseException) -> tuple[object, ...] | None:

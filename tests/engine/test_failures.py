@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,9 +50,13 @@ def test_the_message_is_one_line() -> None:
     assert "second line" in failure.traceback
 
 
-def test_of_boosting_libraries_the_users_frames_and_the_message_are_shown() -> None:
-    import xgboost
+@pytest.fixture(scope="module")
+def xgboost() -> Any:
+    """Imported before a test watches the environment: scikit-learn, which it loads, sets variables."""
+    return pytest.importorskip("xgboost")
 
+
+def test_of_boosting_libraries_the_users_frames_and_the_message_are_shown(xgboost: Any) -> None:
     def fail() -> None:
         xgboost.train({"objective": "no such objective"}, xgboost.DMatrix([[1.0]], label=[1.0]), 1)
 
@@ -60,6 +65,22 @@ def test_of_boosting_libraries_the_users_frames_and_the_message_are_shown() -> N
     assert "no such objective" in traceback
     assert "site-packages" not in traceback
     assert "Stack trace" not in traceback
+
+
+NATIVE = "bad value\nStack trace:\n  [bt] (0) lib.so(+0x1) [0x2]\n  [bt] (1) lib.so [0x3]\n\n"
+
+
+def test_what_was_raised_because_of_a_native_error_is_shown() -> None:
+    def fail() -> None:
+        try:
+            raise ValueError(NATIVE)
+        except ValueError as error:
+            raise RuntimeError("Stack trace:\nof another kind") from error
+
+    traceback = caught(fail).traceback
+    assert "[bt]" not in traceback
+    assert "bad value" in traceback
+    assert traceback.endswith("RuntimeError: Stack trace:\nof another kind\n")
 
 
 def test_errors_of_ours_about_data_need_no_frames_of_ours() -> None:
