@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,9 @@ from paceline.air.metrics import flattened
 _OWN_FILES = frozenset(
     [EXPR_ERROR_FILE, EXPR_PARAM_FILE, EXPR_PROGRESS_FILE, EXPR_RESULT_FILE, "lock", "logs", "origin"]
 )
+
+_OWN_NAMES = re.compile(r"\..*|.*\.jsonl|(checkpoint|rank)_\d+")
+"""Hidden files, journals, and directories of checkpoints and workers."""
 
 
 def output_files(given: Any) -> tuple[str, str] | None:
@@ -27,7 +31,7 @@ def output_files(given: Any) -> tuple[str, str] | None:
             "The files are in the trial directory, so they have no path."
         )
     for name in names:
-        if name in _OWN_FILES or name.endswith(".jsonl"):
+        if name in _OWN_FILES or _OWN_NAMES.fullmatch(name):
             raise ConfigError(f"log_to_file is {given!r}: {name!r} is a file of the run itself. Choose another name.")
     return (names[0], names[1])
 
