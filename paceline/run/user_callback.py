@@ -44,14 +44,18 @@ class UserCallback(Callback):
     def after_exception(self, run_context: TrainRunContext, worker_exceptions: dict[int, Exception]) -> None:
         """Called when the run has failed for good, with the exception of each rank that failed."""
 
-    _row: dict[str, Any] | None = None
-    """The row whose checkpoint, if it has one, is still to be announced."""
+    @property
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        """By trial, the row whose checkpoint, if it has one, is still to be announced. Subclasses may have a
+        constructor that does not call this one's."""
+        rows: dict[str, dict[str, Any]] = vars(self).setdefault("_undelivered", {})
+        return rows
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         self._deliver(trial)
-        self._row = result
+        self._rows[trial.trial_id] = result
 
     def on_checkpoint(
         self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: Checkpoint, **info: Any
@@ -72,8 +76,8 @@ class UserCallback(Callback):
         self.after_exception(_context(trial), exceptions)
 
     def _deliver(self, trial: Trial, checkpoint: Checkpoint | None = None) -> None:
-        if self._row is not None:
-            row, self._row = self._row, None
+        row = self._rows.pop(trial.trial_id, None)
+        if row is not None:
             self.after_report(_context(trial), [row], checkpoint)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from paceline import train
 from paceline.air.errors import TrainingFailedError
+from paceline.run.trial import Trial
 from paceline.train import Checkpoint, UserCallback
 from tests.train.quick import quick_trainer
 
@@ -47,3 +48,19 @@ def test_what_the_workers_raised() -> None:
         quick_trainer(loop, inline=True, config={"fail": True}, callbacks=[seen]).fit()
     assert seen.reports == [(0, None), (1, 1), (2, None)]
     assert isinstance(seen.raised[0], ValueError)
+
+
+def test_rows_of_trials_that_run_side_by_side_are_kept_apart() -> None:
+    class Ids(UserCallback):
+        def __init__(self) -> None:
+            self.seen: list[tuple[str, str]] = []
+
+        def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+            self.seen.append((run_context.run_id, metrics[0]["of"]))
+
+    callback, trials = Ids(), [Trial(each, "trial", "/tmp", "") for each in ("a", "b")]
+    for trial in trials:
+        callback.on_trial_result(1, trials, trial, {"of": trial.trial_id})
+    for trial in trials:
+        callback.on_trial_complete(1, trials, trial)
+    assert callback.seen == [("a", "a"), ("b", "b")]
