@@ -246,7 +246,7 @@ class BaseTrainer:
     @classmethod
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
         """True if `path` holds a run that `restore` can continue."""
-        return bool(find_runs(path, storage_filesystem)[0])
+        return any(find_runs(path, storage_filesystem, []))
 
     @classmethod
     def restore(

@@ -82,9 +82,10 @@ def restore_arguments(
 def run_to_restore(path: str | os.PathLike[str], filesystem: Any, trainer: str) -> FoundRun:
     """The newest run at a place, which must be one of this trainer."""
     text = os.fspath(path)
-    runs, problems = find_runs(path, filesystem)
+    problems: list[RestoreError | StorageError] = []
+    run = next(find_runs(path, filesystem, problems), None)
     reasons = " ".join(str(problem) for problem in problems)
-    if not runs:
+    if run is None:
         missing = does_not_exist(text, filesystem, "a run")
         search = _search_at(path, filesystem)
         if missing is None and search is not None:
@@ -92,7 +93,6 @@ def run_to_restore(path: str | os.PathLike[str], filesystem: Any, trainer: str) 
         raise missing or RestoreError(
             f"There is no run to continue at {text}: {reasons or 'no journal.jsonl in it or one level below.'}"
         )
-    run = runs[0]
     if problems:
         warn_at_users_line(f"Restoring {run.place}; other trials there cannot be read: {reasons}")
     if run.header["trainer"] != trainer:
@@ -104,12 +104,16 @@ def run_to_restore(path: str | os.PathLike[str], filesystem: Any, trainer: str) 
 
 
 def find_runs(
-    path: str | os.PathLike[str], filesystem: Any = None
-) -> tuple[list[FoundRun], list[RestoreError | StorageError]]:
-    """The runs at a place that can be read, the newest first, and what is wrong with the others."""
-    problems: list[RestoreError | StorageError] = []
-    found = [FoundRun(place, records) for place, records in _trials(path, filesystem, problems)]
-    return [run for run in found if search_of(run.place, run.header, filesystem) is None], problems
+    path: str | os.PathLike[str], filesystem: Any, problems: list[RestoreError | StorageError]
+) -> Iterator[FoundRun]:
+    """The runs at a place that can be read, the newest first; what is wrong with others is added to `problems`.
+
+    A run is read only when it is asked for: there may be many of one name.
+    """
+    for place, records in _trials(path, filesystem, problems):
+        run = FoundRun(place, records)
+        if search_of(run.place, run.header, filesystem) is None:
+            yield run
 
 
 def _trials(
@@ -165,14 +169,20 @@ def resumed(trainer: T, resume: Any) -> T:
     directory, uri = storage_of(spec.run_config, choose_engine(spec.run_config.engine).name)
     name = trainer.run_config.name
     place = uri_below(uri, name) if uri is not None else str(Path(directory, name))
-    runs, problems = find_runs(place, spec.run_config.storage_filesystem)
+    problems: list[RestoreError | StorageError] = []
+    finished = 0
+    unfinished = None
+    for run in find_runs(place, spec.run_config.storage_filesystem, problems):
+        if not run.settings["finished"]:
+            unfinished = run
+            break
+        finished += 1
     for problem in problems:
         warn_at_users_line(f"A run named {spec.run_config.name!r} cannot be continued: {problem}")
-    unfinished = [run for run in runs if not run.settings["finished"]]
-    if unfinished:
-        return _continued(trainer, spec, unfinished[0])
+    if unfinished is not None:
+        return _continued(trainer, spec, unfinished)
     if resume == "must":
-        what = f"all {len(runs)} runs there have finished" if runs else "there is no run"
+        what = f"all {finished} runs there have finished" if finished else "there is no run"
         raise RestoreError(f"fit(resume='must') has nothing to continue in {place}: {what}.")
     return trainer
 
