@@ -205,9 +205,7 @@ def test_restoring_a_foreign_directory_is_refused(lab: Laboratory, content: str 
         DataParallelTrainer.restore(str(place), train_loop_per_worker=lambda: None).fit()
 
 
-@pytest.mark.parametrize(
-    "name", ["a/b", "../x", "/abs", "", ".", "..", "x" * 300, "nul\0", "new\nline", "con", "-leading"]
-)
+@pytest.mark.parametrize("name", ["a/b", "../x", "/abs", "", ".", "..", ".leading", "x" * 300, "nul\0", "new\nline"])
 def test_names_that_cannot_be_a_directory_are_rejected(name: str) -> None:
     with pytest.raises(ConfigError):
         RunConfig(name=name)

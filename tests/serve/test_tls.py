@@ -134,7 +134,7 @@ def test_files_that_cannot_be_used(files: tuple[Path, Path], tmp_path: Path) -> 
     _, locked = make_certificate(tmp_path, "locked", BestAvailableEncryption(b"secret"))
     (tmp_path / "text").write_text("not a certificate")
     for given, message in (
-        ({"keyfile": keyfile}, r"keyfile.*--certfile"),
+        ({"keyfile": keyfile}, r"keyfile.*certfile"),
         ({"certfile": tmp_path / "none"}, rf"certfile {tmp_path / 'none'}.*No such file"),
         ({"certfile": certfile, "keyfile": tmp_path / "none"}, rf"keyfile {tmp_path / 'none'}"),
         ({"certfile": tmp_path}, rf"certfile {tmp_path}.*directory"),

@@ -240,6 +240,13 @@ def test_a_search_over_the_trainer_and_a_restore(tmp_path: Path) -> None:
     assert [result.error for result in grid] == [None, None]
     best = grid.get_best_result()
     assert best.metrics["config"]["train_loop_config"]["lr"] == 0.05
-    restored = HorovodTrainer.restore(best.path, train_loop_per_worker=train_linear)
+
+
+def test_a_restore_knows_the_flavour(tmp_path: Path) -> None:
+    run_config = RunConfig(storage_path=str(tmp_path), name="run", stop={"epoch": 0}, verbose=0)
+    HorovodTrainer(
+        train_linear, train_loop_config={"lr": 0.05, "epochs": 2}, scaling_config=TWO, run_config=run_config
+    ).fit()
+    restored = HorovodTrainer.restore(tmp_path / "run", train_linear)
     assert restored.backend_config.backend_cls is backend.HorovodTorchBackend
     assert restored.fit().metrics["epoch"] == 0  # it had ended; nothing is trained again
