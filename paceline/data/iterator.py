@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import DataError
 from paceline.data.execution import usable_cores
 from paceline.data.ingest import ranges as rs
@@ -48,6 +49,8 @@ class DataIterator(Batches):
         left out after a failure."""
         self._times: int | None = None
         """How many epochs iter_epochs() has where that is not said."""
+        self._expects_all_epochs = False
+        """repeat(n) was called, but not iter_epochs(): the caller may take one pass for all n."""
         self._stats = IterationStats(source=self._label())
 
     @classmethod
@@ -196,6 +199,7 @@ class DataIterator(Batches):
         Without a number, as many epochs as repeat() was given; without that, no end.
         """
         last = max_epoch if max_epoch >= 0 else self._times
+        self._expects_all_epochs = False
         while last is None or self.epoch < last:
             before = self.epoch
             yield self
@@ -205,6 +209,7 @@ class DataIterator(Batches):
     def repeat(self, times: int | None = None) -> DataIterator:
         """Itself: every pass over it is an epoch of its own already. `times` is where iter_epochs() ends."""
         self._times = times
+        self._expects_all_epochs = times is not None and times > 1
         return self
 
     def window(self, *, blocks_per_window: int = 10, bytes_per_window: int | None = None) -> DataIterator:
@@ -244,6 +249,12 @@ class DataIterator(Batches):
     def _begin(self, options: BatchOptions) -> Epoch:
         if self._current is not None:  # a pass that nobody has ended: the new one is the next epoch
             self._ended(self._current)
+        if self._expects_all_epochs:
+            self._expects_all_epochs = False
+            warn_at_users_line(
+                f"repeat({self._times}): one pass is one of the {self._times} epochs. For all of them: "
+                "for epoch in ....iter_epochs(): for batch in epoch.iter_batches(): ..."
+            )
         shares = self._shares(self._local_shuffle(options))
         self._progress = shares.progress
         self._yielded = shares.progress.legs[-1].yielded[self._rank]

@@ -97,6 +97,7 @@ def init(
     """
     global _declared
     _check_cluster_settings(cluster_settings)
+    cluster_settings = {name: value for name, value in cluster_settings.items() if value is not None}
     if isinstance(engine, str) and _is_address(engine):  # ray.init("auto")
         cluster_settings["address"], engine = engine, None
     _warn_of_cluster_settings(cluster_settings)

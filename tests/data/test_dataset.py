@@ -47,3 +47,12 @@ def test_repeat_says_how_many_epochs_there_are() -> None:
     for epoch in data.range(10).repeat(3).iter_epochs():
         counts.append(sum(len(batch["id"]) for batch in epoch.iter_batches(batch_size=4)))
     assert counts == [10, 10, 10]
+
+
+def test_a_pass_that_may_be_taken_for_all_epochs_causes_a_warning() -> None:
+    repeated = data.range(10).repeat(2)
+    with pytest.warns(UserWarning, match=r"repeat\(2\).*iter_epochs"):
+        assert len(list(repeated.iter_rows())) == 10
+    assert len(list(repeated.iter_rows())) == 10
+    for without_number in (data.range(10).repeat(), data.range(10).repeat(1)):
+        assert len(list(without_number.iter_rows())) == 10

@@ -69,6 +69,11 @@ def test_impossible_pools_are_refused(settings: dict[str, object]) -> None:
         choose.init(**settings)  # type: ignore[arg-type]
 
 
+def test_settings_of_a_cluster_that_are_none_are_not_mentioned() -> None:
+    choose.init(address=None, runtime_env=None)
+    choose.shutdown()
+
+
 def test_settings_of_a_cluster_are_ignored_with_one_warning() -> None:
     with pytest.warns(UserWarning, match="address, include_dashboard, runtime_env") as caught:
         choose.init(address="auto", runtime_env={}, include_dashboard=False, num_cpus=3)
