@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -156,17 +155,6 @@ def test_output_is_copied_to_files_of_the_trial(given: Any, files: dict[str, str
 
 
 # -- seeds ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def unseeded() -> Iterator[None]:
-    """Global generators that nobody has seeded, as in a new process."""
-    numpy_before, before = np.random.get_bit_generator(), random.getstate()
-    np.random.set_bit_generator(np.random.MT19937())
-    random.seed()
-    yield
-    np.random.set_bit_generator(numpy_before)
-    random.setstate(before)
 
 
 def drawn(**settings: Any) -> list[float]:

@@ -166,16 +166,13 @@ def test_a_generator_is_moved_on(state: Any) -> None:
     assert uniform(0, 1).sample(random_state=state) != uniform(0, 1).sample(random_state=state)
 
 
+@pytest.mark.usefixtures("unseeded")
 def test_without_a_random_state_the_global_generator_decides() -> None:
-    before = random.getstate()
-    try:
-        random.seed(5)
-        first = [uniform(0, 1).sample(), uniform(0, 1).sample()]
-        random.seed(5)
-        assert [uniform(0, 1).sample(), uniform(0, 1).sample()] == first
-        assert first[0] != first[1]
-    finally:
-        random.setstate(before)
+    random.seed(5)
+    first = [uniform(0, 1).sample(), uniform(0, 1).sample()]
+    random.seed(5)
+    assert [uniform(0, 1).sample(), uniform(0, 1).sample()] == first
+    assert first[0] != first[1]
 
 
 def test_a_random_state_of_another_kind_is_refused() -> None:
