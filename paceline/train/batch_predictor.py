@@ -103,7 +103,8 @@ class BatchPredictor:
         Nothing is read or predicted before the result is used. Then rows stream: ``.write_parquet(directory)``
         needs memory for a few batches, however many rows there are.
 
-        - `feature_columns`: the columns that the model gets, of what comes out of the preprocessor; all by default.
+        - `feature_columns`: columns for the model, of what comes out of the preprocessor, or else of what goes
+          into it; all by default.
         - `keep_columns`: columns that are put beside the predictions of the same rows, as the preprocessor leaves them;
           those that it removes, as they are in `data`.
         - `batch_size`: at most this many rows are predicted at once. By default what suits the predictor: 4096 unless

@@ -54,7 +54,7 @@ class Scorer:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         data = batch if self._preprocessor is None else preprocessed(batch, self._preprocessor)
-        predictions = self._predictor.predict(self._features(data), **self._task.predict_kwargs)
+        predictions = self._predictor.predict(self._features(data, batch), **self._task.predict_kwargs)
         for name in self._task.keep_columns:
             # As the model sees it: an encoded label is what its predictions compare with.
             kept = data if name in data.column_names else batch
@@ -68,16 +68,22 @@ class Scorer:
             predictions = predictions.append_column(kept.schema.field(name), kept.column(name))
         return predictions
 
-    def _features(self, data: pa.Table) -> pa.Table:
+    def _features(self, data: pa.Table, batch: pa.Table) -> pa.Table:
         """What the model looks at."""
         wanted = self._task.feature_columns
         if wanted is None:
             return data
-        for name in wanted:
-            if name not in data.column_names:
-                after = " after the preprocessor" if self._preprocessor is not None else ""
-                raise DataError(f"feature_columns has {name!r}, but{after} the columns are {data.column_names}")
-        return data.select(list(wanted))
+        missing = [name for name in wanted if name not in data.column_names]
+        if not missing:
+            return data.select(list(wanted))
+        if self._preprocessor is None:
+            raise DataError(f"feature_columns has {missing[0]!r}, but the columns are {data.column_names}")
+        if set(wanted) <= set(batch.column_names):  # older programs name what goes into the preprocessor
+            return preprocessed(batch.select(list(wanted)), self._preprocessor)
+        raise DataError(
+            f"feature_columns has {missing[0]!r}, but after the preprocessor the columns are {data.column_names}, and "
+            f"before it {batch.column_names}. Name columns of one of the two."
+        )
 
 
 class Scoring(UserOperation):

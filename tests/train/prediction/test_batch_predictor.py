@@ -192,8 +192,19 @@ def test_features_are_chosen_from_what_the_preprocessor_makes() -> None:
     result = predictor.predict(rows, feature_columns=["features"], keep_columns=["label"]).to_pandas()
     assert result["columns"].tolist() == ["features"] * 2
     assert result["label"].tolist() == [0, 1]
-    with pytest.raises(DataError, match=r"feature_columns.*'a'.*preprocessor.*'features'"):
-        predictor.predict(rows, feature_columns=["a"]).to_pandas()
+    with pytest.raises(DataError, match=r"feature_columns.*'c'.*preprocessor.*'features'"):
+        predictor.predict(rows, feature_columns=["c"]).to_pandas()
+
+
+def test_features_may_be_what_goes_into_the_preprocessor() -> None:
+    rows = data.from_items([{"x": 1.0, "kind": "a", "label": 0}, {"x": 2.0, "kind": "b", "label": 1}])
+    checkpoint = Checkpoint.from_dict({})
+    checkpoint.set_preprocessor(OneHotEncoder(["kind"]).fit(rows))
+    result = BatchPredictor(checkpoint, ColumnsSeen).predict(
+        rows, feature_columns=["x", "kind"], keep_columns=["label"]
+    )
+    assert result.to_pandas()["columns"].tolist() == ["x,kind_a,kind_b"] * 2
+    assert result.to_pandas()["label"].tolist() == [0, 1]
 
 
 def test_a_kept_column_must_not_have_the_name_of_a_prediction() -> None:
