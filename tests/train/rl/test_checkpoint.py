@@ -271,7 +271,7 @@ def test_nothing_is_unpickled_without_trust(saved_runs: Path, tmp_path: Path) ->
         file.write_bytes(pickle.dumps(Touch(tmp_path / "ran")))
     checkpoint = RLCheckpoint.from_directory(folder)
     for read in (checkpoint.get_policy, checkpoint.get_model):
-        with pytest.raises(CheckpointError, match=r"pickles \(algorithm_state\.pkl, .* 13 more\).*trust=True.*--trust"):
+        with pytest.raises(CheckpointError, match=r"pickles \(algorithm_state\.pkl, .* 13 more\).*trust=True"):
             read()
     assert not (tmp_path / "ran").exists()
     with pytest.raises(CheckpointError, match="cannot be loaded"):

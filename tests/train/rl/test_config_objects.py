@@ -215,7 +215,8 @@ def test_an_old_dict_trains() -> None:
 
 PROGRAM = """
 import cloudpickle, gymnasium, sys
-from paceline.train.rl.config import *
+from paceline.train.rl.config import algorithm_class, algorithm_config
+from paceline.train.rl.config_envs import shipped_registrations
 from ray.tune import register_env
 import tests.train.rl.test_config_objects as here
 cloudpickle.register_pickle_by_value(here)
