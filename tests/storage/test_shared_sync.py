@@ -46,7 +46,7 @@ def test_everything_is_synced(tmp_path: Path, synced: list[Path]) -> None:
 def test_many_closed_files_do_not_pile_up_while_the_disk_is_stuck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really, stuck, free = os.fdatasync, threading.Event(), threading.Event()
+    really, stuck, full, free = os.fdatasync, threading.Event(), threading.Event(), threading.Event()
 
     def fdatasync(descriptor: int) -> None:
         stuck.set()
@@ -60,13 +60,16 @@ def test_many_closed_files_do_not_pile_up_while_the_disk_is_stuck(
             journal.close()
             assert number or stuck.wait(60)  # the first file is under way, and stays there
             most.append(len([path for path in open_files() if path.startswith(f"{tmp_path}/")]))
+            if number + 1 == MOST_WAITING:
+                full.set()
 
     most: list[int] = []
     monkeypatch.setattr(os, "fdatasync", fdatasync)
     with contextlib.closing(SharedSync()) as shared:
         user = threading.Thread(target=use_journals)
         user.start()
-        user.join(1)  # as many as may wait take a tenth of it
+        assert full.wait(60)
+        user.join(0.5)  # it waits; without a limit it would open more files now
         free.set()
         user.join()
     assert max(most) == MOST_WAITING
