@@ -137,7 +137,7 @@ if __name__ == "__main__":
     assert losses[-1] < losses[0]
     assert result.metrics["others"] == []
     predictor = TorchPredictor.from_checkpoint(result.checkpoint, model=torch.nn.Linear(4, 1))
-    print(predictor.predict(torch.ones(2, 4).numpy()).shape)
+    print(predictor.predict(torch.ones(2, 4).numpy())["predictions"].shape)
 """
 
 
