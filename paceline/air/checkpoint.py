@@ -106,7 +106,7 @@ class Checkpoint:
         if cls.__init__ is not Checkpoint.__init__ and _takes(cls.__init__, source.kind):
             content = source.data if isinstance(source, MemoryDict) else {}
             place: Any = content if source.kind == "data_dict" else checkpoint.path
-            checkpoint.__init__(**{source.kind: place})  # type: ignore[misc]
+            checkpoint.__init__(**{source.kind: place})  # type: ignore[misc]  # the user's constructor, on what __new__ made
             checkpoint._source = source
         return checkpoint
 

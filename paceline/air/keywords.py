@@ -28,7 +28,7 @@ def names_what_was_meant(**meant: str) -> Callable[[C], C]:
     def decorated(target: C) -> C:
         if not isinstance(target, type):
             return _checked(target, meant)
-        target.__init__ = _checked(target.__init__, meant)  # type: ignore[misc]
+        target.__init__ = _checked(target.__init__, meant)  # type: ignore[misc]  # a decorator changes the class in place
         return target
 
     return decorated
@@ -52,7 +52,7 @@ def _checked(function: C, meant: Mapping[str, str]) -> C:
         return function(*arguments, **keywords)
 
     accepted = frozenset(known)
-    return checked  # type: ignore[return-value]
+    return checked  # type: ignore[return-value]  # it has the signature of `function`, by functools.wraps
 
 
 def reject_unknown(called: str, given: Iterable[str], known: Sequence[str], meant: Mapping[str, str]) -> None:

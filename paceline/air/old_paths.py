@@ -28,16 +28,20 @@ _FILES = ("binary", "csv", "image", "json", "mongo", "numpy", "parquet", "sql", 
 _PREPROCESSORS = ("discretizer", "encoder", "scaler", "torch", "transformer", "vectorizer")
 
 NEW_PLACES = {
+    "air.data_batch_type": "air.util.data_batch_conversion",
     "air.execution": "air.resources",
     "air.execution.resources": "air.resources",
     "air.execution.resources.placement_group": "air.resources",
     "air.execution.resources.request": "air.resources",
     "air.execution.resources.fixed": "air.resources",
     "air.execution.resources.resource_manager": "air.resources",
+    "data.dataset_iterator": "data.iterator",
     "data.datasource.parquet_base_datasource": "data.datasource",
+    "data.extensions.tensor_extension": "data.extensions",
     "data.grouped_data": "data.grouped",
     "data.read_api": "data",
     "train.horovod.horovod_trainer": "train.horovod",
+    "train.tensorflow.keras": "train.tensorflow.callback",
     "train.tensorflow.train_loop_utils": "train.tensorflow",
     "train.torch.torch_detection_predictor": "train.torch",
     "train.torch.train_loop_utils": "train.torch",
@@ -45,12 +49,14 @@ NEW_PLACES = {
     "tune.execution.placement_groups": "air.resources",
     "tune.experiment.experiment": "tune.experiment",
     **{f"tune.logger.{name}": "tune.logger" for name in ("csv", "json", "logger", "noop", "tensorboardx", "unified")},
+    "tune.sample": "tune.search.sample",
     "tune.search.search_algorithm": "tune.search",
     "tune.search.search_generator": "tune.search",
     "tune.suggest": "tune.search",
     "tune.suggest.suggestion": "tune.search",
     "tune.trainable.session": "tune.trainable.legacy_session",
     "tune.trainable.util": "tune.trainable",
+    "tune.trial": "run.trial",
     "tune.tune": "tune.legacy_run",
     "tune.utils.util": "tune.utils",
     **{f"train.{name}.{name}_{kind}": f"train.{name}" for name in _FRAMEWORKS for kind in _KINDS},
@@ -102,5 +108,6 @@ class _Forwarding(Loader):
         ask: Callable[[str], Any] = lambda name: getattr(importlib.import_module(self._place), name)  # noqa: E731
         module.__doc__ = f"Old path of {self._place}."
         module.__path__ = []  # so that advice about its names survives `from ... import`
+        # Functions of one module object, as PEP 562 has them; mypy takes them for methods of ModuleType.
         module.__getattr__ = ask  # type: ignore[method-assign]
         module.__dir__ = lambda: dir(importlib.import_module(self._place))  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ class ShortRepr:
     def __repr__(self) -> str:
         shown = [
             f"{field.name}={getattr(self, field.name)!r}"
-            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]  # only its subclasses are dataclasses
             if field.repr and not _is_default(getattr(self, field.name), field)
         ]
         return f"{type(self).__name__}({', '.join(shown)})"

@@ -16,17 +16,6 @@ from paceline.engine.serialization import culprit_of, dumps
 from paceline.tune.registry import get_trainable
 from paceline.tune.trainable.trainable import Trainable
 
-__all__ = [
-    "date_str",
-    "deep_update",
-    "diagnose_serialization",
-    "flatten_dict",
-    "merge_dicts",
-    "unflattened_lookup",
-    "validate_save_restore",
-    "wait_for_gpu",
-]
-
 _STEPS_BEFORE_SAVING = 3
 
 
