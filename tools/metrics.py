@@ -102,7 +102,7 @@ def module_of(name: str) -> str:
 
 
 def imported_modules(text: str) -> set[str]:
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
@@ -228,9 +228,9 @@ def main() -> None:
         print(json.dumps({**figures, "entered": entered}, indent=1))
         return
     for name, value in figures.items():
-        print(
-            f"{name}: {', '.join(f'{key} {count}' for key, count in value.items()) if isinstance(value, dict) else value}"
-        )
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {count}" for key, count in value.items())
+        print(f"{name}: {value}")
     for name, files in entered.items():
         print(f"files entered by {name}: {len(files)}")
 
