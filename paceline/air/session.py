@@ -8,13 +8,11 @@ tried out by hand.
 from __future__ import annotations
 
 import os
-import sys
-import warnings
 from collections.abc import Mapping
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from paceline.air.absent import advise
+from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import MetricError, SessionMisuseError
 from paceline.air.keywords import names_what_was_meant
 
@@ -48,7 +46,7 @@ class ReportedCheckpoint(NamedTuple):
 
 
 class SessionProtocol(Protocol):
-    """What a worker's session offers."""
+    """Everything that a worker's session offers to user code and to the loops of trainers."""
 
     world_rank: int
     world_size: int
@@ -62,6 +60,22 @@ class SessionProtocol(Protocol):
     trial_resources: dict[str, Any]
     """The run's bundles and strategy as data."""
     metadata: dict[str, Any]
+    shards: dict[str, Any]
+    """This rank's part of each dataset, by name."""
+    preprocessor: Any
+    """Fitted by the run; goes into every checkpoint that has none of its own."""
+
+    @property
+    def reports(self) -> int:
+        """How many times this rank has reported in this attempt."""
+
+    @property
+    def rows_before(self) -> int:
+        """How many rows this run has kept from attempts before this one."""
+
+    @property
+    def keeps_all_ranks(self) -> bool:
+        """The files of all ranks' checkpoints are kept; otherwise those of rank 0."""
 
     def report(
         self,
@@ -69,6 +83,12 @@ class SessionProtocol(Protocol):
         checkpoint: Checkpoint | None = None,
         reduce: Mapping[str, str | tuple[str, float]] | None = None,
     ) -> dict[str, float] | None: ...
+
+    def add_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Hand in a checkpoint for the row that was reported last, which had none; every rank calls it."""
+
+    def warn(self, text: str) -> None:
+        """Show the user a warning, in the run's output and in `result.warnings`; only rank 0's is shown."""
 
     def meet(self, called: str, content: bytes | None = None) -> bytes | None: ...
 
@@ -79,55 +99,88 @@ class SessionProtocol(Protocol):
     def get_dataset_shard(self, name: str | None = None) -> Any: ...
 
 
-_SPELLING = "CALLED_AS"
-CALLED_AS = "session"
-"""How users spell what a module's functions belong to; each module that hands over to this one has its own."""
+class _OutsideRun:
+    """The session where there is no run: one rank, no data, and nobody to report to."""
 
-_session: SessionProtocol | None = None
-_owner_pid = 0
+    world_rank = local_rank = node_rank = local_world_size = 0
+    world_size = 1
+    trial_name = trial_id = trial_dir = experiment_name = ""
+    reports = rows_before = 0
+    keeps_all_ranks = False
+    preprocessor = None
+
+    def __init__(self) -> None:
+        self.trial_resources: dict[str, Any] = {}
+        self.metadata: dict[str, Any] = {}
+        self.shards: dict[str, Any] = {}
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: Any = None, reduce: Any = None) -> None: ...
+
+    def add_checkpoint(self, checkpoint: Checkpoint) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+    def meet(self, called: str, content: bytes | None = None) -> None: ...
+
+    def get_all_reported_checkpoints(self) -> list[ReportedCheckpoint]:
+        return []
+
+    def get_checkpoint(self) -> None: ...
+
+    def get_dataset_shard(self, name: str | None = None) -> None: ...
+
+
+class _Slot:
+    """Holds the session of this worker, and the process that it belongs to."""
+
+    session: SessionProtocol | None = None
+    owner_pid = 0
+
+
+_slot = _Slot()
+_outside: SessionProtocol = _OutsideRun()
 _warned: set[str] = set()
 
 
 def install(session: SessionProtocol | None) -> None:
     """Make `session` the one that the functions of this module use; None takes it away."""
-    global _session, _owner_pid
-    _session = session
-    _owner_pid = os.getpid()
+    _slot.session = session
+    _slot.owner_pid = os.getpid()
 
 
 def current() -> SessionProtocol | None:
     """The session of this worker, or None outside a run."""
-    return _session
+    return _slot.session
 
 
-def _found(default: object) -> SessionProtocol | None:
-    if _session is None:
-        _warn_outside_a_run(default)
-    return _session
+def active() -> SessionProtocol:
+    """The session of this worker; outside a run one that does nothing, as for a single rank without data."""
+    return _slot.session or _outside
 
 
-def _warn_outside_a_run(default: object) -> None:
-    """Once for each function, named as the user called it, at the user's line."""
-    called, level = "", 3  # 1 is this function, 2 is _found
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("paceline."):
-        if _SPELLING in frame.f_globals:
-            called = f"{frame.f_globals[_SPELLING]}.{frame.f_code.co_name}()"
-        frame, level = frame.f_back, level + 1
-    if called not in _warned:
+def required(message: str) -> SessionProtocol:
+    """The session of this worker; outside a run a SessionMisuseError with this message."""
+    if _slot.session is None:
+        raise SessionMisuseError(message)
+    return _slot.session
+
+
+def asked(called: str, default: object) -> SessionProtocol:
+    """For a function that users know as `called`: like `active()`, but outside a run it warns, once per function."""
+    if _slot.session is None and called not in _warned:
         _warned.add(called)
-        warnings.warn(
+        warn_at_users_line(
             f"{called} was called outside a training run and returns {default!r}. "
-            "It has its meaning in the function that a Trainer runs.",
-            stacklevel=level,
+            "It has its meaning in the function that a Trainer runs."
         )
+    return active()
 
 
 def _refuse_in_child(called: str, advice: str) -> None:
     """A forked child shares the worker's line to the driver: it would take answers that are not for it."""
-    if os.getpid() != _owner_pid:
+    if _slot.session is not None and os.getpid() != _slot.owner_pid:
         raise SessionMisuseError(
-            f"{called} was called in process {os.getpid()}, a child of the worker process {_owner_pid}. {advice}"
+            f"{called} was called in process {os.getpid()}, a child of the worker process {_slot.owner_pid}. {advice}"
         )
 
 
@@ -144,122 +197,122 @@ def report(
     `reduce` names metrics to be combined over all ranks ("mean", "rms", "sum", "min", "max"): the call
     then waits for every rank and returns the combined values.
     """
+    return report_as("session.report()", metrics, checkpoint, reduce, checkpoint_dir_name)
+
+
+def report_as(
+    called: str,
+    metrics: Mapping[str, Any],
+    checkpoint: Checkpoint | None = None,
+    reduce: Mapping[str, str | tuple[str, float]] | None = None,
+    checkpoint_dir_name: str | None = None,
+) -> dict[str, float] | None:
+    """`report()`, by the name that the user knows it under."""
     if checkpoint_dir_name is not None:
         raise SessionMisuseError(
             f"report(checkpoint_dir_name={checkpoint_dir_name!r}): checkpoint directories are numbered "
             "(checkpoint_000000, ...). Leave it out, and keep the name with "
             f"checkpoint.set_metadata({{'name': {checkpoint_dir_name!r}}}) or as a metric."
         )
-    session = _found(None)
-    if session is None:
-        return None
+    session = asked(called, None)
     _refuse_in_child(
         "report()", "Only the worker itself can report: send the values to it, for example by returning them."
     )
-    if reduce is not None and not isinstance(reduce, Mapping):
+    if reduce is not None and session is not _outside and not isinstance(reduce, Mapping):
         raise MetricError(f"report(reduce={reduce!r}): reduce takes a dict such as {{'loss': 'mean'}}.")
     return session.report(metrics, checkpoint, reduce)
 
 
 def meet(called: str, content: bytes | None, outside: object) -> bytes | None:
     """Wait until every rank has made this call; what rank 0 brought. `outside` is what users get outside of a run."""
-    session = _found(outside)
-    if session is None:
-        return None
+    session = asked(f"train.{called}", outside)
     _refuse_in_child(called, "Call it in the worker itself.")
     return session.meet(called, content)
 
 
 def get_all_reported_checkpoints() -> list[ReportedCheckpoint]:
     """The checkpoints that this run has committed and kept so far, oldest first, with their metrics."""
-    session = _found([])
-    if session is None:
-        return []
+    session = asked("session.get_all_reported_checkpoints()", [])
     _refuse_in_child("get_all_reported_checkpoints()", "Call it in the worker itself.")
     return session.get_all_reported_checkpoints()
 
 
 def get_checkpoint() -> Checkpoint | None:
     """The newest checkpoint of this run, else the one to resume from, else None."""
-    session = _found(None)
-    if session is None:
-        return None
+    return checkpoint_as("session.get_checkpoint()")
+
+
+def checkpoint_as(called: str) -> Checkpoint | None:
+    """`get_checkpoint()`, by the name that the user knows it under."""
+    session = asked(called, None)
     _refuse_in_child("get_checkpoint()", "Call it in the worker itself and hand the checkpoint on.")
     return session.get_checkpoint()
 
 
 def get_dataset_shard(dataset_name: str | None = None) -> Any:
     """This worker's part of a dataset; the name may be left out where there is only one."""
-    session = _found(None)
-    if session is None:
-        return None
+    session = asked("session.get_dataset_shard()", None)
     _refuse_in_child("get_dataset_shard()", "Call it in the worker itself and hand the data on.")
     return session.get_dataset_shard(dataset_name)
 
 
 def get_world_size() -> int:
     """How many workers there are; 1 outside a run."""
-    session = _found(1)
-    return session.world_size if session else 1
+    return asked("session.get_world_size()", 1).world_size
 
 
 def get_world_rank() -> int:
     """This worker's number among all; 0 outside a run."""
-    session = _found(0)
-    return session.world_rank if session else 0
+    return asked("session.get_world_rank()", 0).world_rank
 
 
 def get_local_rank() -> int:
     """This worker's number on its machine; 0 outside a run."""
-    session = _found(0)
-    return session.local_rank if session else 0
+    return asked("session.get_local_rank()", 0).local_rank
 
 
 def get_local_world_size() -> int:
     """How many workers there are on this machine; 0 outside a run."""
-    session = _found(0)
-    return session.local_world_size if session else 0
+    return asked("session.get_local_world_size()", 0).local_world_size
 
 
 def get_node_rank() -> int:
     """This machine's number among those of the run; 0 outside a run."""
-    session = _found(0)
-    return session.node_rank if session else 0
+    return asked("session.get_node_rank()", 0).node_rank
 
 
 def get_trial_name() -> str | None:
-    session = _found(None)
-    return session.trial_name if session else None
+    return asked("session.get_trial_name()", None).trial_name or None
 
 
 def get_trial_id() -> str | None:
-    session = _found(None)
-    return session.trial_id if session else None
+    return asked("session.get_trial_id()", None).trial_id or None
 
 
 def get_trial_dir() -> str | None:
     """The directory that holds this run's results."""
-    session = _found(None)
-    return session.trial_dir if session else None
+    return asked("session.get_trial_dir()", None).trial_dir or None
 
 
 def get_experiment_name() -> str | None:
-    session = _found(None)
-    return session.experiment_name if session else None
+    return asked("session.get_experiment_name()", None).experiment_name or None
 
 
 def get_trial_resources() -> PlacementGroupFactory | None:
     """What this run asked for, as bundles."""
+    return resources_of(asked("session.get_trial_resources()", None))
+
+
+def resources_of(session: SessionProtocol) -> PlacementGroupFactory | None:
     from paceline.air.resources import PlacementGroupFactory
 
-    session = _found(None)
-    return PlacementGroupFactory(**session.trial_resources) if session else None
+    return PlacementGroupFactory(**session.trial_resources) if session.trial_resources else None
 
 
 def get_metadata() -> dict[str, Any] | None:
     """The metadata that was given to the Trainer."""
-    session = _found(None)
-    return session.metadata if session else None
+    session = asked("session.get_metadata()", None)
+    return None if session is _outside else session.metadata
 
 
 advise(__name__, {})  # misspelled names

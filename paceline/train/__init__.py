@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from paceline.train.base_trainer import BaseTrainer as BaseTrainer
     from paceline.train.batch_predictor import BatchPredictor as BatchPredictor
     from paceline.train.data_parallel_trainer import DataParallelTrainer as DataParallelTrainer
-    from paceline.train.legacy_session import load_checkpoint as load_checkpoint
-    from paceline.train.legacy_session import local_rank as local_rank
-    from paceline.train.legacy_session import report as report
-    from paceline.train.legacy_session import save_checkpoint as save_checkpoint
-    from paceline.train.legacy_session import world_rank as world_rank
-    from paceline.train.legacy_session import world_size as world_size
+    from paceline.train.functions import load_checkpoint as load_checkpoint
+    from paceline.train.functions import local_rank as local_rank
+    from paceline.train.functions import report as report
+    from paceline.train.functions import save_checkpoint as save_checkpoint
+    from paceline.train.functions import world_rank as world_rank
+    from paceline.train.functions import world_size as world_size
     from paceline.train.predictor import Predictor as Predictor
 
 TRAIN_DATASET_KEY = "train"
@@ -65,12 +65,12 @@ _PLACES = {
     "DataParallelTrainer": "paceline.train.data_parallel_trainer",
     "BatchPredictor": "paceline.train.batch_predictor",
     "Predictor": "paceline.train.predictor",
-    "report": "paceline.train.legacy_session",
-    "save_checkpoint": "paceline.train.legacy_session",
-    "load_checkpoint": "paceline.train.legacy_session",
-    "local_rank": "paceline.train.legacy_session",
-    "world_rank": "paceline.train.legacy_session",
-    "world_size": "paceline.train.legacy_session",
+    "report": "paceline.train.functions",
+    "save_checkpoint": "paceline.train.functions",
+    "load_checkpoint": "paceline.train.functions",
+    "local_rank": "paceline.train.functions",
+    "world_rank": "paceline.train.functions",
+    "world_size": "paceline.train.functions",
 }
 _SUBMODULES = (
     "backend",

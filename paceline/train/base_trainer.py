@@ -27,7 +27,6 @@ from paceline.air.errors import (
 from paceline.air.keywords import names_what_was_meant
 from paceline.air.secrets import missing_secrets
 from paceline.engine.choose import choose_engine
-from paceline.run.session import Session
 from paceline.run.spec import RunSpec, TrialIdentity
 from paceline.train.arguments import (
     SETTINGS_ELSEWHERE,
@@ -366,7 +365,7 @@ class TrainerLoop:
         self.trainer.setup()
         self.trainer.preprocess_datasets()
         session = session_slot.current()
-        if isinstance(session, Session):
+        if session is not None:
             session.preprocessor = self.trainer.preprocessor
         self.trainer.training_loop()
 

@@ -8,8 +8,6 @@ from typing import TypeVar
 from paceline.air import session
 from paceline.air.errors import SerializationError
 
-CALLED_AS = "train.collective"
-
 T = TypeVar("T")
 
 __all__ = ["barrier", "broadcast_from_rank_zero"]

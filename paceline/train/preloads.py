@@ -12,5 +12,5 @@ FOR_TORCH_TRAINING = (
     "multiprocessing.synchronize",
     # What every worker of ours goes through, besides what all runs load.
     "xxhash",
-    "paceline.train.legacy_session",
+    "paceline.train.functions",
 )

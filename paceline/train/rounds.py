@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.air import session as session_slot
-from paceline.air.errors import SessionMisuseError
-from paceline.run.session import Session
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
@@ -26,7 +24,7 @@ class Rounds:
         self._frequency = frequency
         self._at_end = at_end
         self._make_checkpoint = make_checkpoint
-        self._session = _session()
+        self._session = session_slot.required("This loop reports its rounds to the run that a trainer started.")
         self._lacks_checkpoint = False
 
     @property
@@ -57,10 +55,3 @@ class Rounds:
         if self._at_end and self._lacks_checkpoint:
             self._lacks_checkpoint = False
             self._session.add_checkpoint(self._make_checkpoint())
-
-
-def _session() -> Session:
-    session = session_slot.current()
-    if not isinstance(session, Session):
-        raise SessionMisuseError("This loop reports its rounds to the run that a trainer started.")
-    return session

@@ -74,9 +74,9 @@ def installed() -> RecordingSession:
 
 
 CALLS: dict[str, str] = {
-    "train.report()": "legacy_session.report(loss=1)",
-    "train.save_checkpoint()": "legacy_session.save_checkpoint(epoch=1)",
-    "train.world_rank()": "legacy_session.world_rank()",
+    "train.report()": "functions.report(loss=1)",
+    "train.save_checkpoint()": "functions.save_checkpoint(epoch=1)",
+    "train.world_rank()": "functions.world_rank()",
     "train.get_context().get_world_size()": "get_context().get_world_size()",
     "session.report()": "session.report({'loss': 1})",
     **{f"session.{name}()": f"session.{name}()" for name in DEFAULTS},
@@ -87,7 +87,7 @@ OUTSIDE = """
 import json, sys, warnings
 from paceline.air import session
 from paceline.air.context import get_context
-from paceline.train import legacy_session
+from paceline.train import functions
 
 told = {}
 for name, call in json.loads(sys.argv[1]).items():

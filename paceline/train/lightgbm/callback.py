@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from paceline.air import session as session_slot
 from paceline.air.checks import check_bool, whole_number
 from paceline.air.errors import ConfigError, StopTraining
-from paceline.run.session import Session
 from paceline.train.lightgbm.checkpoint import MODEL_FILE, Details, LightGBMCheckpoint
 from paceline.train.lightgbm.evaluation import FIRST, make_one, row_of
 from paceline.train.lightgbm.metrics import Shares, shares_of
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from lightgbm.callback import CallbackEnv
 
     from paceline.air.checkpoint import Checkpoint
+    from paceline.air.session import SessionProtocol
 
 _reporting: list[ReportCallback] = []
 """In a worker, the callback that reported last."""
@@ -82,12 +82,12 @@ class ReportCallback:
         is_last = done == env.end_iteration and self._checkpoint_at_end
         due = is_last or (bool(self._frequency) and done % self._frequency == 0)
         session = session_slot.current()
-        if isinstance(session, Session):
+        if session is not None:
             self._lacking = None if due else (model, session.reports + 1)
             _reporting[:] = [self]
         session_slot.report(self._row(env), self._checkpoint(model) if due else None)
 
-    def finish(self, session: Session) -> None:
+    def finish(self, session: SessionProtocol) -> None:
         """Training has ended before its last round: the model of the last row is kept."""
         if self._checkpoint_at_end and self._lacking is not None:
             model, rows = self._lacking
@@ -130,10 +130,8 @@ class WithLastCheckpoint:
 
 
 def _finish() -> None:
-    session = session_slot.current()
-    assert isinstance(session, Session)
     for callback in _reporting:
-        callback.finish(session)
+        callback.finish(session_slot.active())
 
 
 def _shares(model: lgb.Booster) -> dict[str, Shares]:

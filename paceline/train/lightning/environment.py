@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from paceline.air.errors import SessionMisuseError
-from paceline.air.session import SessionProtocol, current
+from paceline.air.session import SessionProtocol, current, required
 
 
 class WorkerEnvironment:
@@ -52,10 +51,7 @@ class WorkerEnvironment:
 
 def worker_session(name: str) -> SessionProtocol:
     """The session of this worker; `name` is what needs it."""
-    session = current()
-    if session is None:
-        raise SessionMisuseError(
-            f"paceline.train.lightning.{name} works inside of a train function only: make the Lightning Trainer in the "
-            "function that you pass to TorchTrainer."
-        )
-    return session
+    return required(
+        f"paceline.train.lightning.{name} works inside of a train function only: make the Lightning Trainer in the "
+        "function that you pass to TorchTrainer."
+    )

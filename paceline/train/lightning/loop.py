@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import DataError
 from paceline.air.session import get_checkpoint
-from paceline.run.session import Session
 from paceline.train.lightning.checkpoint import LightningCheckpoint, check_is_plain
 from paceline.train.lightning.datasets import ShardLoader
 from paceline.train.lightning.environment import worker_session
@@ -105,7 +104,7 @@ class LightningLoop:
 
     def _is_own_checkpoint(self, session: SessionProtocol) -> bool:
         """This run has made it. Otherwise it was given, or is of a run that was restored from files."""
-        return self._trusts_own_checkpoints and isinstance(session, Session) and session.rows_before > 0
+        return self._trusts_own_checkpoints and session.rows_before > 0
 
 
 def _check_equal_lengths(dataset: str, batches: int) -> None:

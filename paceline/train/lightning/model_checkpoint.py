@@ -7,7 +7,6 @@ from typing import Any
 
 from paceline.air import session as session_slot
 from paceline.air.errors import StopTraining
-from paceline.run.session import Session
 from paceline.train.lightning.callback import row_of
 from paceline.train.lightning.checkpoint import LightningCheckpoint
 from paceline.train.lightning.datasets import count_anew, end_train_pass, end_validation_pass
@@ -71,9 +70,8 @@ class SaveReporter:
 
     def on_train_end(self, trainer: Any, *arguments: Any) -> None:
         super().on_train_end(trainer, *arguments)  # type: ignore[misc]
-        session = session_slot.current()
-        if self._saved is not None and isinstance(session, Session):
-            session.add_checkpoint(LightningCheckpoint._at(self._saved))
+        if self._saved is not None:
+            session_slot.active().add_checkpoint(LightningCheckpoint._at(self._saved))
 
     def on_fit_end(self, trainer: Any, *arguments: Any) -> None:
         super().on_fit_end(trainer, *arguments)  # type: ignore[misc]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.air.session import current
-from paceline.run.session import Session
+from paceline.air.session import active
 
 
 def warn_if_nothing_was_left(trainer: Any) -> None:
@@ -13,8 +12,8 @@ def warn_if_nothing_was_left(trainer: Any) -> None:
 
     After a failure that may be so, and the run has its rows.
     """
-    session = current()
-    if not isinstance(session, Session) or session.rows_before:
+    session = active()
+    if session.rows_before:
         return
     for argument, unit, done in (
         ("max_epochs", "epochs", trainer.current_epoch),

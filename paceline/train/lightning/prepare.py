@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.air.errors import ConfigError
-from paceline.air.session import current
+from paceline.air.session import active
 from paceline.train.lightning.environment import worker_session
 from paceline.train.lightning.packages import package_of
 from paceline.train.lightning.strategies import WorkerStrategy, check_environment, whose
@@ -32,8 +32,8 @@ def check_ranks(trainer: Any) -> None:
 
     A strategy of the user's own that knows the ranks may have them from elsewhere.
     """
-    session = current()
-    if session is None or session.world_size == 1:
+    session = active()
+    if session.world_size == 1:
         return
     if (trainer.world_size, trainer.global_rank) != (session.world_size, session.world_rank):
         _check_strategy(trainer.strategy)

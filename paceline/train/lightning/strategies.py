@@ -10,7 +10,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import ConfigError
-from paceline.run.session import Session
 from paceline.train.lightning.environment import WorkerEnvironment, worker_session
 from paceline.train.torch.devices import main_device
 
@@ -63,7 +62,7 @@ class ShardedStrategy(WorkerStrategy):
         if wrapped or self.root_device.type != "cpu":
             return super()._setup_model(model)  # type: ignore[misc]
         session = worker_session(type(self).__name__)
-        if self._activation_checkpointing_kwargs and isinstance(session, Session):
+        if self._activation_checkpointing_kwargs:
             session.warn("FSDP on the CPU recomputes no activations: results are the same, memory is not saved.")
         # Lightning names the device by its number, and PyTorch takes every number for that of a GPU.
         options = {"cpu_offload": self.cpu_offload, "mixed_precision": self.mixed_precision_config, **self.kwargs}

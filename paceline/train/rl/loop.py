@@ -15,7 +15,6 @@ from typing import Any
 from paceline.air import session
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import CheckpointError, StopTraining
-from paceline.run.session import Session
 from paceline.train.rl import own_ray
 from paceline.train.rl.checkpoint import RLCheckpoint
 from paceline.train.rl.checkpoint_files import ALGORITHM_FILE
@@ -143,12 +142,10 @@ def _restore_buffer(algorithm: Any, stored: Path) -> None:
         with stored.open("rb") as file:
             algorithm.local_replay_buffer.set_state(pickle.load(file))
         return
-    current = session.current()
-    if isinstance(current, Session):
-        current.warn(
-            "The replay buffer is not part of the checkpoint, so it fills up again with new steps. To keep it, set "
-            'config["store_buffer_in_checkpoints"] = True; checkpoints are larger then.'
-        )
+    session.active().warn(
+        "The replay buffer is not part of the checkpoint, so it fills up again with new steps. To keep it, set "
+        'config["store_buffer_in_checkpoints"] = True; checkpoints are larger then.'
+    )
 
 
 def _keeps_buffer(algorithm: Any) -> bool:

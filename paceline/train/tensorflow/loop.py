@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from paceline.air import session
 from paceline.air.errors import ConfigError
-from paceline.run.session import Session
 from paceline.run.spec import TrainFunction
 from paceline.train.tensorflow import meeting
 
@@ -22,8 +21,7 @@ class TensorflowFunction(TrainFunction):
 
     def __call__(self) -> None:
         super().__call__()
-        active = session.current()
-        assert isinstance(active, Session)
+        active = session.active()
         if active.world_size > 1 and "tensorflow" in sys.modules and not meeting.took_place():
             active.warn(
                 f"Each of the {active.world_size} workers has trained by itself: the train function made no "

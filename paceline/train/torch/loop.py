@@ -139,13 +139,10 @@ def _target(move_to_device: bool | torch.device, accelerator: Accelerator) -> to
 
 
 def _session(function: str) -> SessionProtocol:
-    active = session.current()
-    if active is None:
-        raise SessionMisuseError(
-            f"paceline.train.torch.{function}() works inside of a train function only: call it in the function that "
-            "you pass to TorchTrainer."
-        )
-    return active
+    return session.required(
+        f"paceline.train.torch.{function}() works inside of a train function only: call it in the function that "
+        "you pass to TorchTrainer."
+    )
 
 
 def _need_process_group(function: str) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from paceline.air import session as session_slot
-from paceline.air.errors import DataError, SessionMisuseError
-from paceline.run.session import Session
+from paceline.air.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,10 +59,7 @@ def shard_batches(
 
 
 def _shards() -> dict[str, DataIterator]:
-    session = session_slot.current()
-    if not isinstance(session, Session):
-        raise SessionMisuseError("Shards are there in the workers of a run only.")
-    return session.shards
+    return session_slot.required("Shards are there in the workers of a run only.").shards
 
 
 def _shard(name: str) -> DataIterator:

@@ -34,7 +34,7 @@ class XGBoostBackend(Backend):
         "xxhash",
         "pyarrow.compute",
         "paceline.run.worker",
-        "paceline.train.legacy_session",
+        "paceline.train.functions",
         "paceline.train.rounds",
         "paceline.train.trees.shard",
         "paceline.train.xgboost.callback",

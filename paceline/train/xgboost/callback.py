@@ -9,7 +9,6 @@ from xgboost.callback import TrainingCallback
 
 from paceline.air import session as session_slot
 from paceline.air.checks import whole_number
-from paceline.run.session import Session
 from paceline.train.trees.chosen_metrics import ChosenMetrics
 from paceline.train.xgboost.checkpoint import MODEL_FILE, XGBoostCheckpoint, read_booster
 from paceline.train.xgboost.metrics import latest_values
@@ -63,9 +62,8 @@ class ReportCallback(TrainingCallback):
         return False
 
     def after_training(self, model: Any) -> Any:
-        session = session_slot.current()
-        if self._checkpoint_at_end and self._lacks_checkpoint and isinstance(session, Session):
-            session.add_checkpoint(XGBoostCheckpoint._of(model, self._filename))
+        if self._checkpoint_at_end and self._lacks_checkpoint:
+            session_slot.active().add_checkpoint(XGBoostCheckpoint._of(model, self._filename))
         self._lacks_checkpoint = False
         return model
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air import session as session_slot
 from paceline.air.constants import DONE
-from paceline.air.errors import SessionMisuseError, StopTraining
-from paceline.run.session import Session
+from paceline.air.errors import StopTraining
 from paceline.tune.trainable.trainable import Trainable
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
+    from paceline.air.session import SessionProtocol
 
 SHOULD_CHECKPOINT = "should_checkpoint"
 """Key of a result by which a step asks to be saved now."""
@@ -35,9 +35,7 @@ class ClassLoop:
     checkpoint_at_end: bool = False
 
     def __call__(self) -> None:
-        session = session_slot.current()
-        if not isinstance(session, Session):
-            raise SessionMisuseError("A trial's loop runs in the worker that a Tuner started.")
+        session = session_slot.required("A trial's loop runs in the worker that a Tuner started.")
         trainable = self.make(dict(self.config))
         trainable._check_is_complete()
         try:
@@ -51,7 +49,7 @@ class ClassLoop:
             raise
         trainable.stop()
 
-    def _train(self, trainable: Trainable, session: Session) -> None:
+    def _train(self, trainable: Trainable, session: SessionProtocol) -> None:
         done = False
         while not done:
             metrics = trainable._advance()
@@ -73,7 +71,7 @@ class ClassLoop:
         return bool(by_count or metrics.get(SHOULD_CHECKPOINT))
 
 
-def _stop_after(trainable: Trainable, session: Session) -> None:
+def _stop_after(trainable: Trainable, session: SessionProtocol) -> None:
     """Clean up after an error or a stop. That is what the trial ends with, even if cleaning up fails as well."""
     try:
         trainable.stop()
@@ -82,7 +80,7 @@ def _stop_after(trainable: Trainable, session: Session) -> None:
 
 
 @contextmanager
-def _checkpoint(trainable: Trainable, session: Session, *, wanted: bool = True) -> Iterator[Checkpoint | None]:
+def _checkpoint(trainable: Trainable, session: SessionProtocol, *, wanted: bool = True) -> Iterator[Checkpoint | None]:
     """The trainable's state, in files that live until the run has them."""
     if not wanted:
         yield None

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal
 from paceline.air import session
 from paceline.air.constants import DEFAULT_METRIC
 from paceline.air.errors import ConfigError, MetricError
-from paceline.run.session import Session
 from paceline.tune.trainable.legacy_session import StatusReporter, hand_in_pending_checkpoint
 
 CallForm = Literal["config", "checkpoint_dir", "reporter"]
@@ -70,8 +69,8 @@ def _report_last(output: Any) -> None:
     if row is not None:
         session.report(row)
         return
-    current = session.current()
-    if not isinstance(current, Session) or not current.reports:
+    current = session.active()
+    if not current.reports:
         raise MetricError(
             f"The trainable reported nothing and returned {_shown(output)}: return a dict of metrics or a number, or "
             "call report()."

@@ -18,12 +18,9 @@ from paceline.air.constants import DEFAULT_METRIC
 from paceline.air.context import get_context as get_context
 from paceline.air.errors import MetricError, SessionMisuseError
 from paceline.air.keywords import reject_misspelled
-from paceline.run.session import Session
 
 if TYPE_CHECKING:
     from paceline.air.resources import PlacementGroupFactory
-
-CALLED_AS = "tune"
 
 
 @dataclass
@@ -66,7 +63,7 @@ def report(
         checkpoint = Checkpoint.from_directory(directory)
     try:
         progress.has_checkpoint = checkpoint is not None
-        return session.report(keywords if row is None else row, checkpoint=checkpoint)
+        return session.report_as("tune.report()", keywords if row is None else row, checkpoint)
     finally:
         if directory is not None:
             shutil.rmtree(directory, ignore_errors=True)
@@ -81,7 +78,7 @@ def checkpoint_dir(step: int | None = None) -> Iterator[str]:
     progress = _current()
     if progress.pending is not None:
         raise SessionMisuseError("tune.checkpoint_dir() was used twice without a tune.report() between.")
-    directory = tempfile.mkdtemp(prefix=".checkpoint_dir_", dir=session.get_trial_dir())
+    directory = tempfile.mkdtemp(prefix=".checkpoint_dir_", dir=get_trial_dir())
     try:
         yield directory
     except BaseException:
@@ -94,7 +91,7 @@ def hand_in_pending_checkpoint() -> None:
     """The function has returned: a directory that no report came for belongs to the last row."""
     progress, current = _current(), session.current()
     directory, progress.pending = progress.pending, None
-    if directory is None or not isinstance(current, Session):
+    if directory is None or current is None:
         return
     if current.reports and not progress.has_checkpoint:
         current.add_checkpoint(Checkpoint.from_directory(directory))
@@ -111,42 +108,42 @@ class StatusReporter:
 
     @property
     def logdir(self) -> str | None:
-        return session.get_trial_dir()
+        return get_trial_dir()
 
     @property
     def trial_name(self) -> str | None:
-        return session.get_trial_name()
+        return get_trial_name()
 
     @property
     def trial_id(self) -> str | None:
-        return session.get_trial_id()
+        return get_trial_id()
 
     @property
     def trial_resources(self) -> PlacementGroupFactory | None:
-        return session.get_trial_resources()
+        return get_trial_resources()
 
 
 def get_checkpoint() -> Checkpoint | None:
     """The newest checkpoint of this trial, else the one to resume from, else None."""
-    return session.get_checkpoint()
+    return session.checkpoint_as("tune.get_checkpoint()")
 
 
 def get_trial_dir() -> str | None:
     """The directory that holds this trial's results."""
-    return session.get_trial_dir()
+    return session.asked("tune.get_trial_dir()", None).trial_dir or None
 
 
 def get_trial_name() -> str | None:
-    return session.get_trial_name()
+    return session.asked("tune.get_trial_name()", None).trial_name or None
 
 
 def get_trial_id() -> str | None:
-    return session.get_trial_id()
+    return session.asked("tune.get_trial_id()", None).trial_id or None
 
 
 def get_trial_resources() -> PlacementGroupFactory | None:
     """What this trial asked for, as bundles."""
-    return session.get_trial_resources()
+    return session.resources_of(session.asked("tune.get_trial_resources()", None))
 
 
 def is_session_enabled() -> bool:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from paceline.air import session
-from paceline.run.session import Session
 from paceline.train.huggingface.transformers.checkpoint import FILES_FOLDER, TransformersCheckpoint
 from paceline.train.huggingface.transformers.saved_files import check_that_all_is_kept, saved_checkpoint
 
@@ -38,8 +37,8 @@ class ReportCallback(TrainerCallback):
         for logged in state.log_history:
             metrics.update(logged)
         saved = saved_checkpoint(args, state)
-        active = session.current()
-        if isinstance(active, Session) and active.world_rank > 0 and not active.keeps_all_ranks:
+        active = session.active()
+        if active.world_rank > 0 and not active.keeps_all_ranks:
             # It only counts: rank 0's files are kept.
             session.report(metrics, TransformersCheckpoint.from_directory(saved))
             return

@@ -10,7 +10,6 @@ from transformers import TrainerCallback
 
 from paceline.air import session as session_slot
 from paceline.air.errors import StopTraining
-from paceline.run.session import Session
 from paceline.train.huggingface.transformers.checkpoint import TransformersCheckpoint
 from paceline.train.huggingface.transformers.saved_files import check_that_all_is_kept, saved_checkpoint
 from paceline.train.huggingface.transformers.strategies import check_rounded_steps
@@ -117,19 +116,15 @@ class Reporter(TrainerCallback):
             shutil.rmtree(saved, ignore_errors=True)
 
     def _add_to_last_report(self) -> None:
-        session, saved = session_slot.current(), self._saved
-        self._saved = None
-        if isinstance(session, Session) and saved is not None:
-            session.add_checkpoint(TransformersCheckpoint.from_directory(saved))
+        saved, self._saved = self._saved, None
+        if saved is not None:
+            session_slot.active().add_checkpoint(TransformersCheckpoint.from_directory(saved))
 
     def _is_first_attempt(self) -> bool:
-        session = session_slot.current()
-        return not isinstance(session, Session) or session.rows_before == 0
+        return session_slot.active().rows_before == 0
 
     def _warn_that_nothing_is_left(self, state: TrainerState) -> None:
-        session = session_slot.current()
-        if isinstance(session, Session):
-            session.warn(
-                f"The checkpoint has trained {state.global_step} steps, and the training has {state.max_steps}: there "
-                "is nothing left to train. To train longer, raise num_train_epochs or max_steps."
-            )
+        session_slot.active().warn(
+            f"The checkpoint has trained {state.global_step} steps, and the training has {state.max_steps}: there "
+            "is nothing left to train. To train longer, raise num_train_epochs or max_steps."
+        )

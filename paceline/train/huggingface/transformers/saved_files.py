@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from paceline.air import session
 from paceline.air.errors import ConfigError
-from paceline.run.session import Session
 
 if TYPE_CHECKING:
     import transformers
@@ -34,8 +33,8 @@ def check_that_all_is_kept() -> None:
     """Where each rank saves its own part of a model, the files of rank 0 alone are no checkpoint."""
     from accelerate.state import AcceleratorState
 
-    active = session.current()
-    if not isinstance(active, Session) or active.world_size == 1 or active.keeps_all_ranks:
+    active = session.active()
+    if active.world_size == 1 or active.keeps_all_ranks:
         return
     state = AcceleratorState()  # that of the trainer's Accelerator
     fsdp = getattr(state, "fsdp_plugin", None)

@@ -1,6 +1,7 @@
-"""The oldest spelling of the session: functions of `paceline.train` itself.
+"""The functions that a train function calls by the names of `paceline.train` itself: `train.report(...)`.
 
-`report` takes a dict (the newest spelling) or keywords (the oldest) and is one function.
+`report` takes a dict (the newest spelling) or keywords (the oldest) and is one function. `get_checkpoint`,
+`get_dataset_shard` and `get_context` are those of `paceline.air`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from paceline.air import session
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import MetricError
 from paceline.air.keywords import reject_misspelled
-
-CALLED_AS = "train"
 
 
 def report(
@@ -29,30 +28,30 @@ def report(
         reject_misspelled("report()", keywords, ("metrics", "checkpoint", "reduce"))
         raise MetricError("report() takes either a dict of metrics or keywords, not both.")
     row = keywords if metrics is None else metrics
-    return session.report(row, checkpoint=checkpoint, reduce=reduce, checkpoint_dir_name=checkpoint_dir_name)
+    return session.report_as("train.report()", row, checkpoint, reduce, checkpoint_dir_name)
 
 
 def save_checkpoint(**items: Any) -> None:
     """Report a checkpoint that holds `items`, with no metrics."""
-    session.report({}, checkpoint=Checkpoint.from_dict(items))
+    session.report_as("train.save_checkpoint()", {}, Checkpoint.from_dict(items))
 
 
 def load_checkpoint() -> dict[str, Any] | None:
     """The newest checkpoint's dict, or None."""
-    checkpoint = session.get_checkpoint()
+    checkpoint = session.checkpoint_as("train.load_checkpoint()")
     return checkpoint.to_dict() if checkpoint is not None else None
 
 
 def local_rank() -> int:
     """This worker's rank on its machine."""
-    return session.get_local_rank()
+    return session.asked("train.local_rank()", 0).local_rank
 
 
 def world_rank() -> int:
     """This worker's rank."""
-    return session.get_world_rank()
+    return session.asked("train.world_rank()", 0).world_rank
 
 
 def world_size() -> int:
     """How many workers there are."""
-    return session.get_world_size()
+    return session.asked("train.world_size()", 1).world_size
