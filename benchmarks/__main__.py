@@ -1,5 +1,7 @@
 """`python -m benchmarks [measure ...] [--quick] [--json FILE] [--no-ray]`: one table of ratios.
 
+With `--against COMMIT` paceline is compared with itself at an earlier commit instead (benchmarks/against.py).
+
 `python -m benchmarks kills` measures nothing: it is the kill campaign (benchmarks/kills.py).
 """
 
@@ -12,12 +14,14 @@ import platform
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
 from benchmarks import (
+    against,
     checkpoints,
     data_compute,
     data_ingest,
@@ -87,12 +91,20 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer repeats: a look, not a figure to quote")
     parser.add_argument("--no-ray", action="store_true", help="leave Ray out, which takes most of the time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single value to FILE")
+    parser.add_argument("--against", metavar="COMMIT", help="compare this tree with a commit instead of with peers")
+    parser.add_argument("--rounds", type=int, default=5, help="pairs per row with --against (default: 5)")
     options = parser.parse_args()
     if unknown := set(options.measures) - set(known):
         parser.error(f"no such measure: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that scratch files are removed
 
     print(machine(), flush=True)
+    if options.against:
+        chosen = {name: known[name] for name in options.measures or MEASURES}
+        with tempfile.TemporaryDirectory(prefix="plb-") as scratch:
+            pairs, failed = against.compare(options.against, chosen, options.rounds, Path(scratch))
+        print(against.text(pairs, failed))
+        return 1 if failed or any(pair.is_worse for pair in pairs) else 0
     table = Table()
     with Bench(options.quick, not options.no_ray) as bench:
         warm_page_cache(bench)

@@ -62,7 +62,7 @@ def imports(bench: Bench) -> Iterator[Row]:
     for _ in range(bench.repeats(5, 3)):
         for name, statement in statements.items():
             started = time.monotonic()
-            subprocess.run([sys.executable, "-c", statement], check=True, cwd=ROOT, stderr=subprocess.DEVNULL)
+            subprocess.run([sys.executable, "-c", statement], check=True, cwd=bench.tree, stderr=subprocess.DEVNULL)
             values[name].append(time.monotonic() - started)
     bare = statistics.median(values.pop("bare"))
     added = {name: [seconds - bare for seconds in times] for name, times in values.items()}
@@ -79,7 +79,7 @@ def installed_size(bench: Bench) -> Iterator[Row]:
     """Files of the package and of everything it requires, torch left out on both sides."""
     core = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     needed = _closure(core)
-    own = sum(path.stat().st_size for path in (ROOT / "paceline").rglob("*") if path.is_file()) / 10**6
+    own = sum(path.stat().st_size for path in (bench.tree / "paceline").rglob("*") if path.is_file()) / 10**6
     base = _megabytes(_closure(["numpy", "pandas", "pyarrow"]))
     ours, note = own + _megabytes(needed), f"{len(needed) + 1} packages; numpy + pandas + pyarrow {base:.0f} MB"
     target = Target("figure", "most", base + 15)

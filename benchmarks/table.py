@@ -99,14 +99,8 @@ class Table:
 
     def text(self) -> str:
         """The table as aligned Markdown, so that it can be read here and pasted elsewhere."""
-        lines = [self.HEAD, *(_cells(row) for row in self.rows)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.HEAD))]
-        printed = [
-            "| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |" for line in lines
-        ]
-        printed.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
-        printed += [f"{failure.name}: NOT MEASURED: {failure.reason}" for failure in self.failed]
-        return "\n".join(printed)
+        failures = [f"{failure.name}: NOT MEASURED: {failure.reason}" for failure in self.failed]
+        return "\n".join([columns(self.HEAD, [_cells(row) for row in self.rows]), *failures])
 
     def summary(self) -> str:
         judged = [row for row in self.rows if row.reached is not None]
@@ -114,6 +108,15 @@ class Table:
         return f"{len(judged) - len(missed)} of {len(judged)} targets reached" + (
             f"; missed: {'; '.join(missed)}" if missed else ""
         )
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with aligned columns."""
+    lines = [head, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    printed = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |" for line in lines]
+    printed.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    return "\n".join(printed)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
