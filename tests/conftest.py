@@ -23,6 +23,8 @@ from paceline.testing import invariants
 SESSION_VARIABLE = "PACELINE_TEST_SESSION"
 OWN_VARIABLES = ("PACELINE_RESULTS_DIR", "PACELINE_ENGINE", "PACELINE_FAULT", "RAY_ADDRESS")
 SECONDS_TO_GO = 5.0
+NO_HOSTS = "no test hosts"
+"""How the reason begins for which tests on several hosts are skipped."""
 
 # Set before a framework is loaded. Threads of OpenMP spin while they wait, which costs the test processes beside this
 # one many times what the waiting threads gain.
@@ -99,6 +101,15 @@ def results_dir(unchanged_surroundings: None, tmp_path: Path, monkeypatch: pytes
 def servers_of_the_session() -> None:
     """Servers that other tests started in this process are not held against a run."""
     invariants.sockets_before = set(invariants.listening_sockets(os.getpid()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tests on several hosts need root and namespaces: a session without them must not look complete."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", ()) if NO_HOSTS in str(report.longrepr)]
+    if skipped:
+        reason = skipped[0].longrepr[2] if isinstance(skipped[0].longrepr, tuple) else str(skipped[0].longrepr)
+        terminalreporter.section(f"{len(skipped)} tests on several hosts did NOT run", sep="!", red=True)
+        terminalreporter.line(f"{reason}\nPACELINE_REQUIRE_HOSTS=1 makes this an error.", red=True)
 
 
 def _environment() -> dict[str, str]:
