@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     from paceline.air.config import ScalingConfig
@@ -45,6 +45,35 @@ class Backend:
 
     def on_end(self) -> None:
         """The workers are gone, however the attempt ended: give back what the driver itself holds for them."""
+
+
+class WorkerState:
+    """What the functions that a backend executes in a worker remember from call to call.
+
+    Derive a dataclass with defaults from it. Functions in the worker, and the train function, get the worker's own
+    object by `here()`. It lives as long as the worker; `end()` is for workers that share the driver's process.
+    """
+
+    _kept: ClassVar[dict[type, Any]] = {}
+
+    @classmethod
+    def here(cls) -> Self:
+        """The object of this class in this worker; a new one if there is none."""
+        kept = WorkerState._kept.get(cls)
+        if kept is None:
+            kept = WorkerState._kept[cls] = cls()
+        state: Self = kept
+        return state
+
+    @classmethod
+    def end(cls) -> None:
+        """Close the object of this worker, if there is one; the next run begins with a new one."""
+        state = WorkerState._kept.pop(cls, None)
+        if state is not None:
+            state.close()
+
+    def close(self) -> None:
+        """Give back what the object holds."""
 
 
 @dataclass

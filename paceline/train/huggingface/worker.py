@@ -8,35 +8,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-_before: list[dict[str, Any]] | None = None
-"""Accelerate's states as they were, while a run is on."""
+from paceline.run.backend import WorkerState
+
+
+@dataclass
+class Before(WorkerState):
+    """Accelerate's states as they were, while a run is on."""
+
+    states: list[dict[str, Any]] = field(default_factory=list)
+
+    def close(self) -> None:
+        for state, content in zip(_states(), self.states, strict=False):  # none were kept where nothing was entered
+            state.clear()
+            state.update(content)
 
 
 def enter(variables: Mapping[str, str]) -> None:
     """Set the variables, and have Accelerate forget an Accelerator that this process made earlier."""
-    global _before
     import torch
 
-    leave()  # a run in this same process that could not be ended did not get to
+    Before.end()  # a run in this same process that could not be ended did not get to
     # Without this one Accelerate chooses a number of threads itself.
     os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
     os.environ.update(variables)
-    _before = [dict(state) for state in _states()]
+    Before.here().states = [dict(state) for state in _states()]
     for state in _states():
         state.clear()
 
 
 def leave() -> None:
     """Put the states back."""
-    global _before
-    if _before is None:
-        return
-    for state, content in zip(_states(), _before, strict=True):
-        state.clear()
-        state.update(content)
-    _before = None
+    Before.end()
 
 
 def _states() -> list[dict[str, Any]]:

@@ -18,12 +18,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any
 
 from paceline.air import session as session_slot
+from paceline.run.backend import WorkerState
 
 LOOPBACK = "127.0.0.1"
 _PATIENCE_MINUTES = 7 * 24 * 60
@@ -36,46 +38,51 @@ HELLO_S = 5.0
 """How long a peer that connects to the hub may take to show the key: others wait behind it."""
 _LOWEST_PORT = 20000
 
-_hub: socket.socket | None = None
-"""On rank 0, until everyone is there: where the others come to."""
-_place = (0, 1)
-"""Rank, world size."""
-_lines: list[Connection] = []
-"""On rank 0 the lines to ranks 1, 2, ...; on the others the one to rank 0."""
+
+@dataclass
+class Member(WorkerState):
+    """This worker's place in the network, and its lines."""
+
+    rank: int = 0
+    world_size: int = 1
+    hub: socket.socket | None = None
+    """On rank 0, until everyone is there: where the others come to."""
+    lines: list[Connection] = field(default_factory=list)
+    """On rank 0 the lines to ranks 1, 2, ...; on the others the one to rank 0."""
+
+    def close(self) -> None:
+        for line in self.lines:
+            line.close()
 
 
 def open_hub() -> int:
     """On rank 0: open the port to which the others will connect their lines."""
-    global _hub
-    _hub = socket.create_server((LOOPBACK, 0), backlog=socket.SOMAXCONN)
-    return int(_hub.getsockname()[1])
+    Member.here().hub = hub = socket.create_server((LOOPBACK, 0), backlog=socket.SOMAXCONN)
+    return int(hub.getsockname()[1])
 
 
 def take_place(rank: int, world_size: int) -> None:
-    global _place
-    _place = (rank, world_size)
+    member = Member.here()
+    member.rank, member.world_size = rank, world_size
 
 
 def join(hub_port: int, token: bytes, timeout_s: float) -> None:
     """Connect this rank's line and its LightGBM with all others."""
-    if _place[0] == 0:
+    member = Member.here()
+    if member.rank == 0:
         let_everyone_in(token, timeout_s)
     else:
-        _lines[:] = [line_to_hub(hub_port, token, _place[0])]
+        member.lines = [line_to_hub(hub_port, token, member.rank)]
     _join_lightgbm()
 
 
 def leave() -> None:
     """Close what `join` opened."""
-    global _place
-    if _place[1] > 1:
+    if Member.here().world_size > 1:
         from lightgbm.basic import _LIB  # type: ignore[attr-defined]  # the C interface
 
         _LIB.LGBM_NetworkFree()
-    for line in _lines:
-        line.close()
-    _lines.clear()
-    _place = (0, 1)
+    Member.end()
 
 
 def get_network_params() -> dict[str, Any]:
@@ -91,15 +98,16 @@ def get_network_params() -> dict[str, Any]:
 
 def gather(value: bytes) -> list[bytes]:
     """The values of all ranks, by rank, on every rank. All ranks must call it."""
-    rank, world_size = _place
-    if world_size == 1:
+    member = Member.here()
+    if member.world_size == 1:
         return [value]
     try:
-        if rank != 0:
-            _lines[0].send_bytes(value)
-            return [_lines[0].recv_bytes() for _ in range(world_size)]
-        values = [value, *(line.recv_bytes() for line in _lines)]
-        for line in _lines:
+        if member.rank != 0:
+            hub = member.lines[0]
+            hub.send_bytes(value)
+            return [hub.recv_bytes() for _ in range(member.world_size)]
+        values = [value, *(line.recv_bytes() for line in member.lines)]
+        for line in member.lines:
             for each in values:
                 line.send_bytes(each)
         return values
@@ -119,13 +127,13 @@ def line_to_hub(hub_port: int, token: bytes, rank: int) -> Connection:
 
 def let_everyone_in(token: bytes, timeout_s: float) -> None:
     """On rank 0: wait for the lines of all others, and for nobody else."""
-    global _hub
-    assert _hub is not None
-    hub, _hub = _hub, None
+    member = Member.here()
+    assert member.hub is not None
+    hub, member.hub = member.hub, None
     arrived: dict[int, Connection] = {}
     deadline = time.monotonic() + timeout_s
     with hub:
-        while missing := set(range(1, _place[1])) - arrived.keys():
+        while missing := set(range(1, member.world_size)) - arrived.keys():
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 names = ", ".join(map(str, sorted(missing)))
@@ -141,7 +149,7 @@ def let_everyone_in(token: bytes, timeout_s: float) -> None:
                 arrived[_rank_at(line, token, min(HELLO_S, left_s))] = line
             except (AuthenticationError, EOFError, OSError):  # not a worker: a program that tries ports
                 line.close()
-    _lines[:] = [arrived[rank] for rank in sorted(arrived)]
+    member.lines = [arrived[rank] for rank in sorted(arrived)]
 
 
 def _rank_at(line: Connection, token: bytes, seconds: float) -> int:
@@ -180,7 +188,7 @@ def _socket_of(line: Connection) -> socket.socket:
 
 def _join_lightgbm() -> None:
     """Smaller ranks connect to larger ones. They wait until those listen: LightGBM itself tries again after 0.2 s."""
-    rank, _ = _place
+    rank = Member.here().rank
     held = hold_port()
     ports = [int.from_bytes(value) for value in gather(held.getsockname()[1].to_bytes(4))]
     _wait_until_listening(ports[rank + 1 :])

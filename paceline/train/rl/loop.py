@@ -95,8 +95,9 @@ class _Saved:
 
     def __init__(self, algorithm: Any) -> None:
         self._algorithm = algorithm
-        assert own_ray.places.scratch is not None
-        self._directory = Path(own_ray.places.scratch, "checkpoint")
+        scratch = own_ray.Places.here().scratch
+        assert scratch is not None
+        self._directory = Path(scratch, "checkpoint")
 
     def checkpoint(self) -> RLCheckpoint:
         self.remove()
@@ -160,7 +161,7 @@ def built(config: Any) -> Iterator[Any]:
     from ray.tune.trainable import trainable
 
     # RLlib makes a directory for its logs, in the user's home.
-    home, trainable.DEFAULT_STORAGE_PATH = trainable.DEFAULT_STORAGE_PATH, own_ray.places.scratch
+    home, trainable.DEFAULT_STORAGE_PATH = trainable.DEFAULT_STORAGE_PATH, own_ray.Places.here().scratch
     try:
         algorithm = config.build_algo()
     finally:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from paceline.air.temporary import SHORT_PREFIX, temporary_directory
 from paceline.engine.local.thread_pools import VARIABLES as THREAD_VARIABLES
+from paceline.run.backend import WorkerState
 
 _LONGEST_SOCKET_PATH = 107
 _WHAT_IS_ADDED = 103
@@ -26,7 +27,7 @@ _BELOW = "r"
 
 
 @dataclass
-class Places:
+class Places(WorkerState):
     """Where a worker keeps its files. The driver made the directories, and removes them however the worker ends."""
 
     sockets: str | None = None
@@ -35,13 +36,10 @@ class Places:
     """On the file system of the run."""
 
 
-places = Places()
-
-
 def prepare(sockets: str, scratch: str) -> None:
     """Note where files belong. Called in the worker by the backend."""
-    global places
-    places = Places(sockets, scratch)
+    places = Places.here()
+    places.sockets, places.scratch = sockets, scratch
 
 
 @contextmanager
@@ -75,13 +73,14 @@ def started(cpus: int) -> Iterator[None]:
         # Unset, Ray gives each of its processes as many threads as it has CPUs, by default one.
         **dict.fromkeys(THREAD_VARIABLES),
     }
+    sockets = Places.here().sockets
     with _environment(variables), _loopback_only():
         ray.init(
             address="local",
             num_cpus=cpus,
             include_dashboard=False,
             configure_logging=False,
-            _temp_dir=None if places.sockets is None else os.path.join(places.sockets, _BELOW),
+            _temp_dir=None if sockets is None else os.path.join(sockets, _BELOW),
         )
         try:
             yield

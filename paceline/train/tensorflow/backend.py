@@ -38,4 +38,4 @@ class TensorflowBackend(Backend):
             worker_group.execute_single(place.rank, cluster.enter, ports, place.rank)
 
     def on_end(self) -> None:
-        cluster.give_ports_up()
+        cluster.Member.end()

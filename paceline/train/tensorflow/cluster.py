@@ -1,17 +1,52 @@
-"""What a worker does to be found by the others, before TensorFlow is imported in it."""
+"""What a worker does to be found by the others, before TensorFlow is imported in it; and how they meet.
+
+`MultiWorkerMirroredStrategy()` waits for the servers of all workers inside of a call that holds the interpreter. The
+worker would give no sign of life as long as a slow peer is still reading its data, and would be taken for dead. So the
+workers wait for each other in Python, and TensorFlow is called once all are there.
+
+For that a worker has a port that is bound from the start. It listens once the worker has come to the meeting: until
+then, whoever connects is refused.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
 
-from paceline.train.tensorflow import keras3_guard, meeting
+from paceline.run.backend import WorkerState
+from paceline.train.after_import import AfterImport
+from paceline.train.tensorflow import keras3_guard
 
 LOOPBACK = "127.0.0.1"
+LOOK_EVERY_S = 0.02
+TELL_AFTER_S = 30.0
+"""The user hears whom a worker waits for; later again, each time after twice as long."""
 
-_held: socket.socket | None = None
-"""Bound, never listening, and open as long as this worker is one of the cluster."""
+
+@dataclass
+class Member(WorkerState):
+    """What this worker holds as one of the cluster."""
+
+    server_port: socket.socket | None = None
+    """Bound, never listening: for this worker's own server of TensorFlow."""
+    meeting_port: socket.socket | None = None
+    peers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By the address of its server in the cluster: rank and meeting port of every other worker of the run."""
+    has_met: bool = False
+    """Whether TensorFlow has connected this worker with its peers."""
+
+    def close(self) -> None:
+        for held in (self.server_port, self.meeting_port):
+            if held is not None:
+                held.close()
 
 
 def hold_ports() -> tuple[int, int]:
@@ -20,25 +55,17 @@ def hold_ports() -> tuple[int, int]:
     The server binds the same port beside this socket, because both allow that. To all other users of this machine,
     and to all sockets that do not ask to share, the port is taken.
     """
-    global _held
-    give_ports_up()
-    _held = socket.socket()
-    _held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    _held.bind(("", 0))  # TensorFlow listens on all addresses, whatever is in TF_CONFIG
-    return int(_held.getsockname()[1]), meeting.hold_port()
-
-
-def give_ports_up() -> None:
-    """For the driver, which is itself the worker of the inline engine, and lives on."""
-    global _held
-    meeting.give_port_up()
-    if _held is not None:
-        _held.close()
-    _held = None
+    Member.end()  # a worker that is the driver itself may have been one before
+    member = Member.here()
+    member.server_port, member.meeting_port = socket.socket(), socket.socket()
+    member.server_port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    member.server_port.bind(("", 0))  # TensorFlow listens on all addresses, whatever is in TF_CONFIG
+    member.meeting_port.bind((LOOPBACK, 0))
+    return int(member.server_port.getsockname()[1]), int(member.meeting_port.getsockname()[1])
 
 
 def enter(ports: list[tuple[int, int]], rank: int) -> None:
-    """Describe the cluster and this worker's place in it to TensorFlow."""
+    """Describe the cluster and this worker's place in it to TensorFlow, and meet the others when it connects them."""
     workers = [f"{LOOPBACK}:{port}" for port, _ in ports]
     task = {"type": "worker", "index": rank}
     os.environ.update(
@@ -50,7 +77,8 @@ def enter(ports: list[tuple[int, int]], rank: int) -> None:
     )
     if len(ports) > 1:
         keras3_guard.install()
-        meeting.install({workers[peer]: (peer, ports[peer][1]) for peer in range(len(ports)) if peer != rank})
+        Member.here().peers = {workers[peer]: (peer, ports[peer][1]) for peer in range(len(ports)) if peer != rank}
+        _HOOK.install()
 
 
 def _past_the_proxy() -> str:
@@ -61,3 +89,49 @@ def _past_the_proxy() -> str:
     names = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
     chosen = next((os.environ[name] for name in names if os.environ.get(name)), "")
     return ",".join([*([chosen] if chosen else []), LOOPBACK])
+
+
+def _meet_first(module: ModuleType) -> None:
+    context: Any = module.Context
+    enable_collective_ops = context.enable_collective_ops
+
+    @functools.wraps(enable_collective_ops)
+    def met(self: Any, server_def: Any) -> Any:
+        addresses = {address for job in server_def.cluster.job for address in job.tasks.values()}
+        peers = Member.here().peers
+        meet({rank: port for address, (rank, port) in peers.items() if address in addresses})
+        return enable_collective_ops(self, server_def)
+
+    context.enable_collective_ops = met
+
+
+_HOOK = AfterImport({"tensorflow.python.eager.context": _meet_first})
+
+
+def meet(ports: Mapping[int, int]) -> None:
+    """Say that this worker is there, and wait until all ranks of `ports` are."""
+    member = Member.here()
+    if member.meeting_port is not None:
+        member.meeting_port.listen(len(ports) + 1)
+    began, tell_after = time.monotonic(), TELL_AFTER_S
+    missing = dict(ports)
+    while missing := {rank: port for rank, port in missing.items() if not _is_there(port)}:
+        if time.monotonic() - began > tell_after:
+            print(_waiting_text(list(missing), tell_after), file=sys.stderr, flush=True)
+            tell_after *= 2
+        time.sleep(LOOK_EVERY_S)
+    member.has_met = True
+
+
+def _is_there(port: int) -> bool:
+    with socket.socket() as caller:
+        caller.settimeout(1.0)
+        return caller.connect_ex((LOOPBACK, port)) == 0
+
+
+def _waiting_text(ranks: list[int], seconds: float) -> str:
+    names = ", ".join(map(str, ranks))
+    return (
+        f"MultiWorkerMirroredStrategy() has waited {seconds:g} s for rank(s) {names}, which did not make theirs yet. "
+        "Every worker must make one."
+    )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.air import session
+from paceline.run.backend import WorkerState
 
 if TYPE_CHECKING:
     import torch
@@ -45,14 +46,16 @@ def plan_gpus(placement: Placement) -> list[WorkerGpus | None]:
     return plan
 
 
-_own_gpus: tuple[int, ...] = ()
-"""Device numbers of this worker, set before its train function starts."""
+@dataclasses.dataclass
+class OwnGpus(WorkerState):
+    """Device numbers of this worker, set before its train function starts."""
+
+    numbers: tuple[int, ...] = ()
 
 
 def assign_gpus(own: tuple[int, ...]) -> None:
     """Say which of the visible GPUs are this worker's."""
-    global _own_gpus
-    _own_gpus = own
+    OwnGpus.here().numbers = own
 
 
 def get_device() -> torch.device | list[torch.device]:
@@ -65,14 +68,15 @@ def get_device() -> torch.device | list[torch.device]:
     available = torch.cuda.is_available()
     if session.current() is None:
         return torch.device("cuda", 0) if available else torch.device("cpu")
-    if not _own_gpus:
+    numbers = OwnGpus.here().numbers
+    if not numbers:
         return torch.device("cpu")
     if not available:
         raise RuntimeError(
             "This worker was given a GPU, but PyTorch cannot use CUDA here: install a CUDA build of torch and check "
             "the driver with nvidia-smi, or set ScalingConfig(use_gpu=False)."
         )
-    devices = [torch.device("cuda", index) for index in _own_gpus]
+    devices = [torch.device("cuda", index) for index in numbers]
     return devices[0] if len(devices) == 1 else devices
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.air import session
 from paceline.air.errors import ConfigError, SessionMisuseError
+from paceline.run.backend import WorkerState
 from paceline.train.torch.devices import main_device
 
 if TYPE_CHECKING:
@@ -25,8 +27,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 OptimizerType = TypeVar("OptimizerType", bound="Optimizer")
 
-_current: tuple[SessionProtocol, Accelerator] | None = None
-"""The accelerator in use and the session it belongs to: one process can see several sessions, one after the other."""
+
+@dataclass
+class Chosen(WorkerState):
+    """The accelerator in use and the session it belongs to: one process can see several sessions, in turn."""
+
+    session: SessionProtocol | None = None
+    accelerator: Accelerator | None = None
 
 
 def accelerate(amp: bool = False) -> None:
@@ -36,7 +43,7 @@ def accelerate(amp: bool = False) -> None:
     a scaled loss on GPU. Use `prepare_optimizer` and `backward` with it.
     """
     active = _session("accelerate")
-    if _current is not None and _current[0] is active:
+    if Chosen.here().session is active:
         raise RuntimeError(
             "accelerate() was called a second time, or after something had been prepared. Call it once, at the top of "
             "the train function."
@@ -164,15 +171,16 @@ def are_connected() -> bool:
 
 def _accelerator(function: str) -> Accelerator:
     active = _session(function)
-    if _current is not None and _current[0] is active:
-        return _current[1]
+    chosen = Chosen.here()
+    if chosen.session is active and chosen.accelerator is not None:
+        return chosen.accelerator
     return _make_accelerator(active, amp=False)
 
 
 def _make_accelerator(active: SessionProtocol, amp: bool) -> Accelerator:
-    global _current
     from paceline.train.torch.accelerator import Accelerator
 
     accelerator = Accelerator(main_device(), active.world_size, amp)
-    _current = (active, accelerator)
+    chosen = Chosen.here()
+    chosen.session, chosen.accelerator = active, accelerator
     return accelerator

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from paceline.run.backend import WorkerState
+
 T = TypeVar("T")
 
 LOOPBACK = "127.0.0.1"
@@ -28,48 +30,45 @@ Which of them are named depends on where the connection was when it was lost."""
 
 
 @dataclass
-class Place:
-    """What a worker was told about itself."""
+class Place(WorkerState):
+    """What a worker was told about itself, and its part in the collective."""
 
     rank: int = 0
     threads: int = 0
     """For XGBoost; 0 leaves it to the library."""
     scratch: str | None = None
     """A directory of this attempt for data that does not fit into memory; whoever made it removes it."""
-
-
-place = Place()
-_tracker: Any = None
-"""On rank 0: XGBoost's meeting point, which lives as long as somebody is connected."""
-_joined = False
+    tracker: Any = None
+    """On rank 0: XGBoost's meeting point, which lives as long as somebody is connected."""
+    joined: bool = False
 
 
 def prepare(rank: int, threads: int, scratch: str) -> None:
     """Note what belongs to this rank alone."""
-    global place
-    place = Place(rank, threads, scratch)
+    place = Place.here()
+    place.rank, place.threads, place.scratch = rank, threads, scratch
 
 
 def host(world_size: int, timeout_s: float) -> dict[str, Any]:
     """On rank 0: open the meeting point, on the loopback address; returns what the ranks need to find it."""
-    global _tracker
     from xgboost.tracker import RabitTracker
 
-    _tracker = RabitTracker(n_workers=world_size, host_ip=LOOPBACK, sortby="task", timeout=max(1, int(timeout_s)))
-    _tracker.start()
-    found: dict[str, Any] = _tracker.worker_args()
+    tracker = RabitTracker(n_workers=world_size, host_ip=LOOPBACK, sortby="task", timeout=max(1, int(timeout_s)))
+    tracker.start()
+    Place.here().tracker = tracker
+    found: dict[str, Any] = tracker.worker_args()
     return found
 
 
 def join(arguments: Mapping[str, Any], timeout_s: float) -> None:
     """Connect with all other ranks. XGBoost sorts them by name: zero-padded, that is by our ranks."""
-    global _joined
     from xgboost import collective
 
+    place = Place.here()
     before = set(_listening())
     with contextlib.redirect_stdout(io.StringIO()):  # XGBoost greets every worker, whatever its verbosity
         collective.init(**arguments, dmlc_task_id=f"{place.rank:08d}", dmlc_timeout=int(timeout_s))
-    _joined = True
+    place.joined = True
     for descriptor in set(_listening()) - before:
         _keep_to_this_machine(descriptor)
     assert collective.get_rank() == place.rank
@@ -77,16 +76,15 @@ def join(arguments: Mapping[str, Any], timeout_s: float) -> None:
 
 def leave(timeout_s: float) -> None:
     """Disconnect. Rank 0 stays until the last one has left: the others say goodbye to it."""
-    global _joined, _tracker
-    if not _joined:
+    place = Place.here()
+    if not place.joined:
         return
     from xgboost import collective
 
-    _joined = False
+    Place.end()
     collective.finalize()
-    if _tracker is not None:
-        _tracker.wait_for(timeout=int(timeout_s))
-        _tracker = None
+    if place.tracker is not None:
+        place.tracker.wait_for(timeout=int(timeout_s))
 
 
 def gathered(value: T) -> list[T]:

@@ -163,7 +163,7 @@ def _complete(task: TreeTask) -> dict[str, Any]:
     """The user's parameters, with what a worker adds."""
     params = {"seed_per_iteration": True, **task.params}
     if "nthread" not in params:
-        params["nthread"] = params.pop("n_jobs", collective.place.threads)
+        params["nthread"] = params.pop("n_jobs", collective.Place.here().threads)
     bins = task.matrix_params.get("train", {}).get("max_bin")
     if bins is not None:
         params.setdefault("max_bin", bins)

@@ -109,9 +109,10 @@ class MatrixReader:
             return {**self._arguments(name, table), **weights}
 
         weights = {"feature_weights": options.pop("feature_weights")} if "feature_weights" in options else {}
-        folder = collective.place.scratch
+        place = collective.Place.here()
+        folder = place.scratch
         assert folder is not None
-        prefix = os.path.join(folder, f"{collective.place.rank}-{self._names.index(name)}")
+        prefix = os.path.join(folder, f"{place.rank}-{self._names.index(name)}")
         pages = BatchPages(batches, arguments, self._rows[name].restart, prefix, entries.get("qid"))
         return xgboost.ExtMemQuantileDMatrix(pages, **options, ref=train)
 

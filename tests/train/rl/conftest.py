@@ -49,12 +49,11 @@ def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    before = own_ray.places
     with own_ray.socket_directory() as sockets:
         own_ray.prepare(sockets, str(tmp_path_factory.mktemp("scratch")))
         with own_ray.started(cpus=4):
             yield
-    own_ray.places = before
+    own_ray.Places.end()
     torch.set_num_threads(threads)
 
 

@@ -56,8 +56,9 @@ def test_runners_that_would_ignore_the_weights_have_them_afterwards(algorithm: A
 def test_only_this_user_can_enter_the_directory_of_ray(ray_here: None) -> None:
     from paceline.train.rl import own_ray
 
-    assert own_ray.places.sockets is not None
-    place = Path(own_ray.places.sockets)
+    sockets = own_ray.Places.here().sockets
+    assert sockets is not None
+    place = Path(sockets)
     assert place.stat().st_mode & 0o777 == 0o700
     assert any(place.glob("r/session_*/sockets/raylet"))
 

@@ -18,7 +18,6 @@ from paceline.train.tensorflow import (
     TensorflowConfig,
     TensorflowTrainer,
     cluster,
-    meeting,
     prepare_dataset_shard,
 )
 from paceline.train.tensorflow.backend import TensorflowBackend
@@ -103,13 +102,13 @@ def test_grpc_keeps_the_hosts_that_the_user_has_excepted_from_the_proxy(
 def test_workers_meet_when_the_last_one_has_come(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(meeting, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(cluster, "TELL_AFTER_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as missing:
         missing.bind(("127.0.0.1", 0))
-        own = meeting.hold_port()
+        _, own = cluster.hold_ports()
         assert not can_connect(own)
         waiting = threading.Thread(
-            target=meeting.meet, args=({1: there.getsockname()[1], 2: missing.getsockname()[1]},)
+            target=cluster.meet, args=({1: there.getsockname()[1], 2: missing.getsockname()[1]},)
         )
         waiting.start()
         told = ""
@@ -119,7 +118,7 @@ def test_workers_meet_when_the_last_one_has_come(
         assert can_connect(own)
         missing.listen()
         waiting.join()
-    meeting.give_port_up()
+    cluster.Member.end()
     assert not can_connect(own)
 
 

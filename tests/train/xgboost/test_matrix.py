@@ -164,8 +164,9 @@ class NoteFiles(TrainingCallback):
         self.file = file
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        assert collective.place.scratch is not None
-        self.file.write_text(" ".join(os.listdir(collective.place.scratch)))
+        scratch = collective.Place.here().scratch
+        assert scratch is not None
+        self.file.write_text(" ".join(os.listdir(scratch)))
         return False
 
 
