@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NO_HOSTS
+from tests.hosts.engine import HostsEngine
 from tools.hosts import Hosts, HostsError
 
 PROJECT = Path(__file__).parents[2]
@@ -34,6 +35,13 @@ def hosts() -> Iterator[Hosts]:
     hosts = make_hosts(2)
     yield hosts
     hosts.down()
+
+
+@pytest.fixture(scope="session")
+def hosts_engine(hosts: Hosts) -> Iterator[HostsEngine]:
+    engine = HostsEngine(hosts)
+    yield engine
+    engine.close()
 
 
 @pytest.fixture
