@@ -5,12 +5,32 @@ Everything is loaded on first use, so that importing this package stays cheap.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from paceline.air.lazy import lazy_imports
 
-from paceline.air.absent import no_such_name
+_SUBMODULES = (
+    *("aggregate", "block", "context", "dataset", "dataset_iterator", "dataset_pipeline", "datasource", "extensions"),
+    *(
+        "grouped",
+        "grouped_data",
+        "grouped_dataset",
+        "iterator",
+        "preprocessor",
+        "preprocessors",
+        "random_access_dataset",
+    ),
+)
+_ELSEWHERE = {
+    "from_arrow_refs": "there are no object references: use from_arrow()",
+    "from_mars": "convert with .to_pandas() and use from_pandas()",
+    "from_modin": "convert with ._to_pandas() and use from_pandas()",
+    "from_numpy_refs": "there are no object references: use from_numpy()",
+    "from_pandas_refs": "there are no object references: use from_pandas()",
+    "read_bigquery": "use the client of google-cloud-bigquery, to_arrow() of its result, and from_arrow()",
+    "read_databricks_tables": "use read_sql() with databricks.sql.connect",
+    "read_mongo": "use pymongoarrow and from_arrow()",
+}
 
-if TYPE_CHECKING:
+with lazy_imports(__name__, _SUBMODULES, _ELSEWHERE):
     from pyarrow import Schema as Schema
 
     from paceline.data.context import DataContext as DataContext
@@ -54,86 +74,3 @@ if TYPE_CHECKING:
     from paceline.data.read import read_tfrecords as read_tfrecords
     from paceline.data.read import read_webdataset as read_webdataset
     from paceline.data.sql import read_sql as read_sql
-
-_PLACES = {
-    "ActorPoolStrategy": "paceline.data.operations.concurrency",
-    "DataContext": "paceline.data.context",
-    "DataIterator": "paceline.data.iterator",
-    "Dataset": "paceline.data.dataset",
-    "Datasource": "paceline.data.datasource.datasource",
-    "DatasetContext": "paceline.data.context",
-    "DatasetIterator": "paceline.data.iterator",
-    "DatasetPipeline": "paceline.data.dataset_pipeline",
-    "ExecutionOptions": "paceline.data.context",
-    "ExecutionResources": "paceline.data.context",
-    "GroupedData": "paceline.data.grouped",
-    "MaterializedDataset": "paceline.data.dataset_legacy",
-    "NodeIdStr": "paceline.data.context",
-    "Preprocessor": "paceline.data.preprocessor",
-    "ReadTask": "paceline.data.datasource.datasource",
-    "Schema": "pyarrow",
-    "from_arrow": "paceline.data.from_objects",
-    "from_dask": "paceline.data.from_frameworks",
-    "from_huggingface": "paceline.data.from_objects",
-    "from_items": "paceline.data.from_objects",
-    "from_numpy": "paceline.data.from_objects",
-    "from_pandas": "paceline.data.from_objects",
-    "from_polars": "paceline.data.from_frameworks",
-    "from_spark": "paceline.data.from_frameworks",
-    "from_tf": "paceline.data.from_frameworks",
-    "from_torch": "paceline.data.from_objects",
-    "range": "paceline.data.from_objects",
-    "range_table": "paceline.data.from_objects",
-    "range_tensor": "paceline.data.from_objects",
-    "read_binary_files": "paceline.data.read",
-    "read_csv": "paceline.data.read",
-    "read_datasource": "paceline.data.datasource.reading",
-    "read_images": "paceline.data.read",
-    "read_json": "paceline.data.read",
-    "read_numpy": "paceline.data.read",
-    "read_parquet": "paceline.data.read",
-    "read_parquet_bulk": "paceline.data.read",
-    "read_sql": "paceline.data.sql",
-    "read_text": "paceline.data.read",
-    "read_tfrecords": "paceline.data.read",
-    "read_webdataset": "paceline.data.read",
-    "set_progress_bars": "paceline.data.context",
-}
-_SUBMODULES = (
-    *("aggregate", "block", "context", "dataset", "dataset_iterator", "dataset_pipeline", "datasource", "extensions"),
-    *(
-        "grouped",
-        "grouped_data",
-        "grouped_dataset",
-        "iterator",
-        "preprocessor",
-        "preprocessors",
-        "random_access_dataset",
-    ),
-)
-_ELSEWHERE = {
-    "from_arrow_refs": "there are no object references: use from_arrow()",
-    "from_mars": "convert with .to_pandas() and use from_pandas()",
-    "from_modin": "convert with ._to_pandas() and use from_pandas()",
-    "from_numpy_refs": "there are no object references: use from_numpy()",
-    "from_pandas_refs": "there are no object references: use from_pandas()",
-    "read_bigquery": "use the client of google-cloud-bigquery, to_arrow() of its result, and from_arrow()",
-    "read_databricks_tables": "use read_sql() with databricks.sql.connect",
-    "read_mongo": "use pymongoarrow and from_arrow()",
-}
-
-__all__ = sorted(_PLACES)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        value = getattr(importlib.import_module(_PLACES[name]), name)
-        globals()[name] = value
-        return value
-    if name in _SUBMODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise no_such_name(__name__, name, _ELSEWHERE)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES, *_SUBMODULES})

@@ -5,73 +5,8 @@ Everything is loaded on first use, so that importing this package stays cheap.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from paceline.air.lazy import lazy_imports
 
-from paceline.air.absent import no_such_name
-
-if TYPE_CHECKING:
-    from paceline.air.checkpoint import Checkpoint as Checkpoint
-    from paceline.air.config import CheckpointConfig as CheckpointConfig
-    from paceline.air.config import FailureConfig as FailureConfig
-    from paceline.air.config import RunConfig as RunConfig
-    from paceline.air.config import ScalingConfig as ScalingConfig
-    from paceline.air.context import TrainContext as TrainContext
-    from paceline.air.context import get_context as get_context
-    from paceline.air.data_config import DataConfig as DataConfig
-    from paceline.air.errors import TrainingFailedError as TrainingFailedError
-    from paceline.air.result import Result as Result
-    from paceline.air.session import ReportedCheckpoint as ReportedCheckpoint
-    from paceline.air.session import get_all_reported_checkpoints as get_all_reported_checkpoints
-    from paceline.air.session import get_checkpoint as get_checkpoint
-    from paceline.air.session import get_dataset_shard as get_dataset_shard
-    from paceline.air.sync_config import SyncConfig as SyncConfig
-    from paceline.run.backend import Backend as Backend
-    from paceline.run.backend import BackendConfig as BackendConfig
-    from paceline.run.user_callback import UserCallback as UserCallback
-    from paceline.train.base_trainer import BaseTrainer as BaseTrainer
-    from paceline.train.batch_predictor import BatchPredictor as BatchPredictor
-    from paceline.train.data_parallel_trainer import DataParallelTrainer as DataParallelTrainer
-    from paceline.train.functions import load_checkpoint as load_checkpoint
-    from paceline.train.functions import local_rank as local_rank
-    from paceline.train.functions import report as report
-    from paceline.train.functions import save_checkpoint as save_checkpoint
-    from paceline.train.functions import world_rank as world_rank
-    from paceline.train.functions import world_size as world_size
-    from paceline.train.predictor import Predictor as Predictor
-
-TRAIN_DATASET_KEY = "train"
-
-_PLACES = {
-    "Checkpoint": "paceline.air.checkpoint",
-    "CheckpointConfig": "paceline.air.config",
-    "FailureConfig": "paceline.air.config",
-    "RunConfig": "paceline.air.config",
-    "ScalingConfig": "paceline.air.config",
-    "SyncConfig": "paceline.air.sync_config",
-    "DataConfig": "paceline.air.data_config",
-    "Result": "paceline.air.result",
-    "TrainContext": "paceline.air.context",
-    "get_context": "paceline.air.context",
-    "get_checkpoint": "paceline.air.session",
-    "get_dataset_shard": "paceline.air.session",
-    "get_all_reported_checkpoints": "paceline.air.session",
-    "ReportedCheckpoint": "paceline.air.session",
-    "UserCallback": "paceline.run.user_callback",
-    "TrainingFailedError": "paceline.air.errors",
-    "Backend": "paceline.run.backend",
-    "BackendConfig": "paceline.run.backend",
-    "BaseTrainer": "paceline.train.base_trainer",
-    "DataParallelTrainer": "paceline.train.data_parallel_trainer",
-    "BatchPredictor": "paceline.train.batch_predictor",
-    "Predictor": "paceline.train.predictor",
-    "report": "paceline.train.functions",
-    "save_checkpoint": "paceline.train.functions",
-    "load_checkpoint": "paceline.train.functions",
-    "local_rank": "paceline.train.functions",
-    "world_rank": "paceline.train.functions",
-    "world_size": "paceline.train.functions",
-}
 _SUBMODULES = (
     "backend",
     "base_trainer",
@@ -108,19 +43,33 @@ _ELSEWHERE = {
     "mosaic": "call Composer's Trainer inside the train_loop_per_worker of a paceline.train.torch.TorchTrainer",
 }
 
-__all__ = [*_PLACES, "TRAIN_DATASET_KEY"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        value = getattr(importlib.import_module(_PLACES[name]), name)
-    elif name in _SUBMODULES:
-        value = importlib.import_module(f"{__name__}.{name}")
-    else:
-        raise no_such_name(__name__, name, _ELSEWHERE)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_PLACES, *_SUBMODULES])
+with lazy_imports(__name__, _SUBMODULES, _ELSEWHERE):
+    from paceline.air.checkpoint import Checkpoint as Checkpoint
+    from paceline.air.config import CheckpointConfig as CheckpointConfig
+    from paceline.air.config import FailureConfig as FailureConfig
+    from paceline.air.config import RunConfig as RunConfig
+    from paceline.air.config import ScalingConfig as ScalingConfig
+    from paceline.air.constants import TRAIN_DATASET_KEY as TRAIN_DATASET_KEY
+    from paceline.air.context import TrainContext as TrainContext
+    from paceline.air.context import get_context as get_context
+    from paceline.air.data_config import DataConfig as DataConfig
+    from paceline.air.errors import TrainingFailedError as TrainingFailedError
+    from paceline.air.result import Result as Result
+    from paceline.air.session import ReportedCheckpoint as ReportedCheckpoint
+    from paceline.air.session import get_all_reported_checkpoints as get_all_reported_checkpoints
+    from paceline.air.session import get_checkpoint as get_checkpoint
+    from paceline.air.session import get_dataset_shard as get_dataset_shard
+    from paceline.air.sync_config import SyncConfig as SyncConfig
+    from paceline.run.backend import Backend as Backend
+    from paceline.run.backend import BackendConfig as BackendConfig
+    from paceline.run.user_callback import UserCallback as UserCallback
+    from paceline.train.base_trainer import BaseTrainer as BaseTrainer
+    from paceline.train.batch_predictor import BatchPredictor as BatchPredictor
+    from paceline.train.data_parallel_trainer import DataParallelTrainer as DataParallelTrainer
+    from paceline.train.functions import load_checkpoint as load_checkpoint
+    from paceline.train.functions import local_rank as local_rank
+    from paceline.train.functions import report as report
+    from paceline.train.functions import save_checkpoint as save_checkpoint
+    from paceline.train.functions import world_rank as world_rank
+    from paceline.train.functions import world_size as world_size
+    from paceline.train.predictor import Predictor as Predictor

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from paceline.air.absent import no_such_name
+from paceline.air.lazy import lazy_imports
 
-if TYPE_CHECKING:
+_ADVICE = {"utils": "pass a function of your own as tokenization_fn; the default one splits at spaces"}
+
+with lazy_imports(__name__, advice=_ADVICE):
     from paceline.data.preprocessor import Preprocessor as Preprocessor
     from paceline.data.preprocessors.batch_mapper import BatchMapper as BatchMapper
     from paceline.data.preprocessors.categorizer import Categorizer as Categorizer
@@ -32,53 +35,6 @@ if TYPE_CHECKING:
     from paceline.data.preprocessors.vectorizers import CountVectorizer as CountVectorizer
     from paceline.data.preprocessors.vectorizers import HashingVectorizer as HashingVectorizer
 
-_HOMES = {
-    "BatchMapper": "batch_mapper",
-    "Categorizer": "categorizer",
-    "Chain": "chain",
-    "Concatenator": "concatenator",
-    "CountVectorizer": "vectorizers",
-    "CustomKBinsDiscretizer": "discretizers",
-    "FeatureHasher": "hasher",
-    "HashingVectorizer": "vectorizers",
-    "LabelEncoder": "label_encoder",
-    "MaxAbsScaler": "scalers",
-    "MinMaxScaler": "scalers",
-    "MultiHotEncoder": "encoders",
-    "Normalizer": "normalizer",
-    "OneHotEncoder": "encoders",
-    "OrdinalEncoder": "encoders",
-    "PowerTransformer": "power",
-    "RobustScaler": "scalers",
-    "SimpleImputer": "imputer",
-    "StandardScaler": "scalers",
-    "Tokenizer": "tokenizer",
-    "TorchVisionPreprocessor": "torch_vision",
-    "UniformKBinsDiscretizer": "discretizers",
-}
-
-__all__ = [*_HOMES, "Preprocessor"]
-
-_ADVICE = {"utils": "pass a function of your own as tokenization_fn; the default one splits at spaces"}
-
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name == "Preprocessor":
-        home = "paceline.data.preprocessor"
-    elif name in _HOMES:
-        home = f"{__name__}.{_HOMES[name]}"
-    else:
-        raise no_such_name(__name__, name, _ADVICE)
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
-
 
 def loader(stored_name: str) -> Callable[[dict[str, Any]], Any]:
     """What makes a preprocessor from its stored state, by the `stored_name` of its class.
@@ -86,10 +42,10 @@ def loader(stored_name: str) -> Callable[[dict[str, Any]], Any]:
     The name may come from a file that somebody else wrote: only the names of this package are looked up.
     """
     package, _, name = stored_name.rpartition(".")
-    if package != __name__ or name not in __all__:
+    here = sys.modules[__name__]
+    if package != __name__ or name not in here.__all__:
         from paceline.air.errors import DataError
 
         raise DataError(f"There is no preprocessor {stored_name!r} in this version.")
-    kind = __getattr__(name)
-    from_state: Callable[[dict[str, Any]], Any] = kind.from_state
+    from_state: Callable[[dict[str, Any]], Any] = getattr(here, name).from_state
     return from_state

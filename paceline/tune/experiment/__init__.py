@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from paceline.air.lazy import lazy_imports
 
-from paceline.air.absent import no_such_name
-
-if TYPE_CHECKING:
+with lazy_imports(__name__):
     from paceline.run.trial import Trial as Trial
     from paceline.tune.legacy_experiment import Experiment as Experiment
-
-_HOMES = {"Experiment": "paceline.tune.legacy_experiment", "Trial": "paceline.run.trial"}
-
-__all__ = ["Experiment", "Trial"]
-
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise no_such_name(__name__, name)

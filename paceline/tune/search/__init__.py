@@ -2,33 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
-from paceline.air.absent import no_such_name
+from paceline.air.lazy import lazy_imports
 
-if TYPE_CHECKING:
-    from paceline.compat.search import SearchAlgorithm as SearchAlgorithm
-    from paceline.compat.search import SearchGenerator as SearchGenerator
-    from paceline.tune.search.basic_variant import BasicVariantGenerator as BasicVariantGenerator
-    from paceline.tune.search.concurrency_limiter import ConcurrencyLimiter as ConcurrencyLimiter
-    from paceline.tune.search.create import create_searcher as create_searcher
-    from paceline.tune.search.hyperopt import HyperOptSearch as HyperOptSearch
-    from paceline.tune.search.optuna import OptunaSearch as OptunaSearch
-    from paceline.tune.search.repeater import Repeater as Repeater
-    from paceline.tune.search.sample import grid_search as grid_search
-    from paceline.tune.search.searcher import Searcher as Searcher
-
-_HOMES = {
-    "BasicVariantGenerator": "basic_variant",
-    "ConcurrencyLimiter": "concurrency_limiter",
-    "HyperOptSearch": "hyperopt",
-    "OptunaSearch": "optuna",
-    "Repeater": "repeater",
-    "Searcher": "searcher",
-    "create_searcher": "create",
-    "grid_search": "sample",
-}
 _MODULES = (
     "basic_variant",
     "concurrency_limiter",
@@ -39,26 +16,22 @@ _MODULES = (
     "searcher",
     "variant_generator",
 )
-_OLDER = ("SearchAlgorithm", "SearchGenerator")
-
-__all__ = [*_HOMES, *_OLDER]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name in _OLDER:
-        from paceline.compat import search
-
-        return getattr(search, name)
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
+def _advice() -> Mapping[str, str]:
     from paceline.tune.search.absent import ADVICE
 
-    raise no_such_name(__name__, name, ADVICE)
+    return ADVICE
 
 
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES, *_OLDER, *_MODULES])
+with lazy_imports(__name__, _MODULES, _advice):
+    from paceline.compat.search import SearchAlgorithm as SearchAlgorithm
+    from paceline.compat.search import SearchGenerator as SearchGenerator
+    from paceline.tune.search.basic_variant import BasicVariantGenerator as BasicVariantGenerator
+    from paceline.tune.search.concurrency_limiter import ConcurrencyLimiter as ConcurrencyLimiter
+    from paceline.tune.search.create import create_searcher as create_searcher
+    from paceline.tune.search.hyperopt import HyperOptSearch as HyperOptSearch
+    from paceline.tune.search.optuna import OptunaSearch as OptunaSearch
+    from paceline.tune.search.repeater import Repeater as Repeater
+    from paceline.tune.search.sample import grid_search as grid_search
+    from paceline.tune.search.searcher import Searcher as Searcher

@@ -2,30 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from paceline.air.absent import no_such_name
-
-if TYPE_CHECKING:
-    from paceline.compat.tune_utils import date_str as date_str
-    from paceline.compat.tune_utils import deep_update as deep_update
-    from paceline.compat.tune_utils import diagnose_serialization as diagnose_serialization
-    from paceline.compat.tune_utils import flatten_dict as flatten_dict
-    from paceline.compat.tune_utils import merge_dicts as merge_dicts
-    from paceline.compat.tune_utils import unflattened_lookup as unflattened_lookup
-    from paceline.compat.tune_utils import validate_save_restore as validate_save_restore
-    from paceline.compat.tune_utils import wait_for_gpu as wait_for_gpu
-
-__all__ = [
-    "date_str",
-    "deep_update",
-    "diagnose_serialization",
-    "flatten_dict",
-    "merge_dicts",
-    "unflattened_lookup",
-    "validate_save_restore",
-    "wait_for_gpu",
-]
+from paceline.air.lazy import lazy_imports
 
 _VERBOSE = "RunConfig(verbose=0), 1, 2 or 3 says how much is printed"
 _FILES = "RunConfig(storage_path=...) puts the results where you need them, and uploads them to remote storage"
@@ -42,14 +19,12 @@ _ADVICE = {
     "warn_if_slow": _TIME,
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise no_such_name(__name__, name, _ADVICE)
-    from paceline.compat import tune_utils
-
-    return getattr(tune_utils, name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+with lazy_imports(__name__, advice=_ADVICE):
+    from paceline.compat.tune_utils import date_str as date_str
+    from paceline.compat.tune_utils import deep_update as deep_update
+    from paceline.compat.tune_utils import diagnose_serialization as diagnose_serialization
+    from paceline.compat.tune_utils import flatten_dict as flatten_dict
+    from paceline.compat.tune_utils import merge_dicts as merge_dicts
+    from paceline.compat.tune_utils import unflattened_lookup as unflattened_lookup
+    from paceline.compat.tune_utils import validate_save_restore as validate_save_restore
+    from paceline.compat.tune_utils import wait_for_gpu as wait_for_gpu
