@@ -31,7 +31,7 @@ class Report(msgspec.Struct, frozen=True, tag=True, array_like=True):
     finite: bool = True
     """False if some number is NaN or infinite (plain JSON cannot say those)."""
     waits: bool = False
-    """The rank is blocked until it gets a Decision on this index."""
+    """The rank is blocked until it gets the Answer to this index."""
     checkpoint: StagedCheckpoint | None = None
     checkpoint_follows: bool = False
     """The checkpoint of this index is being written in the background (CheckpointReady)."""
@@ -92,7 +92,7 @@ class Acknowledged(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """How many background checkpoints have been committed in this attempt."""
 
 
-class Decision(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Answer(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The answer to a report that waits."""
 
     index: int
@@ -112,7 +112,7 @@ class Met(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stop: bool = False
 
 
-ToWorker = Acknowledged | Decision | Hold | Met
+ToWorker = Acknowledged | Answer | Hold | Met
 
 
 class SessionSetup(msgspec.Struct, frozen=True):

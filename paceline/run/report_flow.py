@@ -21,9 +21,9 @@ from paceline.run.checkpoint_keeper import CheckpointKeeper, Commit
 from paceline.run.meetings import Meetings
 from paceline.run.messages import (
     Acknowledged,
+    Answer,
     CheckpointFailed,
     CheckpointReady,
-    Decision,
     FromWorker,
     Hold,
     Meeting,
@@ -391,7 +391,7 @@ class ReportFlow:
     def _attached(self, rank: int, message: ToWorker) -> tuple[int, ...]:
         """The newest checkpoint, where it is in memory only and the rank does not have it yet."""
         newest, memory_file = self._keeper.newest, self._keeper.memory_file
-        if rank == 0 or newest is None or memory_file is None or not isinstance(message, Decision):
+        if rank == 0 or newest is None or memory_file is None or not isinstance(message, Answer):
             return ()
         if self._memory_sent[rank] == newest.number:
             return ()
@@ -420,5 +420,5 @@ class ReportFlow:
                     continue
                 self.stop_index = index
             stop = self.stop_index is not None and index >= self.stop_index
-            self._outbox.append((rank, Decision(index, stop, reduced if index == self._decided else None)))
+            self._outbox.append((rank, Answer(index, stop, reduced if index == self._decided else None)))
             alignment.answered(rank, stop)

@@ -17,8 +17,8 @@ from paceline.air.session import ReportedCheckpoint
 from paceline.run.alignment import Reduce, check_reduce
 from paceline.run.messages import (
     Acknowledged,
+    Answer,
     CheckpointReady,
-    Decision,
     Hold,
     Meeting,
     Met,
@@ -122,13 +122,13 @@ class Session:
             if not waits:
                 self._stay_within_window()
                 return None
-            decision = self._wait_for_decision(index)
+            answer = self._wait_for_answer(index)
             if checkpoint is not None and not follows:
                 self._stager.committed(checkpoint)
-            if decision.stop:
+            if answer.stop:
                 self._stopping = True
                 raise StopTraining(f"the run stops after report {index}")
-            return decision.reduced
+            return answer.reduced
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Hand in a checkpoint for the row that was reported last, which had none; every rank calls it.
@@ -273,11 +273,11 @@ class Session:
         while self._index - self._acknowledged >= self._setup.window:
             self._read_messages_blocking()
 
-    def _wait_for_decision(self, index: int) -> Decision:
+    def _wait_for_answer(self, index: int) -> Answer:
         while True:
-            decision = self._handle(self._channel.receive(None))
-            if decision is not None and decision.index == index:
-                return decision
+            answer = self._handle(self._channel.receive(None))
+            if answer is not None and answer.index == index:
+                return answer
 
     def _read_messages_blocking(self) -> None:
         self._handle(self._channel.receive(None))
@@ -286,11 +286,11 @@ class Session:
         while (body := self._channel.receive(0)) is not None:
             self._handle(body)
 
-    def _handle(self, body: bytes | None) -> Decision | None:
+    def _handle(self, body: bytes | None) -> Answer | None:
         if body is None:
             return None
         message = decode_to_worker(body)
-        if isinstance(message, Decision):
+        if isinstance(message, Answer):
             for descriptor in self._channel.take_fds():
                 self._stager.received(descriptor)
             return message

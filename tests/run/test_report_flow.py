@@ -13,7 +13,7 @@ from paceline.air import Checkpoint, CheckpointConfig, RunConfig
 from paceline.run.callbacks import Callback
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.history import filler_of
-from paceline.run.messages import Acknowledged, CheckpointReady, Decision, Finished, Hold, Report, StagedCheckpoint
+from paceline.run.messages import Acknowledged, Answer, CheckpointReady, Finished, Hold, Report, StagedCheckpoint
 from paceline.run.observers import Observers, Verdict
 from paceline.run.report_flow import ReportFlow
 from paceline.run.spec import TrialIdentity
@@ -111,14 +111,14 @@ def test_the_decision_needs_rank_zero_alone(benches: Any) -> None:
     bench.report(1, 1, waits=True)
     assert bench.answers() == []  # rank 0 has not said what its row is
     bench.report(0, 1, waits=True)
-    assert sorted(bench.answers()) == [(0, Decision(1)), (1, Decision(1))]
+    assert sorted(bench.answers()) == [(0, Answer(1)), (1, Answer(1))]
     bench.report(0, 2, waits=True)
-    assert bench.answers() == [(0, Decision(2))]  # without waiting for rank 1
+    assert bench.answers() == [(0, Answer(2))]  # without waiting for rank 1
     bench.report(0, 3, waits=True)
-    assert bench.answers() == [(0, Decision(3, stop=True))]
+    assert bench.answers() == [(0, Answer(3, stop=True))]
     for index, stop in ((2, False), (3, True)):
         bench.report(1, index, waits=True)
-        assert bench.answers() == [(1, Decision(index, stop=stop))]
+        assert bench.answers() == [(1, Answer(index, stop=stop))]
     assert bench.flow.stop_index == 3
 
 
@@ -133,12 +133,12 @@ def test_a_hold_stops_everybody_at_the_first_report_that_nobody_has_passed(bench
     assert bench.answers() == []
     for index in (3, 4):
         bench.report(1, index, waits=True)
-        assert bench.answers() == [(1, Decision(index))]  # rank 0 has passed it already
+        assert bench.answers() == [(1, Answer(index))]  # rank 0 has passed it already
     bench.report(1, 5, waits=True)
     bench.report(2, 4, waits=True)
-    assert bench.answers() == [(2, Decision(4))]
+    assert bench.answers() == [(2, Answer(4))]
     bench.report(2, 5, waits=True)
-    assert sorted(bench.answers()) == [(rank, Decision(5, stop=True)) for rank in range(3)]
+    assert sorted(bench.answers()) == [(rank, Answer(5, stop=True)) for rank in range(3)]
 
 
 def test_reduced_values_go_to_every_rank_at_once(benches: Any) -> None:
@@ -148,7 +148,7 @@ def test_reduced_values_go_to_every_rank_at_once(benches: Any) -> None:
     assert bench.answers() == []
     bench.report(1, 1, metrics={"x": 4}, **asked)
     assert sorted(bench.answers(), key=lambda each: each[0]) == [
-        (rank, Decision(1, reduced={"x": 2.5})) for rank in (0, 1)
+        (rank, Answer(1, reduced={"x": 2.5})) for rank in (0, 1)
     ]
     assert bench.observers.last_row is not None
     assert (bench.observers.last_row["x"], bench.observers.last_row["y"]) == (2.5, 7)
@@ -192,7 +192,7 @@ def test_a_checkpoint_is_committed_before_its_report_is_answered(benches: Any) -
 
     bench = benches(callbacks=[Watching()])
     bench.report(0, 1, waits=True, checkpoint=bench.staged(0))
-    assert bench.answers() == [(0, Decision(1))]
+    assert bench.answers() == [(0, Answer(1))]
     assert seen == [1, 0]
     assert [number for number, _ in bench.run_dir.checkpoints()] == [0]
     kinds = [record["kind"] for record in read(bench.journal.path)]
@@ -281,7 +281,7 @@ def waiting_at_two(bench: Bench) -> None:
     for index in (1, 2):
         for rank in (0, 1):
             bench.report(rank, index, waits=True)
-        expected = [(0, Decision(1, False, None)), (1, Decision(1, False, None))] if index == 1 else []
+        expected = [(0, Answer(1, False, None)), (1, Answer(1, False, None))] if index == 1 else []
         assert bench.answers() == expected
 
 
@@ -290,7 +290,7 @@ def test_a_row_whose_answer_is_put_off_holds_every_rank(benches: Any) -> None:
     waiting_at_two(bench)
     assert bench.flow.excused_ranks() == {0, 1}
     bench.flow.release(stop=False)
-    assert bench.answers() == [(0, Decision(2, False, None)), (1, Decision(2, False, None))]
+    assert bench.answers() == [(0, Answer(2, False, None)), (1, Answer(2, False, None))]
     assert bench.flow.stop_index is None
     bench.flow.release(stop=True)  # nothing waits any more
     assert bench.flow.stop_index is None
@@ -300,7 +300,7 @@ def test_a_row_whose_answer_was_put_off_can_be_the_last(benches: Any) -> None:
     bench = benches()
     waiting_at_two(bench)
     bench.flow.release(stop=True)
-    assert bench.answers() == [(0, Decision(2, True, None)), (1, Decision(2, True, None))]
+    assert bench.answers() == [(0, Answer(2, True, None)), (1, Answer(2, True, None))]
     assert bench.flow.stop_index == 2
 
 
@@ -312,4 +312,4 @@ def test_reduced_values_come_with_the_late_answer(benches: Any) -> None:
             bench.report(rank, index, waits=True, metrics={"n": rank}, reduce={"n": "sum"})
     bench.answers()
     bench.flow.release(stop=False)
-    assert bench.answers() == [(0, Decision(2, False, {"n": 1})), (1, Decision(2, False, {"n": 1}))]
+    assert bench.answers() == [(0, Answer(2, False, {"n": 1})), (1, Answer(2, False, {"n": 1}))]

@@ -11,7 +11,7 @@ import pytest
 
 from paceline.air import Checkpoint
 from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
-from paceline.run.messages import Acknowledged, Decision, Hold, Warned
+from paceline.run.messages import Acknowledged, Answer, Hold, Warned
 from paceline.run.session import Session
 from tests.air.damage import committed
 from tests.run.fake_channel import FakeChannel, session_setup
@@ -19,7 +19,7 @@ from tests.run.fake_channel import FakeChannel, session_setup
 
 def decide(stop: bool = False, **facts: Any) -> FakeChannel:
     """A driver that answers each report as soon as it waits."""
-    return FakeChannel(lambda channel: Decision(channel.reports[-1].index, stop, **facts))
+    return FakeChannel(lambda channel: Answer(channel.reports[-1].index, stop, **facts))
 
 
 def test_a_plain_report_does_not_wait(tmp_path: Path) -> None:
