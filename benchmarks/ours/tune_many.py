@@ -26,6 +26,7 @@ from paceline.engine.local.engine import LocalEngine
 from paceline.run.observers import Observers
 from paceline.run.run import Run
 from paceline.tune.experiment.audience import TrialObservers, TrialProgress
+from paceline.tune.experiment.ending import Endings
 from paceline.tune.experiment.experiment import Experiment
 
 HOOKS = ("started", "row", "checkpoint", "catch_up", "finished")
@@ -80,13 +81,13 @@ def account_for_the_loop() -> Accounts:
 
 def stamp_ends(accounts: Accounts, stamps: list[tuple[float, float, float]]) -> None:
     """At the end of each trial: the time, the bookkeeping so far, and the driver's memory."""
-    trial_ended = Experiment.trial_ended
+    trial_ended = Endings.trial_ended
 
-    def stamped(experiment: Experiment, *arguments: Any) -> None:
-        trial_ended(experiment, *arguments)
+    def stamped(endings: Endings, *arguments: Any) -> None:
+        trial_ended(endings, *arguments)
         stamps.append((time.perf_counter(), accounts.spent["tune"], processes.resident_mb()))
 
-    setattr(Experiment, "trial_ended", stamped)  # noqa: B010
+    setattr(Endings, "trial_ended", stamped)  # noqa: B010
 
 
 def restored(path: str, trials: int) -> dict[str, Any]:

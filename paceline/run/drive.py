@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Driven(interrupts.Interruptible, Protocol):
     """What the loop needs to know."""
 
-    stopped_by_signal: int | None
+    @property
+    def stopped_by_signal(self) -> int | None: ...
 
     @property
     def done(self) -> bool: ...

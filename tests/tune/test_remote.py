@@ -20,8 +20,8 @@ from paceline.storage.lease import Lease
 from paceline.storage.lock import RunLock
 from paceline.storage.mirror import Mirror
 from paceline.tune import ResultGrid, TuneConfig, Tuner
-from paceline.tune.experiment import experiment, remote
-from paceline.tune.experiment.remote import RemoteJournal
+from paceline.tune.experiment import experiment, files
+from paceline.tune.experiment.files import RemoteJournal
 from tests.storage.s3_server import s3_filesystem, s3_server
 
 pytest.importorskip("s3fs")
@@ -95,7 +95,7 @@ def test_a_store_that_goes_out_of_reach_at_the_start_is_named(
         really_release(lease)
         out_of_reach()
 
-    monkeypatch.setattr(remote, "fetch_journal", out_of_reach)
+    monkeypatch.setattr(files, "fetch_journal", out_of_reach)
     monkeypatch.setattr(Lease, "release", release)
     with pytest.raises(StorageError, match="out of reach"):
         search(storage, tmp_path, [1])

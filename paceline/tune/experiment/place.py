@@ -60,6 +60,13 @@ class ExperimentPlace:
     def trial_id(self, number: int) -> str:
         return f"{self.experiment_id[:5]}_{number:05d}"
 
+    def assign(self, trial: Trial, name: str) -> Path:
+        """Make `name` the trial's directory."""
+        directory = self.root / name
+        trial.local_path = str(directory)
+        trial.path = f"{self.uri}/{name}" if self.uri else trial.local_path
+        return directory
+
     def free_name(self, directory: str) -> str:
         """The name, or one like it if it is taken: what a trial has left is never written over."""
         name, number = directory, 0

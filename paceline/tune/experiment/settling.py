@@ -18,10 +18,10 @@ from paceline.run.history import JournalHistory, load_result
 from paceline.run.trial_files import ending, state_records
 from paceline.storage.run_dir import RunDir
 from paceline.tune.experiment.experiment import Experiment
+from paceline.tune.experiment.files import fetch_trial
 from paceline.tune.experiment.outcomes import last_metrics, outcome_from_files
-from paceline.tune.experiment.remote import fetch_trial
 from paceline.tune.experiment.replay import Replay
-from paceline.tune.experiment.trial_run import TrialRun
+from paceline.tune.experiment.trials import TrialRun
 from paceline.tune.schedulers.trial_scheduler import Restart, TrialScheduler
 from paceline.tune.search.searcher import tell_complete
 
@@ -42,125 +42,137 @@ class Settlement:
     """Decides what becomes of the trials, and writes that down."""
 
     def __init__(self, experiment: Experiment, replay: Replay, rules: ResumeRules) -> None:
-        self._experiment = experiment
+        self._setup = experiment.setup
+        self._place = experiment.place
+        self._trials = experiment.trials
+        self._audience = experiment.audience
+        self._files = experiment.files
+        self._controller = experiment.controller
+        self._decisions = experiment.decisions
+        self._endings = experiment.endings
+        self._change_waiting = experiment.change_waiting
         self._replay = replay
         self._rules = rules
-        self._filesystem = experiment.plan.run_config.storage_filesystem
+        self._filesystem = experiment.setup.run_config.storage_filesystem
         self._left: dict[TrialRun, Status] = {}
         """Those that the rules leave as they are."""
 
     def run(self) -> None:
-        trials = self._experiment.trials
         # The end of one may lead the scheduler to stop another, so that all must be known before.
-        endings = {each: self._look_at_files(each) for each in trials if each.number not in self._replay.ended}
-        for each in trials:
-            self._settle(each, endings.get(each))
-        for each, status in self._left.items():
-            self._tell_left(each, status)
-        for each in list(self._experiment.waiting.values()):
-            self._decide_late(each)
+        endings = {
+            trial_run: self._look_at_files(trial_run)
+            for trial_run in self._trials
+            if trial_run.number not in self._replay.ended
+        }
+        for trial_run in self._trials:
+            self._settle(trial_run, endings.get(trial_run))
+        for trial_run, status in self._left.items():
+            self._continue_without(trial_run, status)
+        for trial_run in list(self._trials.waiting.values()):
+            self._decide_late(trial_run)
 
-    def _look_at_files(self, each: TrialRun) -> Status | None:
+    def _look_at_files(self, trial_run: TrialRun) -> Status | None:
         """How a trial of which no end is recorded ended by its own files, if it did; None without files."""
-        if self._experiment.place.uri is not None:
-            fetch_trial(each.trial, each.directory, self._filesystem)
-        status = self._ending_of(each)
-        each.has_files = status is not None
-        if each.has_files:  # others may want to go on from there
-            each.trial.checkpoint = load_result(each.trial.path, self._filesystem).checkpoint
+        if self._place.uri is not None:
+            fetch_trial(trial_run.trial, trial_run.directory, self._filesystem)
+        status = self._ending_of(trial_run)
+        trial_run.has_files = status is not None
+        if trial_run.has_files:  # others may want to go on from there
+            trial_run.trial.checkpoint = load_result(trial_run.trial.path, self._filesystem).checkpoint
         return status
 
-    def _settle(self, each: TrialRun, status: Status | None) -> None:
+    def _settle(self, trial_run: TrialRun, status: Status | None) -> None:
         """What becomes of a trial now."""
-        if each.number in self._replay.ended:
-            if self._replay.ended[each.number]["status"] == "failed":
-                self._maybe_again(each)
+        if trial_run.number in self._replay.ended:
+            if self._replay.ended[trial_run.number]["status"] == "failed":
+                self._maybe_again(trial_run)
             return
-        if each.outcome is not None:
+        if trial_run.outcome is not None:
             return  # the scheduler has just stopped it
-        if each.number in self._replay.stopped or status in ("finished", "failed"):
-            self._end_now(each, "failed" if status == "failed" else "finished")
+        if trial_run.number in self._replay.stopped or status in ("finished", "failed"):
+            self._end_now(trial_run, "failed" if status == "failed" else "finished")
         elif not self._rules.unfinished:
-            self._experiment.waiting.pop(each.trial, None)
-            self._left[each] = status or "unfinished"
-        elif each.trial.status == "RUNNING":
-            each.trial.status = "PAUSED" if each.has_files else "PENDING"
-            self._experiment.waiting[each.trial] = each
-            handover = self._replay.handovers.get(each.number)
-            if handover is not None and not _has_copy(each, str(handover.donor)):
-                each.change = handover
+            self._trials.no_longer_waits(trial_run)
+            self._left[trial_run] = status or "unfinished"
+        elif trial_run.trial.status == "RUNNING":
+            trial_run.trial.status = "PAUSED" if trial_run.has_files else "PENDING"
+            self._trials.wait(trial_run)
+            handover = self._replay.handovers.get(trial_run.number)
+            if handover is not None and not _has_copy(trial_run, str(handover.donor)):
+                trial_run.change = handover
 
-    def _decide_late(self, each: TrialRun) -> None:
+    def _decide_late(self, trial_run: TrialRun) -> None:
         """Decide on rows of which the driver died before a decision was written down.
 
         Those up to the newest checkpoint are not reported again when the trial goes on from there.
         """
-        reached = _newest_checkpoint(each.directory) if each.has_files else 0
-        if reached <= each.seen or each.trial not in self._experiment.waiting:
+        reached = _newest_checkpoint(trial_run.directory) if trial_run.has_files else 0
+        if reached <= trial_run.seen or trial_run.trial not in self._trials.waiting:
             return
-        rows = JournalHistory(RunDir(each.directory).journal).rows()[each.seen : reached]
-        with self._experiment.audience.guarded():
-            for index, row in enumerate(rows, each.seen + 1):
-                decision = self._experiment.decisions.after_earlier_row(each, index, row)
+        rows = JournalHistory(RunDir(trial_run.directory).journal).rows()[trial_run.seen : reached]
+        with self._audience.guarded():
+            for index, row in enumerate(rows, trial_run.seen + 1):
+                decision = self._decisions.after_earlier_row(trial_run, index, row)
                 if decision == TrialScheduler.STOP:
-                    self._end_now(each, "finished")
+                    self._end_now(trial_run, "finished")
                     return
                 if isinstance(decision, Restart):
-                    self._experiment.change_waiting(each, decision)
+                    self._change_waiting(trial_run, decision)
 
-    def _maybe_again(self, each: TrialRun) -> None:
+    def _maybe_again(self, trial_run: TrialRun) -> None:
         if not self._rules.errored and not self._rules.restart_errored:
             return
-        directory = each.directory.name
+        directory = trial_run.directory.name
         if self._rules.restart_errored:
-            directory = self._experiment.place.free_name(each.directory.name)
-        each.was_told = True
-        self._experiment.journal.event("again", each.number, dir=directory)
-        self._experiment.reopen(each, directory)
-        each.has_files = not self._rules.restart_errored and self._ending_of(each) is not None
+            directory = self._place.free_name(trial_run.directory.name)
+        trial_run.was_told = True
+        self._files.journal.event("again", trial_run.number, dir=directory)
+        self._endings.reopen(trial_run, directory)
+        trial_run.has_files = not self._rules.restart_errored and self._ending_of(trial_run) is not None
 
-    def _ending_of(self, each: TrialRun) -> Status | None:
+    def _ending_of(self, trial_run: TrialRun) -> Status | None:
         """How the trial's own journal says that it ended; None if it has no run that could be resumed."""
-        run_dir = RunDir(each.directory)
+        run_dir = RunDir(trial_run.directory)
         try:
             return ending(state_records(run_dir)) or "unfinished"
         except (RestoreError, StorageError) as error:
             if not run_dir.has_barely_begun():
-                self._experiment.audience.warn_once(f"{each.trial} has to start over: {error}")
+                self._audience.warn_once(f"{trial_run.trial} has to start over: {error}")
             return None
 
-    def _tell_left(self, each: TrialRun, status: Status) -> None:
+    def _continue_without(self, trial_run: TrialRun, status: Status) -> None:
         """Go on without a trial. Nothing is written down: a later restore can still continue it.
 
         Searcher and scheduler must not wait for it, nor take what it has reached for its end.
         """
-        experiment, metrics = self._experiment, last_metrics(each, done=status != "unfinished")
-        each.forget_change()
-        each.trial.status = "TERMINATED"
-        each.trial.last_result = metrics or each.trial.last_result
-        each.outcome = outcome_from_files(each, status, metrics, None, self._filesystem)
+        metrics = last_metrics(trial_run, done=status != "unfinished")
+        trial_run.forget_change()
+        trial_run.trial.status = "TERMINATED"
+        trial_run.trial.last_result = metrics or trial_run.trial.last_result
+        trial_run.outcome = outcome_from_files(trial_run, status, metrics, None, self._filesystem)
         if metrics:
-            experiment.view.note_row(each.trial, metrics)
-        experiment.audience.trial_changed(each.trial)
-        with experiment.audience.guarded():
-            if not each.was_told:
-                tell_complete(experiment.plan.searcher, each.trial.trial_id)
-            experiment.plan.scheduler.on_trial_remove(experiment.controller, each.trial)
+            self._audience.view.note_row(trial_run.trial, metrics)
+        self._audience.trial_changed(trial_run.trial)
+        with self._audience.guarded():
+            if not trial_run.was_told:
+                tell_complete(self._setup.searcher, trial_run.trial.trial_id)
+            self._setup.scheduler.on_trial_remove(self._controller, trial_run.trial)
 
-    def _end_now(self, each: TrialRun, status: Status) -> None:
+    def _end_now(self, trial_run: TrialRun, status: Status) -> None:
         """Write down the end that the earlier driver did not come to write."""
-        self._experiment.waiting.pop(each.trial, None)
-        metrics = last_metrics(each)
-        error = TrainingFailedError(_error_of(each.directory)) if status == "failed" else None
-        each.trial.status = "ERROR" if error is not None else "TERMINATED"
-        each.trial.last_result = metrics or each.trial.last_result
-        self._experiment.trial_ended(each, outcome_from_files(each, status, metrics, error, self._filesystem))
+        self._trials.no_longer_waits(trial_run)
+        metrics = last_metrics(trial_run)
+        error = TrainingFailedError(_error_of(trial_run.directory)) if status == "failed" else None
+        trial_run.trial.status = "ERROR" if error is not None else "TERMINATED"
+        trial_run.trial.last_result = metrics or trial_run.trial.last_result
+        self._endings.trial_ended(trial_run, outcome_from_files(trial_run, status, metrics, error, self._filesystem))
 
 
 def _newest_checkpoint(directory: Path) -> int:
     """The index of the row that the trial's newest checkpoint was reported with; 0 without one."""
     run_dir = RunDir(directory)
-    iterations = {each["number"]: each["iteration"] for each in state_records(run_dir) if each["kind"] == "checkpoint"}
+    records = [record for record in state_records(run_dir) if record["kind"] == "checkpoint"]
+    iterations = {record["number"]: record["iteration"] for record in records}
     for number, path in run_dir.checkpoints():
         if number not in iterations:  # the driver died before it was written down
             with contextlib.suppress(CheckpointError):
@@ -168,12 +180,12 @@ def _newest_checkpoint(directory: Path) -> int:
     return iterations[max(iterations)] if iterations else 0
 
 
-def _has_copy(each: TrialRun, donor: str) -> bool:
+def _has_copy(trial_run: TrialRun, donor: str) -> bool:
     """Whether the state that the trial was to take over at its last row is there."""
-    for _, path in RunDir(each.directory).checkpoints():
+    for _, path in RunDir(trial_run.directory).checkpoints():
         with contextlib.suppress(CheckpointError):  # one that is damaged is passed over when the trial goes on
             facts = read_manifest(path).facts
-            if facts.get("copied_from") == donor and facts.get("iteration") == each.seen:
+            if facts.get("copied_from") == donor and facts.get("iteration") == trial_run.seen:
                 return True
     return False
 

@@ -1,0 +1,253 @@
+"""How trials end, and when all of them have to: gently, at the next report of each."""
+
+from __future__ import annotations
+
+import time
+
+from paceline.air.errors import ConfigError, DataError, SerializationError
+from paceline.air.result import Result
+from paceline.run.run import INTERRUPT_WAIT_S
+from paceline.tune.experiment.audience import Audience
+from paceline.tune.experiment.files import ExperimentFiles
+from paceline.tune.experiment.memory import Memory
+from paceline.tune.experiment.outcomes import (
+    last_metrics,
+    original_error,
+    outcome_from_files,
+    outcome_of_result,
+    outcome_without_run,
+)
+from paceline.tune.experiment.place import ExperimentPlace
+from paceline.tune.experiment.records import ExperimentJournal
+from paceline.tune.experiment.setup import SearchSetup
+from paceline.tune.experiment.trials import TrialRun, Trials
+from paceline.tune.schedulers.trial_scheduler import Controller
+from paceline.tune.search.searcher import tell_complete
+from paceline.tune.trial_outcome import TrialOutcome
+
+TRIALS_IN_VAIN = 10
+"""Failures after which a search without end is given up, if no trial has reported anything."""
+
+
+class Stopping:
+    """The reasons to end an experiment before its time, and whether one of them holds."""
+
+    def __init__(self, setup: SearchSetup, trials: Trials, audience: Audience, journal: ExperimentJournal) -> None:
+        self._setup = setup
+        self._trials = trials
+        self._audience = audience
+        self._journal = journal
+        self.signal: int | None = None
+        """The signal that asked for the end."""
+        self.stopping = False
+        """No new trial is started."""
+        self.interrupted = False
+        """It is the driver that ends, not the experiment: it can be continued."""
+        self.deadline = float("inf")
+        """When everything is to be stopped because its time is up."""
+        self.time_to_stop_s = INTERRUPT_WAIT_S
+        """How long trials may take to their next report."""
+        self.error: Exception | None = None
+        """What fit() raises in the end, because of fail_fast="raise"."""
+
+    def start_clock(self) -> None:
+        """time_budget_s counts from now on."""
+        if self._setup.tune.budget_s is not None:
+            self.deadline = time.monotonic() + self._setup.tune.budget_s
+
+    def look_for_reasons(self) -> None:
+        if self.stopping:
+            return
+        if self.signal is not None:
+            self._audience.progress.note(
+                "Stopping: each trial ends at its next report. Press Ctrl-C again to stop immediately."
+            )
+            self.stop_everything(interrupted=True)
+        elif time.monotonic() >= self.deadline:
+            self.time_to_stop_s = self._wait_after_budget()
+            self._audience.progress.note(
+                "time_budget_s is used up: the running trials end at their next report, or without it in "
+                f"{self.time_to_stop_s:.0f} s."
+            )
+            self.stop_everything(interrupted=False)
+        else:
+            with self._audience.guarded():
+                if self._audience.stopper is not None and self._audience.stopper.stop_all():
+                    self.stop_everything(interrupted=False)
+
+    def _wait_after_budget(self) -> float:
+        """A tenth of the budget, within limits: the report that is waited for is worth something."""
+        share = 0.1 * (self._setup.tune.budget_s or 0.0)
+        return min(INTERRUPT_WAIT_S, max(share, self._setup.run_config.failure_config.stop_grace_s))
+
+    def stop_everything(self, *, interrupted: bool) -> None:
+        """No new trial; those that run end after their next report."""
+        self.stopping = True
+        self.interrupted = interrupted
+        self.deadline = float("inf")
+        for trial_run in list(self._trials.waiting.values()):
+            if trial_run.run is not None and interrupted:
+                trial_run.run.stop_gracefully(interrupted=True)
+                self._trials.activate(trial_run)
+            elif trial_run.run is not None:
+                self.end_waiting_run(trial_run)
+        for trial_run in list(self._trials.active):
+            if trial_run.run is not None:
+                trial_run.run.stop_gracefully(interrupted=interrupted, within_s=self.time_to_stop_s)
+                trial_run.due = 0.0
+
+    def end_waiting_run(self, trial_run: TrialRun) -> None:
+        """End a trial that waits and has a run."""
+        assert trial_run.run is not None
+        self._trials.no_longer_waits(trial_run)
+        self._journal.event("stop", trial_run.number)
+        trial_run.forget_change()
+        trial_run.run.end_waiting()
+        self._trials.activate(trial_run)
+
+    def look_at(self, outcome: TrialOutcome) -> None:
+        """Decide whether the end of a trial is a reason to end all: fail_fast, or no trial has ever worked."""
+        self._give_up_if_nothing_works()
+        failures = self._setup.run_config.failure_config
+        if outcome.error is not None and failures.fail_fast and not self.stopping:
+            self.time_to_stop_s = failures.stop_grace_s
+            if failures.fail_fast == "raise" and isinstance(outcome.error, Exception):
+                self.error = original_error(outcome.error)
+            self.stop_everything(interrupted=True)
+
+    def _give_up_if_nothing_works(self) -> None:
+        """A search without end of which no trial has ever reported anything would fail for ever."""
+        if self._setup.tune.num_samples != -1 or len(self._trials) < TRIALS_IN_VAIN or self.stopping:
+            return
+        first = [self._trials[number] for number in range(min(len(self._trials), 2 * TRIALS_IN_VAIN))]
+        ended = [trial_run.outcome for trial_run in first if trial_run.outcome is not None]
+        if len(ended) >= TRIALS_IN_VAIN and all(outcome.error and not outcome.metrics for outcome in ended):
+            self._audience.progress.warning(
+                f"The first {len(ended)} trials failed before they had reported anything: the search is given up."
+            )
+            self.stop_everything(interrupted=True)
+
+
+class Endings:
+    """Takes trials out of the table when they end: records it, then reports it to display, searcher and scheduler."""
+
+    def __init__(
+        self,
+        setup: SearchSetup,
+        place: ExperimentPlace,
+        trials: Trials,
+        audience: Audience,
+        files: ExperimentFiles,
+        stopping: Stopping,
+        memory: Memory,
+        controller: Controller,
+    ) -> None:
+        self._setup = setup
+        self._place = place
+        self._trials = trials
+        self._audience = audience
+        self._files = files
+        self._stopping = stopping
+        self._memory = memory
+        self._controller = controller
+
+    def run_ended(self, trial_run: TrialRun, result: Result) -> None:
+        """The trial's run is over. After an interruption the trial can be continued: it has not ended."""
+        self._setup.kind.made_here(result)
+        self._let_go(trial_run)
+        if result.status == "interrupted":
+            trial_run.trial.status = "PAUSED" if trial_run.trial.last_result else "PENDING"
+            trial_run.outcome = outcome_of_result(trial_run, result)
+            self._audience.trial_changed(trial_run.trial)
+            return
+        self.trial_ended(trial_run, outcome_of_result(trial_run, result))
+
+    def failed_in_driver(self, trial_run: TrialRun, error: Exception) -> None:
+        """Something went wrong here, not in a worker: raised if it concerns all trials, else the end of this one."""
+        if self._audience.user_error is not None:
+            raise self._audience.user_error from self._audience.user_error.__cause__
+        if self._concerns_all_trials(error):
+            raise error
+        run = trial_run.run
+        trial_run.building = None
+        if run is not None:
+            run.break_off("failed", error)
+            if run.result is not None:
+                self.run_ended(trial_run, run.result)
+                return
+        self._let_go(trial_run)
+        trial_run.trial.status = "ERROR"
+        self.trial_ended(trial_run, outcome_without_run(trial_run, "failed", error))
+
+    def _let_go(self, trial_run: TrialRun) -> None:
+        trial_run.run = None
+        self._trials.no_longer_active(trial_run)
+        self._trials.give_back(trial_run)
+
+    def _concerns_all_trials(self, error: Exception) -> bool:
+        """Whether it is the trainable or its data that is wrong, not this one configuration."""
+        if not isinstance(error, ConfigError | SerializationError | DataError):
+            return False
+        return not any(other.has_files or other.outcome for other in self._trials)
+
+    def stop_waiting(self, trial_run: TrialRun) -> None:
+        """End a trial that is PENDING or PAUSED."""
+        if trial_run.run is not None:
+            self._stopping.end_waiting_run(trial_run)
+            return
+        self._trials.no_longer_waits(trial_run)
+        self._files.journal.event("stop", trial_run.number)
+        trial_run.forget_change()
+        trial_run.trial.status = "TERMINATED"
+        if trial_run.has_files:
+            self.trial_ended(trial_run, outcome_from_files(trial_run, "finished", last_metrics(trial_run)))
+        else:
+            self.trial_ended(trial_run, outcome_without_run(trial_run, "finished"))
+
+    def trial_ended(self, trial_run: TrialRun, outcome: TrialOutcome) -> None:
+        """A trial is over, well or not: record it, then report it."""
+        self._trials.no_longer_waits(trial_run)  # the process of a trial that waits can die, too
+        journal = self._files.journal
+        metrics = {key: value for key, value in outcome.metrics.items() if key != "config"}
+        journal.trial_ended(trial_run.number, outcome.status, metrics, str(outcome.error or ""), trial_run.judged_by)
+        journal.flush()
+        self._files.push()
+        self.report_end(trial_run, outcome)
+        self._memory.keep()
+        self._stopping.look_at(outcome)
+
+    def report_end(self, trial_run: TrialRun, outcome: TrialOutcome, *, to_searcher: bool = True) -> None:
+        """Display, searcher and scheduler learn how a trial ended."""
+        trial, view = trial_run.trial, self._audience.view
+        trial_run.outcome = outcome
+        failed = outcome.error is not None
+        if outcome.error is not None:
+            view.note_error(trial, outcome.error)
+        if outcome.metrics:
+            view.note_row(trial, outcome.metrics)
+        elif not failed and trial_run.has_files and not self._stopping.stopping:
+            self._audience.warn_once(
+                f"{trial} ended without having reported anything: return a dict of metrics, or call report()."
+            )
+        self._audience.trial_changed(trial)
+        scheduler = self._setup.scheduler
+        with self._audience.guarded():
+            if to_searcher and not trial_run.was_told:
+                last = {**trial_run.judged_by, **outcome.metrics} if outcome.metrics else None
+                tell_complete(self._setup.searcher, trial.trial_id, last, error=failed)
+            if failed:
+                scheduler.on_trial_error(self._controller, trial)
+            elif trial_run.seen == 0 and not outcome.metrics:
+                scheduler.on_trial_remove(self._controller, trial)
+            else:
+                scheduler.on_trial_complete(self._controller, trial, outcome.metrics)
+
+    def reopen(self, trial_run: TrialRun, directory: str) -> None:
+        """Give a trial that had failed another chance: for the scheduler, which saw it leave, it is a new one."""
+        if directory != trial_run.directory.name:  # from its beginning: every row counts again
+            trial_run.seen, trial_run.trial.last_result = 0, {}
+        trial_run.directory = self._place.assign(trial_run.trial, directory)
+        trial_run.outcome, trial_run.was_told, trial_run.trial.status = None, True, "PENDING"
+        self._trials.wait(trial_run)
+        self._setup.scheduler.on_trial_add(self._controller, trial_run.trial)
+        self._audience.trial_changed(trial_run.trial)

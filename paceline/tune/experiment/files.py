@@ -1,0 +1,176 @@
+"""The files of an experiment: its lock, its journal, and the copy of the journal on remote storage.
+
+The copy is pushed as trials end, and fetched by a restore elsewhere, which takes the newer of the two. Each trial
+mirrors its own directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from paceline.air.config import RunConfig
+from paceline.air.secrets import without_credentials
+from paceline.run.continuing import does_not_exist
+from paceline.run.trial import Trial
+from paceline.run.trial_files import announce
+from paceline.storage.daemon_pool import DaemonPool
+from paceline.storage.files import make_private_dirs
+from paceline.storage.filesystem import FsspecFilesystem
+from paceline.storage.journal_parts import JournalParts, fetch_journal
+from paceline.storage.lease import LEASE_SECONDS, Lease
+from paceline.storage.lock import RunLock
+from paceline.storage.mirror import Mirror
+from paceline.storage.run_dir import SEARCH_JOURNALS, RunDir, default_storage_root, name_from_uri
+from paceline.storage.shared_sync import SharedSync
+from paceline.storage.twin import name_of_its_own, newer_of, read_origin, write_origin
+from paceline.tune.experiment.place import ExperimentPlace, no_search, origin_of
+from paceline.tune.experiment.records import ExperimentJournal
+
+
+class ExperimentFiles:
+    """What of an experiment is open while it runs. Only one driver at a time may have it open."""
+
+    def __init__(self, place: ExperimentPlace, run_config: RunConfig, shared_sync: SharedSync) -> None:
+        self.warning = ""
+        """What went wrong with the remote copy; known when it is closed."""
+        self._remote: RemoteJournal | None = None
+        with contextlib.ExitStack() as undo:
+            self._lock = RunLock(place.lock)
+            self._lock.acquire()
+            undo.callback(self._lock.release)
+            if place.uri is not None:
+                announcer = announce if run_config.verbose else None
+                self._remote = RemoteJournal(place, run_config.storage_filesystem, announcer)
+                undo.callback(self._remote.release)
+            self.journal = ExperimentJournal(place.journal, shared_sync)
+            undo.pop_all()
+
+    def flush(self) -> None:
+        """What was recorded so far survives the death of the driver."""
+        if self._remote is not None:
+            self._remote.lease.raise_if_lost()
+        self.journal.flush()
+
+    def push(self) -> None:
+        """Bring the remote copy up to date, if there is one."""
+        if self._remote is not None:
+            self._remote.push()
+
+    def close_journal(self, store_wait_s: float | None) -> None:
+        """Close the journal and its copy; see RemoteJournal.close()."""
+        self.journal.close()
+        if self._remote is not None:
+            self._remote.close(store_wait_s)
+            self.warning = self._remote.problem
+
+    def unlock(self) -> None:
+        self._lock.release()
+
+
+class RemoteJournal:
+    """Keeps the remote copy of the journal up to date, off the event loop, as the one driver that may write it."""
+
+    def __init__(self, place: ExperimentPlace, filesystem: Any, announce: Callable[[str], None] | None = None) -> None:
+        assert place.uri is not None
+        self.problem = ""
+        self._local = place.journal
+        self._store = FsspecFilesystem(place.uri, filesystem)
+        self._store.check()
+        self._parts = JournalParts(self._store, place.journal)
+        self.lease = Lease(self._store, f"{place.journal.stem}.lease")
+        self.lease.acquire(announce)
+        try:
+            write_origin(place.origin, place.uri)
+            with contextlib.suppress(FileNotFoundError):  # a new experiment
+                _bring_up_to_date(self._local, self._store)  # the last driver may have written until it let go
+        except BaseException:
+            self.release()
+            raise
+        self._pool = DaemonPool(1, "paceline-experiment-upload")
+        self._latest: Future[None] | None = None
+
+    def push(self) -> None:
+        """Upload the journal soon; what is appended while an upload waits goes along with it."""
+        if self._latest is None or self._latest.done() or self._latest.running():
+            self._latest = self._pool.submit(self.upload)
+
+    def upload(self) -> None:
+        """Upload the journal now; if that fails, `problem` says why."""
+        try:
+            self.lease.check()
+            self._parts.push()
+            self.problem = ""
+        except OSError as error:  # trials go on; the local journal has everything
+            self.problem = (
+                f"{self._local.name} could not be uploaded, the newest state is only in {self._local}: {error}"
+            )
+
+    def close(self, wait_s: float | None = None) -> None:
+        """The remote copy is complete when this returns, or `problem` says why not.
+
+        The store gets `wait_s` seconds to answer; None: as long as its operations are tried again.
+        """
+        self._pool.submit(self.upload)
+        ending = self._pool.submit(self.release)
+        self._pool.close(wait=False)
+        try:
+            ending.result(wait_s)
+        except TimeoutError:
+            self.lease.abandon()
+            self.problem = f"{self._store.label} did not answer in time, the newest state is only in {self._local}"
+
+    def release(self) -> None:
+        """Let the next driver write there."""
+        try:
+            self.lease.release()
+        except OSError as error:
+            self.problem = self.problem or (
+                f"the next driver on another machine has to wait for {LEASE_SECONDS:.0f} s: {error}"
+            )
+
+
+def fetch(uri: str, filesystem: Any) -> list[Path]:
+    """The local journals of the experiments at a place on remote storage, each the newer of the two copies.
+
+    The local directory may hold experiments of other places, too.
+    """
+    store = FsspecFilesystem(uri, filesystem)
+    names = [name for name in store.list() if "/" not in name and fnmatch.fnmatch(name, SEARCH_JOURNALS)]
+    if not names:
+        raise does_not_exist(uri, filesystem, "a search") or no_search(uri, filesystem)
+    root = _twin_of(uri, names)
+    make_private_dirs(root)
+    for name in names:
+        _bring_up_to_date(root / name, store)
+        write_origin(origin_of(root / name), uri)
+    return [root / name for name in names]
+
+
+def _bring_up_to_date(local: Path, store: FsspecFilesystem) -> None:
+    """Make the local journal the newer of the two copies; FileNotFoundError if there is none remotely."""
+    with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
+        remote = Path(folder) / local.name
+        fetch_journal(store, local.name, remote)
+        newer_of(local, remote, store.label)
+
+
+def _twin_of(uri: str, names: Sequence[str]) -> Path:
+    """The usual directory, unless it has one of these journals from another place: somebody copied the experiment."""
+    root, name = default_storage_root(), name_from_uri(uri)
+    origins = {read_origin(origin_of(root / name / journal)) for journal in names}
+    return root / name if origins <= {"", without_credentials(uri)} else root / name_of_its_own(name, uri)
+
+
+def fetch_trial(trial: Trial, directory: Path, filesystem: Any) -> None:
+    """What the trial's remote directory says about it, where there is none here."""
+    run_dir = RunDir(directory)
+    if not run_dir.journal.exists():
+        mirror = Mirror(FsspecFilesystem(trial.path, filesystem), run_dir)
+        if mirror.has_run():
+            mirror.pull_state(directory)

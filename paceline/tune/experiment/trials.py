@@ -1,0 +1,141 @@
+"""The table of an experiment's trials: what is known of each, which of them wait and which are at work.
+
+Whoever proposes, starts, decides, ends, settles or replays is given this table and nothing more of the experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.run.interlude import Donor
+from paceline.run.run import Run
+from paceline.run.trial import Trial
+from paceline.tune.experiment.ledger import Grant, Ledger, Request
+from paceline.tune.schedulers.trial_scheduler import Restart
+from paceline.tune.trial_outcome import TrialOutcome
+
+
+@dataclass(eq=False)
+class TrialRun:
+    """A trial from its creation to its outcome."""
+
+    number: int
+    trial: Trial
+    directory: Path
+    request: Request
+    run: Run | None = None
+    """While it has one; it may be waiting for its scheduler."""
+    building: Future[Run] | None = None
+    """The run while its datasets are prepared."""
+    grant: Grant | None = None
+    """The resources it holds; none while it is paused."""
+    is_resized: bool = False
+    """The scheduler has given it other resources than its configuration asks for."""
+    seen: int = 0
+    """The last row that scheduler and searcher saw. A retry reports some rows again; they are not told twice."""
+    judged_by: dict[str, Any] = field(default_factory=dict)
+    """The last value of each metric that it is judged by."""
+    has_files: bool = False
+    """Its directory holds a run that can be continued."""
+    change: Restart | None = None
+    """How it shall continue when it is chosen to run again."""
+    donor: Donor | None = None
+    """Whose state it takes over then, as it was when that was decided: the other trial may be further by then."""
+    was_told: bool = False
+    """The searcher knows its end already, from an attempt that failed before a restore."""
+    outcome: TrialOutcome | None = None
+    due: float = 0.0
+    """When its run is to be stepped at the latest."""
+
+    def forget_change(self) -> None:
+        """It will not run again, or was told otherwise."""
+        self.change = None
+        if self.donor is not None:
+            self.donor.release()
+            self.donor = None
+
+    def set_resources(self, amounts: Mapping[str, float]) -> None:
+        """What it asks for from now on."""
+        gpus = amounts.get("GPU", 0.0)
+        workers = max(1, self.request.workers) if gpus else self.request.workers
+        self.request = replace(
+            self.request, amounts=dict(amounts), gpus_per_worker=gpus / max(1, workers), workers=workers
+        )
+        self.trial.resources = dict(amounts)
+        self.is_resized = True
+
+
+class Trials:
+    """All trials in the order of their creation; the index is a trial's number."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.waiting: dict[Trial, TrialRun] = {}
+        """Those that are PENDING or PAUSED, in the order in which they became so."""
+        self.active: dict[TrialRun, None] = {}
+        """Those with processes, or that will have some in a moment."""
+        self.are_complete = False
+        """The searcher has nothing more to suggest."""
+        self._all: list[TrialRun] = []
+        self._by_trial: dict[Trial, TrialRun] = {}
+
+    def __iter__(self) -> Iterator[TrialRun]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, number: int) -> TrialRun:
+        return self._all[number]
+
+    def of(self, trial: Trial) -> TrialRun:
+        """The row of a trial that a scheduler named."""
+        return self._by_trial[trial]
+
+    def add(self, trial_run: TrialRun) -> None:
+        """Take in a new trial, which waits for its turn."""
+        self._all.append(trial_run)
+        self._by_trial[trial_run.trial] = trial_run
+        self.waiting[trial_run.trial] = trial_run
+
+    def wait(self, trial_run: TrialRun) -> None:
+        """Let a trial wait until the scheduler chooses it."""
+        self.waiting[trial_run.trial] = trial_run
+
+    def no_longer_waits(self, trial_run: TrialRun) -> None:
+        self.waiting.pop(trial_run.trial, None)
+
+    def activate(self, trial_run: TrialRun) -> None:
+        """Have the loop step the trial, now and from now on."""
+        self.active[trial_run] = None
+        trial_run.due = 0.0
+
+    def no_longer_active(self, trial_run: TrialRun) -> None:
+        self.active.pop(trial_run, None)
+
+    def take_resources(self, trial_run: TrialRun) -> None:
+        trial_run.grant = self.ledger.take(trial_run.request)
+
+    def give_back(self, trial_run: TrialRun) -> None:
+        """Others may have the resources that the trial holds, if it holds some."""
+        if trial_run.grant is not None:
+            self.ledger.give_back(trial_run.grant)
+            trial_run.grant = None
+
+    @property
+    def holding_resources(self) -> int:
+        return sum(1 for trial_run in self.active if trial_run.grant is not None)
+
+    @property
+    def waiting_processes(self) -> int:
+        """Trials that wait inside report()."""
+        return sum(1 for waiting in self.waiting.values() if waiting.run is not None and waiting.run.group)
+
+    @property
+    def are_busy(self) -> bool:
+        """Whether some trial is at work, or ending: its end may change what the scheduler and the searcher want."""
+        return any(trial_run.trial not in self.waiting for trial_run in self.active)
