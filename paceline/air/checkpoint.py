@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from paceline.air import checkpoint_preprocessor
+from paceline.air.attachment import Attachment
 from paceline.air.checkpoint_metadata import CheckpointMetadata, checked_notes, loaded_class, qualified_name
 from paceline.air.checkpoint_preprocessor import preprocessor_loaders
 from paceline.air.checkpoint_sources import (
@@ -150,9 +151,9 @@ class Checkpoint:
         return checkpoint
 
     @classmethod
-    def from_memory_file(cls: type[C], fd: int) -> C:
-        """A checkpoint that lives in a memory file written by `write_packed`; takes `fd` over."""
-        return cls._around(Packed(fd))
+    def from_attachment(cls: type[C], attachment: Attachment) -> C:
+        """A checkpoint in memory, as `write_packed` wrote it; its content is shared, not copied."""
+        return cls._around(Packed(attachment))
 
     # Its forms
 

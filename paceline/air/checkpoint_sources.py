@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import io
-import mmap
 import os
 import stat
 from abc import ABC, abstractmethod
@@ -19,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, cast
 
+from paceline.air.attachment import Attachment
 from paceline.air.checkpoint_models import MODEL_FILES, model_files
 from paceline.air.checkpoint_pickle import read_pickle, write_pickle
 from paceline.air.constants import (
@@ -209,9 +209,9 @@ class MemoryDict(Source):
 
 @dataclass(frozen=True)
 class Packed(Source):
-    """A packed checkpoint: bytes, or the descriptor of a memory file (owned by this object)."""
+    """A packed checkpoint: bytes, or an attachment, whose memory is shared."""
 
-    data: bytes | int
+    data: bytes | Attachment
 
     kind: ClassVar[Kind] = "data_dict"
 
@@ -223,8 +223,8 @@ class Packed(Source):
         if isinstance(self.data, bytes):
             yield io.BytesIO(self.data)
             return
-        with mmap.mmap(self.data, 0, access=mmap.ACCESS_READ) as content:
-            yield cast(BinaryIO, content)
+        with self.data.open() as content:
+            yield content
 
     def read_file(self, name: str) -> bytes | None:
         with self._stream() as stream:
@@ -246,11 +246,6 @@ class Packed(Source):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         object.__setattr__(self, "data", state["data"])
-
-    def __del__(self) -> None:
-        data = self.__dict__.get("data")
-        if isinstance(data, int):
-            os.close(data)
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,14 @@
 
 Sorting, shuffling row by row and grouping need every row within reach. The file has no name: it
 disappears with the last process that holds it open, however that process ends. Other
-processes get it as a file descriptor.
+processes get it as an attachment of a message.
 """
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import tempfile
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from paceline.air.attachment import Attachment
 from paceline.air.errors import DataError, SerializationError
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.formats import conform
@@ -41,8 +40,8 @@ Indices = npt.NDArray[np.int64]
 class StoredSource(Source):
     """Rows in memory or in a temporary file, in blocks of `block_rows` rows.
 
-    `descriptor` is the file's, or None for rows in memory. With it another process makes the same
-    source: `StoredSource.from_descriptor(descriptor, block_rows)`.
+    `file` is the temporary file, or None for rows in memory. With it another process makes the same
+    source: `StoredSource.from_attachment(file, block_rows)`.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class StoredSource(Source):
         batches: Sequence[Chunk],
         schema: pa.Schema,
         *,
-        descriptor: int | None = None,
+        file: Attachment | None = None,
         block_rows: int | None = None,
     ) -> None:
         self._batches = [batch for batch in batches if batch.num_rows]
@@ -59,29 +58,25 @@ class StoredSource(Source):
         self.rows = int(self._starts[-1])
         self.size_bytes = sum(batch.nbytes for batch in self._batches)
         self.block_rows = block_rows or default_block_rows(self.rows)
-        self.descriptor = descriptor
+        self.file = file
         self.left_out: list[str] = []
         """What could not be read when these rows were."""
         self.made_with: tuple[int, ...] = ()
         """The seeds of what these rows come from."""
-        if descriptor is not None:
-            weakref.finalize(self, os.close, descriptor)
 
     @classmethod
-    def from_descriptor(cls, descriptor: int, block_rows: int | None = None) -> StoredSource:
-        """The rows of a file that `store` wrote. The descriptor belongs to the new object, which closes it."""
-        # The mapping outlives the descriptor: it ends with the last array that looks into it.
-        content = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        schema, batches = read_rows(pa.py_buffer(content))
-        return cls(batches, schema, descriptor=descriptor, block_rows=block_rows)
+    def from_attachment(cls, file: Attachment, block_rows: int | None = None) -> StoredSource:
+        """The rows of a file that `store` wrote."""
+        # The view outlives the attachment: it ends with the last array that looks into it.
+        schema, batches = read_rows(pa.py_buffer(file.view()))
+        return cls(batches, schema, file=file, block_rows=block_rows)
 
     def with_block_rows(self, block_rows: int) -> StoredSource:
         """The same rows in other blocks."""
-        descriptor = None if self.descriptor is None else os.dup(self.descriptor)
-        return StoredSource(self._batches, self._schema, descriptor=descriptor, block_rows=block_rows)
+        return StoredSource(self._batches, self._schema, file=self.file, block_rows=block_rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.descriptor is not None:
+        if self.file is not None:
             raise SerializationError(
                 f"{self.describe()} lies in a temporary file, which cannot be pickled. A trainer with a train function"
                 " per worker hands it over; elsewhere, write_parquet() it and read that."
@@ -177,17 +172,16 @@ def store(
         held.append(portion)
         size += portion.nbytes
         if size > MEMORY_BYTES:
-            descriptor = _write(_after(held, portions), schema, directory)
-            return StoredSource.from_descriptor(descriptor, block_rows)
+            return StoredSource.from_attachment(_write(_after(held, portions), schema, directory), block_rows)
     return StoredSource(held, schema, block_rows=block_rows)
 
 
-def to_file(source: Source) -> StoredSource:
-    """The rows of a source in a file that can be handed over; the source itself if it lies in one."""
-    if isinstance(source, StoredSource) and source.descriptor is not None:
-        return source
+def in_file(source: Source) -> Attachment:
+    """The rows of a source in a file that can be handed over: its own, if it lies in one."""
+    if isinstance(source, StoredSource) and source.file is not None:
+        return source.file
     chunks = (chunk for block in range(len(source.blocks())) for chunk in source.read(block, ReadRequest()))
-    return StoredSource.from_descriptor(_write(chunks, source.schema(), None))
+    return _write(chunks, source.schema(), None)
 
 
 def stored(plan: Plan) -> StoredSource:
@@ -234,8 +228,8 @@ def _after(held: list[Chunk], rest: Iterator[Chunk]) -> Iterator[Chunk]:
     yield from rest
 
 
-def _write(portions: Iterator[Chunk], schema: pa.Schema, directory: str | None) -> int:
-    """Write a temporary file; its descriptor."""
+def _write(portions: Iterator[Chunk], schema: pa.Schema, directory: str | None) -> Attachment:
+    """Write a temporary file."""
     place = directory or tempfile.gettempdir()
     file: IO[bytes]
     try:
@@ -243,7 +237,7 @@ def _write(portions: Iterator[Chunk], schema: pa.Schema, directory: str | None) 
             # The stream form, unlike the file form, lets every batch have its own dictionaries.
             write_rows(file, schema, portions)
             file.flush()
-            return os.dup(file.fileno())
+            return Attachment.from_descriptor(os.dup(file.fileno()))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise

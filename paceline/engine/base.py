@@ -3,6 +3,10 @@
 An engine starts gangs of workers, carries messages, and says what happened to them. It
 knows nothing about training: payloads and messages are opaque bytes to it.
 
+A message is bytes, and may have attachments (`paceline.air.attachment`): content of any size that the engine brings
+over as it can, without a copy where both sides share memory. The sender keeps its own; the receiver's is gone when
+nobody refers to it any more.
+
 Threads: an engine and its groups are used from one driver thread at a time.
 Ownership: whoever called `start_group` calls `shutdown` on that group, whatever happened.
 
@@ -19,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from paceline.air.attachment import Attachment
 from paceline.air.errors import WorkerFailure
 
 
@@ -28,15 +33,15 @@ class WorkerChannel(Protocol):
     rank: int
     world_size: int
 
-    def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
+    def send(self, body: bytes, attachments: Sequence[Attachment] = ()) -> None:
         """Send one message. Blocks while the driver is behind. Thread-safe."""
 
     def receive(self, timeout: float | None = None) -> bytes | None:
         """The next message from the driver; None once `timeout` seconds have passed (0: do
         not wait; None: wait). Raises ConnectionError when the driver is gone."""
 
-    def take_fds(self) -> list[int]:
-        """Descriptors that came with the message received last."""
+    def take_attachments(self) -> tuple[Attachment, ...]:
+        """Those of the message received last."""
 
 
 Task = Callable[[WorkerChannel, bytes], None]
@@ -78,11 +83,11 @@ class Placement:
 
 @dataclass(frozen=True)
 class Message:
-    """A message of the task on `rank`; `fds` are this side's to close."""
+    """A message of the task on `rank`."""
 
     rank: int
     body: bytes
-    fds: tuple[int, ...] = ()
+    attachments: tuple[Attachment, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,8 +150,9 @@ class WorkerGroup(ABC):
         return self.execute(fn, *args, ranks=[rank])[0]
 
     @abstractmethod
-    def start(self, task: bytes, arguments: Sequence[bytes]) -> None:
-        """Start the pickled task on every rank with its own argument; does not wait."""
+    def start(self, task: bytes, arguments: Sequence[bytes], attachments: Sequence[Attachment] = ()) -> None:
+        """Start the pickled task on every rank with its own argument; does not wait. The attachments are those that
+        the pickle refers to (`serialization.pickled`)."""
 
     @abstractmethod
     def poll(self, timeout: float | None = 0.0) -> list[Event]:
@@ -154,7 +160,7 @@ class WorkerGroup(ABC):
         for the first event. After WorkerDied or TaskFailed a rank sends nothing more."""
 
     @abstractmethod
-    def reply(self, rank: int, body: bytes, fds: Sequence[int] = ()) -> None:
+    def reply(self, rank: int, body: bytes, attachments: Sequence[Attachment] = ()) -> None:
         """Send a message to the task on `rank`; ignored if that worker is gone."""
 
     @abstractmethod

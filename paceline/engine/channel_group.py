@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
+from paceline.air.attachment import Attachment
 from paceline.air.errors import EngineError, FailureKind, HangError, RemoteError, WorkerDiedError, WorkerFailure
 from paceline.engine import protocol
 from paceline.engine.base import Event, Message, Placement, TaskEnded, TaskFailed, WorkerDied, WorkerGroup, WorkerPlace
-from paceline.engine.frames import FrameSocket, close_all
+from paceline.engine.frames import ATTACHED, Arrivals, FrameSocket, close_all
 from paceline.engine.reactor import MAX_WAIT_S, READ, WRITE, Reactor
 from paceline.engine.serialization import dumps
 
@@ -51,6 +52,7 @@ class Member:
         self.place = place
         self.rank = place.rank
         self.frames = frames
+        self.arrivals = Arrivals()
         self.state = State.STARTING
         self.failure: WorkerFailure | None = None
         """Why the state is FAILED."""
@@ -134,12 +136,15 @@ class ChannelGroup(WorkerGroup):
         try:
             events = self._events
             rank = member.rank
+            arrivals = member.arrivals
             for tag, body, fds in frames:
                 if tag == protocol.MESSAGE and member.state is not State.FAILED:
-                    events.append(Message(rank, body, fds))
+                    events.append(Message(rank, body, arrivals.take(fds) if fds or arrivals else ()))
+                elif tag == ATTACHED and member.state is not State.FAILED:
+                    arrivals.take_in(body, fds)
                 else:
                     self._on_control(member, tag, body, fds)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             member.frames.broken = str(error)
             for _, _, fds in frames:  # Those behind it.
                 close_all(fds)
@@ -284,23 +289,26 @@ class ChannelGroup(WorkerGroup):
             return events
 
     def _close_events(self) -> None:
-        """The group has ended and nobody will poll again: close the descriptors that came with messages."""
-        for event in self._take_events():
-            if isinstance(event, Message):
-                close_all(event.fds)
+        """The group has ended and nobody will poll again: let go what came with messages."""
+        self._take_events()
+        for member in self._members:
+            member.arrivals.close()
 
     # Frames out
 
-    def _post(self, member: Member, tag: int, body: bytes, fds: Sequence[int] = ()) -> None:
+    def _post(self, member: Member, tag: int, body: bytes, attachments: Sequence[Attachment] = ()) -> None:
         self._reactor.check_owner()  # Before the lock, which another thread may have held at the fork.
         with self._reactor.lock:
             if member.gone or member.frames.closed:
                 return
-            member.frames.post(tag, body, fds)
+            if attachments:
+                member.frames.post_attached(tag, body, attachments)
+            else:
+                member.frames.post(tag, body)
             if member.frames.unsent:
                 self._reactor.watch_writable(member.frames)
 
-    def start(self, task: bytes, arguments: Sequence[bytes]) -> None:
+    def start(self, task: bytes, arguments: Sequence[bytes], attachments: Sequence[Attachment] = ()) -> None:
         if len(arguments) != self.world_size:
             raise ValueError(f"{self.world_size} workers need as many arguments, not {len(arguments)}")
         for member, argument in zip(self._members, arguments, strict=True):
@@ -309,11 +317,11 @@ class ChannelGroup(WorkerGroup):
                     continue  # The event that says so is there to be polled.
                 member.state = State.WORKING
                 member.time_to_load_s = self.placement.start_timeout_s
-            self._post(member, protocol.TASK, task)
+            self._post(member, protocol.TASK, task, attachments)
             self._post(member, protocol.RUN, argument)
 
-    def reply(self, rank: int, body: bytes, fds: Sequence[int] = ()) -> None:
-        self._post(self._members[rank], protocol.MESSAGE, body, fds)
+    def reply(self, rank: int, body: bytes, attachments: Sequence[Attachment] = ()) -> None:
+        self._post(self._members[rank], protocol.MESSAGE, body, attachments)
 
     def execute(
         self,

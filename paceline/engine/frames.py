@@ -1,9 +1,10 @@
-"""Frames over a Unix stream socket: what every process of the engine talks in.
+"""Frames over a stream socket: what every process of an engine talks in.
 
-A frame is a header (length of the body, tag, number of descriptors) and a body.
-Descriptors travel with the first byte of their frame, so they are always here by the
-time its header is. One read takes whatever the socket holds and cuts it into many frames:
-that keeps the driver at about a microsecond per small message.
+A frame is a header (length of the body, tag, number of descriptors) and a body. One read takes whatever the socket
+holds and cuts it into many frames: that keeps the driver at about a microsecond per small message.
+
+Over a Unix socket descriptors travel with the first byte of their frame, so they are always here by the time its
+header is. Attachments of a message are such descriptors; over any other socket, their content goes ahead of it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from paceline.air.attachment import Attachment, anonymous_file
 from paceline.air.errors import EngineError
 
 HEADER = struct.Struct("<IBB")
@@ -27,11 +29,19 @@ LARGE_BODY = 64 * 1024
 LARGE_READ_PER_CALL = 16 * 1024 * 1024
 """One large body must not keep the driver from serving the other workers."""
 MAX_FDS = 16
+"""In one frame; attachments beyond that go ahead of it in frames of their own."""
+PART_BYTES = 4 * 1024 * 1024
+"""What one frame carries of an attachment whose content is sent."""
+ATTACHED = 0
+"""The tag of frames that bring attachments of the next message: some descriptors; or the size of one whose content
+follows; or, until it is complete, a part of that content."""
+SIZE = struct.Struct("<Q")
 MAX_BODY = 2**32 - 1
 ANCILLARY_SIZE = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 READ_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 Frame = tuple[int, bytes, tuple[int, ...]]
+Part = tuple[int, bytes | memoryview, Sequence[int]]
 
 
 class FrameSocket:
@@ -45,6 +55,7 @@ class FrameSocket:
     def __init__(self, sock: socket.socket, *, read_limit: int = MAX_BODY, send_limit: int = MAX_BODY) -> None:
         self.sock = sock
         self._pid = os.getpid()
+        self._passes_descriptors = sock.family == socket.AF_UNIX
         self.closed = False
         """True once the other side has hung up and everything it sent has been read."""
         self.broken = ""
@@ -177,13 +188,24 @@ class FrameSocket:
         self._check_owner()
         parts = self._pack(tag, body, fds)
         with self._send_lock:
-            first = parts[0]
-            if fds:
-                sent = self.sock.sendmsg([first], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
-                first = first[sent:]
-            self.sock.sendall(first)
-            for part in parts[1:]:
-                self.sock.sendall(part)
+            self._write(parts, fds)
+
+    def send_attached(self, tag: int, body: bytes, attachments: Sequence[Attachment]) -> None:
+        """The same for a frame with attachments; nothing gets between them and the frame."""
+        self._check_owner()
+        self._pack(tag, body, ())  # Refused before anything is sent, if it is too large.
+        with self._send_lock:
+            for frame_tag, content, fds in self._with_attachments(tag, body, attachments):
+                self._write(self._pack(frame_tag, content, fds), fds)
+
+    def _write(self, parts: list[memoryview], fds: Sequence[int]) -> None:
+        first = parts[0]
+        if fds:
+            sent = self.sock.sendmsg([first], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+            first = first[sent:]
+        self.sock.sendall(first)
+        for part in parts[1:]:
+            self.sock.sendall(part)
 
     def send_unless_busy(self, tag: int, body: bytes = b"") -> None:
         """Write a small frame unless another thread is writing: then that frame is sign of life enough."""
@@ -196,10 +218,37 @@ class FrameSocket:
     def post(self, tag: int, body: bytes, fds: Sequence[int] = ()) -> None:
         """Write one frame without waiting; `unsent` says whether `flush` must be called later."""
         self._check_owner()
+        self._queue(tag, body, fds)
+        self.flush()
+
+    def post_attached(self, tag: int, body: bytes, attachments: Sequence[Attachment]) -> None:
+        """The same for a frame with attachments."""
+        self._check_owner()
+        self._pack(tag, body, ())
+        for frame_tag, content, fds in self._with_attachments(tag, body, attachments):
+            self._queue(frame_tag, content, fds)
+        self.flush()
+
+    def _queue(self, tag: int, body: bytes | memoryview, fds: Sequence[int]) -> None:
         parts = self._pack(tag, body, fds)
         self._unsent.append((parts[0], _duplicates(fds)))  # The caller may close its own before they are sent.
         self._unsent.extend((part, ()) for part in parts[1:])
-        self.flush()
+
+    def _with_attachments(self, tag: int, body: bytes, attachments: Sequence[Attachment]) -> Iterator[Part]:
+        """The frames that bring attachments, the one with the body last."""
+        fds: list[int] = []
+        if self._passes_descriptors:
+            fds = [attachment.fileno() for attachment in attachments]
+            while len(fds) > MAX_FDS:
+                yield ATTACHED, b"", fds[:MAX_FDS]
+                fds = fds[MAX_FDS:]
+        else:
+            for attachment in attachments:
+                content = attachment.view()
+                yield ATTACHED, SIZE.pack(len(content)), ()
+                for start in range(0, len(content), PART_BYTES):
+                    yield ATTACHED, content[start : start + PART_BYTES], ()
+        yield tag, body, fds
 
     @property
     def unsent(self) -> bool:
@@ -225,7 +274,7 @@ class FrameSocket:
             else:
                 self._unsent.popleft()
 
-    def _pack(self, tag: int, body: bytes, fds: Sequence[int]) -> list[memoryview]:
+    def _pack(self, tag: int, body: bytes | memoryview, fds: Sequence[int]) -> list[memoryview]:
         if len(body) > self._send_limit:
             raise ValueError(f"a message of {len(body):,} bytes is too large; the limit is {self._send_limit:,}")
         if len(fds) > MAX_FDS:
@@ -242,6 +291,60 @@ class FrameSocket:
         poller = select.poll()
         poller.register(self.sock, select.POLLIN)
         return bool(poller.poll(None if timeout is None else max(0.0, timeout) * 1000))
+
+
+class Arrivals:
+    """The attachments that have come ahead of their message, on one connection."""
+
+    def __init__(self) -> None:
+        self._complete: list[Attachment] = []
+        self._current: int | None = None
+        """The descriptor of the one whose content is coming in."""
+        self._missing = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._complete)
+
+    def take_in(self, body: bytes, fds: tuple[int, ...]) -> None:
+        """One ATTACHED frame. Raises ValueError for one that makes no sense."""
+        if fds:
+            self._complete += map(Attachment.from_descriptor, fds)
+        elif self._missing:
+            self._take_part(body)
+        elif len(body) == SIZE.size:
+            self._take_size(*SIZE.unpack(body))
+        else:
+            raise ValueError("a part of an attachment that nobody announced")
+
+    def _take_size(self, size: int) -> None:
+        if not size:
+            self._complete.append(Attachment())
+            return
+        self._current, self._missing = anonymous_file("paceline-attachment"), size
+
+    def _take_part(self, body: bytes) -> None:
+        assert self._current is not None
+        if len(body) > self._missing:
+            raise ValueError("more of an attachment than was announced")
+        rest = memoryview(body)
+        while rest:
+            rest = rest[os.write(self._current, rest) :]
+        self._missing -= len(body)
+        if not self._missing:
+            self._complete.append(Attachment.from_descriptor(self._current))
+            self._current = None
+
+    def take(self, fds: tuple[int, ...]) -> tuple[Attachment, ...]:
+        """All attachments of a message that is here now, and came with these descriptors."""
+        attachments, self._complete = [*self._complete, *map(Attachment.from_descriptor, fds)], []
+        return tuple(attachments)
+
+    def close(self) -> None:
+        """Forget what has come."""
+        self._complete, self._missing = [], 0
+        if self._current is not None:
+            os.close(self._current)
+            self._current = None
 
 
 def close_all(fds: Iterable[int]) -> None:

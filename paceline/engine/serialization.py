@@ -9,9 +9,10 @@ import os
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
+from paceline.air.attachment import Attachment
 from paceline.air.errors import SerializationError
 
 MAX_DEPTH = 12
@@ -26,14 +27,16 @@ def dumps(
     whom: str = "the workers",
     advice: str = "Create it inside the training function, or pass what is needed to create it.",
     aside: Callable[[pickle.PickleBuffer], bool] | None = None,
+    attachments: list[Attachment] | None = None,
 ) -> bytes:
     """Pickle `obj` by value where needed; `what` is how the user knows it, e.g. ``train_loop_config``.
 
     `whom` and `advice` are for the message if that fails: who was to get it, and what to do instead. `aside` gets
-    the memory of arrays and the like; what it returns False for is not in the pickle (`load` needs it again).
+    the memory of arrays and the like; what it returns False for is not in the pickle (`load` needs it again). With
+    `attachments` those in it are put there, and not into the pickle.
     """
     try:
-        return _pickled(obj, aside)
+        return _pickled(obj, aside, attachments)
     except Exception as error:
         path, culprit, reason = _find_culprit(obj, what, error)
         raise SerializationError(
@@ -41,10 +44,44 @@ def dumps(
         ) from None  # The pickler's own traceback says nothing that the reason does not say.
 
 
-def _pickled(obj: Any, aside: Callable[[pickle.PickleBuffer], bool] | None = None) -> bytes:
+class Pickled(NamedTuple):
+    """A pickle, and the attachments in it: those travel beside the pickle."""
+
+    content: bytes
+    attachments: tuple[Attachment, ...] = ()
+
+
+def pickled(obj: Any, what: str) -> Pickled:
+    """Like `dumps`, for something that is sent with a message: attachments in it need not be copied."""
+    attachments: list[Attachment] = []
+    content = dumps(obj, what, attachments=attachments)
+    return Pickled(content, tuple(attachments))
+
+
+def _pickled(
+    obj: Any,
+    aside: Callable[[pickle.PickleBuffer], bool] | None = None,
+    attachments: list[Attachment] | None = None,
+) -> bytes:
     buffer = io.BytesIO()
-    _pickler_class()(buffer, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=aside).dump(obj)
+    _pickler_class()(buffer, aside, attachments).dump(obj)
     return buffer.getvalue()
+
+
+class _Beside:
+    """Pickles an attachment as its number among those that travel beside the pickle."""
+
+    def __init__(self, attachments: list[Attachment]) -> None:
+        self._attachments = attachments
+
+    def __call__(self, attachment: Attachment) -> tuple[Any, ...]:
+        self._attachments.append(attachment)
+        return beside, (len(self._attachments) - 1,)
+
+
+def beside(number: int) -> Attachment:
+    """Stands in a pickle for an attachment; who loads it has those."""
+    raise SerializationError(f"attachment {number} of this pickle did not come with it")
 
 
 @functools.cache
@@ -63,21 +100,26 @@ def _pickler_class() -> Any:
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({io.TextIOWrapper: reduce_file})
 
+        def __init__(self, buffer: io.BytesIO, aside: Any, attachments: list[Attachment] | None) -> None:
+            if attachments is not None:  # Before the constructor, which looks at the table.
+                self.dispatch_table = self.dispatch_table.new_child({Attachment: _Beside(attachments)})
+            super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=aside)
+
     return Pickler
 
 
-def loads(data: bytes) -> Any:
+def loads(data: bytes, attachments: Sequence[Attachment] = ()) -> Any:
     """Unpickle in a worker. Functions and classes of the user's script become members of this
     process's own `__main__`, so that pickling them again (torch.save, spawned helpers) works."""
-    return load(io.BytesIO(data))
+    return load(io.BytesIO(data), attachments=attachments)
 
 
-def load(file: BinaryIO, buffers: Iterable[Any] = ()) -> Any:
+def load(file: BinaryIO, buffers: Iterable[Any] = (), attachments: Sequence[Attachment] = ()) -> Any:
     """The same from a file, with the memory that was put aside when it was pickled."""
     main = sys.modules.get("__main__")
     if main is None or not hasattr(main, MAIN_MARK):
-        return pickle.load(file, buffers=buffers)
-    return _MainAdopter(file, buffers, main).load()
+        return _Unpickler(file, buffers, attachments).load()
+    return _MainAdopter(file, buffers, attachments, main).load()
 
 
 def new_main_module(file: str | None) -> types.ModuleType:
@@ -90,14 +132,29 @@ def new_main_module(file: str | None) -> types.ModuleType:
     return main
 
 
-class _MainAdopter(pickle.Unpickler):
+class _Unpickler(pickle.Unpickler):
+    """Puts attachments where the pickle refers to them."""
+
+    def __init__(self, file: BinaryIO, buffers: Iterable[Any], attachments: Sequence[Attachment]) -> None:
+        super().__init__(file, buffers=buffers)
+        self._attachments = attachments
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        if global_name == "beside" and module_name == __name__ and self._attachments:
+            return self._attachments.__getitem__
+        return super().find_class(module_name, global_name)
+
+
+class _MainAdopter(_Unpickler):
     """Gives functions pickled by value from `__main__` the real `__main__` as their globals.
 
     cloudpickle would give them a dictionary of their own, in which nothing can be found by name.
     """
 
-    def __init__(self, file: BinaryIO, buffers: Iterable[Any], main: types.ModuleType) -> None:
-        super().__init__(file, buffers=buffers)
+    def __init__(
+        self, file: BinaryIO, buffers: Iterable[Any], attachments: Sequence[Attachment], main: types.ModuleType
+    ) -> None:
+        super().__init__(file, buffers, attachments)
         self._globals = main.__dict__
         self._classes: list[type] = []
 

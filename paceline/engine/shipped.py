@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import pickle
-import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
+from paceline.air.attachment import Attachment
 from paceline.engine.serialization import dumps, load, loads
 
 LARGE_BYTES = 1 << 18
-"""From here on content goes into a memory file, and not through the line to each worker."""
+"""From here on content is an attachment, and not part of each task."""
 _ASIDE_BYTES = 1 << 14
 """Arrays from this size on are mapped where they are used, and not copied."""
 _ALIGNMENT = 64
 
 Span = tuple[int, int]
-"""Offset and length in a memory file."""
+"""Offset and length in an attachment."""
 
 
 class Shipped:
     """Stands for `value` in what is sent to workers: unpickling gives the value itself.
 
-    A worker maps large arrays from a memory file that this process holds: all workers share the pages, and one that
-    writes to them has a copy of its own of what it changed. The file is gone with this object or this process.
+    Large content is an attachment of the task: where the engine hands attachments over without a copy, all workers
+    share the pages of arrays, and one that writes to them has a copy of its own of what it changed.
     """
 
     def __init__(self, value: Any, what: str) -> None:
@@ -45,16 +43,14 @@ class Shipped:
             if not aside and len(content) < LARGE_BYTES:
                 self._packed = (loads, (content,))
             else:
-                descriptor, spans = _memory_file(content, aside)
-                weakref.finalize(self, os.close, descriptor)
-                self._packed = (unpacked, (os.getpid(), descriptor, spans))
+                self._packed = (unpacked, _attached(content, aside))
         return self._packed
 
 
-def unpacked(owner: int, descriptor: int, spans: Sequence[Span]) -> Any:
-    """The value in a memory file that process `owner` holds."""
-    with open(f"/proc/{owner}/fd/{descriptor}", "rb") as file:
-        memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+def unpacked(attachment: Attachment, spans: Sequence[Span]) -> Any:
+    """The value in an attachment."""
+    memory = attachment.view(private=True)
+    with attachment.open() as file:
         return load(file, [memory[offset : offset + length] for offset, length in spans])
 
 
@@ -66,19 +62,16 @@ def _stays_inside(buffer: pickle.PickleBuffer, aside: list[memoryview]) -> bool:
     return False
 
 
-def _memory_file(content: bytes, aside: Sequence[memoryview]) -> tuple[int, list[Span]]:
-    """The pickle, then what was put aside; gives the descriptor and where the latter are."""
-    descriptor = os.memfd_create("paceline-shipped", os.MFD_CLOEXEC)
+def _attached(content: bytes, aside: Sequence[memoryview]) -> tuple[Attachment, list[Span]]:
+    """The pickle, then what was put aside; gives the attachment and where the latter are."""
     spans: list[Span] = []
-    try:
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            file.write(content)
-            for memory in aside:
-                offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
-                file.seek(offset)
-                file.write(memory)
-                spans.append((offset, memory.nbytes))
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor, spans
+
+    def write(file: BinaryIO) -> None:
+        file.write(content)
+        for memory in aside:
+            offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
+            file.seek(offset)
+            file.write(memory)
+            spans.append((offset, memory.nbytes))
+
+    return Attachment.written("paceline-shipped", write), spans

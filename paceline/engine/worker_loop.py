@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from paceline.air.attachment import Attachment
 from paceline.air.errors import WorkerFailure
 from paceline.engine import protocol
 from paceline.engine.base import Task
 from paceline.engine.failures import describe_exception
-from paceline.engine.frames import Frame, FrameSocket, close_all
+from paceline.engine.frames import ATTACHED, Arrivals, Frame, FrameSocket, close_all
 from paceline.engine.serialization import loads
 
 UNPICKLE_HINT = (
@@ -40,11 +41,15 @@ class Channel:
         self.world_size = world_size
         self.frames = frames
         self._inbox: deque[Frame] = deque()
-        self._fds: list[int] = []
+        self._arrivals = Arrivals()
+        self._attachments: tuple[Attachment, ...] = ()
         self.exit_requested = False
 
-    def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
-        self.frames.send(protocol.MESSAGE, body, fds)
+    def send(self, body: bytes, attachments: Sequence[Attachment] = ()) -> None:
+        if attachments:
+            self.frames.send_attached(protocol.MESSAGE, body, attachments)
+        else:
+            self.frames.send(protocol.MESSAGE, body)
 
     def receive(self, timeout: float | None = None) -> bytes | None:
         frame = self.next_frame(timeout)
@@ -54,25 +59,29 @@ class Channel:
         if tag != protocol.MESSAGE:
             self.exit_requested = True
             raise ExitRequestedError("the driver asked this worker to end")
-        close_all(self._fds)  # Nobody took those of the message before.
-        self._fds = list(fds)
+        self.hold_attachments(fds)
         return body
 
-    def take_fds(self) -> list[int]:
-        fds, self._fds = self._fds, []
-        return fds
+    def hold_attachments(self, fds: tuple[int, ...]) -> None:
+        """Keep those of the frame that was read last for whoever takes them; of the one before, nobody did."""
+        self._attachments = self._arrivals.take(fds) if fds or self._arrivals else ()
+
+    def take_attachments(self) -> tuple[Attachment, ...]:
+        attachments, self._attachments = self._attachments, ()
+        return attachments
 
     def close(self) -> None:
-        """Hang up; descriptors that nobody took are closed."""
+        """Hang up; attachments that nobody took are gone."""
         self.frames.close()
-        close_all(self.take_fds())
+        self._arrivals.close()
+        self._attachments = ()
         while self._inbox:
             close_all(self._inbox.popleft()[2])
 
     def next_frame(self, timeout: float | None = None) -> Frame | None:
         """The next frame of any kind, None once the time is up. Raises ConnectionError at the end."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._inbox:
+        while (frame := self._next_here()) is None:
             if self.frames.closed:
                 raise ConnectionError("the driver is gone")
             self._inbox.extend(self.frames.read())
@@ -82,7 +91,16 @@ class Channel:
             if remaining is not None and remaining <= 0:
                 return None
             self.frames.wait_readable(remaining)
-        return self._inbox.popleft()
+        return frame
+
+    def _next_here(self) -> Frame | None:
+        """The next frame that has come; those that only bring attachments are for the one behind them."""
+        while self._inbox:
+            frame = self._inbox.popleft()
+            if frame[0] != ATTACHED:
+                return frame
+            self._arrivals.take_in(frame[1], frame[2])
+        return None
 
 
 @dataclass
@@ -91,6 +109,7 @@ class WorkerLoop:
 
     channel: Channel
     _task: bytes = b""
+    _task_attachments: tuple[Attachment, ...] = ()
 
     def run(self) -> None:
         """Returns when the worker shall end; ConnectionError means the driver is gone."""
@@ -101,13 +120,15 @@ class WorkerLoop:
             if tag == protocol.CALL:
                 self._answer(protocol.decode_call(body))
             elif tag == protocol.TASK:
-                self._task = body
+                self.channel.hold_attachments(fds)
+                self._task, self._task_attachments = body, self.channel.take_attachments()
             elif tag == protocol.RUN:
                 self._run_task(body)
             elif tag == protocol.EXIT:
                 return
-            else:
-                close_all(fds)  # A message for a task that is over.
+            else:  # A message for a task that is over.
+                self.channel.hold_attachments(fds)
+                self.channel.take_attachments()
 
     def _answer(self, call: protocol.Call) -> None:
         try:
@@ -130,7 +151,8 @@ class WorkerLoop:
 
     def _try_task(self, argument: bytes) -> WorkerFailure | None:
         try:
-            task: Task = loads(self._task)
+            task: Task = loads(self._task, self._task_attachments)
+            self._task_attachments = ()  # What the task holds on to is the task's business.
         except BaseException as error:
             now = time.monotonic_ns()
             return describe_exception(error, self.channel.rank, now, kind="startup", hint=UNPICKLE_HINT)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from paceline.air import faults
+from paceline.air.attachment import Attachment
 from paceline.air.config import ScalingConfig
 from paceline.air.errors import WorkerFailure
 from paceline.engine.base import (
@@ -23,8 +24,7 @@ from paceline.engine.base import (
     WorkerPlace,
 )
 from paceline.engine.devices import VISIBLE_VARIABLE, assign_gpus, usable_gpus
-from paceline.engine.frames import MAX_FDS
-from paceline.engine.serialization import dumps
+from paceline.engine.serialization import Pickled, pickled
 from paceline.run.messages import FromWorker, SessionSetup, ToWorker, decode_from_worker, encode
 from paceline.run.root_cause import ECHO_SETTLE_S, SETTLE_S, is_echo
 from paceline.run.spec import RunSpec
@@ -34,6 +34,7 @@ from paceline.storage.files import make_private_dirs
 from paceline.storage.run_dir import RunDir
 
 if TYPE_CHECKING:
+    from paceline.data.ingest.handover import Parcel
     from paceline.run.backend import Backend, BackendConfig
 
 ORIGINAL_DIRECTORY_VARIABLE = "TUNE_ORIG_WORKING_DIR"
@@ -50,7 +51,6 @@ class Attempt:
         engine: Engine,
         run_dir: RunDir,
         start: StartPoint,
-        data_files: Sequence[int] = (),
     ) -> None:
         self.number = number
         self.start_point = start
@@ -64,7 +64,6 @@ class Attempt:
         self._spec = spec
         self._engine = engine
         self._run_dir = run_dir
-        self._data_files = data_files
         self._backend: Backend = spec.backend_config.backend_cls()
         self._group: WorkerGroup | None = None
         self._is_set_up = False
@@ -75,7 +74,7 @@ class Attempt:
 
     # -- starting -------------------------------------------------------------------------
 
-    def start(self, task: bytes, setup: SessionSetup) -> None:
+    def start(self, task: Pickled, setup: SessionSetup) -> None:
         """Start the workers, connect them, install their sessions and start the train function.
 
         Raises ConfigError for what cannot be placed here, EngineError or WorkerError for
@@ -90,8 +89,9 @@ class Attempt:
             self._backend.on_start(group, config)
             self._backend.on_training_start(group, config)
             self._is_at_work = True
-            group.start(task, [encode(self._for_rank(setup, place)) for place in group.placement.workers])
-            self._hand_over_files(group)
+            arguments = [encode(self._for_rank(setup, place)) for place in group.placement.workers]
+            group.start(task.content, arguments, task.attachments)
+            self._hand_over_checkpoint(group)
         except BaseException:
             self.stop(grace=0.0)
             raise
@@ -150,30 +150,28 @@ class Attempt:
             setup, world_rank=place.rank, local_rank=place.local_rank, node_rank=place.node_rank
         )
 
-    def _hand_over_files(self, group: WorkerGroup) -> None:
-        """The checkpoint and the rows that are in files without a name: the first messages bring them."""
-        memory_file = self.start_point.memory_file
-        files = [*([] if memory_file is None else [memory_file]), *self._data_files]
-        for rank in range(self.world_size):
-            for start in range(0, len(files), MAX_FDS):
-                group.reply(rank, b"", files[start : start + MAX_FDS])
+    def _hand_over_checkpoint(self, group: WorkerGroup) -> None:
+        """The first message brings a checkpoint that is in memory."""
+        if self.start_point.in_memory is not None:
+            for rank in range(self.world_size):
+                group.reply(rank, b"", [self.start_point.in_memory])
 
     # -- running --------------------------------------------------------------------------
 
-    def poll(self, timeout: float) -> Iterator[tuple[int, FromWorker, tuple[int, ...]]]:
+    def poll(self, timeout: float) -> Iterator[tuple[int, FromWorker, tuple[Attachment, ...]]]:
         """What the ranks said; endings and failures are noted on the way."""
         assert self._group is not None
         for event in self._group.poll(timeout):
             if isinstance(event, Message):
-                yield event.rank, decode_from_worker(event.body), event.fds
+                yield event.rank, decode_from_worker(event.body), event.attachments
             elif isinstance(event, TaskEnded):
                 self.ended.add(event.rank)
             else:
                 self._note_failure(event.failure)
 
-    def reply(self, rank: int, message: ToWorker, descriptors: tuple[int, ...] = ()) -> None:
+    def reply(self, rank: int, message: ToWorker, attachments: tuple[Attachment, ...] = ()) -> None:
         assert self._group is not None
-        self._group.reply(rank, encode(message), descriptors)
+        self._group.reply(rank, encode(message), attachments)
 
     @property
     def group(self) -> WorkerGroup | None:
@@ -251,6 +249,6 @@ def modules_to_preload(config: BackendConfig, *, with_data: bool = False) -> tup
     return (*config.backend_cls.preload, *data, "paceline.run.worker", "paceline.air.checkpoint", "cloudpickle")
 
 
-def pickled_task(spec: RunSpec, datasets: bytes | None = None, preprocessor: Any = None) -> bytes:
+def pickled_task(spec: RunSpec, datasets: Parcel | None = None, preprocessor: Any = None) -> Pickled:
     """The train function ready to travel; refused here, before any worker starts, if it cannot."""
-    return dumps(TrainTask(spec.train, datasets, preprocessor), spec.trainer_name)
+    return pickled(TrainTask(spec.train, datasets, preprocessor), spec.trainer_name)

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paceline.air.attachment import Attachment
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig
 from paceline.air.constants import CHECKPOINT_DATA_FILE
@@ -74,8 +75,8 @@ class CheckpointKeeper:
     committed: list[KeptCheckpoint] = field(default_factory=list)
     """What is kept, oldest first; the last is the newest."""
     warnings: list[str] = field(default_factory=list)
-    memory_file: int | None = None
-    """Descriptor of the newest checkpoint when checkpoints are not to be written to disk."""
+    newest_in_memory: Attachment | None = None
+    """The newest checkpoint when checkpoints are not to be written to disk."""
     _undeleted: list[Path] = field(default_factory=list)
     _background: DaemonPool | None = None
     _unfinished_uploads: dict[int, Future[None]] = field(default_factory=dict)
@@ -166,15 +167,13 @@ class CheckpointKeeper:
     def commit_in_memory(
         self,
         staged: StagedCheckpoint,
-        memory_file: int,
+        attachment: Attachment,
         iteration: int,
         row: Mapping[str, Any],
         data: Mapping[str, Any] | None = None,
     ) -> Commit:
-        """Hold the newest checkpoint's memory file; nothing is written to disk."""
-        if self.memory_file is not None:
-            os.close(self.memory_file)
-        self.memory_file = memory_file
+        """Hold the newest checkpoint in memory; nothing is written to disk."""
+        self.newest_in_memory = attachment
         self.committed.clear()
         kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size, data)
         self._take(kept)
@@ -278,8 +277,8 @@ class CheckpointKeeper:
     def reference(self, kept: KeptCheckpoint) -> Checkpoint:
         """The checkpoint as users get it."""
         if self.in_memory:
-            assert self.memory_file is not None
-            checkpoint = Checkpoint.from_memory_file(os.dup(self.memory_file))
+            assert self.newest_in_memory is not None
+            checkpoint = Checkpoint.from_attachment(self.newest_in_memory)
             checkpoint._data_state = kept.data
             return checkpoint
         path = self.run_dir.checkpoint(kept.number)
@@ -365,7 +364,7 @@ class CheckpointKeeper:
         return list(self.mirror.checkpoint_numbers()) if self.mirror is not None else []
 
     def close(self, wait: bool = True) -> None:
-        """Wait for uploads; the memory file goes, results hold descriptors of their own.
+        """Wait for uploads; let go what is in memory, unless a result holds it.
 
         With wait=False (an interruption) what is still to be uploaded is given up. What went wrong is in `warnings`.
         """
@@ -382,9 +381,7 @@ class CheckpointKeeper:
                     name, label = self.run_dir.checkpoint(number).name, self.mirror.filesystem.label
                     self._warn_once(f"{name} is not in {label}, only in {self.run_dir.root}: {problem}")
             self._unfinished_uploads.clear()
-        if self.memory_file is not None:
-            os.close(self.memory_file)
-            self.memory_file = None
+        self.newest_in_memory = None
 
     def _warn_once(self, text: str) -> None:
         if text not in self._told:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paceline.run.spec import RunSpec
 
 if TYPE_CHECKING:
+    from paceline.data.ingest.handover import Parcel
     from paceline.data.ingest.prepared import PreparedDataset
     from paceline.run.data_positions import DataPositions
 
@@ -17,13 +18,10 @@ if TYPE_CHECKING:
 class RunData:
     """The datasets of one run, ready for its attempts; empty for a run without."""
 
-    packed: bytes | None = None
-    files: Sequence[int] = ()
-    """Descriptors that belong to `packed`; they live as long as `owner`."""
+    packed: Parcel | None = None
     preprocessor: Any = None
     notes: list[str] = field(default_factory=list)
     datasets: Mapping[str, PreparedDataset] = field(default_factory=dict)
-    owner: Any = None
     read_once: bool = False
 
     @classmethod
@@ -34,14 +32,11 @@ class RunData:
         from paceline.data.ingest.handover import Parcel
 
         ready = spec.ingest.prepare(spec.world_size)
-        parcel = Parcel(ready.datasets)
         return cls(
-            packed=parcel.content if ready.datasets else None,
-            files=parcel.descriptors,
+            packed=Parcel(ready.datasets) if ready.datasets else None,
             preprocessor=ready.preprocessor,
             notes=[*spec.ingest.notes, *ready.notes],
             datasets=ready.datasets,
-            owner=parcel,
             read_once=spec.ingest.read_once,
         )
 

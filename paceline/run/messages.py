@@ -11,7 +11,7 @@ class StagedCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint that rank's process has written, hashed and synced, ready to be renamed."""
 
     path: bytes
-    """The staging directory; empty when the content travels in a memory file instead. Paths travel as
+    """The staging directory; empty when the content is an attachment instead. Paths travel as
     bytes: not every file name is text."""
     number: int
     size: int
@@ -143,13 +143,11 @@ class SessionSetup(msgspec.Struct, frozen=True):
     resume_uri: str | None = None
     """... or somewhere else ..."""
     resume_in_memory: bool = False
-    """... or a memory file that comes with the first message."""
+    """... or an attachment of the first message."""
     checkpoints_in_memory: bool = False
     async_save: bool = False
     keep_all_ranks: bool = False
     score_attribute: str | None = None
-    data_files: int = 0
-    """How many descriptors of files with rows come with the first messages, after the checkpoint's."""
     data_state: dict[str, Any] | None = None
     """Where the ranks were in each dataset when the checkpoint to continue from was reported."""
     number_offset: int | None = None

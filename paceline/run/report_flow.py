@@ -9,12 +9,12 @@ sent, after the journal's rows have reached their file.
 from __future__ import annotations
 
 import functools
-import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.attachment import Attachment
 from paceline.air.errors import CheckpointError, FailureKind, MetricError, StorageError
 from paceline.run.alignment import Alignment, reduce_metrics
 from paceline.run.checkpoint_keeper import CheckpointKeeper, Commit
@@ -100,7 +100,7 @@ class ReportFlow:
         self._ready: dict[int, dict[int, StagedCheckpoint]] = {}
         """Background checkpoints by index and rank, until those of all ranks are there."""
         newest = keeper.newest
-        self._memory_files: dict[int, int] = {}
+        self._in_memory: dict[int, Attachment] = {}
         """By index, what rank 0 sent of a checkpoint that is in memory only."""
         self._memory_sent = dict.fromkeys(range(world_size), newest.number if newest else None)
         """Which of the checkpoints that are in memory only each rank has."""
@@ -110,17 +110,15 @@ class ReportFlow:
 
     # -- messages in ----------------------------------------------------------------------
 
-    def received(self, rank: int, message: FromWorker, descriptors: tuple[int, ...]) -> None:
+    def received(self, rank: int, message: FromWorker, attachments: tuple[Attachment, ...]) -> None:
         """Take in one message of a rank."""
         if self.problem is not None:
-            for descriptor in descriptors:
-                os.close(descriptor)
             return
         if isinstance(message, Report):
-            self._on_report(rank, message, descriptors)
+            self._on_report(rank, message, attachments)
         elif isinstance(message, CheckpointReady):
-            if descriptors:
-                self._memory_files[message.index] = descriptors[0]
+            if attachments:
+                self._in_memory[message.index] = attachments[0]
             self._ready.setdefault(message.index, {})[rank] = message.checkpoint
             if self._last_row is not None and self._last_row[0] == message.index:
                 self._rows_awaiting_checkpoint[message.index] = self._last_row[1]
@@ -136,15 +134,15 @@ class ReportFlow:
             if self._positions is not None:
                 self._positions.finish(rank)
 
-    def _on_report(self, rank: int, report: Report, descriptors: tuple[int, ...]) -> None:
+    def _on_report(self, rank: int, report: Report, attachments: tuple[Attachment, ...]) -> None:
         self.alignment.received(rank, report)
         self.rank_metrics[rank] = report.metrics
         if self._positions is not None:
             self._positions.note(rank, report.index, report.data, with_checkpoint=report.with_checkpoint)
         if rank != 0:
             self._journal_row(rank, report)
-        if descriptors:
-            self._memory_files[report.index] = descriptors[0]
+        if attachments:
+            self._in_memory[report.index] = attachments[0]
         keeps_all = self._keeper.config.keep_all_ranks
         if report.reduce or (keeps_all and report.checkpoint is not None):
             reports = self.alignment.gather(rank, report)
@@ -245,7 +243,7 @@ class ReportFlow:
         data = None if self._positions is None else self._positions.take(index)
         try:
             if self._keeper.in_memory:
-                return self._keeper.commit_in_memory(staged, self._memory_files.pop(index), index, row, data)
+                return self._keeper.commit_in_memory(staged, self._in_memory.pop(index), index, row, data)
             return self._keeper.commit(staged, parts, index, row, data)
         except (StorageError, CheckpointError) as error:
             self._fail("storage", str(error))
@@ -355,9 +353,7 @@ class ReportFlow:
         for index, row in sorted(self._undecided_rows.items()):
             self._observers.row(index, row)
         self._undecided_rows.clear()
-        for descriptor in self._memory_files.values():
-            os.close(descriptor)
-        self._memory_files.clear()
+        self._in_memory.clear()
 
     def excused_ranks(self) -> set[int]:
         """Ranks that make no progress through no fault of their own.
@@ -378,8 +374,8 @@ class ReportFlow:
         self.holding = True
         self._outbox += [(rank, Hold()) for rank in range(self.alignment.world_size)]
 
-    def answers(self) -> list[tuple[int, ToWorker, tuple[int, ...]]]:
-        """What to send now, with descriptors. Rows reach the journal's file before anybody is told that they did."""
+    def answers(self) -> list[tuple[int, ToWorker, tuple[Attachment, ...]]]:
+        """What to send now, with attachments. Rows reach the journal's file before anybody is told that they did."""
         self._answer_waiting()
         for rank, last in enumerate(self.alignment.last_index):
             if last - self._acknowledged[rank] >= _ACKNOWLEDGE_EVERY:
@@ -388,15 +384,15 @@ class ReportFlow:
         outbox, self._outbox = self._outbox, []
         return [(rank, message, self._attached(rank, message)) for rank, message in outbox]
 
-    def _attached(self, rank: int, message: ToWorker) -> tuple[int, ...]:
+    def _attached(self, rank: int, message: ToWorker) -> tuple[Attachment, ...]:
         """The newest checkpoint, where it is in memory only and the rank does not have it yet."""
-        newest, memory_file = self._keeper.newest, self._keeper.memory_file
-        if rank == 0 or newest is None or memory_file is None or not isinstance(message, Answer):
+        newest, attachment = self._keeper.newest, self._keeper.newest_in_memory
+        if rank == 0 or newest is None or attachment is None or not isinstance(message, Answer):
             return ()
         if self._memory_sent[rank] == newest.number:
             return ()
         self._memory_sent[rank] = newest.number
-        return (memory_file,)
+        return (attachment,)
 
     def after_answers(self) -> None:
         """What can wait until the ranks have gone on: deleting old checkpoints."""

@@ -171,9 +171,9 @@ class Run:
         attempt, flow = self._attempt, self._flow
         assert attempt is not None
         assert flow is not None
-        for rank, message, descriptors in attempt.poll(self._time_to_wait(attempt, flow, timeout)):
+        for rank, message, attachments in attempt.poll(self._time_to_wait(attempt, flow, timeout)):
             self._watch.progressed(rank)
-            flow.received(rank, message, descriptors)
+            flow.received(rank, message, attachments)
         flow.conclude_commits()
         if self._files.mirror is not None:  # after the commits: one that failed because of it must not cause a retry
             self._files.mirror.lease.raise_if_lost()
@@ -182,8 +182,8 @@ class Run:
         answers = flow.answers()
         if answers:
             faults.fault_point("before_ack")
-            for rank, answer, descriptors in answers:
-                attempt.reply(rank, answer, descriptors)
+            for rank, answer, attachments in answers:
+                attempt.reply(rank, answer, attachments)
         flow.after_answers()
         self._pass_on_warnings()
         self._observers.catch_up()
@@ -304,14 +304,13 @@ class Run:
         self._make_changes()
         start = self._start_point()
         data_state = self._data.usable_state(start.data, self._keeper.warnings.append)
-        attempt = Attempt(self._keeper.attempt, self.spec, self.engine, self._run_dir, start, self._data.files)
+        attempt = Attempt(self._keeper.attempt, self.spec, self.engine, self._run_dir, start)
         setup = session_setup(
             self.spec,
             self._observers.trial,
             self._keeper,
             start,
             decides=self._observers.may_stop_the_run,
-            data_files=len(self._data.files),
             data_state=data_state,
         )
         began = time.monotonic()
@@ -602,11 +601,10 @@ class Run:
         if self._closed or os.getpid() != self._pid:  # a forked child has no part in its parent's run
             return
         self._closed = True
+        self._given = None
         with contextlib.ExitStack() as stack:  # in this order from below, each whatever becomes of the others
             stack.callback(self._close_files)
             stack.callback(self._keeper.close, wait=self.stopped_by_signal is None and not self._broken_off)
-            if self._given is not None and self._given.memory_file is not None:
-                stack.callback(os.close, self._given.memory_file)
             stack.callback(self._observers.close)
             if self._attempt is not None:
                 stack.callback(self._wind_up)

@@ -24,13 +24,12 @@ from paceline.run.messages import (
     Met,
     Report,
     SessionSetup,
-    StagedCheckpoint,
     Warned,
     decode_to_worker,
     encode,
 )
 from paceline.run.nested import nested_get
-from paceline.run.staging import CheckpointStager
+from paceline.run.staging import CheckpointStager, Staged
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
@@ -94,7 +93,7 @@ class Session:
             self._check_usable()
             self._read_messages()
             index = self._index + 1
-            staged, follows, fds = self._stage(checkpoint, index, plain)
+            staged, follows, attachments = self._stage(checkpoint, index, plain)
             may_be_last = self._setup.decides or self._hold or plain.get(DONE) is True
             waits = bool(may_be_last or reduce or (checkpoint is not None and not follows))
             self._channel.send(
@@ -114,9 +113,8 @@ class Session:
                         with_checkpoint=checkpoint is not None,
                     )
                 ),
-                fds,
+                attachments,
             )
-            self._stager.sent(fds)
             self._index = index
             self._last_row = plain
             if not waits:
@@ -136,10 +134,9 @@ class Session:
         For loops that learn only afterwards that a row was the last one, be it because the run was stopped there.
         """
         with self._lock:
-            staged, _, fds = self._stage(checkpoint, self._index, self._last_row)
+            staged, _, attachments = self._stage(checkpoint, self._index, self._last_row)
             if staged is not None:
-                self._channel.send(encode(CheckpointReady(index=self._index, checkpoint=staged)), fds)
-                self._stager.sent(fds)
+                self._channel.send(encode(CheckpointReady(index=self._index, checkpoint=staged)), attachments)
 
     def meet(self, called: str, content: bytes | None = None) -> bytes | None:
         """Wait until every rank has made the same call; returns the content that rank 0 brought."""
@@ -258,9 +255,7 @@ class Session:
                     f"reported as {value!r}."
                 )
 
-    def _stage(
-        self, checkpoint: Checkpoint | None, index: int, plain: Mapping[str, Any]
-    ) -> tuple[StagedCheckpoint | None, bool, tuple[int, ...]]:
+    def _stage(self, checkpoint: Checkpoint | None, index: int, plain: Mapping[str, Any]) -> Staged:
         if checkpoint is None:
             return None, False, ()
         if self.preprocessor is not None:
@@ -291,8 +286,8 @@ class Session:
             return None
         message = decode_to_worker(body)
         if isinstance(message, Answer):
-            for descriptor in self._channel.take_fds():
-                self._stager.received(descriptor)
+            for attachment in self._channel.take_attachments():
+                self._stager.received(attachment)
             return message
         if isinstance(message, Acknowledged):
             self._acknowledged = max(self._acknowledged, message.index)

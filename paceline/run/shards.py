@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.run.messages import SessionSetup
 
+if TYPE_CHECKING:
+    from paceline.data.ingest.handover import Parcel
 
-def open_shards(packed: bytes, files: Sequence[int], setup: SessionSetup) -> dict[str, Any]:
-    """Dataset name -> DataIterator of this rank; takes the files over."""
-    from paceline.data.ingest.handover import unpack
+
+def open_shards(packed: Parcel, setup: SessionSetup) -> dict[str, Any]:
+    """Dataset name -> DataIterator of this rank."""
     from paceline.data.ingest.states import state_for
     from paceline.data.iterator import DataIterator
 
     threads = max(1, len(os.sched_getaffinity(0)) // setup.local_world_size)
     shards = {}
-    for name, dataset in unpack(packed, files).items():
+    for name, dataset in packed.unpack().items():
         shard = DataIterator(dataset, setup.world_rank, setup.world_size, threads)
         stored = (setup.data_state or {}).get(name)
         state = None if stored is None else state_for(stored, setup.world_rank, setup.world_size)

@@ -2,7 +2,7 @@
 
 Three ways: in the foreground (the content is safe when report() returns, so a directory
 may be reused or removed), in the background (the directory is taken over by rename and
-finished by a thread), or into a memory file (nothing is written to disk).
+finished by a thread), or into memory (nothing is written to disk).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.attachment import Attachment
 from paceline.run.messages import CheckpointFailed, CheckpointReady, SessionSetup, StagedCheckpoint, encode
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 from paceline.storage.stager import Stager
@@ -28,8 +29,8 @@ _MOST_IN_FLIGHT = 2
 
 _THE_NEWEST_THERE_IS = -1
 
-Staged = tuple[StagedCheckpoint | None, bool, tuple[int, ...]]
-"""(what the report carries, whether it follows later, descriptors that go with the report)"""
+Staged = tuple[StagedCheckpoint | None, bool, tuple[Attachment, ...]]
+"""(what the report carries, whether it follows later, attachments of the report)"""
 
 
 class CheckpointStager:
@@ -43,7 +44,7 @@ class CheckpointStager:
         self._numbers: list[int] = []
         """Of the checkpoints that this rank has reported in this attempt."""
         self._stages = setup.world_rank == 0 or setup.keep_all_ranks
-        self._memory_file: int | None = None
+        self._in_memory: Attachment | None = None
         self._background: _BackgroundWriter | None = None
         self._handed_over = 0
         self._committed = 0
@@ -112,11 +113,9 @@ class CheckpointStager:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     def _stage_in_memory(self, checkpoint: Checkpoint, number: int, index: int) -> Staged:
-        descriptor = memory_file(checkpoint, _report_facts(number, index))
-        self._memory_file = os.dup(descriptor)
-        size = os.fstat(descriptor).st_size
-        staged = StagedCheckpoint(path=b"", number=number, size=size, score=self._score_in(checkpoint))
-        return staged, False, (descriptor,)
+        self._in_memory = attachment = packed_in_memory(checkpoint, _report_facts(number, index))
+        staged = StagedCheckpoint(path=b"", number=number, size=attachment.size, score=self._score_in(checkpoint))
+        return staged, False, (attachment,)
 
     def _stage_in_background(
         self, checkpoint: Checkpoint, number: int, index: int, metrics: Mapping[str, Any]
@@ -169,24 +168,19 @@ class CheckpointStager:
         taken = type(checkpoint).from_directory(str(path))
         return taken if checkpoint._preprocessor is None else taken.with_preprocessor(checkpoint._preprocessor)
 
-    def sent(self, descriptors: tuple[int, ...]) -> None:
-        """The report is on its way: its descriptors belong to the driver now."""
-        for descriptor in descriptors:
-            os.close(descriptor)
-
     def committed(self, checkpoint: Checkpoint) -> None:
         """The checkpoint staged last is committed."""
-        if self._memory_file is not None:
-            descriptor, self._memory_file = self._memory_file, None
-            self.received(descriptor)
+        if self._in_memory is not None:
+            attachment, self._in_memory = self._in_memory, None
+            self.received(attachment)
         elif not self._setup.checkpoints_in_memory:
             self._newest = (self._numbers[-1], type(checkpoint))
 
-    def received(self, memory_file: int) -> None:
-        """The run's newest checkpoint is in this memory file: rank 0's own, or what the driver sent of it."""
+    def received(self, attachment: Attachment) -> None:
+        """The run's newest checkpoint, which is in memory only: rank 0's own, or what the driver sent of it."""
         from paceline.air.checkpoint import Checkpoint
 
-        self._newest = Checkpoint.from_memory_file(memory_file)
+        self._newest = Checkpoint.from_attachment(attachment)
 
     def acknowledged(self, checkpoints: int) -> None:
         """The driver has committed that many background checkpoints; ranks that stage none hear of them too."""
@@ -222,16 +216,9 @@ class CheckpointStager:
             self._background.close()
 
 
-def memory_file(checkpoint: Checkpoint, report: Mapping[str, Any] | None = None) -> int:
+def packed_in_memory(checkpoint: Checkpoint, report: Mapping[str, Any] | None = None) -> Attachment:
     """The checkpoint in a file that has no name: it is gone with the last process that holds it."""
-    descriptor = os.memfd_create("paceline-checkpoint", os.MFD_CLOEXEC)
-    try:
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            checkpoint.write_packed(file, report=report)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+    return Attachment.written("paceline-checkpoint", lambda file: checkpoint.write_packed(file, report=report))
 
 
 def _report_facts(number: int, index: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.air.attachment import Attachment
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_data import data_state_of
 from paceline.air.manifest import seal
@@ -17,7 +18,7 @@ from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.messages import SessionSetup
 from paceline.run.rows import node_ip
 from paceline.run.spec import RunSpec
-from paceline.run.staging import memory_file
+from paceline.run.staging import packed_in_memory
 from paceline.run.trial import Trial
 
 
@@ -32,7 +33,7 @@ class StartPoint:
     checkpoint_number: int | None = None
     path: str | None = None
     uri: str | None = None
-    memory_file: int | None = None
+    in_memory: Attachment | None = None
     data: Mapping[str, Any] | None = None
     """Where the ranks were in their datasets."""
 
@@ -48,7 +49,7 @@ def from_own_checkpoint(keeper: CheckpointKeeper) -> StartPoint | None:
         time_s=_seconds(newest.row.get("time_total_s")),
         checkpoint_number=newest.number,
         path=path,
-        memory_file=keeper.memory_file,
+        in_memory=keeper.newest_in_memory,
         data=newest.data if path is None else data_state_of(Checkpoint.from_directory(path)),
     )
 
@@ -61,7 +62,7 @@ def _seconds(value: object) -> float:
 def from_given_checkpoint(checkpoint: Checkpoint | None) -> StartPoint:
     """At iteration 0 with the user's checkpoint at hand, if there is one.
 
-    A checkpoint that is no directory travels in a memory file, which the caller closes.
+    A checkpoint that is not a directory travels as an attachment.
     """
     if checkpoint is None:
         return StartPoint()
@@ -70,7 +71,7 @@ def from_given_checkpoint(checkpoint: Checkpoint | None) -> StartPoint:
         return StartPoint(path=checkpoint.path, data=data)
     if checkpoint.kind == "uri":
         return StartPoint(uri=checkpoint.uri, data=data)
-    return StartPoint(memory_file=memory_file(checkpoint), data=data)
+    return StartPoint(in_memory=packed_in_memory(checkpoint), data=data)
 
 
 def attempt_record(
@@ -99,7 +100,6 @@ def session_setup(
     start: StartPoint,
     *,
     decides: bool,
-    data_files: int = 0,
     data_state: Mapping[str, Any] | None = None,
 ) -> SessionSetup:
     """What every rank's session is told; the attempt adds which rank it is."""
@@ -125,13 +125,12 @@ def session_setup(
         resume_path=None if start.path is None else os.fsencode(start.path),
         resume_seal=None if start.path is None else seal(Path(start.path)),
         resume_uri=start.uri,
-        resume_in_memory=start.memory_file is not None,
+        resume_in_memory=start.in_memory is not None,
         checkpoints_in_memory=keeper.in_memory,
         async_save=config.async_save,
         keep_all_ranks=config.keep_all_ranks,
         score_attribute=config.checkpoint_score_attribute,
         output_files=spec.run_config.output_files,
-        data_files=data_files,
         data_state=None if data_state is None else dict(data_state),
     )
 

@@ -17,6 +17,7 @@ from paceline.run.shards import open_shards
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
+    from paceline.data.ingest.handover import Parcel
     from paceline.engine.base import WorkerChannel
 
 
@@ -25,20 +26,18 @@ class TrainTask:
 
     KNOWN_AS: ClassVar[Mapping[str, str]] = {"train": ""}
 
-    def __init__(self, train: Callable[[], None], datasets: bytes | None = None, preprocessor: Any = None) -> None:
+    def __init__(self, train: Callable[[], None], datasets: Parcel | None = None, preprocessor: Any = None) -> None:
         self.train = train
         self.datasets = datasets
-        """Packed; unpacked once the files that belong to them have arrived."""
         self.preprocessor = preprocessor
 
     def __call__(self, channel: WorkerChannel, argument: bytes) -> None:
         setup = decode_setup(argument)
         faults.role.update(rank=str(setup.world_rank), attempt=str(setup.attempt))
-        files = _handed_over_files(setup, channel)
-        session = Session(setup, channel, _resume_checkpoint(setup, files))
+        session = Session(setup, channel, _resume_checkpoint(setup, channel))
         session.preprocessor = self.preprocessor
         if self.datasets is not None:
-            session.shards = open_shards(self.datasets, files, setup)
+            session.shards = open_shards(self.datasets, setup)
         session_slot.install(session)
         stopped = False
         try:
@@ -54,17 +53,8 @@ class TrainTask:
         channel.send(encode(Finished(reports=session.reports, stopped=stopped)))
 
 
-def _handed_over_files(setup: SessionSetup, channel: WorkerChannel) -> list[int]:
-    """As many as were announced; a message carries only so many of them."""
-    files: list[int] = []
-    while len(files) < setup.resume_in_memory + setup.data_files:
-        channel.receive(None)
-        files += channel.take_fds()
-    return files
-
-
-def _resume_checkpoint(setup: SessionSetup, files: list[int]) -> Checkpoint | None:
-    """The checkpoint to continue from; one in memory is the first of the files, and taken from them."""
+def _resume_checkpoint(setup: SessionSetup, channel: WorkerChannel) -> Checkpoint | None:
+    """The checkpoint to continue from; one in memory comes with the first message."""
     from paceline.air.checkpoint import Checkpoint
     from paceline.air.manifest import accept_seal
 
@@ -76,5 +66,7 @@ def _resume_checkpoint(setup: SessionSetup, files: list[int]) -> Checkpoint | No
     if setup.resume_uri is not None:
         return Checkpoint.from_uri(setup.resume_uri)
     if setup.resume_in_memory:
-        return Checkpoint.from_memory_file(files.pop(0))
+        channel.receive(None)
+        (attachment,) = channel.take_attachments()
+        return Checkpoint.from_attachment(attachment)
     return None

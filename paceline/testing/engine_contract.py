@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from paceline.air.attachment import Attachment
 from paceline.air.errors import RemoteError, SerializationError, WorkerDiedError, WorkerError
 from paceline.engine.base import (
     Engine,
@@ -35,7 +36,7 @@ from paceline.engine.base import (
     WorkerGroup,
     WorkerPlace,
 )
-from paceline.engine.serialization import dumps
+from paceline.engine.serialization import dumps, pickled
 
 PATIENCE_S = 60.0
 """A guard against hanging; nothing here is expected to take long."""
@@ -77,6 +78,22 @@ def collect_to_end(group: WorkerGroup) -> list[Event]:
 
 def bodies_of(events: list[Event], rank: int = 0) -> list[bytes]:
     return [event.body for event in events if isinstance(event, Message) and event.rank == rank]
+
+
+def files_in_memory() -> int:
+    """How many attachments this process holds, or has mapped, as far as the system tells."""
+    maps = Path("/proc/self/maps")
+    mapped = maps.read_text().count("paceline-attachment") if maps.exists() else 0
+    descriptors = Path("/proc/self/fd")
+    targets = [_target(entry) for entry in descriptors.iterdir()] if descriptors.exists() else []
+    return mapped + sum("paceline-attachment" in target for target in targets)
+
+
+def _target(descriptor: Path) -> str:
+    try:
+        return os.readlink(descriptor)
+    except FileNotFoundError:  # The one that listed the directory.
+        return ""
 
 
 class EngineContract:
@@ -200,29 +217,90 @@ class EngineContract:
             group.reply(rank, argument)
         assert bodies_of(collect_to_end(group))[-1] == len(argument).to_bytes(8, "little")
 
-    def test_descriptors_travel_both_ways(self, group: WorkerGroup, tmp_path: Path) -> None:
-        def task(channel: WorkerChannel, argument: bytes) -> None:
-            channel.receive()
-            (received,) = channel.take_fds()
-            text = os.pread(received, 100, 0)
-            reader, writer = os.pipe()
-            os.write(writer, text.upper())
-            channel.send(b"back", [reader])
-            for fd in (received, reader, writer):
-                os.close(fd)
+    @pytest.mark.parametrize("size", [0, 1, 70_000, 20_000_000])
+    def test_attachments_of_any_size_travel_both_ways(self, group: WorkerGroup, size: int) -> None:
+        content = (b"0123456789abcdef" * (size // 16 + 1))[:size]
 
-        (tmp_path / "note").write_text("from the driver")
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            message = channel.receive()
+            first, second = channel.take_attachments()
+            assert not channel.take_attachments(), "they are taken once"
+            assert (message, bytes(second.view())) == (b"two for you", b"small")
+            written = Attachment.written("paceline-test-reversed", lambda file: file.write(bytes(first.view())[::-1]))
+            channel.send(b"and back", [written, Attachment(b"%d" % first.size)])
+
         run_task(group, task)
-        with open(tmp_path / "note", "rb") as note:
-            for rank in range(self.max_workers):
-                group.reply(rank, b"take this", [note.fileno()])
-        events = collect_to_end(group)
-        messages = [event for event in events if isinstance(event, Message)]
-        assert len(messages) == self.max_workers
+        for rank in range(self.max_workers):
+            group.reply(rank, b"two for you", [Attachment(content), Attachment(b"small")])
+        messages = [event for event in collect_to_end(group) if isinstance(event, Message)]
+        assert [message.body for message in messages] == [b"and back"] * self.max_workers
         for message in messages:
-            (fd,) = message.fds
-            assert os.read(fd, 100) == b"FROM THE DRIVER"
-            os.close(fd)
+            first, second = message.attachments
+            assert first.size == size
+            assert bytes(first.view()) == content[::-1]
+            assert bytes(second.view()) == b"%d" % size
+
+    def test_many_attachments_stay_with_their_messages_and_in_order(self, group: WorkerGroup) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            while (body := channel.receive()) != b"stop":
+                assert body is not None
+                found = [bytes(attachment.view()) for attachment in channel.take_attachments()]
+                assert found == [b"%s, number %d" % (body, number) for number in range(int(body))]
+                channel.send(body, [Attachment(content.upper()) for content in found])
+
+        counts = [b"3", b"0", b"40", b"1", b"0"]
+        run_task(group, task)
+        for rank in range(self.max_workers):
+            for count in counts:
+                contents = [b"%s, number %d" % (count, number) for number in range(int(count))]
+                group.reply(rank, count, [Attachment(content) for content in contents])
+            group.reply(rank, b"stop")
+        events = collect_to_end(group)
+        for rank in range(self.max_workers):
+            found = [event for event in events if isinstance(event, Message) and event.rank == rank]
+            assert [message.body for message in found] == counts
+            for message in found:
+                wanted = [b"%s, NUMBER %d" % (message.body, number) for number in range(int(message.body))]
+                assert [bytes(attachment.view()) for attachment in message.attachments] == wanted
+
+    def test_a_task_gets_the_attachments_that_it_refers_to(self, group: WorkerGroup) -> None:
+        held = {"rows": Attachment(b"many rows"), "more": Attachment(b"x" * 1_000_000)}
+
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            channel.send(bytes(held["rows"].view()) + b" and %d" % held["more"].size)
+
+        packed = pickled(task, "task")
+        assert len(packed.content) < 100_000, "they are not part of the pickle"
+        group.start(packed.content, [b""] * self.max_workers, packed.attachments)
+        events = collect_to_end(group)
+        for rank in range(self.max_workers):
+            assert bodies_of(events, rank) == [b"many rows and 1000000"]
+
+    def test_attachments_are_given_back_when_nobody_needs_them(self, group: WorkerGroup) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            while (body := channel.receive()) != b"stop":
+                if body == b"take":
+                    (received,) = channel.take_attachments()
+                    view = received.view()
+                    received.close()
+                    channel.send(bytes(view[:5]), [Attachment(bytes(view))])
+                    del received, view
+                # Those of any other message nobody takes.
+            channel.send(b"%d" % files_in_memory())
+
+        before = files_in_memory()
+        run_task(group, task)
+        for rank in range(self.max_workers):
+            for word in (b"take", b"leave", b"take", b"stop"):
+                group.reply(rank, word, [Attachment(b"hello" * 20_000)] if word != b"stop" else ())
+        events = collect_to_end(group)
+        for rank in range(self.max_workers):
+            *echoes, count = bodies_of(events, rank)
+            assert echoes == [b"hello", b"hello"]
+            assert int(count) == 0 or not self.isolated
+        del events
+        assert group.poll(0) == []
+        assert files_in_memory() == before
 
     def test_calls_work_again_after_the_task(self, group: WorkerGroup) -> None:
         run_task(group, lambda channel, argument: None)

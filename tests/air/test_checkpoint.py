@@ -15,6 +15,7 @@ import cloudpickle
 import fsspec
 import pytest
 
+from paceline.air.attachment import Attachment
 from paceline.air.checkpoint import Checkpoint, preprocessor_loaders
 from paceline.air.checkpoint_sources import PACKED_FILES_KEY
 from paceline.air.errors import (
@@ -78,10 +79,8 @@ def contents(tree: Tree) -> Tree:
 
 
 def memory_file(checkpoint: Checkpoint, report: dict[str, Any] | None = None) -> Checkpoint:
-    descriptor = os.memfd_create("checkpoint")
-    with os.fdopen(os.dup(descriptor), "wb") as file:
-        checkpoint.write_packed(file, report=report)
-    return type(checkpoint).from_memory_file(descriptor)
+    attachment = Attachment.written("checkpoint", lambda file: checkpoint.write_packed(file, report=report))
+    return type(checkpoint).from_attachment(attachment)
 
 
 Convert = Callable[[Checkpoint, Path], Checkpoint]

@@ -70,7 +70,7 @@ def test_sort_carries_tensors_along_and_works_from_a_file(monkeypatch: pytest.Mo
     monkeypatch.setattr(store_module, "BATCH_BYTES", 5_000)
     dataset = data.range_tensor(1000, shape=(2, 2)).zip(data.range(1000).random_shuffle(seed=1))
     result = dataset.sort("id")
-    assert result.plan.source.resolved().descriptor is not None
+    assert result.plan.source.resolved().file is not None
     order = dict(zip(column(data.range(1000).random_shuffle(seed=1), "id"), range(1000), strict=True))
     for batch in result.iter_batches(batch_size=100):
         expected = np.array([order[value] for value in batch["id"].tolist()])

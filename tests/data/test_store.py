@@ -18,7 +18,7 @@ import pytest
 import paceline.data.store as store_module
 from paceline.air.errors import DataError, SerializationError
 from paceline.data.block import ReadRequest
-from paceline.data.store import StoredSource, store, to_file
+from paceline.data.store import StoredSource, in_file, store
 from paceline.data.tensors import ragged_array, tensor_array
 
 
@@ -64,7 +64,7 @@ def all_rows(source: StoredSource, chunk_rows: int = 7) -> pa.Table:
 
 def test_small_amounts_stay_in_memory_and_travel_by_value() -> None:
     source = store(chunks([40, 60]), SCHEMA)
-    assert source.descriptor is None
+    assert source.file is None
     copy = pickle.loads(pickle.dumps(source))
     assert all_rows(copy).column("id").to_pylist() == list(range(100))
     assert [block.rows for block in copy.blocks()] == [block.rows for block in source.blocks()]
@@ -73,7 +73,7 @@ def test_small_amounts_stay_in_memory_and_travel_by_value() -> None:
 @pytest.mark.usefixtures("small_limits")
 def test_a_file_gives_back_what_was_stored_in_every_column_type() -> None:
     source = store(chunks([40, 0, 33, 27]), SCHEMA)
-    assert source.descriptor is not None
+    assert source.file is not None
     rows = all_rows(source)
     for name in ("id", "text", "tensor", "ragged"):
         assert rows.column(name).to_pylist() == EXPECTED.column(name).to_pylist()
@@ -111,15 +111,16 @@ def test_any_part_of_a_block_can_be_read() -> None:
 @pytest.mark.usefixtures("small_limits")
 def test_another_process_gets_the_file_by_its_descriptor() -> None:
     source = store(chunks([40, 33, 27]), SCHEMA)
-    assert source.descriptor is not None
+    assert source.file is not None
     program = (
         "import sys; from paceline.data.store import StoredSource; import numpy as np\n"
-        "source = StoredSource.from_descriptor(int(sys.argv[1]))\n"
+        "from paceline.air.attachment import Attachment\n"
+        "source = StoredSource.from_attachment(Attachment.from_descriptor(int(sys.argv[1])))\n"
         "print(source.rows, source.take(np.array([7, 70])).column('id').to_pylist())"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program, str(source.descriptor)],
-        pass_fds=[source.descriptor],
+        [sys.executable, "-c", program, str(source.file.fileno())],
+        pass_fds=[source.file.fileno()],
         capture_output=True,
         text=True,
         check=True,
@@ -129,26 +130,27 @@ def test_another_process_gets_the_file_by_its_descriptor() -> None:
         pickle.dumps(source)
 
 
-def test_to_file_gives_rows_in_memory_a_descriptor() -> None:
+def test_in_file_puts_rows_in_memory_into_a_file() -> None:
     source = store(chunks([40]), SCHEMA, block_rows=9)
-    file = to_file(source)
-    assert file.descriptor is not None
-    assert all_rows(file).column("id").to_pylist() == list(range(40))
-    assert to_file(file) is file
+    copy = StoredSource.from_attachment(in_file(source))
+    assert all_rows(copy).column("id").to_pylist() == list(range(40))
+    assert copy.file is not None
+    assert in_file(copy) is copy.file
 
 
 @pytest.mark.usefixtures("small_limits")
-def test_the_descriptor_is_closed_with_the_source_and_rows_outlive_it() -> None:
+def test_the_file_is_closed_with_the_last_source_and_rows_outlive_it() -> None:
     source = store(chunks([40, 33, 27]), SCHEMA)
     other = source.with_block_rows(10)
-    descriptor = source.descriptor
-    assert descriptor is not None
+    assert source.file is not None
+    descriptor = source.file.fileno()
     table = source.table()
-    del source
+    expected = other.table().column("id").to_pylist()
+    del source, other
     gc.collect()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
-    assert table.column("id").to_pylist() == other.table().column("id").to_pylist() == list(range(100))
+    assert table.column("id").to_pylist() == expected == list(range(100))
 
 
 @pytest.mark.usefixtures("small_limits")

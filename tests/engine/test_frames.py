@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
 
 import pytest
 
+from paceline.air.attachment import Attachment
 from paceline.engine import protocol
-from paceline.engine.frames import HEADER, MAX_FDS, Frame, FrameSocket, socket_pair
+from paceline.engine.frames import ATTACHED, HEADER, MAX_FDS, SIZE, Arrivals, Frame, FrameSocket, socket_pair
 from paceline.engine.worker_loop import Channel
 from tests.descriptors import open_descriptors
 
 Pair = tuple[FrameSocket, FrameSocket]
+LARGE = os.urandom(1000) * 10_000  # Two and a half parts.
 
 
 @pytest.fixture
@@ -169,6 +172,7 @@ def test_descriptors_that_nobody_took_are_closed() -> None:
     assert channel.receive(10) == b"taken"
     for _ in range(3):
         left.send(protocol.MESSAGE, b"waiting", [0, 1])
+    left.send(ATTACHED, b"", [0, 1])
     left.sock.sendall(HEADER.pack(4, 1, 9))  # Announces more descriptors than there are.
     assert channel.receive(10) == b"waiting"
     left.close()
@@ -182,3 +186,106 @@ def test_a_frame_whose_descriptors_cannot_be_copied_leaves_none_open(pair: Pair)
         pair[0].post(1, b"", [0, 1, 9999])
     assert not open_descriptors() - before
     assert not pair[0].unsent
+
+
+# Attachments
+
+
+def network_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends that cannot hand descriptors over."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        left = socket.create_connection(server.getsockname())
+        right, _ = server.accept()
+    return left, right
+
+
+@pytest.fixture(params=["unix", "network"])
+def either_pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    first, second = map(FrameSocket, socket_pair() if request.param == "unix" else network_pair())
+    yield first, second
+    first.close()
+    second.close()
+
+
+def taken(channel: Channel) -> list[bytes]:
+    return [bytes(attachment.view()) for attachment in channel.take_attachments()]
+
+
+@pytest.mark.parametrize("contents", [[b"small"], [b""], [LARGE], [b"", LARGE, b"x"], [b"%d" % n for n in range(50)]])
+def test_attachments_come_with_their_message(either_pair: Pair, contents: list[bytes]) -> None:
+    left, right = either_pair
+    channel = Channel(right, 0, 1)
+    attachments = [Attachment(content) for content in contents]
+
+    def write() -> None:
+        left.send(protocol.MESSAGE, b"before")
+        left.send_attached(protocol.MESSAGE, b"with", attachments)
+        left.send_attached(protocol.MESSAGE, LARGE, attachments)
+        left.send(protocol.MESSAGE, b"after")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for body, expected in [(b"before", []), (b"with", contents), (LARGE, contents), (b"after", [])]:
+        assert channel.receive(30) == body
+        assert taken(channel) == expected
+    writer.join()
+
+
+def test_posted_attachments_come_when_there_is_room(either_pair: Pair) -> None:
+    left, right = either_pair
+    channel = Channel(right, 0, 1)
+    sent = Attachment.written("paceline-test", lambda file: file.write(LARGE))
+    left.post(protocol.MESSAGE, b"x" * 20_000_000)  # More than the line holds.
+    left.post_attached(protocol.MESSAGE, b"with", [sent, Attachment(b"small")])
+    sent.close()  # The frames keep what they need.
+    received: list[bytes | None] = []
+    while len(received) < 2:
+        left.flush()
+        body = channel.receive(0)
+        if body is not None:
+            received.append(body)
+    assert received[1] == b"with"
+    assert taken(channel) == [LARGE, b"small"]
+    assert not left.unsent
+
+
+def test_threads_do_not_mix_their_attachments(either_pair: Pair) -> None:
+    left, right = either_pair
+    channel = Channel(right, 0, 1)
+
+    def write(letter: bytes) -> None:
+        for _ in range(5):
+            left.send_attached(protocol.MESSAGE, letter, [Attachment(letter * 500_000), Attachment(letter)])
+
+    threads = [threading.Thread(target=write, args=(bytes([letter]),)) for letter in b"abcd"]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        letter = channel.receive(30)
+        assert letter is not None
+        assert taken(channel) == [letter * 500_000, letter]
+    for thread in threads:
+        thread.join()
+
+
+def test_what_is_left_of_attachments_goes_with_the_connection() -> None:
+    before = open_descriptors()
+    left, right = map(FrameSocket, network_pair())
+    channel = Channel(right, 0, 1)
+    left.send(ATTACHED, SIZE.pack(100))
+    left.send(ATTACHED, b"not all of it")
+    assert channel.receive(0.05) is None
+    left.close()
+    channel.close()
+    assert not open_descriptors() - before
+
+
+@pytest.mark.parametrize("bodies", [[b"who announced this?"], [SIZE.pack(3), b"more than three"]])
+def test_attachments_that_make_no_sense_are_refused(bodies: list[bytes]) -> None:
+    arrivals = Arrivals()
+    *before, last = bodies
+    for body in before:
+        arrivals.take_in(body, ())
+    with pytest.raises(ValueError, match="attachment"):
+        arrivals.take_in(last, ())
+    arrivals.close()

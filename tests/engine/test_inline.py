@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from paceline.air import session
+from paceline.air.attachment import Attachment
 from paceline.air.errors import ConfigError, EngineError
 from paceline.air.session import SessionProtocol
 from paceline.engine.base import WorkerChannel
@@ -108,11 +109,9 @@ def install_a_session() -> None:
     session.install(cast(SessionProtocol, object()))
 
 
-def test_descriptors_of_messages_that_nobody_polled_are_closed(tmp_path: Path) -> None:
+def test_attachments_of_messages_that_nobody_polled_are_given_back(tmp_path: Path) -> None:
     def task(channel: WorkerChannel, argument: bytes) -> None:
-        descriptor = os.memfd_create("paceline-test-unpolled")
-        channel.send(b"with a file", [descriptor])
-        os.close(descriptor)
+        channel.send(b"with a file", [Attachment.written("paceline-test-unpolled", lambda file: file.write(b"x"))])
 
     engine = InlineEngine()
     group = engine.start_group(placement_in(tmp_path, 1))

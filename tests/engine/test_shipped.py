@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from paceline.air.errors import SerializationError
-from paceline.engine.serialization import dumps, loads
+from paceline.engine.serialization import dumps, loads, pickled
 from paceline.engine.shipped import LARGE_BYTES, Shipped
 from tests.descriptors import open_files
 
@@ -33,7 +33,8 @@ def descriptors() -> list[str]:
 def test_a_value_arrives_as_it_was(value: Any) -> None:
     shipped = Shipped(value, "it")
     for _ in range(2):
-        assert loads(dumps(shipped, "the task")) == value
+        assert loads(*pickled(shipped, "the task")) == value
+    assert loads(dumps(shipped, "the task")) == value  # by value, where nothing can be attached
 
 
 def test_arrays_arrive_in_shape_order_and_type() -> None:
@@ -46,9 +47,9 @@ def test_arrays_arrive_in_shape_order_and_type() -> None:
         "read only": np.frombuffer(b"\1" * 50_000, dtype=np.uint8),
     }
     shipped = Shipped(arrays, "arrays")
-    sent = dumps(shipped, "the task")
-    assert len(sent) < 1000
-    received = loads(sent)
+    sent = pickled(shipped, "the task")
+    assert len(sent.content) < 1000
+    received = loads(*sent)
     for name, array in arrays.items():
         np.testing.assert_array_equal(received[name], array)
         assert received[name].dtype == array.dtype
@@ -59,18 +60,18 @@ def test_arrays_arrive_in_shape_order_and_type() -> None:
 
 def test_who_writes_has_a_copy_of_its_own() -> None:
     shipped = Shipped(np.zeros(100_000), "array")
-    first, second = loads(dumps(shipped, "the task")), loads(dumps(shipped, "the task"))
+    first, second = loads(*pickled(shipped, "the task")), loads(*pickled(shipped, "the task"))
     first[:] = 1
     assert not second.any()
     assert not shipped.value.any()
-    assert not loads(dumps(shipped, "the task")).any()
+    assert not loads(*pickled(shipped, "the task")).any()
 
 
 def test_the_memory_goes_with_the_last_who_has_it() -> None:
     gc.collect()
     before = len(descriptors())
     shipped = Shipped(np.ones(100_000), "array")
-    received = loads(dumps(shipped, "the task"))
+    received = loads(*pickled(shipped, "the task"))
     del shipped
     gc.collect()
     assert received.sum() == 100_000  # what is mapped stays

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.air.attachment import Attachment
 from paceline.run.messages import FromWorker, Report, SessionSetup, ToWorker, decode_from_worker, encode
 
 
@@ -20,15 +21,15 @@ class FakeChannel:
 
     def __init__(self, answer: Callable[[FakeChannel], ToWorker] | None = None) -> None:
         self.sent: list[FromWorker] = []
-        self.descriptors: list[int] = []
+        self.attachments: list[Attachment] = []
         self.inbox: deque[ToWorker] = deque()
         self.arrived = threading.Semaphore(0)
         """Counts the messages that were sent."""
         self._answer = answer
 
-    def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
+    def send(self, body: bytes, attachments: Sequence[Attachment] = ()) -> None:
         self.sent.append(decode_from_worker(body))
-        self.descriptors += [os.dup(descriptor) for descriptor in fds]
+        self.attachments += attachments
         self.arrived.release()
 
     def receive(self, timeout: float | None = None) -> bytes | None:
@@ -40,13 +41,8 @@ class FakeChannel:
             raise AssertionError("the session waits although nobody would answer")
         return encode(self._answer(self))
 
-    def take_fds(self) -> list[int]:
-        return []
-
-    def close(self) -> None:
-        """Give back the descriptors that came with messages."""
-        for descriptor in self.descriptors:
-            os.close(descriptor)
+    def take_attachments(self) -> tuple[Attachment, ...]:
+        return ()
 
     @property
     def reports(self) -> list[Report]:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from paceline.air import FailureConfig, RunConfig, ScalingConfig
+from paceline.air.attachment import Attachment
 from paceline.air.errors import ConfigError, EngineError, WorkerFailure
 from paceline.engine.base import Engine, Event, Placement, TaskEnded, TaskFailed, WorkerDied, WorkerGroup
+from paceline.engine.serialization import Pickled
 from paceline.run.attempt import Attempt, modules_to_preload, threads_per_worker
 from paceline.run.backend import Backend, BackendConfig
 from paceline.run.messages import decode_setup
@@ -19,6 +21,8 @@ from paceline.run.spec import RunSpec, TrainFunction
 from paceline.run.start_point import StartPoint
 from paceline.storage.run_dir import RunDir
 from tests.run.fake_channel import session_setup
+
+TASK = Pickled(b"task")
 
 
 class FakeGroup(WorkerGroup):
@@ -35,14 +39,14 @@ class FakeGroup(WorkerGroup):
     ) -> list[Any]:
         raise NotImplementedError
 
-    def start(self, task: bytes, arguments: Sequence[bytes]) -> None:
+    def start(self, task: bytes, arguments: Sequence[bytes], attachments: Sequence[Attachment] = ()) -> None:
         self.arguments = list(arguments)
 
     def poll(self, timeout: float | None = 0.0) -> list[Event]:
         events, self.events = self.events, []
         return events
 
-    def reply(self, rank: int, body: bytes, fds: Sequence[int] = ()) -> None:
+    def reply(self, rank: int, body: bytes, attachments: Sequence[Attachment] = ()) -> None:
         raise NotImplementedError
 
     def stacks(self, timeout: float = 1.0) -> dict[int, str]:
@@ -127,7 +131,7 @@ def attempt(tmp_path: Path, engine: Engine, backend: BackendConfig | None = None
 def test_what_workers_are_asked_for(tmp_path: Path) -> None:
     engine = FakeEngine()
     started = attempt(tmp_path, engine)
-    started.start(b"task", session_setup(tmp_path / "trial"))
+    started.start(TASK, session_setup(tmp_path / "trial"))
     (group,) = engine.groups
     assert [place.cwd for place in group.placement.workers] == [str(tmp_path / "trial" / f"rank_{r}") for r in (0, 1)]
     assert all(Path(place.cwd).is_dir() for place in group.placement.workers)
@@ -154,7 +158,7 @@ def test_gpus_are_dealt_out(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     engine = FakeEngine(gpus=4)
-    attempt(tmp_path, engine, SharingConfig() if sharing else None, **scaling).start(b"", session_setup(tmp_path))
+    attempt(tmp_path, engine, SharingConfig() if sharing else None, **scaling).start(TASK, session_setup(tmp_path))
     places = engine.groups[0].placement.workers
     assert [place.env.get("CUDA_VISIBLE_DEVICES") for place in places] == visible
 
@@ -165,7 +169,7 @@ def test_gpus_of_others_are_hidden_where_the_backend_wants_that(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     engine = FakeEngine(gpus=4)
-    attempt(tmp_path, engine, HidingConfig(), use_gpu=use_gpu).start(b"", session_setup(tmp_path))
+    attempt(tmp_path, engine, HidingConfig(), use_gpu=use_gpu).start(TASK, session_setup(tmp_path))
     assert [place.env["CUDA_VISIBLE_DEVICES"] for place in engine.groups[0].placement.workers] == visible
 
 
@@ -173,14 +177,14 @@ def test_gpus_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     engine = FakeEngine(gpus=1)
     with pytest.raises(ConfigError, match=r"\b2 GPU.*\b1\b"):
-        attempt(tmp_path, engine, use_gpu=True).start(b"", session_setup(tmp_path))
+        attempt(tmp_path, engine, use_gpu=True).start(TASK, session_setup(tmp_path))
     assert engine.groups == []
 
 
 def test_a_start_is_all_or_nothing(tmp_path: Path) -> None:
     engine = FakeEngine()
     with pytest.raises(EngineError, match="no rendezvous"):
-        attempt(tmp_path, engine, RefusingConfig()).start(b"", session_setup(tmp_path))
+        attempt(tmp_path, engine, RefusingConfig()).start(TASK, session_setup(tmp_path))
     assert engine.groups[0].closed
     assert engine.groups[0].arguments == []
 
@@ -188,7 +192,7 @@ def test_a_start_is_all_or_nothing(tmp_path: Path) -> None:
 def test_failures_are_noted_and_the_others_get_time_to_speak(tmp_path: Path) -> None:
     engine = FakeEngine()
     started = attempt(tmp_path, engine, num_workers=3)
-    started.start(b"", session_setup(tmp_path))
+    started.start(TASK, session_setup(tmp_path))
     group = engine.groups[0]
     group.events = [TaskEnded(0), TaskFailed(1, WorkerFailure(1, "exception", "ValueError: x"))]
     assert list(started.poll(0.0)) == []
@@ -204,7 +208,7 @@ def test_failures_are_noted_and_the_others_get_time_to_speak(tmp_path: Path) -> 
 def test_while_there_are_only_echoes_the_cause_gets_more_time(tmp_path: Path) -> None:
     engine = FakeEngine()
     started = attempt(tmp_path, engine, num_workers=3)
-    started.start(b"", session_setup(tmp_path))
+    started.start(TASK, session_setup(tmp_path))
     settled = []
     for rank, message in enumerate(("Connection reset by peer", "Socket closed", "ValueError: no data")):
         engine.groups[0].events = [TaskFailed(rank, WorkerFailure(rank, "exception", message))]
@@ -218,7 +222,7 @@ def test_while_there_are_only_echoes_the_cause_gets_more_time(tmp_path: Path) ->
 def test_a_full_disk_in_a_worker_is_a_failure_of_storage(tmp_path: Path) -> None:
     engine = FakeEngine()
     started = attempt(tmp_path, engine)
-    started.start(b"", session_setup(tmp_path))
+    started.start(TASK, session_setup(tmp_path))
     failure = WorkerFailure(0, "exception", "full", exception_type="paceline.air.errors.StorageError")
     engine.groups[0].events = [TaskFailed(0, failure)]
     list(started.poll(0.0))

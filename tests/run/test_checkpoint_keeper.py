@@ -20,7 +20,7 @@ from paceline.air.errors import CheckpointCorruptError, CheckpointError, Storage
 from paceline.air.manifest import read_manifest
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.messages import StagedCheckpoint
-from paceline.run.staging import CheckpointStager, memory_file
+from paceline.run.staging import CheckpointStager, packed_in_memory
 from paceline.storage import commit as storage_commit
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal, read
@@ -231,14 +231,14 @@ def test_numbers_of_deleted_checkpoints_are_not_used_again(run_dir: RunDir, jour
 def test_in_memory_only_the_newest_is_held(run_dir: RunDir, journal: Journal) -> None:
     keeper = CheckpointKeeper(CheckpointConfig(num_to_keep=0), run_dir, journal)
     for number in range(2):
-        file = memory_file(Checkpoint.from_dict({"n": number}))
-        keeper.commit_in_memory(StagedCheckpoint(b"", number, 10), file, number + 1, {})
+        attachment = packed_in_memory(Checkpoint.from_dict({"n": number}))
+        keeper.commit_in_memory(StagedCheckpoint(b"", number, 10), attachment, number + 1, {})
         keeper.retire()
     newest = keeper.newest_checkpoint()
     keeper.close()
-    assert keeper.memory_file is None
+    assert keeper.newest_in_memory is None
     assert newest is not None
-    assert newest.to_dict() == {"n": 1}  # results hold descriptors of their own
+    assert newest.to_dict() == {"n": 1}  # what a result holds stays
     assert keeper.best_checkpoints() == []
     assert on_disk(run_dir) == []
     assert state(journal) == []

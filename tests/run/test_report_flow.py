@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, RunConfig
+from paceline.air.attachment import Attachment
 from paceline.run.callbacks import Callback
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.history import filler_of
@@ -17,7 +18,7 @@ from paceline.run.messages import Acknowledged, Answer, CheckpointReady, Finishe
 from paceline.run.observers import Observers, Verdict
 from paceline.run.report_flow import ReportFlow
 from paceline.run.spec import TrialIdentity
-from paceline.run.staging import CheckpointStager, memory_file
+from paceline.run.staging import CheckpointStager, packed_in_memory
 from paceline.run.trial import Trial
 from paceline.storage.journal import Journal, read
 from paceline.storage.run_dir import RunDir
@@ -43,9 +44,9 @@ class Bench:
         filler = filler_of(TrialIdentity("4913f_00000", "4913f"), {}, ATTEMPT)
         self.flow = ReportFlow(world_size, 0, filler, self.journal, self.keeper, self.observers)
 
-    def report(self, rank: int, index: int, fds: tuple[int, ...] = (), **facts: Any) -> None:
+    def report(self, rank: int, index: int, attachments: tuple[Attachment, ...] = (), **facts: Any) -> None:
         metrics = facts.pop("metrics", {"n": index})
-        self.flow.received(rank, Report(index, metrics, stamp=0.0, elapsed=float(index), **facts), fds)
+        self.flow.received(rank, Report(index, metrics, stamp=0.0, elapsed=float(index), **facts), attachments)
 
     def staged(self, number: int, rank: int = 0, **data: Any) -> StagedCheckpoint:
         """What a worker has on disk when it reports a checkpoint."""
@@ -247,19 +248,19 @@ def test_a_checkpoint_in_memory_reaches_the_other_ranks_once(
 ) -> None:
     bench = benches(checkpoints={"num_to_keep": 0})
     for index in (1, 2):
-        files = {0: (memory_file(Checkpoint.from_dict({"n": index})),), 1: ()}
+        files = {0: (packed_in_memory(Checkpoint.from_dict({"n": index})),), 1: ()}
         staged = {0: StagedCheckpoint(b"", index - 1, 10), 1: None}
         for rank in (1 - last, last):
             bench.report(rank, index, files[rank], checkpoint=staged[rank], waits=True, reduce=reduce)
         bench.flow.conclude_commits()
-        attached = {rank: descriptors for rank, _, descriptors in bench.flow.answers()}
-        assert attached == {0: (), 1: (bench.keeper.memory_file,)}
+        attached = {rank: attachments for rank, _, attachments in bench.flow.answers()}
+        assert attached == {0: (), 1: (bench.keeper.newest_in_memory,)}
         found = bench.keeper.newest_checkpoint()
         assert found is not None
         assert found.to_dict()["n"] == index
     bench.report(0, 3, waits=True)
     bench.report(1, 3, waits=True)
-    assert [descriptors for _, _, descriptors in bench.flow.answers()] == [(), ()]
+    assert [attachments for _, _, attachments in bench.flow.answers()] == [(), ()]
 
 
 class Undecided(Observers):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ from tests.run.fake_channel import FakeChannel, session_setup
 
 
 @pytest.fixture
-def channel() -> Iterator[FakeChannel]:
-    line = FakeChannel()
-    yield line
-    line.close()
+def channel() -> FakeChannel:
+    return FakeChannel()
 
 
 def where(staged: StagedCheckpoint) -> Path:
@@ -45,9 +42,9 @@ def test_in_the_foreground_the_content_is_safe_when_it_returns(tmp_path: Path, c
     trial.mkdir()
     stager = CheckpointStager(session_setup(trial, next_number=3, attempt=2), channel)
     checkpoint = a_directory(tmp_path / "mine")
-    staged, follows, descriptors = stager.stage(checkpoint, 8, {"loss": 1}, never)
+    staged, follows, attachments = stager.stage(checkpoint, 8, {"loss": 1}, never)
     assert staged is not None
-    assert (staged.number, follows, descriptors) == (3, False, ())
+    assert (staged.number, follows, attachments) == (3, False, ())
     assert where(staged).name.startswith(".checkpoint_000003.tmp-2-")
     assert (tmp_path / "mine" / "model.txt").exists()  # the user's own directory stays
     (tmp_path / "mine" / "model.txt").write_text("something else")
@@ -156,7 +153,7 @@ def test_what_goes_wrong_in_the_background_is_raised_at_the_next_report(
 ) -> None:
     sending = threading.Event()
 
-    def refuse(body: bytes, fds: Any = ()) -> None:
+    def refuse(body: bytes, attachments: Any = ()) -> None:
         sending.set()
         raise OSError("the line is cut")
 
@@ -173,10 +170,9 @@ def test_what_goes_wrong_in_the_background_is_raised_at_the_next_report(
 def test_into_memory_nothing_is_written_to_disk(tmp_path: Path, channel: FakeChannel) -> None:
     stager = CheckpointStager(session_setup(tmp_path, checkpoints_in_memory=True, next_number=5), channel)
     checkpoint = Checkpoint.from_dict({"n": 1})
-    staged, follows, descriptors = stager.stage(checkpoint, 3, {}, never)
+    staged, follows, attachments = stager.stage(checkpoint, 3, {}, never)
     assert staged is not None
-    assert (staged.path, staged.number, follows, len(descriptors)) == (b"", 5, False, 1)
-    stager.sent(descriptors)
+    assert (staged.path, staged.number, follows, len(attachments)) == (b"", 5, False, 1)
     stager.committed(checkpoint)
     newest = stager.newest_committed()
     assert newest is not None
@@ -187,8 +183,7 @@ def test_into_memory_nothing_is_written_to_disk(tmp_path: Path, channel: FakeCha
 def test_memory_holds_a_directory_whole(tmp_path: Path, channel: FakeChannel) -> None:
     stager = CheckpointStager(session_setup(tmp_path, checkpoints_in_memory=True), channel)
     checkpoint = a_directory(tmp_path / "mine", "x" * 100_000)
-    _, _, descriptors = stager.stage(checkpoint, 1, {}, never)
-    stager.sent(descriptors)
+    stager.stage(checkpoint, 1, {}, never)
     stager.committed(checkpoint)
     (tmp_path / "mine" / "model.txt").unlink()
     newest = stager.newest_committed()

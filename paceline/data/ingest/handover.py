@@ -1,7 +1,7 @@
-"""How prepared datasets travel to workers: plans by pickle, rows that are in memory as files without a name.
+"""How prepared datasets travel to workers: plans by pickle, rows that are in memory as attachments.
 
-A worker gets the descriptors of those files and maps them: no row is copied through a pipe, all workers share the
-same pages, and nothing is left on disk when the last process is gone.
+Where an engine hands attachments over without a copy, all workers map the same file without a name: no row goes through
+a pipe, and nothing is left on disk when the last process is gone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 
 import cloudpickle
 
+from paceline.air.attachment import Attachment
 from paceline.air.errors import SerializationError
 from paceline.data.ingest.prepared import PreparedDataset
 from paceline.data.operations.user_operation import UserOperation
 from paceline.data.sources.memory import TableSource
-from paceline.data.store import StoredSource, to_file
+from paceline.data.store import StoredSource, in_file
 from paceline.engine.serialization import dumps
 
 _BY_VALUE_BYTES = 64 * 1024
@@ -28,22 +29,24 @@ _ADVICE = (
 
 
 class Parcel:
-    """Packed datasets: bytes to send, and the files that belong to them."""
+    """Packed datasets: a pickle, and the rows that belong to it. It is part of the task that workers get."""
 
     def __init__(self, datasets: Mapping[str, PreparedDataset]) -> None:
-        self.files: list[StoredSource] = []
+        self.rows: list[Attachment] = []
         stream = io.BytesIO()
         try:
-            _Packer(stream, self.files).dump(dict(datasets))
+            _Packer(stream, self.rows).dump(dict(datasets))
         except Exception as error:
             for name, dataset in datasets.items():
                 _name_the_function(name, dataset)
             raise SerializationError(f"The datasets cannot be sent to the workers: {error}. {_ADVICE}") from error
         self.content = stream.getvalue()
 
-    @property
-    def descriptors(self) -> list[int]:
-        return [file.descriptor for file in self.files if file.descriptor is not None]
+    def unpack(self) -> dict[str, PreparedDataset]:
+        """The datasets, in the worker."""
+        sources = [StoredSource.from_attachment(rows) for rows in self.rows]
+        datasets: dict[str, PreparedDataset] = _Unpacker(io.BytesIO(self.content), sources).load()
+        return datasets
 
 
 def _name_the_function(name: str, dataset: PreparedDataset) -> None:
@@ -61,37 +64,30 @@ def _name_the_function(name: str, dataset: PreparedDataset) -> None:
                 dumps(value, f"datasets[{name!r}]: {function.label}, {argument}", advice=_ADVICE)
 
 
-def unpack(content: bytes, descriptors: Sequence[int]) -> dict[str, PreparedDataset]:
-    """The datasets in the worker; takes the descriptors over."""
-    files = [StoredSource.from_descriptor(descriptor) for descriptor in descriptors]
-    datasets: dict[str, PreparedDataset] = _Unpacker(io.BytesIO(content), files).load()
-    return datasets
-
-
 class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no type hints
-    def __init__(self, stream: io.BytesIO, files: list[StoredSource]) -> None:
+    def __init__(self, stream: io.BytesIO, rows: list[Attachment]) -> None:
         super().__init__(stream)
-        self._files = files
+        self._rows = rows
         self._numbers: dict[int, tuple[int, Any]] = {}
 
     def persistent_id(self, value: Any) -> tuple[int, int] | None:
-        """A number in place of rows that are handed over as a file: (which file, rows per block)."""
+        """A number in place of rows that are handed over as an attachment: (which one, rows per block)."""
         if not isinstance(value, TableSource | StoredSource):
             return None
         if isinstance(value, TableSource) and value.table.nbytes <= _BY_VALUE_BYTES:
             return None
         if id(value) not in self._numbers:
-            self._numbers[id(value)] = len(self._files), value
-            self._files.append(to_file(value))
+            self._numbers[id(value)] = len(self._rows), value
+            self._rows.append(in_file(value))
         return self._numbers[id(value)][0], value.block_rows
 
 
 class _Unpacker(pickle.Unpickler):
-    def __init__(self, stream: io.BytesIO, files: Sequence[StoredSource]) -> None:
+    def __init__(self, stream: io.BytesIO, sources: Sequence[StoredSource]) -> None:
         super().__init__(stream)
-        self._files = files
+        self._sources = sources
 
     def persistent_load(self, number: Any) -> StoredSource:
         index, block_rows = number
-        source: StoredSource = self._files[index].with_block_rows(block_rows)
+        source: StoredSource = self._sources[index].with_block_rows(block_rows)
         return source

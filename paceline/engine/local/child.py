@@ -18,6 +18,7 @@ import time
 from typing import NoReturn
 
 from paceline.air import faults
+from paceline.air.attachment import anonymous_file
 from paceline.engine import protocol
 from paceline.engine.failures import describe_exception
 from paceline.engine.frames import FrameSocket
@@ -193,7 +194,7 @@ def _reseed() -> None:
 
 def _open_crash_file() -> int:
     """Where fatal errors and stacks on demand are written: works without the interpreter's lock."""
-    fd = linux.anonymous_file("paceline-crash")
+    fd = anonymous_file("paceline-crash")
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
     faulthandler.enable(file=fd, all_threads=True)
     faulthandler.register(linux.STACKS_SIGNAL, file=fd, all_threads=True, chain=False)

@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import sys
-import tempfile
 from functools import cache
 from typing import Any
 
@@ -94,14 +93,6 @@ def send_signal(pid: int, pidfd: int | None, number: int) -> None:
             os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
         return
-
-
-def anonymous_file(name: str) -> int:
-    """A file without a name: gone with its last descriptor, whatever happens."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(name, os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile(prefix=name) as file:
-        return os.dup(file.fileno())
 
 
 def current_umask() -> int:

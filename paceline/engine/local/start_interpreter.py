@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 
+from paceline.air.attachment import anonymous_file
 from paceline.engine.local import boot, linux
 
 
 def write_boot_config(module: str, sys_path: list[str], payload: bytes) -> int:
     """The file that boot.py reads, as a descriptor: nothing of it shows in a list of processes."""
     head = {"module": module, "sys_path": sys_path, "stacks_signal": linux.STACKS_SIGNAL}
-    fd = linux.anonymous_file("paceline-boot")
+    fd = anonymous_file("paceline-boot")
     try:
         with open(fd, "wb", closefd=False) as file:
             file.write(json.dumps(head).encode() + b"\n" + payload)

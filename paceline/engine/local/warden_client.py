@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from paceline.air.attachment import anonymous_file
 from paceline.engine import protocol
 from paceline.engine.frames import FrameSocket, close_all, socket_pair
 from paceline.engine.local import drivers, environment, linux, messages, processes
@@ -53,7 +54,7 @@ class WardenClient:
         self._listeners: dict[int, Listener] = {}
         self._last_words = ""
         with contextlib.ExitStack() as on_error:
-            self._diagnosis_fd = linux.anonymous_file("paceline-warden")
+            self._diagnosis_fd = anonymous_file("paceline-warden")
             on_error.callback(os.close, self._diagnosis_fd)
             ours, theirs = socket_pair()
             on_error.callback(ours.close)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -21,11 +20,12 @@ import pytest
 
 import paceline.data
 from paceline.data import Dataset
-from paceline.data.ingest.handover import Parcel, unpack
+from paceline.data.ingest.handover import Parcel
 from paceline.data.ingest.prepare import prepared
 from paceline.data.ingest.prepared import PreparedDataset
 from paceline.data.ingest.states import merge_states, state_for
 from paceline.data.iterator import DataIterator
+from paceline.engine.serialization import loads, pickled
 
 ROWS = 613
 
@@ -120,8 +120,9 @@ class Ranks:
 
 def as_it_travels(dataset: PreparedDataset) -> PreparedDataset:
     """What a worker makes of what the driver sends."""
-    parcel = Parcel({"train": dataset})
-    return unpack(parcel.content, [os.dup(descriptor) for descriptor in parcel.descriptors])["train"]
+    packed = pickled(Parcel({"train": dataset}), "datasets")
+    parcel: Parcel = loads(*packed)
+    return parcel.unpack()["train"]
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

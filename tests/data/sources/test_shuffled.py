@@ -64,7 +64,7 @@ def test_shuffled_rows_beyond_memory_come_from_a_file(monkeypatch: pytest.Monkey
     monkeypatch.setattr(store_module, "MEMORY_BYTES", 1_000)
     monkeypatch.setattr(store_module, "BATCH_BYTES", 1_000)
     plan = numbered(5000, 512).random_shuffle(seed=3).plan.resolved()
-    assert plan.source.child.descriptor is not None
+    assert plan.source.child.file is not None
     assert sorted(ids(plan)) == list(range(5000))
 
 
