@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from paceline.engine.base import Engine, WorkerGroup
+from paceline.engine.base import Engine
 from paceline.testing.engine_contract import EngineContract
 from tests.hosts.engine import HostsEngine
 
@@ -17,7 +15,3 @@ class TestHostsEngine(EngineContract):
     @pytest.fixture
     def engine(self, hosts_engine: HostsEngine) -> Engine:
         return hosts_engine
-
-    @pytest.mark.xfail(reason="descriptors cannot leave a machine", strict=True)
-    def test_descriptors_travel_both_ways(self, group: WorkerGroup, tmp_path: Path) -> None:
-        super().test_descriptors_travel_both_ways(group, tmp_path)
