@@ -72,6 +72,8 @@ class Placement:
     """Start new interpreters: for frameworks that cannot be forked after import."""
     threads: int | None = None
     """Threads per worker for numeric libraries; None leaves them alone."""
+    thread_setters: tuple[str, ...] = ()
+    """Functions of preloaded modules ("module:function") that each worker calls with its number of threads."""
     start_timeout_s: float = 60.0
     heartbeat_timeout_s: float | None = 30.0
     """How long a worker may give no sign of life; None switches that watch off."""

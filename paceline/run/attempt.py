@@ -120,6 +120,7 @@ class Attempt:
             preload=modules_to_preload(self._spec.backend_config, with_data=self._spec.ingest is not None),
             fresh=self._backend.fresh,
             threads=self._spec.threads or threads_per_worker(scaling, self.world_size),
+            thread_setters=self._backend.thread_setters,
             start_timeout_s=failure.start_timeout_s,
             heartbeat_timeout_s=failure.heartbeat_timeout_s,
         )
@@ -185,7 +186,7 @@ class Attempt:
     def _note_failure(self, failure: WorkerFailure) -> None:
         if failure.exception_type == "paceline.air.errors.StorageError":
             failure = replace(failure, kind="storage")
-        patience = ECHO_SETTLE_S if is_echo(failure) else SETTLE_S
+        patience = ECHO_SETTLE_S if is_echo(failure, backend=type(self._backend)) else SETTLE_S
         self.settled_at = min(self.settled_at, time.monotonic() + patience)
         self.failures.append(replace(failure, log_path=str(self._run_dir.log(failure.rank))))
 

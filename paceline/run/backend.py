@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     from paceline.air.config import ScalingConfig
+    from paceline.air.errors import WorkerFailure
     from paceline.engine.base import WorkerGroup
 
 
@@ -26,6 +27,12 @@ class Backend:
     """True if every worker of a machine shall see the GPUs of all its workers."""
     hide_other_gpus: ClassVar[bool] = False
     """True if workers that were given no GPUs shall see none; otherwise they see what the driver sees."""
+    thread_setters: ClassVar[tuple[str, ...]] = ()
+    """Functions such as "torch:set_num_threads" of preloaded modules that do not read OMP_NUM_THREADS again: each new
+    worker calls them with its number of threads."""
+    collateral_phrases: ClassVar[tuple[str, ...]] = ()
+    """Words, in lower case, of errors that workers raise because another one is gone: such an error is not the cause
+    of a failure. Common words of network errors ("connection reset", ...) are known."""
 
     def environment(self, backend_config: BackendConfig) -> dict[str, str]:
         """Variables that every worker must have before it imports anything; those that the user has set stay as set."""
@@ -42,6 +49,11 @@ class Backend:
 
         Failed ones go away without, unless the worker shares the driver's process.
         """
+
+    @classmethod
+    def hint_for(cls, failure: WorkerFailure) -> str:
+        """What may help the user with this failure, the cause of the others; "" if nothing comes to mind."""
+        return ""
 
     def on_end(self) -> None:
         """The workers are gone, however the attempt ended: give back what the driver itself holds for them."""

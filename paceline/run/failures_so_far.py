@@ -10,6 +10,7 @@ from paceline.air.config import FailureConfig
 from paceline.air.errors import AttemptFailure, TrainingFailedError, WorkerFailure
 from paceline.run import root_cause
 from paceline.run.attempt import Attempt
+from paceline.run.backend import Backend
 from paceline.run.failure_policy import GiveUp, Retry, decide
 from paceline.run.report_flow import Problem, ReportFlow
 from paceline.storage.run_dir import RunDir
@@ -18,12 +19,13 @@ from paceline.storage.run_dir import RunDir
 class FailuresSoFar:
     """Counts what the rules for retries go by."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: type[Backend]) -> None:
+        self._backend = backend
         self._failures: list[AttemptFailure] = []
         self._without_progress = 0
 
     def add(self, attempt: int, failures: Sequence[WorkerFailure], *, made_progress: bool) -> AttemptFailure:
-        failure = root_cause.attempt_failure(attempt, failures)
+        failure = root_cause.attempt_failure(attempt, failures, self._backend)
         self._failures.append(failure)
         self._without_progress = 1 if made_progress else self._without_progress + 1
         return failure

@@ -23,6 +23,7 @@ from paceline.air.errors import (
     WorkerError,
     WorkerFailure,
 )
+from paceline.run.backend import Backend
 from paceline.run.follow import older_log
 
 SETTLE_S = 0.15
@@ -40,7 +41,6 @@ _CHAIN = re.compile(
     "\n(?:The above exception was the direct cause of the following exception"
     "|During handling of the above exception, another exception occurred):\n"
 )
-_IN_HOROVODS_INIT = re.compile(r'horovod/common/basics\.py", line \d+ in init$', re.MULTILINE)
 _DEATHS = ("signal", "oom", "exit", "premature_exit")
 _CRASHES = frozenset(
     getattr(signal, name)
@@ -57,20 +57,17 @@ _COLLATERAL_PHRASES = (
     "peer closed",
     "remote process exited",
     "rank has been lost",
-    "gloo/transport",
-    "nccl communicator was aborted",
-    "src/collective/result.cc",  # of XGBoost's network layer
-    "collective ops is aborted by",  # TensorFlow
-    "failed to connect to all addresses",  # gRPC, in TensorFlow
-    "horovod has been shut down",
 )
+"""What errors of any network layer say of a peer that is gone; a framework's Backend knows its own."""
 
 
-def attempt_failure(attempt: int, failures: Sequence[WorkerFailure]) -> AttemptFailure:
+def attempt_failure(
+    attempt: int, failures: Sequence[WorkerFailure], backend: type[Backend] = Backend
+) -> AttemptFailure:
     """Choose the root cause: the earliest failure that is not the echo of another."""
-    marked = [replace(failure, attempt=attempt, collateral=is_echo(failure, failures)) for failure in failures]
+    marked = [replace(failure, attempt=attempt, collateral=is_echo(failure, failures, backend)) for failure in failures]
     ordered = sorted(marked, key=_likely_cause_first)
-    cause = replace(ordered[0], collateral=False, hint=ordered[0].hint or _hint_for(ordered[0]))
+    cause = replace(ordered[0], collateral=False, hint=ordered[0].hint or backend.hint_for(ordered[0]))
     return AttemptFailure(
         attempt=attempt,
         root_cause=cause,
@@ -85,7 +82,7 @@ def _likely_cause_first(failure: WorkerFailure) -> tuple[bool, bool, int, int]:
     return failure.collateral, not killed, failure.time_ns or sys.maxsize, failure.rank
 
 
-def is_echo(failure: WorkerFailure, failures: Sequence[WorkerFailure] = ()) -> bool:
+def is_echo(failure: WorkerFailure, failures: Sequence[WorkerFailure] = (), backend: type[Backend] = Backend) -> bool:
     """True if it looks like the consequence of another failure, which may be among those given."""
     if failure.signal == signal.SIGABRT:
         # Libraries abort when a thread of theirs finds a peer gone. A death of another kind was there before.
@@ -93,7 +90,7 @@ def is_echo(failure: WorkerFailure, failures: Sequence[WorkerFailure] = ()) -> b
     if failure.kind != "exception":
         return False
     text = f"{failure.message}\n{_words_of(failure.traceback)}".lower()
-    return any(phrase in text for phrase in _COLLATERAL_PHRASES)
+    return any(phrase in text for phrase in (*_COLLATERAL_PHRASES, *backend.collateral_phrases))
 
 
 def _words_of(traceback: str) -> str:
@@ -114,15 +111,6 @@ def _unindented(text: str) -> str:
 def _is_os_error(words: str) -> bool:
     kind = getattr(builtins, words.lstrip().partition(":")[0], None)
     return isinstance(kind, type) and issubclass(kind, OSError)
-
-
-def _hint_for(failure: WorkerFailure) -> str:
-    if failure.signal == signal.SIGABRT and _IN_HOROVODS_INIT.search(failure.traceback):
-        return (
-            "hvd.init() ends the process if other workers have not called it within HorovodConfig(timeout_s=...): this "
-            "rank's log names them, as 'key(s)'. See where they are."
-        )
-    return ""
 
 
 def startup_failure(error: EngineError | WorkerError) -> WorkerFailure:

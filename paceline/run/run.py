@@ -117,7 +117,7 @@ class Run:
         self._attempt: Attempt | None = None
         self._flow: ReportFlow | None = None
         self._attempts = self._files.attempts_so_far
-        self._failures = FailuresSoFar()
+        self._failures = FailuresSoFar(spec.backend_config.backend_cls)
         self._not_before = 0.0
         self._deadline = float("inf")
         """When workers that were asked to end are killed."""

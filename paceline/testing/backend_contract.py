@@ -42,7 +42,7 @@ from typing import Any, ClassVar
 import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig
-from paceline.air.errors import TrainingFailedError
+from paceline.air.errors import TrainingFailedError, WorkerFailure
 from paceline.testing.backend_lesson import Lesson
 from paceline.testing.chaos import Marks, wait_for
 from paceline.testing.invariants import check_run, journal_records
@@ -142,6 +142,17 @@ class ShortBackendContract:
     @pytest.fixture
     def experiment(self, tmp_path: Path) -> Experiment:
         return Experiment(self, tmp_path)
+
+    def test_what_the_backend_declares_has_the_right_form(self, experiment: Experiment) -> None:
+        backend = experiment.trainer(epochs=1).to_run_spec().backend_config.backend_cls
+        assert all(phrase == phrase.lower() for phrase in backend.collateral_phrases)
+        preloaded = {name.partition(".")[0] for name in backend.preload}
+        for setter in backend.thread_setters:
+            module, colon, function = setter.partition(":")
+            assert colon, f"{setter} must be module:function"
+            assert function.isidentifier()
+            assert module.partition(".")[0] in preloaded, f"{setter} is called only where {module} is preloaded"
+        assert backend.hint_for(WorkerFailure(0, "exception", "it broke")) == ""
 
     def test_what_fails_is_named_and_training_goes_on_from_the_checkpoint(self, experiment: Experiment) -> None:
         """Each time with rank 0 inside a collective; the last attempt is through."""

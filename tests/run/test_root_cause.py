@@ -19,7 +19,11 @@ from paceline.air.errors import (
     WorkerDiedError,
     WorkerFailure,
 )
+from paceline.run.backend import Backend
 from paceline.run.root_cause import attempt_failure, cause_exception, describe, startup_failure
+from paceline.train.horovod.backend import HorovodBackend
+from paceline.train.tensorflow.backend import TensorflowBackend
+from paceline.train.torch.backend import TorchBackend
 
 
 class OwnError(Exception):
@@ -35,6 +39,16 @@ class DemandingError(Exception):
 
 class FarewellError(BaseException):
     """Not an Exception: raising it from fit() would go past the user's handlers."""
+
+
+class AnyBackend(Backend):
+    """Knows what all of these say of a peer that is gone."""
+
+    collateral_phrases = (
+        *TorchBackend.collateral_phrases,
+        *TensorflowBackend.collateral_phrases,
+        *HorovodBackend.collateral_phrases,
+    )
 
 
 def died(rank: int, number: int, time_ns: int) -> WorkerFailure:
@@ -95,11 +109,17 @@ def failure(rank: int, message: str = "it broke", time_ns: int = 0, kind: Failur
     ],
 )
 def test_the_root_cause(failures: list[WorkerFailure], cause: int) -> None:
-    found = attempt_failure(3, failures)
+    found = attempt_failure(3, failures, AnyBackend)
     assert (found.attempt, found.root_cause.rank, found.root_cause.attempt) == (3, cause, 3)
     assert not found.root_cause.collateral
     assert [other.rank for other in found.collateral] == [each.rank for each in failures if each.rank != cause]
     assert all(other.collateral for other in found.collateral)
+
+
+def test_a_framework_knows_its_own_words_only() -> None:
+    failures = [failure(0, "Horovod has been shut down", 5), failure(1, "out of data", 10)]
+    assert attempt_failure(0, failures, HorovodBackend).root_cause.rank == 1
+    assert attempt_failure(0, failures, TorchBackend).root_cause.rank == 0
 
 
 def test_the_users_own_lines_make_no_echo() -> None:
@@ -140,7 +160,7 @@ RuntimeError: no rows
 )
 def test_what_an_exception_came_from_makes_it_an_echo_if_it_is_of_a_framework(came_from: str, cause: int) -> None:
     failures = [wrapped(0, 5, came_from), failure(1, "the ring is broken", 10)]
-    assert attempt_failure(0, failures).root_cause.rank == cause
+    assert attempt_failure(0, failures, AnyBackend).root_cause.rank == cause
 
 
 def test_an_abort_in_horovods_init_is_explained() -> None:
@@ -151,9 +171,9 @@ Current thread 0x00007f1c2b7ff6c0 (most recent call first):
   File "/home/me/train.py", line 7 in train_func
 """
     aborted = replace(died(0, signal.SIGABRT, 5), traceback=stack)
-    assert "HorovodConfig(timeout_s=...)" in attempt_failure(0, [aborted]).root_cause.hint
+    assert "HorovodConfig(timeout_s=...)" in attempt_failure(0, [aborted], HorovodBackend).root_cause.hint
     for other in (died(0, signal.SIGABRT, 5), replace(died(0, signal.SIGSEGV, 5), traceback=stack)):
-        assert attempt_failure(0, [other]).root_cause.hint == ""
+        assert attempt_failure(0, [other], HorovodBackend).root_cause.hint == ""
 
 
 def raised(exception_type: str, *arguments: object) -> WorkerFailure:

@@ -24,7 +24,7 @@ from paceline.engine.failures import describe_exception
 from paceline.engine.frames import FrameSocket
 from paceline.engine.local import drivers, environment, leftovers, linux, messages, processes, thread_pools
 from paceline.engine.local.start_interpreter import boot_command, write_boot_config
-from paceline.engine.local.thread_pools import limit_torch
+from paceline.engine.local.thread_pools import call_setters
 from paceline.engine.serialization import new_main_module
 from paceline.engine.worker_loop import Channel, WorkerLoop, flush_output, start_pulse
 
@@ -181,7 +181,7 @@ def _prepare_interpreter(request: messages.Spawn) -> int:
     sys.modules["__main__"] = new_main_module(None if around.main_file is None else os.fsdecode(around.main_file))
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
-    limit_torch(request.pool_threads)
+    call_setters(request.thread_setters, request.pool_threads)
     _reseed()
     return _open_crash_file()
 

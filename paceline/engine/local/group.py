@@ -101,6 +101,7 @@ class LocalGroup(ChannelGroup):
                 fresh=self.placement.fresh or not linux.IS_LINUX,
                 threads=self.placement.threads,
                 pool_threads=wanted_threads(self.placement.threads, wanted),
+                thread_setters=self.placement.thread_setters,
                 pulse_s=None if heartbeat is None else heartbeat / 5,
                 surroundings=messages.Surroundings(
                     changed_variables=changed,

@@ -48,6 +48,7 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
     """For libraries that the worker or its children load themselves."""
     pool_threads: int | None
     """For libraries that are loaded already."""
+    thread_setters: tuple[str, ...]
     pulse_s: float | None
     surroundings: Surroundings
 

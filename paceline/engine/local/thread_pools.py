@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -43,7 +43,9 @@ class ThreadPools:
         self._limit = limit
 
 
-def limit_torch(threads: int | None) -> None:
-    """torch counts for itself; this starts no thread."""
-    if threads is not None and "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(threads)
+def call_setters(setters: Iterable[str], threads: int | None) -> None:
+    """For libraries that count for themselves: the functions that take the number, where they are loaded already."""
+    for setter in setters if threads is not None else ():
+        module, _, function = setter.partition(":")
+        if module in sys.modules:
+            getattr(sys.modules[module], function)(threads)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import signal
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,12 +14,14 @@ from paceline.train.horovod.config import HOST, LOOPBACK, HorovodConfig
 from paceline.train.preloads import FOR_TORCH_TRAINING
 
 if TYPE_CHECKING:
+    from paceline.air.errors import WorkerFailure
     from paceline.engine.base import WorkerGroup
     from paceline.train.horovod.rendezvous import Rendezvous
 
 _LEAVE_TIMEOUT_S = 5.0
 _LOG_LEVELS = ("error", "warning", "info", "debug")
 _ERRORS_OF_TENSORFLOW = "2"
+_IN_INIT = re.compile(r'horovod/common/basics\.py", line \d+ in init$', re.MULTILINE)
 
 
 class HorovodBackend(Backend):
@@ -32,6 +36,10 @@ class HorovodBackend(Backend):
     """So that the device of a worker is `hvd.local_rank()`, as Horovod's users write it."""
     hide_other_gpus: ClassVar[bool] = True
     """TensorFlow takes every GPU that it sees, and all of its memory, in each worker."""
+    collateral_phrases: ClassVar[tuple[str, ...]] = (
+        "horovod has been shut down",
+        "gloo/transport",
+    )
 
     def __init__(self) -> None:
         self._rendezvous: Rendezvous | None = None
@@ -49,6 +57,15 @@ class HorovodBackend(Backend):
         if find_spec("tf_keras") is not None:
             variables["TF_USE_LEGACY_KERAS"] = "1"
         return variables
+
+    @classmethod
+    def hint_for(cls, failure: WorkerFailure) -> str:
+        if failure.signal == signal.SIGABRT and _IN_INIT.search(failure.traceback):
+            return (
+                "hvd.init() ends the process if other workers have not called it within HorovodConfig(timeout_s=...): "
+                "this rank's log names them, as 'key(s)'. See where they are."
+            )
+        return ""
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         world_size = worker_group.placement.world_size
@@ -77,6 +94,7 @@ class HorovodTorchBackend(HorovodBackend):
     fresh: ClassVar[bool] = False
     hide_other_gpus: ClassVar[bool] = False
     preload: ClassVar[tuple[str, ...]] = (*FOR_TORCH_TRAINING, "horovod.torch", "paceline.train.horovod.worker")
+    thread_setters: ClassVar[tuple[str, ...]] = ("torch:set_num_threads",)
 
 
 def _variables(rank: int, world_size: int, port: int | None) -> dict[str, str | None]:

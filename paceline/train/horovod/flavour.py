@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.run.referred_modules import referred_modules
+from paceline.train.referred_modules import referred_modules
 
 _TORCH = ("torch", "horovod.torch")
 _TENSORFLOW = ("tensorflow", "keras", "tf_keras", "horovod.tensorflow", "horovod.keras")

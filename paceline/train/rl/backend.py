@@ -29,6 +29,7 @@ class RLBackend(Backend):
         "ray.rllib.algorithms.ppo",
         "torch._inductor",
     )
+    thread_setters: ClassVar[tuple[str, ...]] = ("torch:set_num_threads",)
 
     def __init__(self) -> None:
         self._held = ExitStack()

@@ -24,6 +24,10 @@ class TensorflowBackend(Backend):
     fresh: ClassVar[bool] = True
     hide_other_gpus: ClassVar[bool] = True
     """TensorFlow takes every GPU that it sees, and all of its memory, in each worker."""
+    collateral_phrases: ClassVar[tuple[str, ...]] = (
+        "collective ops is aborted by",
+        "failed to connect to all addresses",  # gRPC
+    )
 
     def environment(self, backend_config: BackendConfig) -> dict[str, str]:
         variables = {"TF_CPP_MIN_LOG_LEVEL": HIDE_INFORMATION_AND_WARNINGS}

@@ -33,6 +33,8 @@ class TorchBackend(Backend):
         "paceline.train.torch.accelerator",
         "paceline.train.torch.process_group",
     )
+    thread_setters: ClassVar[tuple[str, ...]] = ("torch:set_num_threads",)
+    collateral_phrases: ClassVar[tuple[str, ...]] = ("gloo/transport", "nccl communicator was aborted")
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         assert isinstance(backend_config, TorchConfig)

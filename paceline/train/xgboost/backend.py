@@ -40,6 +40,7 @@ class XGBoostBackend(Backend):
         "paceline.train.xgboost.callback",
         "paceline.train.xgboost.loop",
     )
+    collateral_phrases: ClassVar[tuple[str, ...]] = ("src/collective/result.cc",)  # its network layer
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         assert isinstance(backend_config, XGBoostConfig)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from paceline.run.backend import Backend, BackendConfig
-from paceline.run.referred_modules import referred_modules
+from paceline.train.referred_modules import referred_modules
 
 _OURS = (
     "paceline.tune.trainable.function",
@@ -24,6 +24,7 @@ class TrainableBackend(Backend):
     """Has the modules that every such trial needs loaded before it is forked."""
 
     preload: ClassVar[tuple[str, ...]] = _OURS
+    thread_setters: ClassVar[tuple[str, ...]] = ("torch:set_num_threads",)
 
 
 @dataclass

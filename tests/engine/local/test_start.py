@@ -138,6 +138,17 @@ def test_threads_are_limited_in_libraries_and_for_children(
     assert start_group(1, preload=(), threads=1).execute(threads) == [["1", [1]]]
 
 
+def test_a_preloaded_library_that_counts_for_itself_is_told_its_threads(start_group: StartGroup) -> None:
+    group = start_group(1, preload=("torch",), threads=1, thread_setters=("torch:set_num_threads", "unknown:ignored"))
+    assert group.execute(_threads_of_torch) == [1]
+
+
+def _threads_of_torch() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
 def test_the_users_own_thread_setting_wins(start_group: StartGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert start_group(1, threads=1).execute(os.getenv, "OMP_NUM_THREADS") == ["2"]
