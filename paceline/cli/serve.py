@@ -65,15 +65,15 @@ def add_to(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Serve until a signal."""
-    from paceline.serve.place import Run, check_has_model, place_of
+    from paceline.serve.origin import RunOrigin, check_has_model, origin_of
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("paceline").setLevel(logging.INFO)
-    place: Any = place_of(given.path)
+    place: Any = origin_of(given.path)
     if given.checkpoint is not None:
-        if not isinstance(place, Run):
+        if not isinstance(place, RunOrigin):
             raise ConfigError(f"--checkpoint chooses one of a run's checkpoints, but {given.path} is not a run.")
-        place = Run(place.path, given.checkpoint)
+        place = RunOrigin(place.path, given.checkpoint)
     try:
         check_has_model(place, given.path, own_predictor=given.predictor is not None)
         _serve(given, place)

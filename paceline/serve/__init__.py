@@ -11,9 +11,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-if find_spec("fastapi") is None or find_spec("uvicorn") is None or find_spec("httptools") is None:
+if find_spec("starlette") is None or find_spec("uvicorn") is None or find_spec("httptools") is None:
     raise ImportError(
-        "paceline.serve needs fastapi, uvicorn and httptools: pip install 'paceline[serve]'", name="fastapi"
+        "paceline.serve needs starlette, uvicorn and httptools: pip install 'paceline[serve]'", name="starlette"
     )
 
 from paceline.air.absent import no_such_name

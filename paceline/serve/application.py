@@ -5,27 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI, Request, Response
-from fastapi.openapi.utils import get_openapi
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
-from paceline import __version__
 from paceline.air.errors import PacelineError
 from paceline.serve.access import Guard
 from paceline.serve.batcher import Batcher
-from paceline.serve.body import read_body
 from paceline.serve.limits import Limits
-from paceline.serve.model import Model
-from paceline.serve.predict import PredictEndpoint
+from paceline.serve.model import Model, ReloadUnderWayError, ServedModel
+from paceline.serve.predict import PredictEndpoint, read_body
 from paceline.serve.problem import Problem
-from paceline.serve.schema import page, predict_operation
-from paceline.serve.served import ReloadUnderWayError, ServedModel
+from paceline.serve.schema import openapi, page
 
 logger = logging.getLogger("paceline.serve")
 
@@ -38,8 +36,8 @@ _PAGE_HEADERS = {
 }
 
 
-class Application(FastAPI):
-    """FastAPI, with the guard in front of everything and a direct way to predictions."""
+class Application(Starlette):
+    """Starlette, with the guard in front of everything and a direct way to predictions."""
 
     guard: Guard
     predict: PredictEndpoint
@@ -66,9 +64,10 @@ def application(
 ) -> Application:
     """The application that serves a model."""
     batcher = Batcher(served, limits)
+    predict = PredictEndpoint(served, batcher, limits)
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         following = asyncio.create_task(_follow(served)) if follow else None
         try:
             yield
@@ -77,56 +76,66 @@ def application(
                 following.cancel()
             batcher.close()
 
-    app = Application(title=served.name, version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    routes = [Route("/predict", predict, methods=["POST"]), *_routes(served, limits)]
+    app = Application(routes=routes, lifespan=lifespan, exception_handlers={404: _not_found, 405: _wrong_method})
     app.router.redirect_slashes = False
-    app.predict = PredictEndpoint(served, batcher, limits)
-    app.router.routes.append(Route("/predict", app.predict, methods=["POST"]))
-    _add_routes(app, served, limits)
-    app.openapi = lambda: _openapi(app, served.current)  # type: ignore[method-assign]
+    app.predict = predict
     app.guard = Guard(app.routed, token=token, loopback=loopback, allowed_hosts=allowed_hosts, log=access_log)
     return app
 
 
-def _add_routes(app: FastAPI, served: ServedModel, limits: Limits) -> None:
-    @app.exception_handler(405)
-    async def wrong_method(request: Request, error: HTTPException) -> Response:
-        allowed = (error.headers or {}).get("Allow", "")
-        problem = Problem(405, f"{request.url.path} takes {allowed}, not {request.method}.")
-        return Response(problem.content(), 405, error.headers, media_type="application/json")
+def _routes(served: ServedModel, limits: Limits) -> list[Route]:
+    """Everything but predictions. What each route is for is said in schema.py."""
 
-    @app.head("/healthz", include_in_schema=False)
-    @app.get("/healthz", summary="Whether the server is up; needs no token")
-    async def healthz() -> dict[str, str]:
-        return {"status": "ok"}
+    async def healthz(request: Request) -> Response:
+        return _json({"status": "ok"})
 
-    @app.get("/model", summary="What is being served")
-    async def model() -> dict[str, Any]:
-        return _description(served.name, served.current)
+    async def model(request: Request) -> Response:
+        return _json(_description(served.name, served.current))
 
-    @app.post("/reload", summary='Load the run\'s checkpoint again: {"checkpoint": number}, or {} for the current one')
     async def reload(request: Request) -> Response:
         try:
             number = _wanted_number(await _body(request, limits))
             current = await asyncio.to_thread(served.reload, number)
         except Problem as problem:
-            return Response(problem.content(), problem.status, media_type="application/json")
+            return _answer(problem)
         except Exception as error:
             return _reload_failed(error)
-        return Response(msgspec.json.encode(_description(served.name, current)), media_type="application/json")
+        return _json(_description(served.name, current))
 
-    @app.get("/docs", include_in_schema=False)
+    async def description(request: Request) -> Response:
+        return _json(openapi(served.name, served.current))
+
     async def docs(request: Request) -> Response:
         url = str(request.base_url).rstrip("/")
-        text = page(app.openapi(), served.current, served.name, url)
+        text = page(served.name, served.current, url)
         return Response(text, media_type="text/html; charset=utf-8", headers=_PAGE_HEADERS)
 
+    return [
+        Route("/healthz", healthz),
+        Route("/model", model),
+        Route("/reload", reload, methods=["POST"]),
+        Route("/openapi.json", description),
+        Route("/docs", docs),
+    ]
 
-def _openapi(app: FastAPI, model: Model) -> dict[str, Any]:
-    schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    schema["paths"] = {"/predict": {"post": predict_operation(model)}, **schema["paths"]}
-    schema.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    schema["security"] = [{"token": []}]
-    return schema
+
+def _json(document: Any) -> Response:
+    return Response(msgspec.json.encode(document), media_type="application/json")
+
+
+def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(problem.content(), problem.status, headers, media_type="application/json")
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return _answer(Problem(404, f"There is no {request.url.path} here; /docs says what there is."))
+
+
+async def _wrong_method(request: Request, error: Exception) -> Response:
+    headers = (error.headers if isinstance(error, HTTPException) else None) or {}
+    problem = Problem(405, f"{request.url.path} takes {headers.get('Allow', '')}, not {request.method}.")
+    return _answer(problem, headers)
 
 
 def _description(name: str, model: Model) -> dict[str, Any]:
@@ -163,12 +172,11 @@ def _reload_failed(error: Exception) -> Response:
     status = 409 if isinstance(error, ReloadUnderWayError) else 422
     if not isinstance(error, PacelineError):
         logger.error("A checkpoint could not be loaded", exc_info=error)
-    problem = Problem(status, f"The model that was served stays: {type(error).__name__}: {error}")
-    return Response(problem.content(), status, media_type="application/json")
+    return _answer(Problem(status, f"The model that was served stays: {type(error).__name__}: {error}"))
 
 
 async def _follow(served: ServedModel) -> None:
-    """Load what the run has now whenever its checkpoints change; what fails is told once."""
+    """Load what the run has now whenever its checkpoints change; what fails is logged once."""
     seen = None  # what came while the first model was loaded is new too
     while True:
         await asyncio.sleep(FOLLOW_SECONDS)

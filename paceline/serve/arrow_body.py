@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from paceline.serve.columns import InputColumns
 from paceline.serve.problem import Problem
-from paceline.serve.rows import Rows
+from paceline.serve.rows import RequestRows
 
 MEDIA_TYPE = b"application/vnd.apache.arrow.stream"
 _INDEX_COLUMN = "__index_level_"
@@ -21,7 +21,7 @@ _MOST_GROWTH = 8
 """Text that is stored once and referred to by many rows may grow to this many times the body."""
 
 
-def decode(body: bytes, columns: InputColumns, max_rows: int) -> Rows:
+def decode(body: bytes, columns: InputColumns, max_rows: int) -> RequestRows:
     """The rows of a request's body; raises the Problem that the client is told."""
     if not body:
         raise Problem(400, "The body is empty: send an Arrow IPC stream with one row for each prediction.")
@@ -39,7 +39,7 @@ def decode(body: bytes, columns: InputColumns, max_rows: int) -> Rows:
         raise Problem(400, f"The body cannot be read as an Arrow IPC stream: {error}.") from None
     if not batch:
         raise Problem(422, "There are no rows to predict.")
-    return Rows(table.num_rows, batch[0], ("arrow", table.schema))
+    return RequestRows(table.num_rows, batch[0], ("arrow", table.schema))
 
 
 def encode(answer: pa.RecordBatch) -> bytes:

@@ -17,12 +17,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from paceline.air.errors import DataError
-from paceline.serve.answers import Answer, split
-from paceline.serve.body import RETRY
 from paceline.serve.limits import Limits
-from paceline.serve.problem import Problem
-from paceline.serve.rows import Rows
-from paceline.serve.served import ServedModel
+from paceline.serve.model import ServedModel
+from paceline.serve.problem import RETRY, Problem
+from paceline.serve.rows import Answer, RequestRows, split
 
 if TYPE_CHECKING:
     from paceline.serve.model import Model
@@ -36,7 +34,7 @@ class Job:
     __slots__ = ("arrow", "future", "gone", "rows", "timer")
 
     def __init__(
-        self, rows: Rows, arrow: bool, future: asyncio.Future[Answer], gone: Callable[[], bool] | None
+        self, rows: RequestRows, arrow: bool, future: asyncio.Future[Answer], gone: Callable[[], bool] | None
     ) -> None:
         self.rows = rows
         self.arrow = arrow
@@ -79,7 +77,7 @@ class Batcher:
         """How many requests wait for the model."""
         return len(self._waiting)
 
-    async def predict(self, rows: Rows, *, arrow: bool, gone: Callable[[], bool] | None = None) -> Answer:
+    async def predict(self, rows: RequestRows, *, arrow: bool, gone: Callable[[], bool] | None = None) -> Answer:
         """The predictions for these rows; raises the Problem that the client is told."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -198,7 +196,7 @@ def _left() -> Problem:
 
 def _problem(error: BaseException) -> Problem:
     if isinstance(error, DataError):  # it is about the rows, and says what is wrong with them
-        logger.info("Rows were refused: %s", error, exc_info=error.__cause__)
+        logger.info("RequestRows were refused: %s", error, exc_info=error.__cause__)
         return Problem(422, str(error))
     identifier = secrets.token_hex(6)
     logger.error("Prediction failed (id %s)", identifier, exc_info=error)

@@ -15,7 +15,7 @@ import numpy as np
 
 from paceline.serve.columns import ColumnKind, InputColumns, listed
 from paceline.serve.problem import Problem
-from paceline.serve.rows import Column, Numbers, Rows
+from paceline.serve.rows import Column, Numbers, RequestRows
 
 FORMS = (
     'Send {"rows": [{"column": value, ...}, ...]}, a bare list of such rows, {"columns": {"column": [values]}}, or '
@@ -28,7 +28,7 @@ _decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 
 
-def decode(body: bytes, columns: InputColumns, max_rows: int, *, nameless: bool) -> Rows:
+def decode(body: bytes, columns: InputColumns, max_rows: int, *, nameless: bool) -> RequestRows:
     """The rows of a request's body; raises the Problem that the client is told.
 
     `nameless`: the model takes a matrix without names, if it knows none.
@@ -61,7 +61,7 @@ def encode(columns: dict[str, list[Any]]) -> bytes:
     return _encoder.encode(columns)
 
 
-def _from_list(rows: list[Any], columns: InputColumns, max_rows: int, nameless: bool) -> Rows:
+def _from_list(rows: list[Any], columns: InputColumns, max_rows: int, nameless: bool) -> RequestRows:
     _check_count(len(rows), max_rows)
     if isinstance(rows[0], dict):
         return _from_rows(rows, columns, max_rows)
@@ -74,14 +74,14 @@ def _from_list(rows: list[Any], columns: InputColumns, max_rows: int, nameless: 
             f"its preprocessor makes columns of others. {FORMS}",
         )
     if not nameless or not isinstance(rows[0], list):
-        raise Problem(422, f"Rows must be objects with the names of columns. {FORMS}")
+        raise Problem(422, f"RequestRows must be objects with the names of columns. {FORMS}")
     matrix = _tensor(rows, "The rows")
     if not matrix.shape[1]:
         raise Problem(422, f"There are no columns. {FORMS}")
-    return Rows(len(rows), matrix, ("matrix", matrix.dtype, matrix.shape[1:]))
+    return RequestRows(len(rows), matrix, ("matrix", matrix.dtype, matrix.shape[1:]))
 
 
-def _from_rows(rows: list[dict[str, Any]], columns: InputColumns, max_rows: int) -> Rows:
+def _from_rows(rows: list[dict[str, Any]], columns: InputColumns, max_rows: int) -> RequestRows:
     if columns.only_numbers and (numbers := _numbers(rows, columns)) is not None:
         return numbers
     names = list(columns.kinds) if columns.complete else list(rows[0])
@@ -96,7 +96,7 @@ def _from_rows(rows: list[dict[str, Any]], columns: InputColumns, max_rows: int)
     return _from_columns(given, columns, max_rows)
 
 
-def _numbers(rows: list[dict[str, Any]], columns: InputColumns) -> Rows | None:
+def _numbers(rows: list[dict[str, Any]], columns: InputColumns) -> RequestRows | None:
     """The short way for rows of nothing but numbers; None if they are not, which is for the long way to explain."""
     width = len(columns.kinds)
     try:
@@ -105,7 +105,7 @@ def _numbers(rows: list[dict[str, Any]], columns: InputColumns) -> Rows | None:
         if len(values) < len(rows) or not types <= _NUMBERS_TRUTH_AND_NULL:
             return None
         matrix = np.array(values, np.float64)
-        return Rows(len(rows), Numbers(columns.names, matrix), ("numbers", columns.names))
+        return RequestRows(len(rows), Numbers(columns.names, matrix), ("numbers", columns.names))
     except (KeyError, TypeError, OverflowError):
         return None
 
@@ -122,7 +122,7 @@ def _uneven(rows: list[Any], columns: InputColumns, names: list[str]) -> Problem
     raise AssertionError("the rows are even")
 
 
-def _from_columns(given: dict[str, list[Any]], columns: InputColumns, max_rows: int) -> Rows:
+def _from_columns(given: dict[str, list[Any]], columns: InputColumns, max_rows: int) -> RequestRows:
     if not columns.complete or given.keys() != columns.kinds.keys():
         columns.check_names(given)
     if not given:
@@ -144,7 +144,7 @@ def _from_columns(given: dict[str, list[Any]], columns: InputColumns, max_rows: 
         kind, column, sort = _checked(name, values, columns.kinds.get(name))
         content[name] = (kind, column)
         key.append((name, sort))
-    return Rows(count, content, tuple(key))
+    return RequestRows(count, content, tuple(key))
 
 
 def _checked(name: str, values: list[Any], wanted: ColumnKind | None) -> tuple[str, Any, Any]:

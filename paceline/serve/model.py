@@ -1,11 +1,14 @@
-"""A loaded model: the predictor of a checkpoint, and what is known about its input."""
+"""A loaded model (the predictor of a checkpoint, and what is known about its input), and its replacement by another."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
+import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_sources import Remote
 from paceline.air.checkpoint_trust import code_parts
-from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError, PacelineError
 from paceline.air.manifest import verify
 from paceline.air.secrets import without_credentials as shown
-from paceline.serve.columns import InputColumns, input_columns, library_of, model_of
-from paceline.serve.place import is_checkpoint
-from paceline.serve.rows import NumberTypes, Rows, joined
-from paceline.serve.threads import Threads, threads_of
+from paceline.serve.columns import InputColumns, input_columns, library_of, listed, model_of
+from paceline.serve.origin import Origin, is_checkpoint, origin_of
+from paceline.serve.rows import NumberTypes, RequestRows, joined, zeros
 from paceline.storage.run_dir import MANIFEST_NAME
 from paceline.train.predictors import check_belongs_together, predictor_for
 
@@ -29,6 +31,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from paceline.train.predictor import BatchFormat, Predictor
+
+logger = logging.getLogger("paceline.serve")
+
+PROBE_ROWS = 16
+MANY_ROWS = 4096
+"""Fewer are predicted more quickly by one thread: several first have to be woken and then, for a while, wait at full
+speed for more, at the cost of everything else on the machine."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,7 @@ class Model:
         """Whether a matrix without names of columns makes sense to it."""
         return self.predictor.get_preprocessor() is None
 
-    def predict(self, parts: Sequence[Rows]) -> pa.RecordBatch:
+    def predict(self, parts: Sequence[RequestRows]) -> pa.RecordBatch:
         """The predictions for the rows of all requests, in this order."""
         import numpy as np
 
@@ -212,3 +221,107 @@ def _refuse_code(local: Checkpoint, checkpoint: Checkpoint) -> None:
 
 def _describe(checkpoint: Checkpoint) -> str:
     return shown(checkpoint.path) if checkpoint.path is not None else f"a {type(checkpoint).__name__} in memory"
+
+
+class Threads:
+    """Gives a booster as many threads as suit its next batch."""
+
+    def __init__(self, booster: Any, *, by_argument: bool) -> None:
+        self._booster = booster
+        self._by_argument = by_argument
+        self._set: int | None = None
+
+    def arguments(self, rows: int) -> dict[str, int]:
+        """Set the number of threads, or give it as arguments for `predict`."""
+        wanted = 1 if rows < MANY_ROWS else len(os.sched_getaffinity(0))
+        if self._by_argument:
+            return {"num_threads": wanted}
+        if wanted != self._set:
+            self._booster.set_param({"nthread": wanted})
+            self._set = wanted
+        return {}
+
+
+def threads_of(predictor: Predictor) -> Threads | None:
+    """None for a model whose threads are not ours to set."""
+    model = model_of(predictor)
+    library = library_of(model)
+    if library not in ("xgboost", "lightgbm") or not type(predictor).__module__.startswith("paceline."):
+        return None
+    return Threads(model, by_argument=library == "lightgbm")
+
+
+class ReloadUnderWayError(PacelineError, RuntimeError):
+    """Another reload has not ended yet."""
+
+
+class ServedModel:
+    """Holds the current model. A new one is loaded and tried beside it, and only then takes its place."""
+
+    def __init__(self, name: str, model: Model, place: Origin | None = None, recipe: Recipe | None = None) -> None:
+        self.name = name
+        self.current = model
+        self._place = place
+        self._recipe = recipe
+        self._last_good: RequestRows | None = None
+        self._reloading = threading.Lock()
+        self._try_out(model)
+
+    def remember(self, rows: RequestRows) -> None:
+        """Rows that were predicted well: a new model must manage them too."""
+        self._last_good = rows
+
+    def reload(self, number: int | None = None) -> Model:
+        """Load again from where the model came from: what the run now serves, or one of its checkpoints."""
+        if self._place is None:
+            raise ConfigError("The model was not loaded from a checkpoint: there is nothing to load again.")
+        return self._replace(self._place.checkpoint(number))
+
+    def reload_from(self, checkpoint: Any) -> Model:
+        """Load another checkpoint, of whichever place; later reloads look there."""
+        place = origin_of(checkpoint)
+        model = self._replace(place.checkpoint(None))
+        self._place = place
+        return model
+
+    def follow(self) -> None:
+        """Reload if the place stands for another checkpoint now."""
+        assert self._place is not None
+        checkpoint = self._place.checkpoint(None)
+        if checkpoint.path != self.current.origin:
+            self._replace(checkpoint)
+
+    def sign(self) -> Any:
+        """Changes when the place may have another checkpoint."""
+        return None if self._place is None else self._place.sign()
+
+    def _replace(self, checkpoint: Checkpoint) -> Model:
+        if self._recipe is None:
+            raise ConfigError("The server was given a predictor, not a class that makes one of a checkpoint.")
+        if not self._reloading.acquire(blocking=False):
+            raise ReloadUnderWayError("Another reload is under way.")
+        try:
+            model = self._recipe.load(checkpoint)
+            self._try_out(model)
+            self.current = model
+        finally:
+            self._reloading.release()
+        logger.info("%s: now serving %s", self.name, model.origin)
+        return model
+
+    def _try_out(self, model: Model) -> None:
+        """Predict the last rows that went well, or rows of zeros: what cannot do that is not served."""
+        before, now = self.current.columns.kinds, model.columns.kinds
+        if before and now and before.keys() != now.keys():
+            raise CheckpointError(
+                f"{model.origin} takes other columns than the model that is served; differing: "
+                f"{listed(sorted(before.keys() ^ now.keys()))}. Start a server of its own for it."
+            )
+        rows = self._last_good.head(PROBE_ROWS) if self._last_good is not None else zeros(model.columns)
+        if rows is None:
+            return
+        try:
+            model.predict([rows])
+        except Exception as error:
+            what = "rows of zeros" if self._last_good is None else "rows that the model before it predicted"
+            raise CheckpointError(f"{model.origin} cannot predict {what}: {type(error).__name__}: {error}") from error

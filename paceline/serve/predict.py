@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from paceline.serve import arrow_body, json_body
-from paceline.serve.answers import Answer
 from paceline.serve.batcher import Batcher
-from paceline.serve.body import ARROW, JSON, Budget, read_body, read_headers
 from paceline.serve.limits import Limits
-from paceline.serve.problem import GONE, Problem, Receive, Send, answer, refuse
-from paceline.serve.rows import Rows
-from paceline.serve.served import ServedModel
+from paceline.serve.model import ServedModel
+from paceline.serve.problem import GONE, RETRY, Problem, Receive, Send, answer, refuse
+from paceline.serve.rows import Answer, RequestRows
 
+JSON = b"application/json"
+ARROW = arrow_body.MEDIA_TYPE
 LARGE_BODY = 256 << 10
 """Bytes from which decoding would keep the event loop too long, and is done in a thread."""
 LARGE_ANSWER = 4096
@@ -53,12 +54,12 @@ class PredictEndpoint:
         finally:
             self._budget.give_back(held)
 
-    async def _decoded(self, body: bytes, is_arrow: bool) -> Rows:
+    async def _decoded(self, body: bytes, is_arrow: bool) -> RequestRows:
         if len(body) >= LARGE_BODY:
             return await asyncio.to_thread(self._decode, body, is_arrow)
         return self._decode(body, is_arrow)
 
-    def _decode(self, body: bytes, is_arrow: bool) -> Rows:
+    def _decode(self, body: bytes, is_arrow: bool) -> RequestRows:
         model, most = self._served.current, self._limits.max_rows
         if is_arrow:
             return arrow_body.decode(body, model.columns, most)
@@ -73,3 +74,91 @@ async def _encoded(predictions: Answer, rows: int) -> bytes:
 
 def _encode(predictions: Answer) -> bytes:
     return json_body.encode(predictions) if isinstance(predictions, dict) else arrow_body.encode(predictions)
+
+
+@dataclass(slots=True)
+class Headers:
+    """What a request says about its body and the answer it wants."""
+
+    is_arrow: bool
+    wants_arrow: bool
+    length: int | None
+
+
+def read_headers(scope: dict[str, Any]) -> Headers:
+    """Raises the Problem for kinds of bodies that are not taken: nothing but JSON and Arrow is ever decoded."""
+    kind = accept = encoding = length = b""
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            kind = value
+        elif name == b"accept":
+            accept = value
+        elif name == b"content-length":
+            length = value
+        elif name == b"content-encoding":
+            encoding = value
+    media = kind.partition(b";")[0].strip().lower()
+    if media not in (JSON, ARROW) or encoding.strip().lower() not in (b"", b"identity"):
+        raise Problem(415, f"The body must be {JSON.decode()} or {ARROW.decode()}, and not compressed.")
+    is_arrow = media == ARROW
+    wants_arrow = is_arrow if not accept else _wants_arrow(accept.lower(), is_arrow)
+    return Headers(is_arrow, wants_arrow, int(length) if length.isdigit() else None)
+
+
+def _wants_arrow(accept: bytes, is_arrow: bool) -> bool:
+    offered = {part.partition(b";")[0].strip() for part in accept.split(b",")}
+    if (ARROW if is_arrow else JSON) in offered or offered & {b"*/*", b"application/*"}:
+        return is_arrow
+    if (JSON if is_arrow else ARROW) in offered:
+        return not is_arrow
+    raise Problem(406, f"Answers are {JSON.decode()} or {ARROW.decode()}; the Accept header allows neither.")
+
+
+class Budget:
+    """Bytes of bodies that the server holds at the moment, all requests together."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def take(self, size: int) -> None:
+        if size > self._left:
+            raise Problem(503, "The server holds too many bodies already. Try again.", headers=RETRY)
+        self._left -= size
+
+    def give_back(self, size: int) -> None:
+        self._left += size
+
+
+async def read_body(
+    receive: Receive, length: int | None, max_bytes: int, timeout_s: float, budget: Budget | None = None
+) -> bytes:
+    """The whole body. What is taken from the budget is the caller's to give back: the length of what is returned."""
+    if length is not None and length > max_bytes:
+        raise _too_large(max_bytes)
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise Problem(400, "The client left before its body was complete.")
+                piece = message.get("body", b"")
+                if size + len(piece) > max_bytes:
+                    raise _too_large(max_bytes)
+                if budget is not None:
+                    budget.take(len(piece))
+                size += len(piece)
+                pieces.append(piece)
+                if not message.get("more_body"):
+                    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    except BaseException as error:
+        if budget is not None:
+            budget.give_back(size)
+        if isinstance(error, TimeoutError):
+            raise Problem(408, f"The body was not complete after {timeout_s:g} s.") from None
+        raise
+
+
+def _too_large(max_bytes: int) -> Problem:
+    return Problem(413, f"The body is larger than the {max_bytes} bytes that this server takes.")

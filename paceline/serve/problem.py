@@ -10,6 +10,8 @@ import msgspec
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
+RETRY = ((b"retry-after", b"1"),)
+"""Header of an answer to a client that should try again."""
 GONE = "paceline.gone"
 """Among the extensions of a request's scope: a function that tells whether the client has left."""
 

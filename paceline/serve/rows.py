@@ -1,16 +1,16 @@
-"""The rows of one request, in a form in which those of several requests are quickly joined."""
+"""The rows of one request, in a form in which those of several are quickly joined; and the answers, cut apart again."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from paceline.data.formats import concat, to_batch
-from paceline.data.tensors import tensor_array
+from paceline.data.tensors import is_tensor, tensor_array, tensor_to_numpy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +46,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RequestRows:
     """What a request asks about. Rows with equal keys can be predicted together."""
 
     count: int
@@ -54,32 +54,40 @@ class Rows:
     """Columns of a JSON body, the same where all are numbers, a matrix without names, or an Arrow body."""
     key: Hashable
 
-    def head(self, most: int) -> Rows:
+    def head(self, most: int) -> RequestRows:
         """The first rows."""
         if self.count <= most:
             return self
         content = self.content
         if isinstance(content, dict):
-            return Rows(most, {name: (kind, values[:most]) for name, (kind, values) in content.items()}, self.key)
+            return RequestRows(
+                most, {name: (kind, values[:most]) for name, (kind, values) in content.items()}, self.key
+            )
         if isinstance(content, Numbers):
-            return Rows(most, Numbers(content.names, content.matrix[:most]), self.key)
-        return Rows(most, content.slice(0, most) if isinstance(content, pa.RecordBatch) else content[:most], self.key)
+            return RequestRows(most, Numbers(content.names, content.matrix[:most]), self.key)
+        return RequestRows(
+            most, content.slice(0, most) if isinstance(content, pa.RecordBatch) else content[:most], self.key
+        )
 
 
-def zeros(columns: InputColumns) -> Rows | None:
+def zeros(columns: InputColumns) -> RequestRows | None:
     """A row that every model over these columns can predict; None where not all of them are known to be numbers."""
     if not columns.only_numbers:
         return None
-    return Rows(1, Numbers(columns.names, np.zeros((1, len(columns.names)))), None)
+    return RequestRows(1, Numbers(columns.names, np.zeros((1, len(columns.names)))), None)
 
 
 def joined(
-    parts: Sequence[Rows], batch_format: BatchFormat, types: NumberTypes, *, matrix_order: tuple[str, ...] | None = None
+    parts: Sequence[RequestRows],
+    batch_format: BatchFormat,
+    types: NumberTypes,
+    *,
+    matrix_order: tuple[str, ...] | None = None,
 ) -> Any:
     """The rows of all requests, in this order, as a batch for a predictor.
 
     `matrix_order`: one that takes its features as a bare array, in this order, gets them so, which saves work for each
-    column. Rows that were read for the model before it may have another order, and keep their names.
+    column. RequestRows that were read for the model before it may have another order, and keep their names.
     """
     first = parts[0].content
     contents: list[Any] = [part.content for part in parts]
@@ -117,3 +125,50 @@ def _array(kind: str, values: Any, types: NumberTypes) -> pa.Array:
     if kind == "tensor":
         return tensor_array(types.of(values))
     return pa.array(values, pa.bool_() if kind == "bool" else pa.string())
+
+
+# -- answers ----------------------------------------------------------------------------------
+
+Answer: TypeAlias = dict[str, list[Any]] | pa.RecordBatch
+"""Columns of values for JSON, or Arrow rows."""
+
+
+class Asked(Protocol):
+    """What must be known of a request to answer it."""
+
+    @property
+    def rows(self) -> RequestRows: ...
+
+    @property
+    def arrow(self) -> bool: ...
+
+
+def split(predictions: pa.RecordBatch, requests: Sequence[Asked]) -> list[Answer]:
+    """One answer for each request, in the order in which their rows were joined."""
+    columns: dict[str, list[Any]] = {}
+    if not all(request.arrow for request in requests):
+        columns = {
+            name: _values(array) for name, array in zip(predictions.schema.names, predictions.columns, strict=True)
+        }
+    if len(requests) == 1:
+        return [predictions if requests[0].arrow else columns]
+    answers: list[Answer] = []
+    start = 0
+    for request in requests:
+        end = start + request.rows.count
+        if request.arrow:
+            answers.append(predictions.slice(start, end - start))
+        else:
+            answers.append({name: values[start:end] for name, values in columns.items()})
+        start = end
+    return answers
+
+
+def _values(array: pa.Array) -> list[Any]:
+    """A column as Python values."""
+    if is_tensor(array.type):
+        return [None if cell is None else cell.tolist() for cell in tensor_to_numpy(array, copy=False)]
+    types = pa.types
+    if (types.is_floating(array.type) or types.is_integer(array.type)) and not array.null_count:
+        return array.to_numpy().tolist()  # type: ignore[no-any-return]  # many times quicker than to_pylist
+    return array.to_pylist()  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The OpenAPI description of /predict, and a page that shows it without scripts or anything from elsewhere."""
+"""The OpenAPI description of the server, and a page that shows it without scripts or anything from elsewhere."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import json
 import shlex
 from typing import Any
 
+from paceline import __version__
 from paceline.serve import arrow_body, json_body
 from paceline.serve.model import Model
 
 MEDIA_ARROW = arrow_body.MEDIA_TYPE.decode()
+_RELOAD = 'Load the run\'s checkpoint again: {"checkpoint": number}, or {} for the current one'
 STATUSES = {
     "400": "The body cannot be read",
     "401": "The token is missing or wrong",
@@ -18,7 +20,7 @@ STATUSES = {
     "413": "The body is too large, or has too many rows",
     "415": "The body is neither JSON nor Arrow",
     "422": "The rows do not fit the model",
-    "500": "The model failed; the answer has an id under which the log tells more",
+    "500": "The model failed; the answer has an id under which the log says more",
     "503": "Too many requests are waiting; try again",
     "504": "There was no prediction in time",
 }
@@ -32,8 +34,32 @@ def example(model: Model) -> dict[str, Any]:
     return {"rows": [{name: 0.0 if kind == "number" else "..." for name, kind in kinds.items()}]}
 
 
-def predict_operation(model: Model) -> dict[str, Any]:
-    """What OpenAPI says about POST /predict."""
+def openapi(name: str, model: Model) -> dict[str, Any]:
+    """What /openapi.json says."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": name, "version": __version__},
+        "paths": {
+            "/predict": {"post": _predict_operation(model)},
+            "/healthz": {"get": _operation("Whether the server is up; needs no token")},
+            "/model": {"get": _operation("What is being served")},
+            "/reload": {
+                "post": _operation(
+                    'Load the run\'s checkpoint again: {"checkpoint": number}, or {} for the current one'
+                )
+            },
+        },
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"token": []}],
+    }
+
+
+def _operation(summary: str) -> dict[str, Any]:
+    answer = {"description": "Successful Response", "content": {"application/json": {"schema": {}}}}
+    return {"summary": summary, "responses": {"200": answer}}
+
+
+def _predict_operation(model: Model) -> dict[str, Any]:
     columns = model.columns
     row: dict[str, Any] = {
         "type": "object",
@@ -75,7 +101,7 @@ def _value_schema(kind: str) -> dict[str, Any]:
     return {"type": ["number", "null"]} if kind == "number" else {}
 
 
-def page(schema: dict[str, Any], model: Model, name: str, url: str) -> str:
+def page(name: str, model: Model, url: str) -> str:
     """The page at /docs."""
     body = shlex.quote(json.dumps(example(model)))  # names of columns are anybody's
     command = (
@@ -91,7 +117,7 @@ def page(schema: dict[str, Any], model: Model, name: str, url: str) -> str:
             f"<tr><td>{html.escape(column)}</td><td>{kind}</td></tr>" for column, kind in model.columns.kinds.items()
         )
         parts.append(f"<h2>Columns</h2><table>{cells}</table>")
-    for path, operations in schema["paths"].items():
+    for path, operations in openapi(name, model)["paths"].items():
         for method, operation in operations.items():
             parts.append(f"<h2>{method.upper()} {html.escape(path)}</h2>")
             parts.append(f"<p>{html.escape(operation.get('description') or operation.get('summary', ''))}</p>")

@@ -25,7 +25,7 @@ import uvicorn
 from paceline.air.errors import ConfigError, EngineError
 from paceline.serve.connection import LAST_REQUEST_SECONDS, Connection, connection_class
 from paceline.serve.limits import Limits
-from paceline.serve.served import ServedModel
+from paceline.serve.model import ServedModel
 
 FilePath = str | os.PathLike[str]
 

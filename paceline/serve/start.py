@@ -16,9 +16,8 @@ from paceline.air.errors import ConfigError
 from paceline.air.result import Result
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-    from paceline.serve.served import ServedModel
+    from paceline.serve.application import Application
+    from paceline.serve.model import ServedModel
     from paceline.serve.server import RunningServer
     from paceline.train.predictor import Predictor
 
@@ -112,7 +111,7 @@ def app(
     predict_kwargs: Mapping[str, Any] | None = None,
     access_log: bool = False,
     **predictor_kwargs: Any,
-) -> FastAPI:
+) -> Application:
     """The ASGI application that `run` serves, for a server of your own.
 
     It answers to the names of loopback and to `allowed_hosts`. How slow or how many clients may be is then up to
@@ -179,9 +178,8 @@ def _served_model(
     arguments: dict[str, Any],
 ) -> ServedModel:
     """The model, loaded and tried."""
-    from paceline.serve.model import Recipe, loaded_model
-    from paceline.serve.place import place_of
-    from paceline.serve.served import ServedModel
+    from paceline.serve.model import Recipe, ServedModel, loaded_model
+    from paceline.serve.origin import origin_of
     from paceline.train.predictor import Predictor
 
     if not isinstance(trust, list):
@@ -198,7 +196,7 @@ def _served_model(
         raise ConfigError(f"predictor_cls is {predictor_cls!r}: give a class derived from Predictor.")
     if checkpoint is None:
         raise ConfigError("Say what to serve: serve.run(PredictorClass, checkpoint).")
-    place = place_of(checkpoint)
+    place = origin_of(checkpoint)
     if follow and place.sign() is None:
         raise ConfigError("Only a run in a local directory can be followed, not a single checkpoint or a URI.")
     recipe = Recipe(predictor_cls, trust, arguments, predict_kwargs or {})

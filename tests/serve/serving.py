@@ -19,8 +19,7 @@ import pandas as pd
 from paceline.air import Checkpoint
 from paceline.serve.application import Application, application
 from paceline.serve.limits import Limits
-from paceline.serve.model import loaded_model
-from paceline.serve.served import ServedModel
+from paceline.serve.model import ServedModel, loaded_model
 from paceline.serve.server import RunningServer, bind
 from paceline.train.predictor import Predictor
 

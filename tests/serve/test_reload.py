@@ -17,9 +17,8 @@ from paceline import serve, train
 from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError, RestoreError
 from paceline.serve import application
-from paceline.serve.model import Recipe
-from paceline.serve.place import Run, place_of
-from paceline.serve.served import ReloadUnderWayError, ServedModel
+from paceline.serve.model import Recipe, ReloadUnderWayError, ServedModel
+from paceline.serve.origin import RunOrigin, origin_of
 from paceline.serve.server import RunningServer
 from paceline.train import DataParallelTrainer, TrainingFailedError
 from tests.serve.serving import Server, Times, until
@@ -88,7 +87,7 @@ def test_the_best_checkpoint_where_the_run_has_a_score(results_dir: Path) -> Non
     for place in (path, str(Path(path).parent)):  # the run, the experiment
         with start(place) as running:
             assert value(Server(running)) == 3.0
-    assert Run(path, chosen=0).checkpoint(None).number == 0
+    assert RunOrigin(path, chosen=0).checkpoint(None).number == 0
 
 
 def test_of_an_experiment_the_newest_run_that_has_a_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
@@ -196,7 +195,7 @@ def test_a_checkpoint_that_was_altered_is_not_loaded(run_path: str) -> None:
         assert "CheckpointCorruptError" in answer.reason
         assert value(server) == 4.0
     with pytest.raises(CheckpointCorruptError):
-        start(place_of(run_path).checkpoint(0))
+        start(origin_of(run_path).checkpoint(0))
 
 
 def test_one_reload_at_a_time(tmp_path: Path) -> None:

@@ -170,6 +170,6 @@ def test_importing_it_loads_no_framework() -> None:
 
 
 def test_without_the_extra_it_says_what_to_install() -> None:
-    code = "import sys; sys.modules['fastapi'] = None\nimport paceline.serve"
+    code = "import sys; sys.modules['starlette'] = None\nimport paceline.serve"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert re.search(r"ImportError: .*fastapi.*'paceline\[serve\]'", ended.stderr)
+    assert re.search(r"ImportError: .*starlette.*'paceline\[serve\]'", ended.stderr)

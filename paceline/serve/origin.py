@@ -22,7 +22,7 @@ _WHAT_TO_GIVE = "Give the directory or URI of a run, an experiment or a checkpoi
 logger = logging.getLogger("paceline.serve")
 
 
-class Place(Protocol):
+class Origin(Protocol):
     """What can be asked for a checkpoint, and again when the model shall be reloaded."""
 
     def checkpoint(self, number: int | None) -> Checkpoint:
@@ -48,7 +48,7 @@ class OneCheckpoint:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunOrigin:
     """A run: its best checkpoint by the run's score attribute, without one the newest.
 
     Of an experiment with several runs it is the newest run that has a checkpoint.
@@ -113,11 +113,11 @@ class Run:
         return seen
 
 
-def place_of(given: Any) -> Place:
+def origin_of(given: Any) -> Origin:
     """The place that a user means by a Checkpoint, a directory or a URI."""
     if isinstance(given, Checkpoint):
         return OneCheckpoint(given)
-    if isinstance(given, OneCheckpoint | Run):
+    if isinstance(given, OneCheckpoint | RunOrigin):
         return given
     if isinstance(given, Result):
         raise ConfigError("Give the checkpoint of the result: result.checkpoint.")
@@ -133,11 +133,11 @@ def place_of(given: Any) -> Place:
         problem = "is a file" if resolved.exists() else "does not exist"
         raise ConfigError(f"There is no model: {text} {problem}. {_WHAT_TO_GIVE}")
     if not is_checkpoint(resolved) and find_trials(resolved):
-        return Run(str(resolved))
+        return RunOrigin(str(resolved))
     return OneCheckpoint(Checkpoint.from_directory(str(resolved)))
 
 
-def check_has_model(place: Place, given: str, *, own_predictor: bool) -> None:
+def check_has_model(place: Origin, given: str, *, own_predictor: bool) -> None:
     """Raise if there is no checkpoint at a place, or a directory that only a predictor of the user's own could read."""
     checkpoint = place.checkpoint(None)
     if own_predictor or checkpoint.kind != "local_path" or checkpoint.path is None:
@@ -154,10 +154,10 @@ def is_checkpoint(directory: Path) -> bool:
     return any((directory / name).is_file() for name in (CHECKPOINT_METADATA_FILE, CHECKPOINT_MANIFEST_FILE))
 
 
-def _remote(uri: str) -> Place:
+def _remote(uri: str) -> Origin:
     if does_not_exist(uri, None, "a run"):
         raise ConfigError(f"There is no model: {shown(uri)} does not exist. {_WHAT_TO_GIVE}")
     checkpoint = Checkpoint.from_uri(uri)
     if checkpoint._source.read_file(CHECKPOINT_METADATA_FILE) is not None:
         return OneCheckpoint(checkpoint)
-    return Run(uri)
+    return RunOrigin(uri)
