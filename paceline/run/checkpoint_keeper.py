@@ -1,9 +1,12 @@
-"""Commits checkpoints and deletes those that need not stay.
+"""Commits checkpoints and deletes those that need not stay, in the background.
 
 Order of a commit: rename the staged directory, write the journal's record and sync it;
 only then the report is answered, and only after that what fell out of the kept set is
 renamed to trash and deleted. At every point in between a crash leaves either the old
 set or the new one.
+
+Disks can be slow, and a driver may serve many runs: whatever waits for one happens in the keeper's threads. They
+change nothing of the keeper itself; what they did is noted by the driver's thread, in `Commit.check` and `retire`.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paceline.air.attachment import Attachment
+from paceline.air.background_pool import BackgroundPool
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig
 from paceline.air.constants import CHECKPOINT_DATA_FILE
@@ -38,28 +42,46 @@ from paceline.run.retention import (
 from paceline.run.side_files import checkpoint_at
 from paceline.run.trial_files import plain_config
 from paceline.storage import commit as storage_commit
-from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.journal import Journal
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 from paceline.storage.stager import Stager
 
+_LOCAL, _REMOTE, _DELETIONS = "local", "remote", "deletions"
+"""Within each of them the order is kept; the three do not wait for each other."""
+
 
 @dataclass
 class Commit:
-    """A commit under way; on a local disk it is done when it is handed out."""
+    """A commit under way: the work is done in the background, and `check` is called once it is `done`."""
 
     kept: KeptCheckpoint
-    pending: Future[None] | None = None
+    stored: Future[None]
+    """On the run's own disk and in its journal."""
+    upload: Future[None] | None
+    take: Callable[[KeptCheckpoint], None]
+    """Counts the checkpoint among the committed ones; called once, in the thread that checks."""
+    taken: bool = False
 
     @property
     def done(self) -> bool:
-        return self.pending is None or self.pending.done()
+        return (self.upload or self.stored).done()
 
     def check(self) -> None:
-        """Raise what went wrong while storing it."""
-        if self.pending is not None:
-            self.pending.result()
+        """Wait until it is done and raise what went wrong; what is stored counts as committed from here on."""
+        self.wait_until_stored()
+        if self.upload is not None:
+            try:
+                self.upload.result()
+            except OSError as error:
+                raise StorageError(f"the checkpoint could not be uploaded: {error}") from error
+
+    def wait_until_stored(self) -> None:
+        """The same for this disk alone: an upload may still be under way."""
+        self.stored.result()
+        if not self.taken:
+            self.taken = True
+            self.take(self.kept)
 
 
 @dataclass
@@ -77,10 +99,14 @@ class CheckpointKeeper:
     warnings: list[str] = field(default_factory=list)
     newest_in_memory: Attachment | None = None
     """The newest checkpoint when checkpoints are not to be written to disk."""
-    _undeleted: list[Path] = field(default_factory=list)
-    _background: DaemonPool | None = None
-    _unfinished_uploads: dict[int, Future[None]] = field(default_factory=dict)
-    """Uploads by checkpoint number, those that failed among them."""
+    wake: Callable[[], None] = lambda: None
+    """Called in another thread when a commit is done: the driver may be waiting for news."""
+    _pool: BackgroundPool = field(default_factory=lambda: BackgroundPool("paceline-checkpoints", threads=3))
+    _under_way: list[Commit] = field(default_factory=list)
+    """Commits that nobody has checked yet, oldest first."""
+    _unfinished_uploads: dict[int, Commit] = field(default_factory=dict)
+    """By checkpoint number, those that failed among them."""
+    _deletions: dict[int, Future[None]] = field(default_factory=dict)
     _remote_deletions: dict[int, Future[None]] = field(default_factory=dict)
     _given_up: bool = False
     _damaged: list[str] = field(default_factory=list)
@@ -107,22 +133,40 @@ class CheckpointKeeper:
         row: Mapping[str, Any],
         data: Mapping[str, Any] | None = None,
     ) -> Commit:
-        """Make rank 0's staged checkpoint, with the other ranks' parts, a committed one."""
-        staging = Path(os.fsdecode(staged.path))
+        """Begin to make rank 0's staged checkpoint, with the other ranks' parts, a committed one."""
+        kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size)
+        self.next_number = kept.number + 1
+        paths = {rank: Path(os.fsdecode(part.path)) for rank, part in parts.items()}
+        store = partial(self._store, kept, Path(os.fsdecode(staged.path)), paths, data, self.attempt)
+        stored = self._pool.submit(store, key=_LOCAL)
+        upload = None if self.mirror is None else self._pool.submit(partial(self._upload, kept.number, stored), _REMOTE)
+        commit = Commit(kept, stored, upload, self._take)
+        if upload is not None:
+            self._unfinished_uploads[kept.number] = commit
+        self._under_way.append(commit)
+        (upload or stored).add_done_callback(lambda _future: self.wake())
+        return commit
+
+    def _store(
+        self,
+        kept: KeptCheckpoint,
+        staging: Path,
+        parts: Mapping[int, Path],
+        data: Mapping[str, Any] | None,
+        attempt: int,
+    ) -> None:
         if parts:
-            storage_commit.merge_staged(staging, {rank: Path(os.fsdecode(part.path)) for rank, part in parts.items()})
+            storage_commit.merge_staged(staging, parts)
         if data is not None:
             storage_commit.add_file(staging, CHECKPOINT_DATA_FILE, json.dumps(data).encode())
         self.journal.sync()  # the rows up to this checkpoint must be there whenever it is
-        storage_commit.commit(staging, self.run_dir.checkpoint(staged.number))
-        kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size)
-        self._take(kept)
+        storage_commit.commit(staging, self.run_dir.checkpoint(kept.number))
         self.journal.append(
             {
                 "kind": "checkpoint",
                 "number": kept.number,
                 "iteration": kept.iteration,
-                "attempt": self.attempt,
+                "attempt": attempt,
                 "score": kept.score,
                 "size": kept.size,
                 # A config may hold anything (functions, arrays): the journal takes what is plain data.
@@ -131,11 +175,17 @@ class CheckpointKeeper:
             finite=False,
         )
         self.journal.sync()
-        if self.mirror is None:
-            return Commit(kept)
-        upload = self._in_background(self._upload, kept.number)
-        self._unfinished_uploads[kept.number] = upload
-        return Commit(kept, upload)
+
+    def wait_for_commits(self) -> None:
+        """Wait until what is being committed is on this disk, or has failed; for any thread."""
+        wait([commit.stored for commit in self._under_way])
+
+    def settle(self) -> None:
+        """An attempt is over: what it was committing counts once it is on this disk, though nobody waits for it."""
+        under_way, self._under_way = self._under_way, []
+        for commit in under_way:
+            with contextlib.suppress(Exception):  # the attempt failed anyway
+                commit.wait_until_stored()
 
     def adopt(self, checkpoint: Checkpoint, iteration: int, row: Mapping[str, Any], copied_from: str) -> Commit:
         """Make a copy of another run's checkpoint the newest one of this run."""
@@ -156,7 +206,9 @@ class CheckpointKeeper:
                 }
             )
             staged = StagedCheckpoint(os.fsencode(stager.directory), number, manifest.size, None)
-            return self.commit(staged, {}, iteration, row)
+            commit = self.commit(staged, {}, iteration, row)
+            commit.wait_until_stored()
+            return commit
 
     def pin(self, number: int) -> Callable[[], None]:
         """Keep a checkpoint until the function that is returned has been called."""
@@ -175,13 +227,15 @@ class CheckpointKeeper:
         """Hold the newest checkpoint in memory; nothing is written to disk."""
         self.newest_in_memory = attachment
         self.committed.clear()
+        stored: Future[None] = Future()
+        stored.set_result(None)
         kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size, data)
-        self._take(kept)
-        return Commit(kept)
+        self.next_number = kept.number + 1
+        return Commit(kept, stored, None, self._take)
 
     def _take(self, kept: KeptCheckpoint) -> None:
+        self._under_way = [commit for commit in self._under_way if commit.kept is not kept]
         self.committed.append(kept)
-        self.next_number = kept.number + 1
         if lacks_score(self.config, kept) and not self._warned_of_score:
             self._warned_of_score = True
             self.warnings.append(
@@ -189,17 +243,12 @@ class CheckpointKeeper:
                 f"checkpoint {kept.number}; such checkpoints rank worst."
             )
 
-    def _upload(self, number: int) -> None:
+    def _upload(self, number: int, stored: Future[None]) -> None:
         assert self.mirror is not None
+        stored.result()
         self.mirror.push_checkpoint(number)
         if not self._given_up:  # afterwards the store may belong to another driver
             self.mirror.push_state()
-
-    def _in_background(self, work: Callable[[int], None], number: int) -> Future[None]:
-        # One thread: uploads and deletions happen in the order they were asked for.
-        if self._background is None:
-            self._background = DaemonPool(1, "paceline-upload")
-        return self._background.submit(partial(work, number))
 
     # -- retention ------------------------------------------------------------------------
 
@@ -209,8 +258,7 @@ class CheckpointKeeper:
         `reached` is the last report of each rank at work: what a slow rank sees as the newest
         checkpoint, and may be reading, stays until it has reported a newer one.
         """
-        for path in self._undeleted[:]:
-            self._delete(path)
+        self._look_after_deletions()
         self._look_after_uploads()
         self._look_after_remote_deletions()
         if not self.config.num_to_keep or not self.committed:
@@ -229,25 +277,35 @@ class CheckpointKeeper:
 
     def _discard(self, number: int) -> None:
         path = self.run_dir.checkpoint(number)
-        if self.mirror is not None and not path.exists():
-            return
-        try:
-            trash = storage_commit.to_trash(path)
-        except (StorageError, FileNotFoundError) as error:
-            self._warn_once(f"checkpoint {number} could not be deleted: {error}")
-        else:
-            self._delete(trash)
+        if self.mirror is None or path.exists():
+            # In the order of the commits: a number that goes by the iteration may be used again.
+            trash = self._pool.submit(partial(storage_commit.to_trash, path), _LOCAL)
+            self._deletions[number] = self._pool.submit(partial(_delete, trash), _DELETIONS)
 
     def _discard_remotely(self, number: int) -> None:
         if self.mirror is not None:
             self._unfinished_uploads.pop(number, None)
-            self._remote_deletions[number] = self._in_background(self.mirror.remove_checkpoint, number)
+            remove = partial(self.mirror.remove_checkpoint, number)
+            self._remote_deletions[number] = self._pool.submit(remove, _REMOTE)
 
     def _look_after_uploads(self) -> None:
         """Who waits for a commit raises what went wrong; of the others only those under way are remembered."""
-        for number, upload in list(self._unfinished_uploads.items()):
-            if upload.done() and upload.exception() is None:
+        for number, commit in list(self._unfinished_uploads.items()):
+            if commit.done and _why_not_uploaded(commit) is None:
                 del self._unfinished_uploads[number]
+
+    def _look_after_deletions(self, again: bool = True) -> None:
+        for number, deletion in list(self._deletions.items()):
+            if not deletion.done():
+                continue
+            del self._deletions[number]
+            error = None if deletion.cancelled() else deletion.exception()
+            if isinstance(error, _NotDeletedError):
+                self._warn_once(f"{error.path.name} could not be deleted and is tried again later: {error.reason}")
+                if again:
+                    self._deletions[number] = self._pool.submit(partial(_delete_trash, error.path), _DELETIONS)
+            elif error is not None:
+                self._warn_once(f"checkpoint {number} could not be deleted: {error}")
 
     def _look_after_remote_deletions(self, again: bool = True) -> None:
         for number, deletion in list(self._remote_deletions.items()):
@@ -260,17 +318,6 @@ class CheckpointKeeper:
                 self._warn_once(f"checkpoint {number} could not be deleted remotely and is {later}: {error}")
                 if again:
                     self._discard_remotely(number)
-
-    def _delete(self, path: Path) -> None:
-        try:
-            storage_commit.delete_tree(path)
-        except OSError as error:
-            self._warn_once(f"{path.name} could not be deleted and is tried again later: {error}")
-            if path not in self._undeleted:
-                self._undeleted.append(path)
-        else:
-            if path in self._undeleted:
-                self._undeleted.remove(path)
 
     # -- reading --------------------------------------------------------------------------
 
@@ -344,6 +391,7 @@ class CheckpointKeeper:
         self.next_number = max(numbers, default=-1) + 1
         for number in sorted(deleted_numbers(records) & set(on_disk)):
             self._discard(number)
+        wait(self._deletions.values())
         for number in sorted((deleted_numbers(records) - damaged_numbers(records)) & set(remote)):
             self._discard_remotely(number)
         listed = listed_numbers(records)
@@ -363,24 +411,25 @@ class CheckpointKeeper:
     def _remote_numbers(self) -> list[int]:
         return list(self.mirror.checkpoint_numbers()) if self.mirror is not None else []
 
-    def close(self, wait: bool = True) -> None:
+    def close(self, complete: bool = True) -> None:
         """Wait for uploads; let go what is in memory, unless a result holds it.
 
-        With wait=False (an interruption) what is still to be uploaded is given up. What went wrong is in `warnings`.
+        With complete=False (an interruption) what is still to be uploaded is given up. `warnings` says what went wrong.
         """
-        if self._background is not None and self.mirror is not None:
-            if not wait:
-                self._given_up = True
+        if not complete:
+            self._given_up = True
+            if self.mirror is not None:
                 self.mirror.give_up_uploads()
-                self._background.cancel()
-            self._background.close(wait)
-            self._background = None
-            self._look_after_remote_deletions(again=False)
-            for number, upload in self._unfinished_uploads.items():
-                if (problem := _why_not_stored(upload)) is not None:
-                    name, label = self.run_dir.checkpoint(number).name, self.mirror.filesystem.label
-                    self._warn_once(f"{name} is not in {label}, only in {self.run_dir.root}: {problem}")
-            self._unfinished_uploads.clear()
+            self.wait_for_commits()
+            self._pool.cancel()
+        self._pool.close(None if complete else 0)
+        self._look_after_deletions(again=False)
+        self._look_after_remote_deletions(again=False)
+        for number, commit in self._unfinished_uploads.items():
+            if (problem := _why_not_uploaded(commit)) is not None and self.mirror is not None:
+                name, label = self.run_dir.checkpoint(number).name, self.mirror.filesystem.label
+                self._warn_once(f"{name} is not in {label}, only in {self.run_dir.root}: {problem}")
+        self._unfinished_uploads.clear()
         self.newest_in_memory = None
 
     def _warn_once(self, text: str) -> None:
@@ -389,8 +438,32 @@ class CheckpointKeeper:
             self.warnings.append(text)
 
 
-def _why_not_stored(upload: Future[None]) -> str | None:
+def _why_not_uploaded(commit: Commit) -> str | None:
+    """None if it is uploaded, or if there is nothing to upload."""
+    upload = commit.upload
+    if upload is None:
+        return None
     if upload.cancelled() or not upload.done():
         return "its upload was given up because the run was interrupted"
     error = upload.exception()
-    return None if error is None else str(error)
+    return None if error is None or commit.stored.exception() is not None else str(error)
+
+
+class _NotDeletedError(Exception):
+    """What is left of a checkpoint that was renamed to trash, and why."""
+
+    def __init__(self, path: Path, reason: OSError) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+
+def _delete(trash: Future[Path]) -> None:
+    _delete_trash(trash.result())
+
+
+def _delete_trash(trash: Path) -> None:
+    try:
+        storage_commit.delete_tree(trash)
+    except OSError as error:
+        raise _NotDeletedError(trash, error) from error

@@ -180,9 +180,8 @@ class ReportFlow:
 
         def commit_now() -> None:
             commit = self._commit(staged, parts, report.index, row)
-            if commit is not None:
-                conclude = functools.partial(self._conclude, report.index, row, reduced, commit)
-                self._commits.append(_PendingCommit(commit, conclude))
+            conclude = functools.partial(self._conclude, report.index, row, reduced, commit)
+            self._commits.append(_PendingCommit(commit, conclude))
 
         self._commit_once_complete(report.index, commit_now)
 
@@ -198,10 +197,7 @@ class ReportFlow:
 
         def commit_now() -> None:
             commit = self._commit(staged, parts, index, row)
-            if commit is not None:
-                self._commits.append(
-                    _PendingCommit(commit, functools.partial(self._conclude_background, index, commit))
-                )
+            self._commits.append(_PendingCommit(commit, functools.partial(self._conclude_background, index, commit)))
 
         self._commit_once_complete(index, commit_now)
 
@@ -239,15 +235,11 @@ class ReportFlow:
         parts: Mapping[int, StagedCheckpoint],
         index: int,
         row: dict[str, Any],
-    ) -> Commit | None:
+    ) -> Commit:
         data = None if self._positions is None else self._positions.take(index)
-        try:
-            if self._keeper.in_memory:
-                return self._keeper.commit_in_memory(staged, self._in_memory.pop(index), index, row, data)
-            return self._keeper.commit(staged, parts, index, row, data)
-        except (StorageError, CheckpointError) as error:
-            self._fail("storage", str(error))
-            return None
+        if self._keeper.in_memory:
+            return self._keeper.commit_in_memory(staged, self._in_memory.pop(index), index, row, data)
+        return self._keeper.commit(staged, parts, index, row, data)
 
     def _journal_row(self, rank: int, report: Report, reduced: dict[str, Any] | None = None) -> None:
         record: dict[str, Any] = {
@@ -271,9 +263,14 @@ class ReportFlow:
         return bool(self._commits or self._waiting_for_positions)
 
     @property
-    def uploading(self) -> bool:
+    def committing(self) -> bool:
         """Some checkpoint is on its way to the storage."""
         return bool(self._commits)
+
+    @property
+    def has_committed(self) -> bool:
+        """Such a checkpoint is stored, or could not be."""
+        return bool(self._commits) and self._commits[0].commit.done
 
     def conclude_commits(self) -> None:
         """Conclude the rows whose checkpoints have been stored meanwhile, in order."""
@@ -282,8 +279,8 @@ class ReportFlow:
             pending = self._commits.popleft()
             try:
                 pending.commit.check()
-            except OSError as error:
-                self._fail("storage", f"the checkpoint could not be uploaded: {error}")
+            except (StorageError, CheckpointError) as error:
+                self._fail("storage", str(error))
             else:
                 pending.conclude()
 
@@ -350,6 +347,7 @@ class ReportFlow:
 
     def settle(self) -> None:
         """The attempt is over. Rows whose checkpoints were not stored are in the journal: they are shown too."""
+        self.conclude_commits()
         for index, row in sorted(self._undecided_rows.items()):
             self._observers.row(index, row)
         self._undecided_rows.clear()

@@ -107,6 +107,7 @@ class Run:
             self._run_dir, self._journal = self._files.run_dir, self._files.journal
             self._history = JournalHistory(self._run_dir.journal)
             self._keeper = make_keeper(spec, self._files)
+            self._keeper.wake = engine.wake
             self._observers = embedding.observe(
                 spec.run_config, make_trial(spec, self._files), self._run_dir, spec.world_size
             )
@@ -150,6 +151,13 @@ class Run:
         return self._attempt.group if self._attempt is not None and self.phase is Phase.RUNNING else None
 
     @property
+    def may_have_news(self) -> bool:
+        """Something that it does in the background may be done."""
+        if self.phase is Phase.RUNNING:
+            return self._flow is not None and self._flow.has_committed
+        return self.phase in (Phase.LAUNCHING, Phase.ENDING)
+
+    @property
     def wakes_at(self) -> float:
         """When a step is due even though nobody says anything (monotonic time)."""
         if self.phase is Phase.STARTING:
@@ -171,7 +179,11 @@ class Run:
         attempt, flow = self._attempt, self._flow
         assert attempt is not None
         assert flow is not None
-        for rank, message, attachments in attempt.poll(self._time_to_wait(attempt, flow, timeout)):
+        timeout = self._time_to_wait(attempt, flow, timeout)
+        if flow.committing and attempt.group is not None:
+            self.engine.wait([attempt.group], timeout)  # the keeper wakes it when a commit is done
+            timeout = 0.0
+        for rank, message, attachments in attempt.poll(timeout):
             self._watch.progressed(rank)
             flow.received(rank, message, attachments)
         flow.conclude_commits()
@@ -269,8 +281,8 @@ class Run:
             self._deadline = time.monotonic() + self.spec.run_config.failure_config.stop_grace_s
 
     def _time_to_wait(self, attempt: Attempt, flow: ReportFlow, timeout: float) -> float:
-        if flow.uploading:
-            timeout = min(timeout, 0.01)
+        if flow.has_committed:
+            return 0.0
         nearest = min(self._deadline, attempt.settled_at)
         return max(0.0, min(timeout, nearest - time.monotonic()))
 
@@ -443,10 +455,16 @@ class Run:
 
     def _attempt_succeeded(self, attempt: Attempt, flow: ReportFlow) -> None:
         clean = not attempt.running and not attempt.failures
-        end = attempt.finish if clean else attempt.stop
+        end = partial(self._end_workers, attempt.finish if clean else attempt.stop)
         self.phase = Phase.ENDING
         self.is_over = self._interlude is None
         self._work.begin(end, partial(self._workers_ended, attempt, flow))
+
+    def _end_workers(self, end: Callable[[], list[str]]) -> list[str]:
+        """In the background, as what is left to be committed may wait for a slow disk."""
+        warnings = end()
+        self._keeper.wait_for_commits()
+        return warnings
 
     def _workers_ended(self, attempt: Attempt, flow: ReportFlow, warnings: list[str]) -> None:
         warnings += self._wind_up()
@@ -467,13 +485,15 @@ class Run:
         self._rank_metrics = flow.rank_metrics if flow is not None else {}
         if flow is not None:
             flow.settle()
+        self._keeper.settle()
         self._keeper.retire()
         self._run_dir.sweep()
         return warnings
 
     def _attempt_failed(self, attempt: Attempt, failures: list[WorkerFailure]) -> None:
         self.phase = Phase.ENDING
-        self._work.begin(attempt.stop, lambda _warnings: self._failed(attempt, failures))
+        end = partial(self._end_workers, attempt.stop)
+        self._work.begin(end, lambda _warnings: self._failed(attempt, failures))
 
     def _failed(self, attempt: Attempt, failures: list[WorkerFailure]) -> None:
         waits = self._flow is not None and self._flow.waits
@@ -604,7 +624,7 @@ class Run:
         self._given = None
         with contextlib.ExitStack() as stack:  # in this order from below, each whatever becomes of the others
             stack.callback(self._close_files)
-            stack.callback(self._keeper.close, wait=self.stopped_by_signal is None and not self._broken_off)
+            stack.callback(self._keeper.close, complete=self.stopped_by_signal is None and not self._broken_off)
             stack.callback(self._observers.close)
             if self._attempt is not None:
                 stack.callback(self._wind_up)

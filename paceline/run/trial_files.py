@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paceline.air.background_pool import BackgroundPool
 from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.result import Status
@@ -23,7 +24,6 @@ from paceline.run.continuing import header_of, is_run, line_for, place_of
 from paceline.run.fingerprint import changes, fingerprint
 from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
 from paceline.storage.commit import is_put_aside, quarantine
-from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.files import delete_tree
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal, read
@@ -120,9 +120,9 @@ def _let_go(mirror: Mirror, wait_s: float | None) -> list[str]:
     elif wait_s is None:
         return _push_and_release(mirror)
     else:
-        pool = DaemonPool(1, "paceline-let-go")
+        pool = BackgroundPool("paceline-let-go")
         letting_go = pool.submit(partial(_push_and_release, mirror))
-        pool.close(wait=False)
+        pool.close(0)
         try:
             return letting_go.result(wait_s)
         except TimeoutError:

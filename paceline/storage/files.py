@@ -125,11 +125,17 @@ def delete_tree(path: Path) -> None:
         if path.is_symlink() or path.is_file():
             path.unlink()
         else:
-            shutil.rmtree(path)
+            shutil.rmtree(path, onerror=_unless_gone)
     except FileNotFoundError:
         return
     except OSError as error:
         raise storage_error(error, error.filename or path, "deleting") from error
+
+
+def _unless_gone(_function: object, _path: str, problem: tuple[type[BaseException], BaseException, object]) -> None:
+    """Somebody else may be deleting the same tree: what is gone already is fine."""
+    if not isinstance(problem[1], FileNotFoundError):
+        raise problem[1]
 
 
 def start_writeback(descriptor: int, offset: int, length: int) -> None:

@@ -10,7 +10,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from paceline.storage.daemon_pool import DaemonPool
+from paceline.air.background_pool import BackgroundPool
 from paceline.storage.filesystem import Filesystem
 
 PART_BYTES = 256 * 1024
@@ -48,7 +48,7 @@ def fetch_journal(filesystem: Filesystem, name: str, into: Path) -> None:
     names = [part.rpartition("/")[2] for part in filesystem.list(_folder(name))]
     offsets = sorted(int(part) for part in names if part.isdigit())  # not what is still on its way to its name
     with tempfile.TemporaryDirectory(prefix="paceline-journal-") as folder:
-        pool = DaemonPool(_PARALLEL_TRANSFERS, "paceline-transfer")
+        pool = BackgroundPool("paceline-transfer", _PARALLEL_TRANSFERS)
         try:
             fetched = [
                 pool.submit(partial(filesystem.download, _name(name, offset), Path(folder, str(offset))))

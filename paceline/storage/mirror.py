@@ -14,10 +14,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from paceline.air.background_pool import BackgroundPool
 from paceline.air.errors import CheckpointNotFoundError, StorageError
 from paceline.air.manifest import Manifest, path_of, read_manifest, verify
 from paceline.storage.commit import commit
-from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.files import PRIVATE_DIR_MODE, delete_tree, make_private_dirs
 from paceline.storage.filesystem import Filesystem
 from paceline.storage.journal_parts import JournalParts, fetch_journal
@@ -50,7 +50,7 @@ class Mirror:
         manifest = read_manifest(local)
         self.lease.check()
         self.filesystem.delete(f"{local.name}/{MANIFEST_NAME}")
-        pool = DaemonPool(_PARALLEL_TRANSFERS, "paceline-transfer")
+        pool = BackgroundPool("paceline-transfer", _PARALLEL_TRANSFERS)
         try:
             uploads = [pool.submit(partial(self._push_file, local, name)) for name in manifest.files]
             for upload in uploads:

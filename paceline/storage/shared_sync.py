@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from paceline.air.background_pool import BackgroundPool
 from paceline.storage.files import sync_names
 
 SYNC_SECONDS = 0.05
@@ -33,9 +34,10 @@ class SharedSync:
         self._unclosed = 0
         """Those to close, and those that are being closed."""
         self._names: set[Path] = set()
-        self._wanted = threading.Event()
         self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._pool = BackgroundPool("paceline-sync")
+        self._is_due = False
+        """A pass will be made soon."""
 
     def note(self, key: int, sync: Callable[[], None]) -> None:
         """Have `sync` called soon, once for however many notes under the same key."""
@@ -63,26 +65,20 @@ class SharedSync:
         if os.getpid() != self._pid:
             return
         self._closing.set()
-        self._wanted.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._pool.close()
         self._work_off()
 
     def _start(self) -> None:
-        self._wanted.set()
         with self._lock:
-            if self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(target=self._serve, name="paceline-sync", daemon=True)
-                self._thread.start()
+            if not self._is_due and not self._closing.is_set():
+                self._is_due = True
+                self._pool.submit(self._make_pass)
 
-    def _serve(self) -> None:
-        while not self._closing.is_set():
-            self._wanted.wait()
-            if self._closing.wait(SYNC_SECONDS):
-                return
-            self._wanted.clear()
-            self._work_off()
+    def _make_pass(self) -> None:
+        self._closing.wait(SYNC_SECONDS)
+        with self._lock:
+            self._is_due = False
+        self._work_off()
 
     def _work_off(self) -> None:
         with self._working:

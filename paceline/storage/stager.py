@@ -10,10 +10,12 @@ from __future__ import annotations
 import io
 import os
 import threading
+from functools import partial
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from paceline.air.background_pool import BackgroundPool
 from paceline.air.errors import CheckpointError, StorageError
 from paceline.air.faults import fault_point
 from paceline.air.manifest import FileEntry, Manifest, is_inside, is_manifest, manifest_name, new_hash
@@ -31,8 +33,6 @@ from paceline.storage.run_dir import MANIFEST_NAME
 from paceline.storage.tree import SourceFile, TreePlan, plan_tree
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
-
     from _typeshed import ReadableBuffer
 
 _CHUNK = 256 << 10
@@ -56,8 +56,7 @@ class Stager:
         self._open_files: set[_HashingFile] = set()
         self._known_size = 0
         self._closed = False
-        self._pool: ThreadPoolExecutor | None = None
-        self._syncs: list[Future[None]] = []
+        self._syncs = BackgroundPool("paceline-sync", _SYNC_THREADS)
         self._unsynced = threading.BoundedSemaphore(_UNSYNCED_FILES)
         self._sync_error: OSError | None = None
         fault_point("before_stage_create")
@@ -131,8 +130,7 @@ class Stager:
         self._closed = True
         for file in list(self._open_files):
             file.discard()
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
+        self._syncs.close()
         delete_tree(self.directory)
 
     def __enter__(self) -> Stager:
@@ -213,15 +211,11 @@ class Stager:
 
     def _file_written(self, name: str, descriptor: int, entry: FileEntry) -> None:
         """Note a complete file and have it synced in the background; the sync closes the descriptor."""
-        from concurrent.futures import ThreadPoolExecutor
-
         self._files[name] = entry
         owned = [descriptor]
         try:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="paceline-sync")
             self._unsynced.acquire()
-            self._syncs.append(self._pool.submit(self._sync_and_close, owned))
+            self._syncs.submit(partial(self._sync_and_close, owned))
         except BaseException:  # no thread could be started; one that runs may have taken the descriptor
             while owned:
                 os.close(owned.pop())
@@ -242,8 +236,7 @@ class Stager:
 
     def _wait_for_syncs(self) -> None:
         """A file whose sync failed is lost: the system may call a second sync a success without writing anything."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
+        self._syncs.close()
         if self._sync_error is not None:
             raise self._failed(self._sync_error, self.directory) from self._sync_error
 

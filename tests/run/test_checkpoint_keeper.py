@@ -10,6 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,12 @@ def commit(keeper: CheckpointKeeper, number: int, **row: Any) -> None:
     keeper.commit(stage(keeper.run_dir, number), {}, number + 1, row).check()
 
 
+def retire(keeper: CheckpointKeeper, **given: Any) -> None:
+    """Also wait until the background has done it."""
+    keeper.retire(**given)
+    wait(keeper._deletions.values())
+
+
 def on_disk(run_dir: RunDir) -> list[int]:
     return [number for number, _ in run_dir.checkpoints()]
 
@@ -89,10 +96,10 @@ def test_a_commit_is_on_disk_and_in_the_journal(run_dir: RunDir, journal: Journa
 def test_the_old_one_goes_only_after_the_new_one_is_there(run_dir: RunDir, journal: Journal) -> None:
     keeper = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal)
     commit(keeper, 0)
-    keeper.retire()
+    retire(keeper)
     commit(keeper, 1)
     assert on_disk(run_dir) == [0, 1]
-    keeper.retire()
+    retire(keeper)
     assert on_disk(run_dir) == [1]
     assert [(record["kind"], record["number"]) for record in state(journal)] == [
         ("checkpoint", 0), ("checkpoint", 1), ("delete", 0),
@@ -105,7 +112,7 @@ def test_the_best_and_the_newest_stay(run_dir: RunDir, journal: Journal) -> None
     keeper = CheckpointKeeper(config, run_dir, journal)
     for number, loss in enumerate([1, 5, 2, 9]):
         commit(keeper, number, loss=loss)
-        keeper.retire()
+        retire(keeper)
     assert on_disk(run_dir) == [0, 2, 3]
     assert [(checkpoint.number, row["loss"]) for checkpoint, row in keeper.best_checkpoints()] == [(2, 2), (0, 1)]
 
@@ -114,9 +121,9 @@ def test_what_a_slow_rank_may_be_reading_stays_until_it_has_gone_on(run_dir: Run
     keeper = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal)
     for number in range(3):
         commit(keeper, number)
-    keeper.retire(reached=[3, 1])  # the slow rank has reported as far as checkpoint 0
+    retire(keeper, reached=[3, 1])  # the slow rank has reported as far as checkpoint 0
     assert on_disk(run_dir) == [0, 2]
-    keeper.retire(reached=[3, 3])
+    retire(keeper, reached=[3, 3])
     assert on_disk(run_dir) == [2]
 
 
@@ -132,19 +139,19 @@ def test_what_cannot_be_deleted_is_tried_again(
 
     with monkeypatch.context() as broken:
         broken.setattr(storage_commit, "delete_tree", refuse)
-        keeper.retire()
-        keeper.retire()
+        retire(keeper)
+        retire(keeper)
     assert on_disk(run_dir) == [1]  # it stopped being a checkpoint all the same
     assert len(keeper.warnings) == 1
     assert len(list(run_dir.root.glob(".trash-*"))) == 1
-    keeper.retire()
+    retire(keeper)
     assert list(run_dir.root.glob(".trash-*")) == []
 
 
 def test_parts_of_other_ranks_are_merged(run_dir: RunDir, journal: Journal) -> None:
     keeper = CheckpointKeeper(CheckpointConfig(keep_all_ranks=True), run_dir, journal)
     parts = {1: stage(run_dir, 0, rank=1, shard_1="b")}
-    keeper.commit(stage(run_dir, 0, shard_0="a"), parts, 1, {})
+    keeper.commit(stage(run_dir, 0, shard_0="a"), parts, 1, {}).check()
     files = {path.name for path in run_dir.checkpoint(0).iterdir() if not path.name.startswith((".", "MANIFEST"))}
     assert files == {"model", "shard_0", "shard_1"}
     assert keeper.newest_valid() is not None
@@ -154,7 +161,7 @@ def test_parts_of_other_ranks_are_merged(run_dir: RunDir, journal: Journal) -> N
 def test_parts_that_contradict_each_other_are_refused(run_dir: RunDir, journal: Journal) -> None:
     keeper = CheckpointKeeper(CheckpointConfig(keep_all_ranks=True), run_dir, journal)
     with pytest.raises(CheckpointError, match="common"):
-        keeper.commit(stage(run_dir, 0, common="a"), {1: stage(run_dir, 0, rank=1, common="b")}, 1, {})
+        keeper.commit(stage(run_dir, 0, common="a"), {1: stage(run_dir, 0, rank=1, common="b")}, 1, {}).check()
     assert on_disk(run_dir) == []
 
 
@@ -190,7 +197,7 @@ def test_what_was_committed_is_found_again(run_dir: RunDir, journal: Journal) ->
     first = CheckpointKeeper(config, run_dir, journal)
     for number, loss in enumerate([3, 1, 2]):
         commit(first, number, loss=loss, config={})
-        first.retire()
+        retire(first)
     second = loaded(run_dir, journal, config)
     assert second.best_checkpoints() == first.best_checkpoints()
     assert second.newest_checkpoint() == first.newest_checkpoint()
@@ -220,7 +227,7 @@ def test_numbers_of_deleted_checkpoints_are_not_used_again(run_dir: RunDir, jour
     first = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal)
     for number in range(3):
         commit(first, number)
-    first.retire()
+    retire(first)
     shutil.rmtree(run_dir.checkpoint(2))  # by hand
     assert loaded(run_dir, journal).next_number == 3
 
@@ -232,8 +239,8 @@ def test_in_memory_only_the_newest_is_held(run_dir: RunDir, journal: Journal) ->
     keeper = CheckpointKeeper(CheckpointConfig(num_to_keep=0), run_dir, journal)
     for number in range(2):
         attachment = packed_in_memory(Checkpoint.from_dict({"n": number}))
-        keeper.commit_in_memory(StagedCheckpoint(b"", number, 10), attachment, number + 1, {})
-        keeper.retire()
+        keeper.commit_in_memory(StagedCheckpoint(b"", number, 10), attachment, number + 1, {}).check()
+        retire(keeper)
     newest = keeper.newest_checkpoint()
     keeper.close()
     assert keeper.newest_in_memory is None
@@ -312,10 +319,10 @@ def test_a_remote_deletion_that_failed_is_tried_again(
         broken.setattr(mirror, "remove_checkpoint", refuse)
         commit(keeper, 0)
         commit(keeper, 1)
-        keeper.retire()
+        retire(keeper)
         commit(keeper, 2)  # after the deletion: there is one thread
         assert mirror.checkpoint_numbers() == [0, 1, 2]
-    keeper.retire()
+    retire(keeper)
     keeper.close()
     assert mirror.checkpoint_numbers() == [2]
     (warning,) = keeper.warnings
@@ -331,7 +338,7 @@ def test_a_restore_finishes_remote_deletions(
         broken.setattr(mirror, "remove_checkpoint", refuse)
         commit(first, 0)
         commit(first, 1)
-        first.retire()
+        retire(first)
         first.close()
     assert "restored" in first.warnings[0]
     assert mirror.checkpoint_numbers() == [0, 1]
@@ -370,10 +377,10 @@ def test_an_interrupted_driver_does_not_wait_for_uploads(
     first = keeper.commit(stage(run_dir, 0), {}, 1, {})
     second = keeper.commit(stage(run_dir, 1), {}, 2, {})
     begun.wait()
-    keeper.close(wait=False)
+    keeper.close(complete=False)
     assert [warning.split()[0] for warning in keeper.warnings] == ["checkpoint_000000", "checkpoint_000001"]
-    assert second.pending is not None
-    assert second.pending.cancelled()
+    assert second.upload is not None
+    assert second.upload.cancelled()
     go_on.set()
     with pytest.raises(StorageError, match="checkpoint_000000"):
         first.check()
@@ -382,10 +389,10 @@ def test_an_interrupted_driver_does_not_wait_for_uploads(
 
 
 def test_an_upload_does_not_hold_up_the_exit_of_the_interpreter(run_dir: RunDir, journal: Journal) -> None:
-    CheckpointKeeper(CheckpointConfig(), run_dir, journal).commit(stage(run_dir, 0), {}, 1, {})
+    CheckpointKeeper(CheckpointConfig(), run_dir, journal).commit(stage(run_dir, 0), {}, 1, {}).check()
     script = (
         "import sys, threading; from pathlib import Path\n"
-        "from paceline.storage.daemon_pool import DaemonPool\n"
+        "from paceline.air.background_pool import BackgroundPool\n"
         "from paceline.storage.filesystem import FsspecFilesystem\n"
         "from paceline.storage.mirror import Mirror\n"
         "from paceline.storage.run_dir import RunDir\n"
@@ -393,7 +400,7 @@ def test_an_upload_does_not_hold_up_the_exit_of_the_interpreter(run_dir: RunDir,
         "def stuck(*_): begun.set(); threading.Event().wait()\n"
         "filesystem.upload = stuck\n"
         "mirror = Mirror(filesystem, RunDir(Path(sys.argv[1])))\n"
-        "DaemonPool(1, 'upload').submit(lambda: mirror.push_checkpoint(0)); begun.wait()\n"
+        "BackgroundPool('upload').submit(lambda: mirror.push_checkpoint(0)); begun.wait()\n"
     )
     subprocess.run([sys.executable, "-c", script, str(run_dir.root)], check=True, timeout=60)
 
@@ -424,9 +431,9 @@ def test_a_checkpoint_that_is_being_copied_is_not_deleted(run_dir: RunDir, journ
     commit(keeper, 0)
     release = keeper.pin(0)
     commit(keeper, 1)
-    keeper.retire()
+    retire(keeper)
     assert on_disk(run_dir) == [0, 1]
     release()
     commit(keeper, 2)
-    keeper.retire()
+    retire(keeper)
     assert on_disk(run_dir) == [2]

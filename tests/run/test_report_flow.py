@@ -61,6 +61,8 @@ class Bench:
         return staged
 
     def answers(self) -> list[tuple[int, Any]]:
+        """What is to be sent once what the background does is done."""
+        self.keeper.wait_for_commits()
         self.flow.conclude_commits()
         self.flow.find_mismatch()
         return [(rank, message) for rank, message, _ in self.flow.answers()]

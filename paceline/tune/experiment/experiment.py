@@ -123,7 +123,7 @@ class Experiment(OldNames):
         now = time.monotonic()
         for trial_run in list(active):
             run = trial_run.run
-            waits_for_nobody = run is None or run.phase in (Phase.LAUNCHING, Phase.ENDING)
+            waits_for_nobody = run is None or run.may_have_news
             if id(trial_run) in heard or now >= trial_run.due or waits_for_nobody:
                 self._step_trial(trial_run)
 

@@ -14,12 +14,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from paceline.air.background_pool import BackgroundPool
 from paceline.air.config import RunConfig
 from paceline.air.secrets import without_credentials
 from paceline.run.continuing import does_not_exist
 from paceline.run.trial import Trial
 from paceline.run.trial_files import announce
-from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.files import make_private_dirs
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal_parts import JournalParts, fetch_journal
@@ -92,7 +92,7 @@ class RemoteJournal:
         except BaseException:
             self.release()
             raise
-        self._pool = DaemonPool(1, "paceline-experiment-upload")
+        self._pool = BackgroundPool("paceline-experiment-upload")
         self._latest: Future[None] | None = None
 
     def push(self) -> None:
@@ -118,7 +118,7 @@ class RemoteJournal:
         """
         self._pool.submit(self.upload)
         ending = self._pool.submit(self.release)
-        self._pool.close(wait=False)
+        self._pool.close(0)
         try:
             ending.result(wait_s)
         except TimeoutError:

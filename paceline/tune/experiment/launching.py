@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
+from paceline.air.background_pool import BackgroundPool
 from paceline.air.config import ScalingConfig
 from paceline.air.resources import PlacementGroupFactory
 from paceline.data.ingest.request import Ingest
@@ -20,7 +21,6 @@ from paceline.run.observers import Verdict
 from paceline.run.run import Run
 from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
 from paceline.run.trial import Trial
-from paceline.storage.daemon_pool import DaemonPool
 from paceline.storage.shared_sync import SharedSync
 from paceline.tune.experiment.audience import Audience, TrialObservers
 from paceline.tune.experiment.ledger import Request
@@ -54,7 +54,7 @@ class Launcher:
         self.place = place
         self._audience = audience
         self._datasets = SharedDatasets()
-        self._background: DaemonPool | None = None
+        self._background: BackgroundPool | None = None
         self._cancelled = False
         self.shared_sync = SharedSync()
 
@@ -151,7 +151,7 @@ class Launcher:
     def in_background(self, work: Callable[[], T]) -> Future[T]:
         """Do what takes long in another thread; the event loop is woken when it is done."""
         if self._background is None:
-            self._background = DaemonPool(_THREADS, "paceline-experiment")
+            self._background = BackgroundPool("paceline-experiment", _THREADS)
         future = self._background.submit(work)
         future.add_done_callback(lambda _future: self._engine.wake())
         return future
@@ -164,7 +164,7 @@ class Launcher:
 
     def close(self) -> None:
         if self._background is not None:
-            self._background.close(wait=not self._cancelled)
+            self._background.close(0 if self._cancelled else None)
         self.shared_sync.close()
 
 
