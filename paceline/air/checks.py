@@ -1,7 +1,8 @@
-"""Small checks that configs share; each refuses with ConfigError and says what to write."""
+"""What configs share: small checks, each of which refuses with ConfigError and says what to write; and their text."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 import sys
@@ -92,3 +93,22 @@ def warn_at_users_line(message: str) -> None:
     while str(frame.f_globals.get("__name__", "")).startswith("paceline.") and frame.f_back is not None:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
+
+
+class ShortRepr:
+    """A dataclass that derives from this and sets ``repr=False`` shows the fields that were set."""
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]  # only its subclasses are dataclasses
+            if field.repr and not _is_default(getattr(self, field.name), field)
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
+    if field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+        return type(value) is type(default) and bool(value == default)
+    return value is field.default or (type(value) is type(field.default) and bool(value == field.default))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from paceline.air.checks import (
+    ShortRepr,
     check_bool,
     check_choice,
     check_kind,
@@ -25,10 +26,8 @@ from paceline.air.checks import (
 from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError
 from paceline.air.keywords import names_what_was_meant, settings_of
-from paceline.air.names import safe_name
 from paceline.air.resources import STRATEGIES, PlacementGroupFactory, check_accelerator, checked_resources
-from paceline.air.run_checks import check_stop, output_files
-from paceline.air.short_repr import ShortRepr
+from paceline.air.run_checks import check_stop, output_files, safe_name
 from paceline.air.sync_config import SyncConfig
 
 __all__ = [

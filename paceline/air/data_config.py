@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from paceline.air.checks import check_bool, check_choice, check_kind, warn_at_users_line, whole_number
+from paceline.air.checks import ShortRepr, check_bool, check_choice, check_kind, warn_at_users_line, whole_number
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError
 from paceline.air.keywords import names_what_was_meant
-from paceline.air.short_repr import ShortRepr
 
 Uneven = Literal["equal", "all", "error"]
 UNEVEN_CHOICES = ("equal", "all", "error")

@@ -28,6 +28,7 @@ _FILES = ("binary", "csv", "image", "json", "mongo", "numpy", "parquet", "sql", 
 _PREPROCESSORS = ("discretizer", "encoder", "scaler", "torch", "transformer", "vectorizer")
 
 NEW_PLACES = {
+    "air.base_trainer": "train.base_trainer",
     "air.data_batch_type": "air.util.data_batch_conversion",
     "air.execution": "air.resources",
     "air.execution.resources": "air.resources",
@@ -35,6 +36,7 @@ NEW_PLACES = {
     "air.execution.resources.request": "air.resources",
     "air.execution.resources.fixed": "air.resources",
     "air.execution.resources.resource_manager": "air.resources",
+    "air.util.check_ingest": "compat.check_ingest",
     "data.dataset_iterator": "data.iterator",
     "data.datasource.parquet_base_datasource": "data.datasource",
     "data.extensions.tensor_extension": "data.extensions",

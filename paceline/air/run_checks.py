@@ -1,9 +1,10 @@
-"""Settings of a RunConfig that have several forms: when to stop, and where output is copied to."""
+"""Checks of a RunConfig: its name, when to stop, and where output is copied to."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,12 +13,50 @@ from paceline.air.constants import EXPR_ERROR_FILE, EXPR_PARAM_FILE, EXPR_PROGRE
 from paceline.air.errors import ConfigError
 from paceline.air.metrics import flattened
 
+MAX_NAME_BYTES = 128
+_UNFIT = {"Cc": "control character", "Cs": "lone surrogate", "Zl": "line separator", "Zp": "paragraph separator"}
+"""Unicode categories of what breaks lines of a log, or cannot be written as UTF-8."""
 _OWN_FILES = frozenset(
     [EXPR_ERROR_FILE, EXPR_PARAM_FILE, EXPR_PROGRESS_FILE, EXPR_RESULT_FILE, "lock", "logs", "origin"]
 )
 
 _OWN_NAMES = re.compile(r"\..*|.*\.jsonl|(checkpoint|rank)_\d+")
 """Hidden files, journals, and directories of checkpoints and workers."""
+
+
+def safe_name(name: str, what: str) -> str:
+    """Return `name` in its composed Unicode form, or raise ConfigError with the reason why it cannot be a directory.
+
+    Composing first makes two spellings of the same text the same directory.
+    """
+    if not isinstance(name, str):
+        raise ConfigError(f"{what} must be a string, not {type(name).__name__}: {name!r}")
+    composed = unicodedata.normalize("NFC", name)
+    reason = _objection(composed)
+    if reason:
+        raise ConfigError(
+            f"{what} {_shortened(name)} {reason}. It becomes a directory name: use 1 to {MAX_NAME_BYTES} bytes of any "
+            "characters except '/' and control characters, not starting with '.'."
+        )
+    return composed
+
+
+def _objection(name: str) -> str:
+    if not name:
+        return "is empty"
+    for character in name:
+        if character == "/":
+            return "contains '/'"
+        if kind := _UNFIT.get(unicodedata.category(character)):
+            return f"contains the {kind} {character!r}"
+    if name.startswith("."):
+        return "starts with '.', which hides a directory or means another one"
+    length = len(name.encode())
+    return f"is {length} bytes long" if length > MAX_NAME_BYTES else ""
+
+
+def _shortened(name: str) -> str:
+    return repr(name) if len(name) <= 60 else repr(name[:60]) + "..."
 
 
 def output_files(given: Any) -> tuple[str, str] | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.air.checks import check_bool, check_seconds
+from paceline.air.checks import ShortRepr, check_bool, check_seconds
 from paceline.air.errors import ConfigError
 from paceline.air.keywords import names_what_was_meant
-from paceline.air.short_repr import ShortRepr
 
 
 @names_what_was_meant()

@@ -43,11 +43,7 @@ def openapi(name: str, model: Model) -> dict[str, Any]:
             "/predict": {"post": _predict_operation(model)},
             "/healthz": {"get": _operation("Whether the server is up; needs no token")},
             "/model": {"get": _operation("What is being served")},
-            "/reload": {
-                "post": _operation(
-                    'Load the run\'s checkpoint again: {"checkpoint": number}, or {} for the current one'
-                )
-            },
+            "/reload": {"post": _operation(_RELOAD)},
         },
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{"token": []}],
