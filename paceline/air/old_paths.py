@@ -25,7 +25,10 @@ _STOPPERS = (
     "trial_plateau",
 )
 _FILES = ("binary", "csv", "image", "json", "mongo", "numpy", "parquet", "sql", "text", "tfrecords", "webdataset")
-_PREPROCESSORS = ("discretizer", "encoder", "scaler", "torch", "transformer", "vectorizer")
+_PREPROCESSORS = (
+    *("batch_mapper", "categorizer", "discretizer", "encoder", "hasher", "label_encoder", "normalizer", "power"),
+    *("scaler", "tokenizer", "torch", "torch_vision", "transformer", "vectorizer"),
+)
 
 NEW_PLACES = {
     "air.base_trainer": "train.base_trainer",
@@ -38,10 +41,15 @@ NEW_PLACES = {
     "air.execution.resources.resource_manager": "air.resources",
     "air.util.check_ingest": "compat.check_ingest",
     "data.dataset_iterator": "data.iterator",
+    "data.datasource.file_meta_provider": "data.datasource",
+    "data.datasource.filename_provider": "data.datasource",
     "data.datasource.parquet_base_datasource": "data.datasource",
     "data.extensions.tensor_extension": "data.extensions",
-    "data.grouped_data": "data.grouped",
+    "data.dataset_pipeline": "data.iterator",
+    "data.grouped": "data.grouped_data",
+    "data.grouped_dataset": "data.grouped_data",
     "data.read_api": "data",
+    "data.row": "data.block",
     "train.horovod.horovod_trainer": "train.horovod",
     "train.tensorflow.keras": "train.tensorflow.callback",
     "train.tensorflow.train_loop_utils": "train.tensorflow",

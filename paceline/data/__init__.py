@@ -41,27 +41,26 @@ with lazy_imports(__name__, _SUBMODULES, _ELSEWHERE):
     from paceline.data.context import set_progress_bars as set_progress_bars
     from paceline.data.dataset import Dataset as Dataset
     from paceline.data.dataset_legacy import MaterializedDataset as MaterializedDataset
-    from paceline.data.dataset_pipeline import DatasetPipeline as DatasetPipeline
     from paceline.data.datasource.datasource import Datasource as Datasource
     from paceline.data.datasource.datasource import ReadTask as ReadTask
-    from paceline.data.datasource.reading import read_datasource as read_datasource
-    from paceline.data.from_frameworks import from_dask as from_dask
-    from paceline.data.from_frameworks import from_polars as from_polars
-    from paceline.data.from_frameworks import from_spark as from_spark
-    from paceline.data.from_frameworks import from_tf as from_tf
     from paceline.data.from_objects import from_arrow as from_arrow
+    from paceline.data.from_objects import from_dask as from_dask
     from paceline.data.from_objects import from_huggingface as from_huggingface
     from paceline.data.from_objects import from_items as from_items
     from paceline.data.from_objects import from_numpy as from_numpy
     from paceline.data.from_objects import from_pandas as from_pandas
+    from paceline.data.from_objects import from_polars as from_polars
+    from paceline.data.from_objects import from_spark as from_spark
+    from paceline.data.from_objects import from_tf as from_tf
     from paceline.data.from_objects import from_torch as from_torch
     from paceline.data.from_objects import range as range
     from paceline.data.from_objects import range_table as range_table
     from paceline.data.from_objects import range_tensor as range_tensor
-    from paceline.data.grouped import GroupedData as GroupedData
+    from paceline.data.grouped_data import GroupedData as GroupedData
     from paceline.data.iterator import DataIterator as DataIterator
     from paceline.data.iterator import DatasetIterator as DatasetIterator
-    from paceline.data.operations.concurrency import ActorPoolStrategy as ActorPoolStrategy
+    from paceline.data.iterator import DatasetPipeline as DatasetPipeline
+    from paceline.data.operations.user_operation import ActorPoolStrategy as ActorPoolStrategy
     from paceline.data.preprocessor import Preprocessor as Preprocessor
     from paceline.data.read import read_binary_files as read_binary_files
     from paceline.data.read import read_csv as read_csv
@@ -73,4 +72,5 @@ with lazy_imports(__name__, _SUBMODULES, _ELSEWHERE):
     from paceline.data.read import read_text as read_text
     from paceline.data.read import read_tfrecords as read_tfrecords
     from paceline.data.read import read_webdataset as read_webdataset
+    from paceline.data.sources.read_tasks import read_datasource as read_datasource
     from paceline.data.sql import read_sql as read_sql

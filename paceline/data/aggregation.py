@@ -21,7 +21,7 @@ from paceline.data.aggregate import VALID, AggregateFn, Aggregation, ColumnAggre
 from paceline.data.column_arrays import column_array
 from paceline.data.formats import to_rows
 from paceline.data.operations.columns import no_such_column
-from paceline.data.sources.sorted_rows import sort_order, sortable
+from paceline.data.sources.computed import sort_order, sortable
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk

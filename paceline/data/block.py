@@ -19,7 +19,7 @@ from paceline.air.util.data_batch_conversion import DataBatchType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from paceline.data.stage_times import StageTimes
+    from paceline.data.stats import StageTimes
 
     Chunk: TypeAlias = pa.RecordBatch
 
@@ -125,4 +125,37 @@ CallableClass = type
 DataBatch = DataBatchType
 
 _BLOCKS = 'map_batches(function, batch_format="pyarrow", batch_size=None) gets the rows of a block as a table'
-advise(__name__, {"BlockAccessor": _BLOCKS, "BlockExecStats": "dataset.stats() says where time went"})
+advise(
+    __name__,
+    {"BlockAccessor": _BLOCKS, "BlockExecStats": "dataset.stats() says where time went", "TableRow": "rows are dicts"},
+)
+
+
+FEWEST_BLOCK_ROWS = 1024
+MOST_BLOCK_ROWS = 65_536
+
+
+def default_block_rows(rows: int) -> int:
+    """About 16 blocks, so that a shuffle of blocks means something; none so small that batches become tiny in it."""
+    return max(FEWEST_BLOCK_ROWS, min(MOST_BLOCK_ROWS, -(-rows // 16)))
+
+
+def row_blocks(
+    name: str, rows: int, block_rows: int, row_bytes: float | None = None, unit: str = "rows"
+) -> list[Block]:
+    """Blocks of `block_rows` rows, the last one shorter. Messages count rows from the beginning of a block."""
+    blocks = []
+    for number, start in enumerate(range(0, rows, block_rows)):
+        stop = min(rows, start + block_rows)
+        part = f", block {number} ({unit} {start} to {stop - 1})" if rows > block_rows else ""
+        size = None if row_bytes is None else int((stop - start) * row_bytes)
+        blocks.append(Block(f"{name}{part}", stop - start, size))
+    return blocks
+
+
+def rows_of_block(block: int, request: ReadRequest, rows: int, block_rows: int) -> range:
+    """Which rows of a source with such blocks a request is about."""
+    begin = block * block_rows
+    end = min(rows, begin + block_rows)
+    start = min(end, begin + request.start)
+    return range(start, end if request.stop is None else max(start, min(end, begin + request.stop)))

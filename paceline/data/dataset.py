@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.absent import advise
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.dataset_aggregates import Aggregates
-from paceline.data.dataset_combining import Combining
+from paceline.data.dataset_base import named_after_class
+from paceline.data.dataset_batches import Batches
+from paceline.data.dataset_combining import Aggregates, Combining
 from paceline.data.dataset_legacy import Legacy
 from paceline.data.dataset_transforms import Transforms
 from paceline.data.dataset_writes import Writes
-from paceline.data.execution import chunks_of
-from paceline.data.ingest.local_shuffle import LocalShuffle
-from paceline.data.iteration.batch_iterable import Epoch
-from paceline.data.iteration.batches import Batches
-from paceline.data.iteration.options import BatchOptions
-from paceline.data.iteration.plan_epoch import PlanEpoch
-from paceline.data.iteration.read_ahead import Piece
-from paceline.data.iteration.stats import IterationStats
-from paceline.data.method_names import named_after_class
+from paceline.data.epochs import BatchOptions, Epoch, PlanEpoch
+from paceline.data.execution import Piece, chunks_of
+from paceline.data.ingest.position import LocalShuffle
+from paceline.data.stats import IterationStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

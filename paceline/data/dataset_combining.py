@@ -1,10 +1,10 @@
-"""Dataset's methods that look at rows beyond one block: order, parts, several datasets together."""
+"""Dataset's methods that look at rows beyond one block: order, parts, several datasets together, aggregates."""
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Self
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 from paceline.air.checks import check_bool, is_number, warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
 from paceline.data.dataset_base import DatasetBase
-from paceline.data.operations.concurrency import check_resources
+from paceline.data.operations.user_operation import check_resources
 
 if TYPE_CHECKING:
-    from paceline.data.grouped import GroupedData
+    from paceline.data.aggregate import Aggregation, ColumnAggregation
+    from paceline.data.grouped_data import GroupedData
 
 
 class Combining(DatasetBase):
@@ -48,7 +49,7 @@ class Combining(DatasetBase):
 
         A dataset of one column needs no key.
         """
-        from paceline.data.sources.sorted_rows import SortedSource
+        from paceline.data.sources.computed import SortedSource
 
         if key is None:
             key = self.plan.schema().names
@@ -64,7 +65,7 @@ class Combining(DatasetBase):
 
     def repartition(self, num_blocks: int, *, shuffle: bool = False) -> Self:
         """The same rows in `num_blocks` blocks of equal size; with shuffle=True in a random order."""
-        from paceline.data.sources.repartitioned import RepartitionedSource
+        from paceline.data.sources.slices import RepartitionedSource
 
         num_blocks = whole_number(num_blocks, "num_blocks", least=1)
         if shuffle:
@@ -154,7 +155,7 @@ class Combining(DatasetBase):
 
     def union(self, *others: Self) -> Self:
         """The rows of this dataset, then those of the others. All have the same columns."""
-        from paceline.data.sources.union import UnionSource
+        from paceline.data.sources.combined import UnionSource
 
         for other in others:
             _check_dataset(other, "union")
@@ -162,7 +163,7 @@ class Combining(DatasetBase):
 
     def zip(self, other: Self) -> Self:
         """The columns of both, row by row. A column whose name is taken gets _1 at its end."""
-        from paceline.data.sources.zipped import ZippedSource
+        from paceline.data.sources.joined import ZippedSource
 
         _check_dataset(other, "zip")
         return self._of(ZippedSource(self.plan, other.plan))
@@ -184,8 +185,7 @@ class Combining(DatasetBase):
         whose name is taken gets _1 at its end, or both get their suffixes. Ray's join(other, join_type,
         num_partitions, on) works too.
         """
-        from paceline.data.join_arguments import keys_and_kind
-        from paceline.data.sources.joined import JoinedSource
+        from paceline.data.sources.joined import JoinedSource, keys_and_kind
 
         _check_dataset(other, "join")
         on, how = keys_and_kind(positional, named)
@@ -198,8 +198,8 @@ class Combining(DatasetBase):
     def _renamed_for_join(
         self, other: Self, keys: list[str], right_on: Any, suffixes: tuple[str | None, str | None]
     ) -> tuple[Self, Self]:
-        from paceline.data.join_arguments import suffixed
         from paceline.data.operations.columns import RenameColumns
+        from paceline.data.sources.joined import suffixed
 
         if right_on is not None:
             right_keys = column_names(right_on, "join: right_on")
@@ -216,7 +216,7 @@ class Combining(DatasetBase):
 
     def groupby(self, key: str | Sequence[str] | None) -> GroupedData[Self]:
         """Groups of rows that agree in one or more columns; None: all rows as one group."""
-        from paceline.data.grouped import GroupedData
+        from paceline.data.grouped_data import GroupedData
 
         return GroupedData(self, tuple(column_names(key, "groupby: key")) if key is not None else ())
 
@@ -270,3 +270,66 @@ def _seed(seed: int | None) -> int:
 def _check_dataset(value: object, method: str) -> None:
     if not isinstance(value, DatasetBase):
         raise ConfigError(f"{method} takes datasets of paceline.data, not {type(value).__name__}.")
+
+
+class Aggregates(DatasetBase):
+    """`on` is one or more columns, or None for all. One column gives a value, several give a dict {"sum(x)": value}."""
+
+    def count(self) -> int:
+        """How many rows there are; files that say so are not read for it."""
+        rows = sum(self.plan.row_counts())
+        skipped = self.plan.skipped()
+        if skipped:
+            more = f" And {len(skipped) - 1} more, see stats()." if len(skipped) > 1 else ""
+            warn_at_users_line(f"count: {rows:,} rows without what could not be read. {skipped[0]}{more}")
+        return rows
+
+    def aggregate(self, *aggregations: Aggregation) -> dict[str, Any]:
+        """Several aggregations in one pass: {their name: value}."""
+        from paceline.data.aggregation import Aggregator, with_columns_named
+
+        named = with_columns_named(aggregations, self.plan.schema, ())
+        (row,) = Aggregator((), named).run(self.plan).to_pylist()
+        return dict(row)
+
+    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """The sum; None if there are no values or, with ignore_nulls=False, if there are nulls."""
+        from paceline.data.aggregate import Sum
+
+        return self._each(on, lambda name: Sum(name, ignore_nulls))
+
+    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """The smallest value."""
+        from paceline.data.aggregate import Min
+
+        return self._each(on, lambda name: Min(name, ignore_nulls))
+
+    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """The largest value."""
+        from paceline.data.aggregate import Max
+
+        return self._each(on, lambda name: Max(name, ignore_nulls))
+
+    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """The mean."""
+        from paceline.data.aggregate import Mean
+
+        return self._each(on, lambda name: Mean(name, ignore_nulls))
+
+    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> Any:
+        """The standard deviation; ddof=1 that of a sample. None for `ddof` values or fewer."""
+        from paceline.data.aggregate import Std
+
+        return self._each(on, lambda name: Std(name, ddof, ignore_nulls))
+
+    def unique(self, column: str) -> list[Any]:
+        """The different values of a column, None among them if there are nulls, in the order of their appearance."""
+        from paceline.data.aggregate import Unique
+
+        (values,) = self.aggregate(Unique(column, ignore_nulls=False)).values()
+        return list(values)
+
+    def _each(self, on: str | Sequence[str] | None, make: Callable[[str], ColumnAggregation]) -> Any:
+        names = self.plan.schema().names if on is None else [on] if isinstance(on, str) else on
+        values = self.aggregate(*(make(name) for name in names))
+        return values if len(values) != 1 else next(iter(values.values()))

@@ -10,16 +10,15 @@ from paceline.air.checks import check_bool, is_number, whole_number
 from paceline.air.errors import ConfigError
 from paceline.data.dataset_base import DatasetBase
 from paceline.data.operations.columns import DropColumns, RenameColumns, SelectColumns, no_such_column
-from paceline.data.operations.concurrency import check_resources, processes_wanted
-from paceline.data.operations.sample import RandomSample
+from paceline.data.operations.row_choice import RandomSample
 from paceline.data.operations.user_function import UserFunction
-from paceline.data.operations.user_operation import UserOperation
+from paceline.data.operations.user_operation import UserOperation, check_resources, processes_wanted
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from paceline.data.operations.concurrency import ActorPoolStrategy
+    from paceline.data.operations.user_operation import ActorPoolStrategy
 
     Compute = ActorPoolStrategy | Literal["tasks", "actors"]
     Concurrency = int | tuple[int, int]
@@ -169,7 +168,7 @@ class Transforms(DatasetBase):
     def _filter_by_expression(self, expr: str | pc.Expression) -> Self:
         import pyarrow.compute as pc
 
-        from paceline.data.operations.expression import FilterExpression, parse
+        from paceline.data.operations.row_choice import FilterExpression, parse
 
         if isinstance(expr, str):
             operation = parse(expr)

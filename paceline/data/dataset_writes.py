@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.data.dataset_base import DatasetBase
-from paceline.data.write_arguments import ArgsFn, WriteArguments, settings_from
+from paceline.data.write_files import ArgsFn, WriteArguments, settings_from
 
 if TYPE_CHECKING:
     from paceline.data.write_formats import FileFormat
@@ -141,7 +141,7 @@ class Writes(DatasetBase):
         Columns named txt, cls, json, npy or like an image format are encoded; other values must be text or bytes.
         `encoder` may be a function from a row to a row of text and bytes.
         """
-        from paceline.data.write_webdataset import WebDatasetFormat
+        from paceline.data.sources.webdataset import WebDatasetFormat
 
         arguments = WriteArguments.of("write_webdataset", locals(), later)
         arguments.refuse(later)
@@ -163,7 +163,7 @@ class Writes(DatasetBase):
         self, datasource: Any, *, ray_remote_args: Mapping[str, Any] | None = None, **write_args: Any
     ) -> None:
         """Give each block to `datasource.write(blocks, ctx, **write_args)`, in order; see `data.datasource`."""
-        from paceline.data.datasource.writing import write_to
+        from paceline.data.sources.read_tasks import write_to
 
         write_to(self.plan, datasource, write_args)
 
@@ -171,7 +171,7 @@ class Writes(DatasetBase):
         self, datasink: Any, *, ray_remote_args: Mapping[str, Any] | None = None, concurrency: int | None = None
     ) -> None:
         """Give each block to `datasink.write(blocks, ctx)`, in order: a `data.datasource.Datasink`."""
-        from paceline.data.datasource.writing import write_to
+        from paceline.data.sources.read_tasks import write_to
 
         write_to(self.plan, datasink, {})
 

@@ -27,9 +27,8 @@ import pyarrow as pa
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.column_arrays import column_array, contiguous, kind_of
+from paceline.data.column_arrays import column_array, contiguous, kind_of, plain_table
 from paceline.data.objects import is_objects, object_array, objects_of, objects_to_numpy
-from paceline.data.plain_types import plain_table
 from paceline.data.tensors import RaggedTensorType, as_ragged, is_tensor, tensor_array, tensor_to_numpy
 
 if TYPE_CHECKING:

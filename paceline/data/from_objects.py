@@ -1,4 +1,4 @@
-"""from_items, from_pandas and their relatives: datasets of what is in memory already, or is made by counting."""
+"""from_items, from_pandas and their relatives: datasets of objects in memory, of numbers, or of another framework."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def from_torch(dataset: Any) -> Dataset:
     """
     from torch.utils.data import IterableDataset
 
-    from paceline.data.sources.torch_dataset import TorchDatasetSource
+    from paceline.data.sources.framework_datasets import TorchDatasetSource
 
     _refuse_ray(dataset, "from_torch")
     map_style = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
@@ -214,7 +214,7 @@ def _table_dataset(parts: Sequence[pa.RecordBatch | pa.Table], what: str, parall
 def _arrow_table(value: Any) -> pa.Table:
     import pyarrow as pa
 
-    from paceline.data.plain_types import plain_table
+    from paceline.data.column_arrays import plain_table
 
     _refuse_ray(value, "from_arrow")
     if _is_from("polars", value) and hasattr(value, "collect"):
@@ -234,7 +234,7 @@ def _arrow_table(value: Any) -> pa.Table:
 
 
 def _of_huggingface(dataset: Any, blocks: int) -> Dataset:
-    from paceline.data.sources.huggingface import HuggingFaceSource, HuggingFaceStreamSource
+    from paceline.data.sources.framework_datasets import HuggingFaceSource, HuggingFaceStreamSource
 
     if not _is_from("datasets", dataset):
         raise ConfigError(f"from_huggingface: expected a dataset of the `datasets` package, not {_type_name(dataset)}.")
@@ -293,3 +293,43 @@ def _is_from(package: str, value: object) -> bool:
 def _type_name(value: object) -> str:
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def from_tf(dataset: Any) -> Dataset:
+    """A finite `tf.data.Dataset`. All elements are taken into memory, and each is a row.
+
+    Elements that are dicts give columns by their keys, tuples columns "item_0", "item_1", ..., others a column "item".
+    """
+    from paceline.data.sources.framework_datasets import row_of
+
+    if not hasattr(dataset, "as_numpy_iterator") or not hasattr(dataset, "cardinality"):
+        raise ConfigError(f"from_tf: expected a tf.data.Dataset, not {type(dataset).__name__}.")
+    if int(dataset.cardinality()) == -1:  # tf.data.INFINITE_CARDINALITY
+        raise ConfigError("from_tf: the dataset never ends: use dataset.take(n), or leave out repeat().")
+    return from_items([row_of(element) for element in dataset.as_numpy_iterator()])
+
+
+def from_polars(dfs: Any) -> Dataset:
+    """One Polars frame, or several with the same columns; `from_arrow` takes them as well."""
+    return from_arrow(dfs)
+
+
+def from_dask(df: Any) -> Dataset:
+    """A Dask DataFrame, computed partition by partition into memory."""
+    if not hasattr(df, "npartitions") or not hasattr(df, "partitions"):
+        raise ConfigError(f"from_dask: expected a Dask DataFrame, not {type(df).__name__}.")
+    return from_pandas([df.partitions[number].compute() for number in range(df.npartitions)])
+
+
+def from_spark(df: Any, *, parallelism: int | None = None, **_: Any) -> Dataset:
+    """A Spark DataFrame, collected into memory: as Arrow from Spark 4 on, else by pandas.
+
+    For data that does not fit, write Parquet with Spark and use `read_parquet`.
+    """
+    if hasattr(df, "toArrow"):
+        dataset = from_arrow(df.toArrow())
+    elif hasattr(df, "toPandas"):
+        dataset = from_pandas(df.toPandas())
+    else:
+        raise ConfigError(f"from_spark: expected a Spark DataFrame, not {type(df).__name__}.")
+    return dataset if parallelism is None else dataset.repartition(parallelism)

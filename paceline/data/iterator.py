@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import DataError
+from paceline.data.dataset_base import named_after_class
+from paceline.data.dataset_batches import Batches
+from paceline.data.epochs import BatchOptions, Epoch, PlanEpoch
 from paceline.data.execution import usable_cores
 from paceline.data.ingest import ranges as rs
-from paceline.data.ingest.local_shuffle import LocalShuffle
-from paceline.data.ingest.position import READ_AHEAD, Progress, Shares, merged, remaining_in, share_epoch
+from paceline.data.ingest.position import READ_AHEAD, LocalShuffle, Progress, Shares, merged, remaining_in, share_epoch
 from paceline.data.ingest.prepared import PreparedDataset
-from paceline.data.iteration.batch_iterable import Epoch
-from paceline.data.iteration.batches import Batches
-from paceline.data.iteration.options import BatchOptions
-from paceline.data.iteration.plan_epoch import PlanEpoch
-from paceline.data.iteration.stats import IterationStats
-from paceline.data.method_names import named_after_class
+from paceline.data.stats import IterationStats
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -316,6 +313,7 @@ class DataIterator(Batches):
 
 
 DatasetIterator = DataIterator
+DatasetPipeline = DataIterator  # what repeat() and window() give
 """The old name."""
 
 

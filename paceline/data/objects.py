@@ -2,13 +2,14 @@
 
 Unpickling runs code, so only what this program has put into such a column may be unpickled. That is why the type is
 not registered with Arrow: whatever reads a file, ours or another library's, gets plain bytes from a column that claims
-to be of this type. Inside the program the type stays with the data; `rows_ipc` carries it between processes. Such
-columns are not written to files.
+to be of this type. Inside the program the type stays with the data; `write_rows` and `read_rows` carry it
+between processes. Such columns are not written to files.
 """
 
 from __future__ import annotations
 
 import datetime
+import json
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -21,6 +22,9 @@ from paceline.air.errors import DataError, SerializationError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from paceline.data.block import Chunk
+
 
 _PLAIN = (int, float, str, bytes, bytearray, Decimal, datetime.date, datetime.time, datetime.timedelta, np.generic)
 
@@ -116,3 +120,55 @@ def check_no_objects(schema: pa.Schema, what: str) -> None:
             f"{what}: {', '.join(map(repr, names))} holds Python objects, which are not written to files. Turn them "
             f"into numbers, text or dicts (map), or leave the column out: drop_columns({names})."
         )
+
+
+_NOTE = b"paceline.objects"
+
+
+def write_rows(sink: Any, schema: pa.Schema, chunks: Iterable[Chunk]) -> None:
+    """Schema and rows, dictionaries included."""
+    stored = _stored_schema(schema)
+    with pa.ipc.new_stream(sink, stored) as writer:
+        for chunk in chunks:
+            writer.write_batch(chunk if stored is schema else _stored_form(chunk, stored))
+
+
+def packed(schema: pa.Schema, chunks: Iterable[Chunk]) -> pa.Buffer:
+    """The same in memory."""
+    sink = pa.BufferOutputStream()
+    write_rows(sink, schema, chunks)
+    return sink.getvalue()
+
+
+def read_rows(source: Any) -> tuple[pa.Schema, list[Chunk]]:
+    """What `write_rows` wrote; shares memory with `source` where that is possible."""
+    reader = pa.ipc.open_stream(source)
+    note = (reader.schema.metadata or {}).get(_NOTE)
+    if note is None:
+        return reader.schema, list(reader)
+    names = set(json.loads(note))
+    empty = _with_objects(pa.RecordBatch.from_pylist([], reader.schema), names)
+    return empty.schema, [_with_objects(chunk, names) for chunk in reader]
+
+
+def _stored_schema(schema: pa.Schema) -> pa.Schema:
+    metadata = dict(schema.metadata or {})
+    names = [field.name for field in schema if is_objects(field.type)]
+    if not names and _NOTE not in metadata:
+        return schema
+    metadata.pop(_NOTE, None)
+    if names:
+        metadata[_NOTE] = json.dumps(names).encode()
+    fields = [field.with_type(field.type.storage_type) if is_objects(field.type) else field for field in schema]
+    return pa.schema(fields, metadata)
+
+
+def _stored_form(chunk: Chunk, stored: pa.Schema) -> Chunk:
+    columns = [column.storage if is_objects(column.type) else column for column in chunk.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=stored)
+
+
+def _with_objects(chunk: Chunk, names: set[str]) -> Chunk:
+    fields = zip(chunk.schema.names, chunk.columns, strict=True)
+    columns = {name: wrapped(column) if name in names else column for name, column in fields}
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

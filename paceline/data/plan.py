@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.operation import Operation, Place
-from paceline.data.stage_times import TimedStage
+from paceline.data.stats import TimedStage
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,7 @@ import inspect
 import reprlib
 import weakref
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -15,13 +15,16 @@ from paceline.air.checks import warn_at_users_line
 from paceline.air.constants import TENSOR_COLUMN_NAME
 from paceline.air.errors import ConfigError, DataError, PacelineError
 from paceline.data.dataset_base import DatasetBase
+from paceline.data.operation import Operation, Place
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     import pyarrow as pa
 
+    from paceline.data.block import Chunk
     from paceline.data.statistics import Statistic
+
 
 D = TypeVar("D", bound=DatasetBase)
 
@@ -80,8 +83,6 @@ class Preprocessor(ABC):
         """The dataset with this preprocessor applied; lazily, when its rows are read."""
         _check_dataset(ds, f"{type(self).__name__}.transform")
         self._check_fitted("transform")
-        from paceline.data.operations.preprocess import Preprocess
-
         # Of its own, so that fitting this one anew does not change what was transformed before.
         transformed = ds._then(Preprocess(self._snapshot()))
         self._transformed = weakref.ref(transformed)
@@ -315,3 +316,47 @@ def _check_dataset(ds: Any, method: str) -> None:
             f"{method} takes a Dataset, not {type(ds).__name__}. paceline.data.from_pandas, from_numpy, from_arrow "
             "and from_items make one; transform_batch takes a single batch."
         )
+
+
+class Preprocess(Operation):
+    """A preprocessor that does not treat each row by itself promises nothing about their number either."""
+
+    keeps_memory_apart = False
+
+    def __init__(self, preprocessor: Any) -> None:
+        self.preprocessor = preprocessor
+        self.keeps_row_count = self.row_local = bool(preprocessor._row_local)
+        self.native = not preprocessor._runs_user_code()
+
+    @property
+    def label(self) -> str:
+        return type(self.preprocessor).__name__
+
+    def input_columns(self, wanted: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        needed, made = self.preprocessor._input_columns(), self.preprocessor._output_columns()
+        if wanted is None or needed is None or made is None:
+            return None
+        return tuple(dict.fromkeys((*(name for name in wanted if name not in made), *needed)))
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema | None:
+        """By transforming no rows, where the code is ours; what then goes wrong is told when rows come."""
+        import pyarrow as pa
+
+        if not self.native:
+            return None
+        try:
+            return self.preprocessor._transform_chunk(pa.RecordBatch.from_pylist([], schema=schema)).schema
+        except Exception:
+            return None
+
+    def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+        for chunk in chunks:
+            try:
+                result: Chunk = self.preprocessor._transform_chunk(chunk)
+            except DataError as error:
+                raise DataError(f"{place.name}: {error}") from error
+            except PacelineError:
+                raise
+            except Exception as error:
+                raise DataError(f"{self.label} failed on {place.name}: {type(error).__name__}: {error}") from error
+            yield result

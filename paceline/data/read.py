@@ -149,7 +149,7 @@ def read_text(
     **later: Any,
 ) -> Dataset:
     """The lines of text files, in a column "text"; also compressed. `drop_empty_lines`: also those of blanks alone."""
-    from paceline.data.sources.text import TextSource
+    from paceline.data.sources.lines import TextSource
 
     arguments = ReadArguments.of("read_text", locals(), later)
     arguments.refuse(later, 'text in another encoding needs encoding="..."')
@@ -172,7 +172,7 @@ def read_binary_files(
     **later: Any,
 ) -> Dataset:
     """Whole files, one per row, in a column "bytes"."""
-    from paceline.data.sources.binary import BinarySource
+    from paceline.data.sources.file_source import BinarySource
 
     arguments = ReadArguments.of("read_binary_files", locals(), later)
     arguments.refuse(later)

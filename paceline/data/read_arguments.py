@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, DataNotFoundError
-from paceline.data.datasource.file_based_datasource import FileExtensionFilter
-from paceline.data.datasource.file_meta_provider import FileMetadataProvider
+from paceline.data.datasource.file_based_datasource import FileExtensionFilter, FileMetadataProvider
 from paceline.data.datasource.partitioning import Partitioning
 from paceline.data.sources.file_entry import DETECT, FileEntry
 from paceline.data.sources.listing import Paths, list_files

@@ -19,11 +19,18 @@ import pyarrow as pa
 
 from paceline.air.attachment import Attachment
 from paceline.air.errors import DataError, SerializationError
-from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.block import (
+    MOST_BLOCK_ROWS,
+    Block,
+    ReadRequest,
+    Source,
+    default_block_rows,
+    row_blocks,
+    rows_of_block,
+)
 from paceline.data.formats import conform
+from paceline.data.objects import packed, read_rows, write_rows
 from paceline.data.plan import chosen
-from paceline.data.row_blocks import MOST_BLOCK_ROWS, default_block_rows, row_blocks, rows_of_block
-from paceline.data.rows_ipc import packed, read_rows, write_rows
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from paceline.air.errors import DataError
 from paceline.data.formats import to_rows
-from paceline.data.sources.tf_framing import masked_checksum
-from paceline.data.sources.tf_schema import declared_features
+from paceline.data.sources.tf_format import masked_checksum
+from paceline.data.sources.tfrecords import declared_features
 from paceline.data.write_formats import FileFormat
 
 if TYPE_CHECKING:

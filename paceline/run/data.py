@@ -53,7 +53,7 @@ class RunData:
         """The positions of a checkpoint that fit the datasets there are; others are told and begun anew."""
         if not stored or not self.datasets or self.read_once:
             return None
-        from paceline.data.ingest.states import problem_with
+        from paceline.data.ingest.prepared import problem_with
 
         usable = {}
         for name, state in stored.items():

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.data.ingest.states import RankState, merge_states
+from paceline.data.ingest.prepared import RankState, merge_states
 
 SILENT_WAIT_S = 10.0
 """For ranks that have never reported in this attempt."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def open_shards(packed: Parcel, setup: SessionSetup) -> dict[str, Any]:
     """Dataset name -> DataIterator of this rank."""
-    from paceline.data.ingest.states import state_for
+    from paceline.data.ingest.prepared import state_for
     from paceline.data.iterator import DataIterator
 
     threads = max(1, len(os.sched_getaffinity(0)) // setup.local_world_size)

@@ -14,8 +14,8 @@ from paceline.data.dataset import Dataset
 from paceline.data.formats import to_rows
 from paceline.data.sources.csv_files import CsvSource
 from paceline.data.sources.json_lines import JsonSource
+from paceline.data.sources.lines import TextSource
 from paceline.data.sources.listing import list_files
-from paceline.data.sources.text import TextSource
 
 
 def table_of(source: Source, **request: Any) -> pa.Table:

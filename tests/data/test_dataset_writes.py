@@ -367,7 +367,7 @@ def test_a_file_that_cannot_be_compressed_leaves_nothing(tmp_path: Path, monkeyp
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("paceline.data.write_arguments.shutil.copyfileobj", full)
+    monkeypatch.setattr("paceline.data.write_files.shutil.copyfileobj", full)
     with pytest.raises(DataError, match="no space left"):
         data.range(8).write_json(tmp_path, arrow_open_stream_args={"compression": "gzip"})
     assert list(tmp_path.iterdir()) == []

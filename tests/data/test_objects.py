@@ -18,8 +18,7 @@ import pytest
 from paceline import data
 from paceline.air import RunConfig, ScalingConfig, session
 from paceline.air.errors import DataError
-from paceline.data.objects import ObjectType, object_array
-from paceline.data.rows_ipc import packed, read_rows
+from paceline.data.objects import ObjectType, object_array, packed, read_rows
 from paceline.train import DataParallelTrainer
 
 

@@ -17,8 +17,7 @@ from paceline.air import Checkpoint
 from paceline.air.errors import CheckpointError, ConfigError, DataError
 from paceline.data import preprocessors
 from paceline.data.dataset import Dataset
-from paceline.data.operations.preprocess import Preprocess
-from paceline.data.preprocessor import Preprocessor, PreprocessorNotFittedException
+from paceline.data.preprocessor import Preprocess, Preprocessor, PreprocessorNotFittedException
 from paceline.data.preprocessor_state import decode, encode
 from paceline.data.preprocessors import BatchMapper, Chain, MaxAbsScaler, MinMaxScaler, StandardScaler, Tokenizer
 from tests.data.preprocessing import column, dataset

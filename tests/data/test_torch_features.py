@@ -9,7 +9,7 @@ import torch
 
 from paceline import data
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.torch_features import features_and_label
+from paceline.data.torch_batches import features_and_label
 
 BATCHES = [
     {"a": torch.tensor([1, 2]), "m": torch.ones(2, 3), "y": torch.tensor([0, 1])},

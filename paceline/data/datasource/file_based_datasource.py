@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from paceline.data.block import Source
 
+
 _SHARED = (
     "filesystem",
     "ray_remote_args",
@@ -64,7 +65,7 @@ class FileBasedDatasource(Datasource):
     def source(self, parallelism: int, **read_args: Any) -> Source:
         """What read_datasource reads. Arguments that the read functions do not know go to the two methods above."""
         from paceline.data.read_arguments import ReadArguments
-        from paceline.data.sources.file_reader import FileReaderSource
+        from paceline.data.sources.read_tasks import FileReaderSource
 
         given = {**self._options, **read_args}
         paths = given.pop("paths", self._paths)
@@ -112,3 +113,41 @@ class DefaultBlockWritePathProvider(BlockWritePathProvider):
         file_format: str | None = None,
     ) -> str:
         return posixpath.join(base_path, f"{dataset_uuid}_{block_index:06d}.{file_format}")
+
+
+class FileMetadataProvider:
+    """Accepted by the read functions, and without effect."""
+
+
+class BaseFileMetadataProvider(FileMetadataProvider):
+    pass
+
+
+class DefaultFileMetadataProvider(BaseFileMetadataProvider):
+    pass
+
+
+class FastFileMetadataProvider(DefaultFileMetadataProvider):
+    pass
+
+
+class ParquetMetadataProvider(FileMetadataProvider):
+    pass
+
+
+class DefaultParquetMetadataProvider(ParquetMetadataProvider):
+    pass
+
+
+class FilenameProvider:
+    """Base class: a subclass names the file of each block, with its ending.
+
+    `block` is the block's first rows as an Arrow table. Newer programs have a parameter `write_uuid` before
+    `task_index`; both forms are called as they are defined.
+    """
+
+    def get_filename_for_block(self, block: Any, task_index: int, block_index: int) -> str:
+        raise NotImplementedError(f"{type(self).__name__} must define get_filename_for_block")
+
+    def get_filename_for_row(self, row: dict[str, Any], task_index: int, block_index: int, row_index: int) -> str:
+        raise NotImplementedError(f"{type(self).__name__} must define get_filename_for_row")

@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
+from paceline.data.execution import Piece
 from paceline.data.ingest.ranges import Ranges
-from paceline.data.iteration.read_ahead import Piece
 from paceline.data.permutation import block_permutation, permute
 
 Shuffle = Literal["none", "blocks", "rows"]

@@ -13,9 +13,8 @@ from paceline.air.errors import ConfigError, DataError
 from paceline.data.ingest.epoch_order import Shuffle
 from paceline.data.ingest.position import Uneven
 from paceline.data.ingest.prepared import PreparedDataset
-from paceline.data.operations.preprocess import Preprocess
 from paceline.data.plan import Plan
-from paceline.data.preprocessor import Preprocessor
+from paceline.data.preprocessor import Preprocess, Preprocessor
 from paceline.data.sources.shuffled import BlockShuffled, RowShuffled
 from paceline.data.store import stored
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from paceline.data.rows_ipc import packed, read_rows
+from paceline.data.objects import packed, read_rows
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk

@@ -32,8 +32,8 @@ from paceline.engine.serialization import dumps, loads
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.operations.concurrency import Processes
     from paceline.data.operations.user_function import Spot
+    from paceline.data.operations.user_operation import Processes
     from paceline.data.operations.work import Work
 
 PORTIONS_PER_PROCESS = 2

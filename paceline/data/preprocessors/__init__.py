@@ -12,28 +12,28 @@ _ADVICE = {"utils": "pass a function of your own as tokenization_fn; the default
 
 with lazy_imports(__name__, advice=_ADVICE):
     from paceline.data.preprocessor import Preprocessor as Preprocessor
-    from paceline.data.preprocessors.batch_mapper import BatchMapper as BatchMapper
-    from paceline.data.preprocessors.categorizer import Categorizer as Categorizer
     from paceline.data.preprocessors.chain import Chain as Chain
     from paceline.data.preprocessors.concatenator import Concatenator as Concatenator
     from paceline.data.preprocessors.discretizers import CustomKBinsDiscretizer as CustomKBinsDiscretizer
     from paceline.data.preprocessors.discretizers import UniformKBinsDiscretizer as UniformKBinsDiscretizer
+    from paceline.data.preprocessors.encoders import Categorizer as Categorizer
+    from paceline.data.preprocessors.encoders import LabelEncoder as LabelEncoder
     from paceline.data.preprocessors.encoders import MultiHotEncoder as MultiHotEncoder
     from paceline.data.preprocessors.encoders import OneHotEncoder as OneHotEncoder
     from paceline.data.preprocessors.encoders import OrdinalEncoder as OrdinalEncoder
-    from paceline.data.preprocessors.hasher import FeatureHasher as FeatureHasher
+    from paceline.data.preprocessors.functions import BatchMapper as BatchMapper
+    from paceline.data.preprocessors.functions import TorchVisionPreprocessor as TorchVisionPreprocessor
     from paceline.data.preprocessors.imputer import SimpleImputer as SimpleImputer
-    from paceline.data.preprocessors.label_encoder import LabelEncoder as LabelEncoder
-    from paceline.data.preprocessors.normalizer import Normalizer as Normalizer
-    from paceline.data.preprocessors.power import PowerTransformer as PowerTransformer
     from paceline.data.preprocessors.scalers import MaxAbsScaler as MaxAbsScaler
     from paceline.data.preprocessors.scalers import MinMaxScaler as MinMaxScaler
+    from paceline.data.preprocessors.scalers import Normalizer as Normalizer
+    from paceline.data.preprocessors.scalers import PowerTransformer as PowerTransformer
     from paceline.data.preprocessors.scalers import RobustScaler as RobustScaler
     from paceline.data.preprocessors.scalers import StandardScaler as StandardScaler
-    from paceline.data.preprocessors.tokenizer import Tokenizer as Tokenizer
-    from paceline.data.preprocessors.torch_vision import TorchVisionPreprocessor as TorchVisionPreprocessor
     from paceline.data.preprocessors.vectorizers import CountVectorizer as CountVectorizer
+    from paceline.data.preprocessors.vectorizers import FeatureHasher as FeatureHasher
     from paceline.data.preprocessors.vectorizers import HashingVectorizer as HashingVectorizer
+    from paceline.data.preprocessors.vectorizers import Tokenizer as Tokenizer
 
 
 def loader(stored_name: str) -> Callable[[dict[str, Any]], Any]:

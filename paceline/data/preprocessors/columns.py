@@ -1,13 +1,20 @@
-"""What built-in preprocessors share: checking their columns, and replacing them in a chunk."""
+"""What built-in preprocessors share: checking columns, replacing and expanding them, numbers with gaps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from paceline.air.errors import ConfigError, DataError
+from paceline.data.preprocessor import Preprocessor
+from paceline.data.statistics_numeric import is_number_type
 
 
 def checked_columns(columns: Any, what: str) -> list[str]:
@@ -35,3 +42,105 @@ def with_columns(chunk: pa.RecordBatch, replaced: Mapping[str, pa.Array]) -> pa.
     columns = dict(zip(chunk.schema.names, chunk.columns, strict=True))
     columns.update(replaced)
     return pa.record_batch(list(columns.values()), list(columns))
+
+
+def expanded(
+    chunk: pa.RecordBatch, removed: Sequence[str], names: Sequence[str], values: Iterable[pa.Array], what: str
+) -> pa.RecordBatch:
+    """The chunk without some columns and with others after its last one."""
+    kept = [name for name in chunk.schema.names if name not in removed]
+    for name in set(kept).intersection(names):
+        raise DataError(
+            f"{what} makes a column {name!r}, but there is one of this name already. Rename one of the two columns."
+        )
+    return pa.record_batch([*(chunk.column(name) for name in kept), *values], [*kept, *names])
+
+
+def check_unique(names: Sequence[str], what: str) -> None:
+    """Refuse columns that would have the same name."""
+    name, times = Counter(names).most_common(1)[0] if names else ("", 0)
+    if times > 1:
+        raise DataError(
+            f"{what} would make {times} columns named {name!r}. Rename a column before it, to tell them apart."
+        )
+
+
+def counts_per_row(rows: int, row: np.ndarray, place: np.ndarray, places: int) -> list[pa.Array]:
+    """How often each of so many places occurs in each of so many rows: one column per place.
+
+    `row` and `place` have one entry for each occurrence.
+    """
+    table = np.bincount(place * rows + row, minlength=places * rows).reshape(places, rows)
+    return [pa.array(column) for column in table]
+
+
+class NumericPreprocessor(Preprocessor):
+    """Replaces each of its columns by something calculated from that column. Nulls stay null."""
+
+    def __init__(self, columns: list[str]) -> None:
+        self.columns = checked_columns(columns, type(self).__name__)
+
+    def _input_columns(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def _output_columns(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        what = type(self).__name__
+        replaced = {}
+        for name in self.columns:
+            numbers, missing = numbers_and_nulls(column_of(chunk, name, what), name, what)
+            replaced[name] = self._transform_column(name, numbers, missing)
+        return with_columns(chunk, replaced)
+
+    def _transform_column(self, column: str, numbers: np.ndarray, missing: np.ndarray | None) -> pa.Array:
+        return pa.array(self._transform_numbers(column, numbers), mask=missing)
+
+    @abstractmethod
+    def _transform_numbers(self, column: str, numbers: np.ndarray) -> np.ndarray:
+        """The numbers of one column transformed, as a new array; the given one may be read-only."""
+
+
+def numbers_and_nulls(values: pa.Array, column: str, what: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """A column as numpy, and which values are null (None: none is); there stands 1, which all functions take."""
+    if not is_number_type(values.type):
+        raise DataError(f"{what}: column {column!r} is of type {values.type}, but must hold numbers.")
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_decimal(values.type) or pa.types.is_null(values.type):
+        values = values.cast(pa.float64())
+    missing = None
+    if values.null_count:
+        missing = pc.is_null(values).to_numpy(zero_copy_only=False)
+        values = values.fill_null(True if pa.types.is_boolean(values.type) else 1)
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    return values.to_numpy(), missing
+
+
+def as_float(numbers: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Calculated numbers in the precision of the column they come from; 64 bits if that has no fractions."""
+    return numbers.astype(like.dtype, copy=False) if like.dtype.kind == "f" else numbers
+
+
+def scaled(numbers: np.ndarray, center: float, scale: float) -> np.ndarray:
+    """(numbers - center) / scale, calculated in 64 bits."""
+    result: np.ndarray = np.subtract(numbers, center, dtype=np.float64)
+    result /= scale
+    return as_float(result, numbers)
+
+
+def learnt(value: Any, statistic: str, column: str, what: str) -> Any:
+    """A statistic that must be a number; says what is wrong with the column if it is not."""
+    if value is None:
+        raise DataError(
+            f"{what}: column {column!r} has no values (all are missing, or there are no rows), so there is no "
+            f"{statistic}."
+        )
+    if not math.isfinite(value):
+        raise DataError(
+            f"{what}: the {statistic} of column {column!r} is {value}: the column holds infinite values. Replace them, "
+            "for example by Dataset.map_batches, before fitting."
+        )
+    return value

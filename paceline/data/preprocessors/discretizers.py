@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from paceline.air.checks import check_bool, check_choice, whole_number
 from paceline.air.errors import ConfigError
-from paceline.data.preprocessors.numeric import NumericPreprocessor, learnt
+from paceline.data.preprocessors.columns import NumericPreprocessor, learnt
 from paceline.data.statistics import Statistic
 from paceline.data.statistics_numeric import Max, Min
 

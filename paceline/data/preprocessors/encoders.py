@@ -1,22 +1,33 @@
-"""Encoders: categories as numbers or as one column for each."""
+"""Encoders: categories as numbers, as one column for each, or as a column of categories."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.air.checks import check_bool, whole_number
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, DataError
+from paceline.data.preprocessor import D, Preprocessor
 from paceline.data.preprocessors.categories import CategoryPreprocessor, place_numbers
-from paceline.data.preprocessors.columns import checked_columns, column_of, with_columns
-from paceline.data.preprocessors.expansion import check_unique, counts_per_row, expanded
+from paceline.data.preprocessors.columns import (
+    check_unique,
+    checked_columns,
+    column_of,
+    counts_per_row,
+    expanded,
+    with_columns,
+)
 from paceline.data.statistics import Statistic
 from paceline.data.statistics_categories import CategoryCounts, as_lists, item_type, with_items
+from paceline.data.statistics_values import ValueCounts
 from paceline.data.tensors import tensor_array
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class OrdinalEncoder(CategoryPreprocessor):
@@ -136,3 +147,129 @@ def checked_limits(limits: Any, columns: list[str], what: str) -> dict[str, int]
     return {
         column: whole_number(limit, f"{what}: max_categories[{column!r}]", least=1) for column, limit in limits.items()
     }
+
+
+class Categorizer(CategoryPreprocessor):
+    """Turns columns into pandas' categorical type (an Arrow dictionary), with the same categories everywhere.
+
+    `dtypes` gives the `pandas.CategoricalDtype` of some columns; for the others the sorted values of the
+    dataset are learnt. Null stays null; values that are no category become null.
+    """
+
+    def __init__(self, columns: list[str], dtypes: dict[str, pd.CategoricalDtype] | None = None) -> None:
+        self.columns = checked_columns(columns, "Categorizer")
+        self.dtypes = _checked_dtypes(dtypes, self.columns)
+        self._is_fittable = bool(self._columns_to_learn())
+
+    def _columns_to_learn(self) -> list[str]:
+        known = {column for column, dtype in (self.dtypes or {}).items() if dtype.categories is not None}
+        return [column for column in self.columns if column not in known]
+
+    def _statistics(self) -> list[Statistic]:
+        return [ValueCounts(column) for column in self._columns_to_learn()]
+
+    def _learn(self, values: dict[Statistic, Any]) -> None:
+        import pandas as pd
+
+        given = self.dtypes or {}
+        self.stats_ = dict(given)
+        for statistic, table in values.items():
+            ordered = given[statistic.column].ordered if statistic.column in given else False
+            self.stats_[statistic.column] = pd.CategoricalDtype(table.values.to_pylist(), ordered)
+
+    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        return with_columns(chunk, {column: self._categorical(chunk, column) for column in self.columns})
+
+    def _categorical(self, chunk: pa.RecordBatch, column: str) -> pa.Array:
+        dtype = getattr(self, "stats_", self.dtypes or {})[column]
+        values = column_of(chunk, column, "Categorizer")
+        kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+        categories = self._prepared(column, dtype, dtype.categories.tolist)
+        return pa.DictionaryArray.from_arrays(
+            categories.places(values), categories.as_type(kind), ordered=bool(dtype.ordered)
+        )
+
+    def _input_columns(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def _output_columns(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+
+def _checked_dtypes(dtypes: Any, columns: list[str]) -> dict[str, pd.CategoricalDtype] | None:
+    import pandas as pd
+
+    if dtypes is None:
+        return None
+    if not isinstance(dtypes, Mapping) or not all(isinstance(dtype, pd.CategoricalDtype) for dtype in dtypes.values()):
+        raise ConfigError(f"Categorizer: dtypes is {dtypes!r}: give a dict of column names to pandas.CategoricalDtype.")
+    for column in dtypes:
+        if column not in columns:
+            raise ConfigError(f"Categorizer: dtypes names {column!r}, which is not one of its columns {columns}.")
+    return dict(dtypes)
+
+
+class LabelEncoder(CategoryPreprocessor):
+    """Replaces each label by its place in the sorted labels: 0, 1, 2...
+
+    Labels that were not there in fitting become null (NaN in numpy and pandas).
+    """
+
+    def __init__(self, label_column: str) -> None:
+        if not isinstance(label_column, str):
+            raise ConfigError(f"LabelEncoder: label_column is {label_column!r}: give the name of one column.")
+        self.label_column = label_column
+
+    def inverse_transform(self, ds: D) -> D:
+        """The dataset with labels again instead of their numbers in the label column; lazily."""
+        self._check_fitted("inverse_transform")
+        return LabelDecoder(self.label_column, self._categories(self.label_column).values).transform(ds)
+
+    def inverse_transform_batch(self, batch: Any) -> Any:
+        """A single batch with labels again; the same kind comes out."""
+        self._check_fitted("inverse_transform_batch")
+        return LabelDecoder(self.label_column, self._categories(self.label_column).values).transform_batch(batch)
+
+    def _statistics(self) -> list[Statistic]:
+        return [ValueCounts(self.label_column)]
+
+    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        labels = column_of(chunk, self.label_column, "LabelEncoder")
+        places = self._categories(self.label_column).places(labels)
+        return with_columns(chunk, {self.label_column: places.cast(pa.int64())})
+
+    def _input_columns(self) -> tuple[str, ...]:
+        return (self.label_column,)
+
+    def _output_columns(self) -> tuple[str, ...]:
+        return (self.label_column,)
+
+
+class LabelDecoder(Preprocessor):
+    """The way back of a LabelEncoder."""
+
+    _is_fittable = False
+
+    def __init__(self, label_column: str, labels: list[Any]) -> None:
+        self.label_column = label_column
+        self.labels = labels
+
+    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        column = column_of(chunk, self.label_column, "LabelEncoder")
+        what = f"LabelEncoder: column {self.label_column!r}"
+        try:
+            places = column.cast(pa.int64())
+        except pa.ArrowException as error:
+            raise DataError(f"{what} of type {column.type} does not hold numbers of labels: {error}") from error
+        smallest, largest = pc.min_max(places).as_py().values()
+        if smallest is not None and (smallest < 0 or largest >= len(self.labels)):
+            raise DataError(
+                f"{what} holds numbers from {smallest} to {largest}; only 0 to {len(self.labels) - 1} stand for labels."
+            )
+        return with_columns(chunk, {self.label_column: pa.array(self.labels).take(places)})
+
+    def _input_columns(self) -> tuple[str, ...]:
+        return (self.label_column,)
+
+    def _output_columns(self) -> tuple[str, ...]:
+        return (self.label_column,)

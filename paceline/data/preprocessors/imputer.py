@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 from paceline.air.checks import check_choice
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.preprocessor import Preprocessor
-from paceline.data.preprocessors.columns import checked_columns, column_of, with_columns
-from paceline.data.preprocessors.numeric import learnt
+from paceline.data.preprocessors.columns import checked_columns, column_of, learnt, with_columns
 from paceline.data.statistics import Statistic
 from paceline.data.statistics_numeric import Mean, is_number_type
 from paceline.data.statistics_values import MostFrequent

@@ -1,15 +1,27 @@
-"""Scalers: each column shifted and divided by what was learnt from it."""
+"""Numbers to other numbers: scalers (which learn from the column), PowerTransformer and Normalizer."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from paceline.air.checks import is_number
-from paceline.air.errors import ConfigError
-from paceline.data.preprocessors.numeric import NumericPreprocessor, learnt, scaled
+from paceline.air.checks import check_choice, is_number
+from paceline.air.errors import ConfigError, DataError
+from paceline.data.preprocessor import Preprocessor
+from paceline.data.preprocessors.columns import (
+    NumericPreprocessor,
+    as_float,
+    checked_columns,
+    column_of,
+    learnt,
+    numbers_and_nulls,
+    scaled,
+    with_columns,
+)
 from paceline.data.statistics import Statistic
 from paceline.data.statistics_numeric import AbsMax, Max, Min, Moments, MomentsOf
 from paceline.data.statistics_quantiles import Quantiles
@@ -121,3 +133,87 @@ class RobustScaler(NumericPreprocessor):
 def _divisor(spread: float) -> float:
     """1 for a spread that is nothing but rounding: the column is only shifted then."""
     return 1.0 if spread < 10 * ROUNDING else float(spread)
+
+
+NORMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "l1": lambda table: np.abs(table).sum(axis=0),
+    "l2": lambda table: np.sqrt(np.square(table).sum(axis=0)),
+    "max": lambda table: np.abs(table).max(axis=0),
+}
+
+
+class Normalizer(Preprocessor):
+    """Divides each row's values in the given columns by their common norm: "l1", "l2" or "max" (of absolute values).
+
+    Rows of zeros stay as they are. A row in which one of the values is missing has no norm: all become missing.
+    """
+
+    _is_fittable = False
+
+    def __init__(self, columns: list[str], norm: str = "l2") -> None:
+        self.columns = checked_columns(columns, "Normalizer")
+        check_choice(norm, "Normalizer: norm", tuple(NORMS))
+        self.norm = norm
+
+    def _input_columns(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def _output_columns(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        pairs = [numbers_and_nulls(column_of(chunk, name, "Normalizer"), name, "Normalizer") for name in self.columns]
+        table = np.array([numbers for numbers, _ in pairs], np.float64)
+        missing = [nulls for _, nulls in pairs if nulls is not None]
+        norms = NORMS[self.norm](table)
+        norms[norms < 10 * np.finfo(np.float64).eps] = 1.0
+        table /= norms
+        mask = np.logical_or.reduce(missing) if missing else None
+        replaced = {
+            name: pa.array(as_float(row, numbers), mask=mask)
+            for name, row, (numbers, _) in zip(self.columns, table, pairs, strict=True)
+        }
+        return with_columns(chunk, replaced)
+
+
+class PowerTransformer(NumericPreprocessor):
+    """The Yeo-Johnson or Box-Cox transformation with the given power (the lambda of the literature).
+
+    Box-Cox is defined for numbers above 0 only. Nothing is learnt.
+    """
+
+    _is_fittable = False
+
+    def __init__(self, columns: list[str], power: float, method: str = "yeo-johnson") -> None:
+        super().__init__(columns)
+        if not is_number(power):
+            raise ConfigError(f"PowerTransformer: power is {power!r}: give a number.")
+        check_choice(method, "PowerTransformer: method", ("yeo-johnson", "box-cox"))
+        self.power = power
+        self.method = method
+
+    def _transform_numbers(self, column: str, numbers: np.ndarray) -> np.ndarray:
+        wide = numbers.astype(np.float64)
+        if self.method == "yeo-johnson":
+            return as_float(_yeo_johnson(wide, self.power), numbers)
+        if (wide <= 0).any():
+            raise DataError(
+                f"PowerTransformer: column {column!r} has {wide[wide <= 0][0]}: Box-Cox is for numbers above 0. "
+                "Use method='yeo-johnson'."
+            )
+        return as_float(_power_of(np.log(wide), self.power), numbers)
+
+
+def _yeo_johnson(numbers: np.ndarray, power: float) -> np.ndarray:
+    negative = numbers < 0
+    logs = np.log1p(np.abs(numbers))
+    return np.where(negative, -_power_of(logs, 2 - power), _power_of(logs, power))
+
+
+def _power_of(logs: np.ndarray, power: float) -> np.ndarray:
+    """(x ** power - 1) / power from log(x); log(x) itself where the power is 0. Exact for powers near 0 too."""
+    if power == 0:
+        return logs
+    with np.errstate(over="ignore"):  # of the two branches of Yeo-Johnson one is not used
+        result: np.ndarray = np.expm1(power * logs) / power
+    return result

@@ -1,4 +1,4 @@
-"""Vectorizers: texts as counts of their tokens."""
+"""Texts as tokens, tokens as counts: Tokenizer, FeatureHasher and the vectorizers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,100 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.air.checks import whole_number
-from paceline.air.errors import DataError
+from paceline.air.errors import ConfigError, DataError
 from paceline.data.preprocessor import Preprocessor
 from paceline.data.preprocessors.categories import place_numbers
-from paceline.data.preprocessors.columns import checked_columns, column_of
-from paceline.data.preprocessors.expansion import check_unique, counts_per_row, expanded
-from paceline.data.preprocessors.hasher import hash_place
-from paceline.data.preprocessors.tokenizer import checked_tokenization
+from paceline.data.preprocessors.columns import (
+    check_unique,
+    checked_columns,
+    column_of,
+    counts_per_row,
+    expanded,
+    with_columns,
+)
 from paceline.data.statistics import Statistic
 from paceline.data.statistics_text import TokenCounts, Tokenization, tokens_of
+
+
+class Tokenizer(Preprocessor):
+    """Replaces each text by the list of its tokens; null stays null.
+
+    `tokenization_fn` takes a text and returns its tokens; without it, texts are split at every single space.
+    """
+
+    _is_fittable = False
+
+    def __init__(self, columns: list[str], tokenization_fn: Tokenization | None = None) -> None:
+        self.columns = checked_columns(columns, "Tokenizer")
+        self.tokenization_fn = checked_tokenization(tokenization_fn, "Tokenizer")
+
+    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        tokens = {
+            column: tokens_of(column_of(chunk, column, "Tokenizer"), self.tokenization_fn, column)
+            for column in self.columns
+        }
+        return with_columns(chunk, tokens)
+
+    def _input_columns(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def _output_columns(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+
+def checked_tokenization(function: Any, what: str) -> Tokenization | None:
+    """The argument `tokenization_fn`."""
+    if function is not None and not callable(function):
+        raise ConfigError(f"{what}: tokenization_fn is {function!r}: give a function from a text to a list of tokens.")
+    checked: Tokenization | None = function
+    return checked
+
+
+def hash_place(text: str, places: int) -> int:
+    """One of so many places for a text; the same in every process and on every machine."""
+    import xxhash
+
+    return xxhash.xxh64_intdigest(text.encode()) % places
+
+
+class FeatureHasher(Preprocessor):
+    """Replaces columns of token counts by `num_features` columns "hash_<i>": the sums of those whose names hash to i.
+
+    Several columns may share a hash. Hashes are the same on every machine. A missing count is taken for 0.
+    """
+
+    _is_fittable = False
+
+    def __init__(self, columns: list[str], num_features: int) -> None:
+        self.columns = checked_columns(columns, "FeatureHasher")
+        self.num_features = whole_number(num_features, "FeatureHasher: num_features", least=1)
+
+    def _names(self) -> list[str]:
+        return [f"hash_{index}" for index in range(self.num_features)]
+
+    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        counts = {column: self._counts(chunk, column) for column in self.columns}
+        whole = all(pa.types.is_integer(values.type) for values in counts.values())
+        kind = pa.int64() if whole else pa.float64()
+        sums = [pa.repeat(pa.scalar(0, kind), chunk.num_rows)] * self.num_features
+        for column, values in counts.items():
+            place = hash_place(column, self.num_features)
+            sums[place] = pc.add(sums[place], values.cast(kind))
+        return expanded(chunk, self.columns, self._names(), sums, "FeatureHasher")
+
+    def _counts(self, chunk: pa.RecordBatch, column: str) -> pa.Array:
+        values = column_of(chunk, column, "FeatureHasher")
+        if pa.types.is_boolean(values.type) or pa.types.is_null(values.type):
+            values = values.cast(pa.int64())
+        if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+            raise DataError(f"FeatureHasher: column {column!r} is of type {values.type}, but must hold counts.")
+        return pc.if_else(pc.is_null(values, nan_is_null=True), pa.scalar(0, values.type), values)
+
+    def _input_columns(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def _output_columns(self) -> tuple[str, ...]:
+        return (*self.columns, *self._names())
 
 
 class CountVectorizer(Preprocessor):

@@ -1,4 +1,4 @@
-"""What the sources that read files have in common."""
+"""What the sources that read files have in common, and the simplest of them: files as bytes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from paceline.data.sources.file_entry import DETECT, FileEntry, open_checked
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
+
 
 CHUNK_BYTES = 32 << 20
 """Where rows are large (images, documents), a chunk ends after about this much."""
@@ -129,3 +130,37 @@ def even_ranges(total: int, count: int) -> list[tuple[int, int]]:
     """0 to total in this many ranges of about the same length."""
     edges = [total * index // count for index in range(count + 1)]
     return list(itertools.pairwise(edges))
+
+
+class BinarySource(FileGroupSource):
+    """`include_paths`: also a column "path"."""
+
+    format = "binary_files"
+
+    def __init__(self, files: tuple[FileEntry, ...], parallelism: int, include_paths: bool) -> None:
+        super().__init__(files, parallelism)
+        self._include_paths = include_paths
+
+    def schema(self) -> pa.Schema:
+        fields = [pa.field("bytes", pa.binary())]
+        return pa.schema([*fields, pa.field("path", pa.string())] if self._include_paths else fields)
+
+    def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
+        with_content = request.columns is None or "bytes" in request.columns
+        contents: list[bytes] = []
+        paths: list[str] = []
+        for file in self._wanted(block, request):
+            contents.append(read_bytes(file) if with_content else b"")
+            paths.append(file.label)
+            if len(contents) == request.chunk_rows or sum(map(len, contents)) >= CHUNK_BYTES:
+                yield self._chunk(contents, paths, request)
+                contents, paths = [], []
+        if contents:
+            yield self._chunk(contents, paths, request)
+
+    def _chunk(self, contents: list[bytes], paths: list[str], request: ReadRequest) -> Chunk:
+        columns = [pa.array(contents, pa.binary())]
+        if self._include_paths:
+            columns.append(pa.array(paths, pa.string()))
+        chunk = pa.RecordBatch.from_arrays(columns, schema=self.schema())
+        return chunk if request.columns is None else chosen(chunk, request.columns, paths[0])

@@ -1,24 +1,201 @@
-"""Rows of two datasets that agree in some columns, side by side."""
+"""Rows of two datasets side by side: by their order (zip), or where they agree in some columns (join)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from paceline.air.checks import check_choice
-from paceline.air.errors import DataError
-from paceline.data.row_blocks import MOST_BLOCK_ROWS
-from paceline.data.sources.computed import ComputedSource
-from paceline.data.sources.sorted_rows import sortable
-from paceline.data.sources.zipped import new_names
+from paceline.air.checks import check_choice, warn_at_users_line
+from paceline.air.errors import ConfigError, DataError
+from paceline.data.block import MOST_BLOCK_ROWS, Block, ReadRequest
+from paceline.data.sources.combined import CombinedSource
+from paceline.data.sources.computed import ComputedSource, sortable
+from paceline.data.sources.slices import RowMap
 from paceline.data.store import BATCH_BYTES, StoredSource, store, stored
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
     from paceline.data.plan import Plan
+
+
+_HOW = {
+    "inner": "inner",
+    "left_outer": "left",
+    "right_outer": "right",
+    "full_outer": "outer",
+    "left_semi": "left_semi",
+    "left_anti": "left_anti",
+    "right_semi": "right_semi",
+    "right_anti": "right_anti",
+}
+_NEED_NO_SETTING = ("partition_size_hint", "aggregator_ray_remote_args", "validate_schemas")
+
+
+def keys_and_kind(positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, str]:
+    """`on` and `how`, from ``(on, how)`` or ``(join_type, num_partitions, on)``.
+
+    The number of partitions is for a cluster: one process joins here, within bounded memory.
+    """
+    of_ray = "join_type" in named or "num_partitions" in named or _starts_with_type(positional, named)
+    order = ("join_type", "num_partitions", "on") if of_ray else ("on", "how")
+    if len(positional) > len(order):
+        raise TypeError(f"Dataset.join() takes {', '.join(order)} by position; write the others as keywords.")
+    given = dict(zip(order, positional, strict=False))
+    for name, value in named.items():
+        if name in given:
+            raise TypeError(f"Dataset.join() got multiple values for argument {name!r}.")
+        if name in _NEED_NO_SETTING:
+            if value:
+                warn_at_users_line(f"join: {name} has no effect: there is no cluster that joins parts of the data.")
+        elif name not in (*order, "num_partitions"):
+            raise TypeError(f"Dataset.join() got an unexpected keyword argument {name!r}; it takes {', '.join(order)}.")
+        given[name] = value
+    if of_ray:
+        check_choice(given.get("join_type"), "join_type", tuple(_HOW))
+        return given.get("on", ("id",)), _HOW[given["join_type"]]
+    if "on" not in given:
+        raise TypeError("Dataset.join() needs on=, the names of the columns in which rows agree.")
+    return given["on"], given.get("how", "inner")
+
+
+def _starts_with_type(positional: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Whether the first argument is a join_type: it could also be the name of a column."""
+    if not positional or positional[0] not in tuple(_HOW):
+        return False
+    return "on" in named or (len(positional) > 1 and isinstance(positional[1], int))
+
+
+def suffixed(
+    left: Sequence[str], right: Sequence[str], on: Sequence[str], suffixes: tuple[str | None, str | None]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """New names for the columns, other than the keys, that both sides have."""
+    both = [name for name in left if name in right and name not in on]
+    for suffix in suffixes:
+        if suffix is not None and not isinstance(suffix, str):
+            raise ConfigError(f"join: a suffix is text, not {suffix!r}.")
+    one, other = ({name: name + suffix for name in both} if suffix else {} for suffix in suffixes)
+    return one, other
+
+
+class ZippedSource(CombinedSource):
+    """The columns of both. Blocks are those of the left one.
+
+    Its order is the same in every epoch: if one side were shuffled anew, other rows would meet.
+    """
+
+    def __init__(self, left: Plan, right: Plan) -> None:
+        super().__init__((left, right))
+        self._rows: tuple[RowMap, RowMap] | None = None
+
+    @property
+    def _left(self) -> Plan:
+        return self.children[0]
+
+    @property
+    def _right(self) -> Plan:
+        return self.children[1]
+
+    def describe(self) -> str:
+        return f"zip({self._left.describe()}, {self._right.describe()})"
+
+    def schema(self) -> pa.Schema:
+        import pyarrow as pa
+
+        right = self._right.schema()
+        renamed = [right.field(old).with_name(new) for new, old in self._right_names().items()]
+        return pa.schema([*self._left.schema(), *renamed])
+
+    def blocks(self) -> Sequence[Block]:
+        self._found_rows()
+        return [Block(block.name, block.rows) for block in self._left.counted().blocks()]
+
+    def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
+        import pyarrow as pa
+
+        left_rows, right_rows = self._found_rows()
+        renamed = self._right_names()
+        wanted = self.schema().names if request.columns is None else list(request.columns)
+        left_columns = tuple(name for name in wanted if name not in renamed)
+        right_columns = tuple(renamed[name] for name in wanted if name in renamed)
+        begin, end = left_rows.start_of(block), left_rows.start_of(block + 1)
+        start = min(end, begin + request.start)
+        stop = end if request.stop is None else min(end, begin + request.stop)
+        # A side of which no column is wanted is not read.
+        if not right_columns:
+            yield from self._left.read(block, request)
+            return
+        right = right_rows.read(self._right, start, stop, replace(request, columns=right_columns))
+        if left_columns:
+            left = self._left.read(block, replace(request, columns=left_columns))
+        else:
+            left = None
+        right_new = [name for name in wanted if name in renamed]
+        for left_part, right_part in _side_by_side(left, right):
+            columns = dict(zip(right_new, right_part.columns, strict=True))
+            if left_part is not None:
+                columns.update(zip(left_columns, left_part.columns, strict=True))
+            yield pa.RecordBatch.from_arrays([columns[name] for name in wanted], names=wanted)
+
+    def for_epoch(self, epoch: int) -> ZippedSource:
+        return self
+
+    def _right_names(self) -> dict[str, str]:
+        return new_names(self._left.schema().names, self._right.schema().names)
+
+    def _found_rows(self) -> tuple[RowMap, RowMap]:
+        if self._rows is None:
+            left, right = RowMap(self._left.row_counts()), RowMap(self._right.row_counts())
+            if left.rows != right.rows:
+                raise DataError(
+                    f"zip needs two datasets with equally many rows: {self._left.describe()} has {left.rows},"
+                    f" {self._right.describe()} has {right.rows}."
+                )
+            self._rows = left, right
+        return self._rows
+
+
+def new_names(left: Sequence[str], right: Sequence[str]) -> dict[str, str]:
+    """New names of the right columns -> their own; one that the left side has gets _1 (or _2, ...) at its end."""
+    taken = set(left)
+    names: dict[str, str] = {}
+    for name in right:
+        new, number = name, 0
+        while new in taken:
+            number += 1
+            new = f"{name}_{number}"
+        taken.add(new)
+        names[new] = name
+    return names
+
+
+def _side_by_side(left: Iterator[Chunk] | None, right: Iterator[Chunk]) -> Iterator[tuple[Chunk | None, Chunk]]:
+    """Both streams in portions of the same length."""
+    if left is None:
+        for chunk in right:
+            yield None, chunk
+        return
+    left_part: Chunk | None = None
+    right_part: Chunk | None = None
+    while True:
+        left_part = left_part or _next_with_rows(left)
+        right_part = right_part or _next_with_rows(right)
+        if left_part is None or right_part is None:
+            if left_part is not right_part:
+                raise DataError("zip: one side had fewer rows now than when they were counted.")
+            return
+        rows = min(left_part.num_rows, right_part.num_rows)
+        yield left_part.slice(0, rows), right_part.slice(0, rows)
+        left_part = left_part.slice(rows) if left_part.num_rows > rows else None
+        right_part = right_part.slice(rows) if right_part.num_rows > rows else None
+
+
+def _next_with_rows(chunks: Iterator[Chunk]) -> Chunk | None:
+    return next((chunk for chunk in chunks if chunk.num_rows), None)
+
 
 _KINDS = {
     "inner": "inner",

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.block import Block, ReadRequest, Source, default_block_rows, row_blocks, rows_of_block
+from paceline.data.objects import packed, read_rows
 from paceline.data.plan import chosen
-from paceline.data.row_blocks import default_block_rows, row_blocks, rows_of_block
-from paceline.data.rows_ipc import packed, read_rows
 from paceline.data.tensors import tensor_array
 
 if TYPE_CHECKING:

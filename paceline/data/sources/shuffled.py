@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.block import Block, ReadRequest, Source, default_block_rows
 from paceline.data.permutation import Positions, block_permutation, permute
-from paceline.data.row_blocks import default_block_rows
 from paceline.data.sources.combined import CombinedSource
 from paceline.data.store import StoredSource
 

@@ -8,21 +8,66 @@ tensorflow-metadata) names the types; how many values a feature has it may leave
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from paceline.air.errors import DataError
+from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import ReadRequest
 from paceline.data.sources.file_source import WholeFileSource, portions
 from paceline.data.sources.lines import Piece, open_piece
-from paceline.data.sources.tf_example import Feature, parse_example
-from paceline.data.sources.tf_framing import read_records
-from paceline.data.sources.tf_schema import DeclaredFeature, declared_features
+from paceline.data.sources.tf_format import Feature, parse_example, read_records
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
     from paceline.data.sources.file_entry import FileEntry
+
+
+_KINDS: dict[int, Literal["bytes", "int64", "float"]] = {1: "bytes", 2: "int64", 3: "float"}
+"""FeatureType of tensorflow_metadata.proto.v0.schema_pb2."""
+
+
+@dataclass(frozen=True)
+class DeclaredFeature:
+    kind: Literal["bytes", "int64", "float"]
+    single: bool | None
+    """True: exactly one value; False: a list; None: the schema does not say."""
+
+
+def declared_features(schema: Any, function: str) -> dict[str, DeclaredFeature]:
+    """The features by name."""
+    features = getattr(schema, "feature", None)
+    if features is None:
+        raise ConfigError(
+            f"{function}: tf_schema is a {type(schema).__name__}; give a Schema of tensorflow-metadata"
+            " (tensorflow_metadata.proto.v0.schema_pb2)."
+        )
+    return {feature.name: _declared(feature, function) for feature in features}
+
+
+def _declared(feature: Any, function: str) -> DeclaredFeature:
+    if feature.type not in _KINDS:
+        raise ConfigError(
+            f"{function}: feature {feature.name!r} of tf_schema has type {feature.type}; give BYTES, INT or FLOAT."
+        )
+    return DeclaredFeature(_KINDS[feature.type], _is_single(feature))
+
+
+def _is_single(feature: Any) -> bool | None:
+    if _has(feature, "value_count"):
+        return bool(feature.value_count.min == feature.value_count.max == 1)
+    if _has(feature, "shape"):
+        return not len(feature.shape.dim)
+    return None
+
+
+def _has(feature: Any, name: str) -> bool:
+    try:
+        return bool(feature.HasField(name))
+    except (AttributeError, ValueError):  # a newer schema may not know it
+        return False
+
 
 _SAMPLE_RECORDS = 4096
 _SAMPLE_BYTES = 4 << 20

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from paceline.data.iteration.batch_iterable import BatchIterable
-from paceline.data.iteration.options import DEFAULT_BATCH_ROWS
+from paceline.data.epochs import DEFAULT_BATCH_ROWS, BatchIterable
 
 if TYPE_CHECKING:
     from paceline.data.iterator import DataIterator

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from paceline.data.dataset import Dataset
-    from paceline.data.operations.concurrency import Processes
+    from paceline.data.operations.user_operation import Processes
     from paceline.data.preprocessor import Preprocessor
 
 
@@ -97,7 +97,7 @@ def only_needed_columns(
     data: Dataset, preprocessor: Preprocessor | None, features: tuple[str, ...] | None, keep: tuple[str, ...]
 ) -> Dataset:
     """The dataset without columns that nobody looks at: they need not be read."""
-    from paceline.data.operations.preprocess import Preprocess
+    from paceline.data.preprocessor import Preprocess
     from paceline.train.prediction.kinds import without_absent_labels
 
     schema = data._known_schema()
@@ -121,7 +121,7 @@ def _kept_as_they_are(
     data: Dataset, preprocessor: Preprocessor | None, keep: tuple[str, ...], schema: pa.Schema | None
 ) -> tuple[str, ...]:
     """The columns to keep that are in the dataset, and not made by the preprocessor alone."""
-    from paceline.data.operations.preprocess import Preprocess
+    from paceline.data.preprocessor import Preprocess
 
     if schema is None:
         return keep

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from paceline.data.execution import Piece
 from paceline.data.ingest.epoch_order import NEAR_ROWS, EpochOrder
-from paceline.data.iteration.read_ahead import Piece
 
 
 @pytest.mark.parametrize("shuffle", ["none", "blocks", "rows"])

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from paceline.data.ingest import ranges as rs
-from paceline.data.ingest.local_shuffle import LocalShuffle
-from paceline.data.ingest.position import Progress, Shares, merged, share_epoch
+from paceline.data.ingest.position import LocalShuffle, Progress, Shares, merged, share_epoch
 
 
 def members(ranges: rs.Ranges) -> list[int]:

@@ -22,8 +22,7 @@ from paceline.data import Dataset
 from paceline.data.block import ReadRequest
 from paceline.data.ingest.position import Progress
 from paceline.data.ingest.prepare import prepared
-from paceline.data.ingest.prepared import PreparedDataset
-from paceline.data.ingest.states import merge_states, problem_with, state_for
+from paceline.data.ingest.prepared import PreparedDataset, merge_states, problem_with, state_for
 from paceline.data.iterator import DataIterator
 from paceline.data.plan import Plan
 from paceline.data.sources.memory import RangeSource

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import paceline.data
-from paceline.data.iteration.background import Background
+from paceline.data.background import Background
 from paceline.testing.chaos import wait_for
 
 

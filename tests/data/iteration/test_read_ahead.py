@@ -14,10 +14,10 @@ import pytest
 
 import paceline.data
 from paceline.air.errors import DataError
+from paceline.data import execution
 from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.execution import Piece, ReadAhead
 from paceline.data.ingest.prepare import prepared
-from paceline.data.iteration import read_ahead
-from paceline.data.iteration.read_ahead import Piece, ReadAhead
 from paceline.data.iterator import DataIterator
 from paceline.data.plan import Plan
 from paceline.data.sources.memory import RangeSource
@@ -247,4 +247,4 @@ def test_leaving_a_pass_waits_once_for_all_stuck_readers_together(monkeypatch: p
     for thread in readers:
         join(thread, 60)
     assert len(waits) == 4
-    assert sum(waits) <= read_ahead.CLOSING_WAIT_S
+    assert sum(waits) <= execution.CLOSING_WAIT_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.air.errors import ConfigError
-from paceline.data.operations.concurrency import ActorPoolStrategy, processes_wanted
+from paceline.data.operations.user_operation import ActorPoolStrategy, processes_wanted
 
 
 def test_old_and_new_spellings_of_concurrency() -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from paceline.air.errors import DataError
 from paceline.data.dataset_transforms import Transforms
-from paceline.data.operations.preprocess import Preprocess
-from paceline.data.preprocessor import Preprocessor
+from paceline.data.preprocessor import Preprocess, Preprocessor
 from tests.data.transforming import dataset, rows
 
 

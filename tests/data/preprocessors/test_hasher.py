@@ -14,7 +14,7 @@ import pytest
 import paceline.data
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.preprocessors import FeatureHasher
-from paceline.data.preprocessors.hasher import hash_place
+from paceline.data.preprocessors.vectorizers import hash_place
 
 TOKENS = ["I", "like", "dislike", "Python"]
 
@@ -32,7 +32,7 @@ def test_sums_columns_of_one_hash() -> None:
 
 
 def test_hashes_are_the_same_in_another_process() -> None:
-    code = "from paceline.data.preprocessors.hasher import hash_place\n"
+    code = "from paceline.data.preprocessors.vectorizers import hash_place\n"
     code += f"print([hash_place(token, 1000) for token in {TOKENS!r}])"
     seeded = {**os.environ, "PYTHONHASHSEED": "4"}  # Python's own hash of a text would depend on it
     done = subprocess.run([sys.executable, "-c", code], env=seeded, capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ import pytest
 from paceline.air.errors import DataError
 from paceline.data.block import ReadRequest
 from paceline.data.read import read_binary_files
-from paceline.data.sources.binary import BinarySource
+from paceline.data.sources.file_source import BinarySource
 from paceline.data.sources.listing import list_files
 from tests.data.reading import check_pieces, rows_of, table_of
 
@@ -32,7 +32,7 @@ def test_binary_files_and_their_paths(tmp_path: Path) -> None:
 
 
 def test_chunks_of_large_files_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.data.sources.binary.CHUNK_BYTES", 2)
+    monkeypatch.setattr("paceline.data.sources.file_source.CHUNK_BYTES", 2)
     write_files(tmp_path, 5)
     source = BinarySource(list_files(tmp_path), -1, False)
     assert [chunk.num_rows for chunk in source.read(0, ReadRequest())] == [2, 2, 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.data.sources.tf_framing import crc32c
+from paceline.data.sources.tf_format import crc32c
 
 
 def test_crc32c_against_published_values() -> None:

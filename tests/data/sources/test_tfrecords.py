@@ -14,7 +14,7 @@ import pytest
 from paceline.air.errors import DataError
 from paceline.data.read import read_tfrecords
 from paceline.data.sources.listing import list_files
-from paceline.data.sources.tf_framing import masked_checksum
+from paceline.data.sources.tf_format import masked_checksum
 from paceline.data.sources.tfrecords import TfRecordSource
 from tests.data.reading import check_pieces, rows_of
 

@@ -18,7 +18,7 @@ from paceline.data.formats import to_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from paceline.data.iteration.batch_iterable import BatchIterable
+    from paceline.data.epochs import BatchIterable
     from paceline.data.iterator import DataIterator
 
 SKIPPED = object()

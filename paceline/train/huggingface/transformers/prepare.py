@@ -10,7 +10,7 @@ from paceline.air.errors import ConfigError
 if TYPE_CHECKING:
     import transformers
 
-    from paceline.data.iteration.batch_iterable import BatchIterable
+    from paceline.data.epochs import BatchIterable
     from paceline.train.huggingface.transformers.datasets import Evaluation
 
 
@@ -30,7 +30,7 @@ def prepare_trainer(trainer: transformers.Trainer) -> transformers.Trainer:
     """
     from transformers import Trainer
 
-    from paceline.data.iteration.batch_iterable import BatchIterable
+    from paceline.data.epochs import BatchIterable
     from paceline.train.huggingface.transformers.datasets import ReadyBatches
 
     if not isinstance(trainer, Trainer):

@@ -1,4 +1,7 @@
-"""filter(expr=...): a condition that Arrow evaluates, written as text or as a pyarrow expression."""
+"""Operations that keep some of the rows: filter(expr=...) and random_sample.
+
+A condition is written as text or as a pyarrow expression, and evaluated by Arrow.
+"""
 
 from __future__ import annotations
 
@@ -155,3 +158,33 @@ _COMPARE: dict[type[ast.cmpop], Any] = {
     ast.Gt: lambda a, b: a > b,
     ast.GtE: lambda a, b: a >= b,
 }
+
+
+class RandomSample(Operation):
+    """Which rows stay follows from the seed, the block and the row alone: the same in every process and epoch."""
+
+    native = True
+
+    def __init__(self, fraction: float, seed: int) -> None:
+        self.fraction = fraction
+        self.seed = seed
+        self.seeds = (seed,)
+
+    @property
+    def label(self) -> str:
+        return f"random_sample({self.fraction:g})"
+
+    def input_columns(self, wanted: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return wanted
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema | None:
+        return schema
+
+    def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+        import numpy as np
+        import pyarrow as pa
+
+        generator = np.random.default_rng([self.seed, place.block])
+        for chunk in chunks:
+            # One number per row, whatever the chunks are.
+            yield chunk.filter(pa.array(generator.random(chunk.num_rows) < self.fraction))

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.iteration.batch_iterable import BatchIterable, Epoch
-from paceline.data.iteration.batching import runs
-from paceline.data.iteration.options import DEFAULT_BATCH_ROWS, BatchOptions
+from paceline.data.epochs import DEFAULT_BATCH_ROWS, BatchIterable, BatchOptions, Epoch, runs
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
@@ -163,7 +161,7 @@ class Batches(ABC):
         TensorFlow reads ahead, so a run that is resumed in the middle of a pass begins that pass anew.
         """
         from paceline.data import tf_batches
-        from paceline.data.tf_ragged import ragged_ranks
+        from paceline.data.tf_batches import ragged_ranks
 
         ahead = prefetch_batches if prefetch_blocks is None else prefetch_blocks
         options = BatchOptions.checked(batch_size, ahead, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
@@ -195,7 +193,7 @@ class Batches(ABC):
         `feature_column_dtypes` is one type for all, or has the form of `feature_columns`.
         """
         from paceline.data import torch_batches
-        from paceline.data.torch_features import features_and_label, only_columns
+        from paceline.data.torch_batches import features_and_label, only_columns
 
         ahead = prefetch_batches if prefetch_blocks is None else prefetch_blocks
         options = BatchOptions.checked(batch_size, ahead, drop_last, local_shuffle_buffer_size, local_shuffle_seed)

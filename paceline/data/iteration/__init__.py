@@ -1,1 +1,0 @@
-"""From a plan to batches: reading ahead, shuffling, cutting, converting."""
