@@ -30,6 +30,7 @@ from paceline.air.constants import CHECKPOINT_DATA_FILE
 from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError, StorageError
 from paceline.air.manifest import verify
 from paceline.run.messages import StagedCheckpoint
+from paceline.run.records import CheckpointCommitted, CheckpointRetired, Record, RunRecords
 from paceline.run.retention import (
     KeptCheckpoint,
     best,
@@ -37,6 +38,7 @@ from paceline.run.retention import (
     deleted_numbers,
     lacks_score,
     listed_numbers,
+    mentioned_numbers,
     still_kept,
 )
 from paceline.run.side_files import checkpoint_at
@@ -162,16 +164,15 @@ class CheckpointKeeper:
         self.journal.sync()  # the rows up to this checkpoint must be there whenever it is
         storage_commit.commit(staging, self.run_dir.checkpoint(kept.number))
         self.journal.append(
-            {
-                "kind": "checkpoint",
-                "number": kept.number,
-                "iteration": kept.iteration,
-                "attempt": attempt,
-                "score": kept.score,
-                "size": kept.size,
+            CheckpointCommitted(
+                number=kept.number,
+                iteration=kept.iteration,
+                attempt=attempt,
+                score=kept.score,
+                size=kept.size,
                 # A config may hold anything (functions, arrays): the journal takes what is plain data.
-                "row": {**kept.row, "config": plain_config(kept.row.get("config"))},
-            },
+                row={**kept.row, "config": plain_config(kept.row.get("config"))},
+            ),
             finite=False,
         )
         self.journal.sync()
@@ -270,7 +271,7 @@ class CheckpointKeeper:
         gone = [kept for kept in self.committed if kept.number not in numbers]
         self.committed = [kept for kept in self.committed if kept.number in numbers]
         for kept in gone:
-            self.journal.append({"kind": "delete", "number": kept.number})
+            self.journal.append(CheckpointRetired(number=kept.number))
             self.journal.flush()
             self._discard_remotely(kept.number)
             self._discard(kept.number)
@@ -377,18 +378,17 @@ class CheckpointKeeper:
         else:
             self._damaged.append(path.name)
             self.warnings.append(f"{path.name} in {self.mirror.filesystem.label} is damaged and not used: {reason}")
-        self.journal.append({"kind": "delete", "number": number, "reason": "damaged"})
+        self.journal.append(CheckpointRetired(number=number, reason="damaged"))
         self.journal.sync()
 
-    def load(self, records: list[dict[str, Any]]) -> None:
+    def load(self, records: RunRecords | Sequence[Record]) -> None:
         """Take over the checkpoints of an earlier driver and finish the deletions it had begun."""
         on_disk = dict(self.run_dir.checkpoints())
         remote = self._remote_numbers()
         present: dict[int, Path | None] = dict.fromkeys(remote)
         present.update(on_disk)
         self.committed = still_kept(records, present)
-        numbers = {*present, *(record["number"] for record in records if "number" in record)}
-        self.next_number = max(numbers, default=-1) + 1
+        self.next_number = max(mentioned_numbers(records) | present.keys(), default=-1) + 1
         for number in sorted(deleted_numbers(records) & set(on_disk)):
             self._discard(number)
         wait(self._deletions.values())

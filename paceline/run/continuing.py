@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.air.errors import RestoreError, StorageError
+from paceline.air.errors import RestoreError
+from paceline.run.records import Header, header_of
 from paceline.storage.filesystem import FsspecFilesystem
-from paceline.storage.journal import read
 from paceline.storage.run_dir import SEARCH_JOURNALS, RunDir, resolve_storage, search_journal
 from paceline.storage.twin import read_origin
 
@@ -21,14 +21,14 @@ def restore_line(trainer: str, place: str, again: Sequence[str]) -> str:
     return f"{trainer}.restore({', '.join([repr(place), *again])}).fit()"
 
 
-def is_run(header: Mapping[str, Any]) -> bool:
+def is_run(header: Header) -> bool:
     """False for a trial, which its search continues."""
-    return header["settings"].get("again", _WITHOUT_RECORD) is not None
+    return header.settings.get("again", _WITHOUT_RECORD) is not None
 
 
-def line_for(header: Mapping[str, Any], place: str) -> str:
+def line_for(header: Header, place: str) -> str:
     """The same for a run that was found at a place."""
-    return restore_line(header["trainer"], place, header["settings"].get("again", _WITHOUT_RECORD))
+    return restore_line(header.trainer, place, header.settings.get("again", _WITHOUT_RECORD))
 
 
 def search_line(place: str) -> str:
@@ -41,18 +41,9 @@ def place_of(run_dir: RunDir) -> str:
     return read_origin(run_dir.origin) or str(run_dir.root)
 
 
-def header_of(run_dir: RunDir) -> dict[str, Any] | None:
-    """The description of a run; only the beginning of its journal is read. None if it has none."""
-    try:
-        first = next(iter(read(run_dir.journal)), None)
-    except (OSError, StorageError):
-        return None
-    return first if first is not None and first.get("kind") == "run" else None
-
-
-def search_of(trial: str, header: Mapping[str, Any], filesystem: Any = None) -> str | None:
+def search_of(trial: str, header: Header, filesystem: Any = None) -> str | None:
     """The place of the search that a trial belongs to; None for a run of its own."""
-    journal = search_journal(header["trial_id"].partition("_")[0])
+    journal = search_journal(header.trial_id.partition("_")[0])
     parent, _, _ = trial.rstrip("/").rpartition("/")
     resolved = resolve_storage(parent) if parent else Path("/")
     if isinstance(resolved, Path):
@@ -69,7 +60,7 @@ def instead_of_search(path: str, filesystem: Any = None) -> str:
         found = [(str(each.root), place_of(each), header_of(each)) for each in find_trials(resolved)[:1]]
     else:
         trials, _ = find_remote_trials(resolved, filesystem)
-        found = [(place, place, records[0]) for place, records in trials[:1]]
+        found = [(place, place, records.header) for place, records in trials[:1]]
     for directory, place, header in found:
         if header is not None:
             search = search_of(directory, header, filesystem)
@@ -77,7 +68,7 @@ def instead_of_search(path: str, filesystem: Any = None) -> str:
                 return f"It is one trial of a search. To continue the search: {search_line(search)}"
             if not is_run(header):
                 return f"It has trials of a search, but no {SEARCH_JOURNALS}. Result.from_path reads each trial."
-            return f"It is a run of {header['trainer']}. To continue it: {line_for(header, place)}"
+            return f"It is a run of {header.trainer}. To continue it: {line_for(header, place)}"
     return ""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from paceline.air.config import FailureConfig
 from paceline.air.errors import AttemptFailure, TrainingFailedError, WorkerFailure
@@ -12,6 +11,7 @@ from paceline.run import root_cause
 from paceline.run.attempt import Attempt
 from paceline.run.backend import Backend
 from paceline.run.failure_policy import GiveUp, Retry, decide
+from paceline.run.records import AttemptFailed
 from paceline.run.report_flow import Problem, ReportFlow
 from paceline.storage.run_dir import RunDir
 
@@ -42,17 +42,12 @@ class FailuresSoFar:
         return error
 
 
-def failure_record(failure: AttemptFailure) -> dict[str, Any]:
+def failure_record(failure: AttemptFailure) -> AttemptFailed:
     """What the journal says about it."""
     cause = failure.root_cause
-    return {
-        "kind": "failure",
-        "attempt": failure.attempt,
-        "rank": cause.rank,
-        "cause": cause.kind,
-        "message": cause.message,
-        "traceback": cause.traceback,
-    }
+    return AttemptFailed(
+        attempt=failure.attempt, rank=cause.rank, cause=cause.kind, message=cause.message, traceback=cause.traceback
+    )
 
 
 def failure_of(problem: Problem, run_dir: RunDir) -> WorkerFailure:

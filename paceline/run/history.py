@@ -11,25 +11,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import UnsetType
+
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
 from paceline.air.manifest import read_manifest
 from paceline.air.result import Result
 from paceline.run.continuing import is_run, line_for
+from paceline.run.records import FORMAT, AttemptStarted, Header, Row, RunRecords, identity_of
 from paceline.run.retention import KeptCheckpoint, best, listed_numbers, still_kept
 from paceline.run.rows import RowFiller
 from paceline.run.side_files import checkpoint_at
 from paceline.run.spec import TrialIdentity
-from paceline.run.trial_files import ending, find_remote_trials, find_trials, state_records
+from paceline.run.trial_files import find_remote_trials, find_trials
 from paceline.storage.filesystem import FsspecFilesystem
-from paceline.storage.journal import read
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir, resolve_storage
 
-_UNKNOWN_ATTEMPT: dict[str, Any] = {
-    "hostname": "", "node_ip": "", "pid": 0, "start_index": 0, "start_time_s": 0.0, "warmup_time": 0.0
-}  # fmt: skip
+_UNKNOWN_ATTEMPT = AttemptStarted(attempt=0)
 """Of rows that were taken from their checkpoints, because the journal lost what came before them."""
 
 
@@ -51,28 +51,26 @@ class JournalHistory:
     def last_rank_metrics(self) -> dict[int, dict[str, Any]]:
         """The newest metrics of each rank of the last attempt."""
         by_rank, world_size = self._by_rank()
-        return {rank: by_rank[rank][-1]["metrics"] for rank in range(world_size) if by_rank.get(rank)}
+        return {rank: by_rank[rank][-1].metrics for rank in range(world_size) if by_rank.get(rank)}
 
     def rank_rows(self) -> list[dict[str, Any]]:
         """Every rank's own metrics, one row per rank and report."""
-        rows = [
-            (record["index"], rank, {"training_iteration": record["index"], "rank": rank, **record["metrics"]})
-            for rank, records in self._by_rank()[0].items()
-            for record in records
-        ]
-        return [row for _, _, row in sorted(rows, key=lambda each: each[:2])]
+        rows = [row for rows in self._by_rank()[0].values() for row in rows]
+        rows.sort(key=lambda row: (row.index, row.rank))
+        return [{"training_iteration": row.index, "rank": row.rank, **row.metrics} for row in rows]
 
-    def _by_rank(self) -> tuple[dict[int, list[dict[str, Any]]], int]:
-        """(the surviving row records of each rank, how many ranks the last attempt had)"""
-        surviving: dict[int, list[dict[str, Any]]] = {}
+    def _by_rank(self) -> tuple[dict[int, list[Row]], int]:
+        """(the surviving rows of each rank, how many ranks the last attempt had)"""
+        surviving: dict[int, list[Row]] = {}
         world_size = 0
-        for record in read(self._path):
-            if record["kind"] == "attempt":
-                world_size = record["world_size"]
+        for record in FORMAT.read(self._path):
+            if isinstance(record, Row):
+                surviving.setdefault(record.rank, []).append(record)
+            elif isinstance(record, AttemptStarted):
+                world_size = record.world_size
                 for rows in surviving.values():
-                    _cut(rows, record["start_index"])
-            elif record["kind"] == "row":
-                surviving.setdefault(record["rank"], []).append(record)
+                    while rows and rows[-1].index > record.start_index:
+                        rows.pop()
         return surviving, world_size
 
 
@@ -81,43 +79,41 @@ def surviving_rows(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
     rows: list[dict[str, Any]] = []
     indices: list[int] = []
     filler: RowFiller | None = None
-    header: dict[str, Any] = {}
-    for record in read(path):
-        if record["kind"] in ("run", "attempt"):
-            header = record if record["kind"] == "run" else header
-            attempt = record if record["kind"] == "attempt" else _UNKNOWN_ATTEMPT
-            surviving = bisect.bisect_right(indices, attempt["start_index"])
+    header: Header | None = None
+    for record in FORMAT.read(path):
+        if isinstance(record, Row):
+            if record.rank == 0 and filler is not None:
+                metrics = record.reduced or record.metrics
+                rows.append(filler.fill(record.index, metrics, record.stamp, record.elapsed))
+                indices.append(record.index)
+        elif isinstance(record, Header | AttemptStarted):
+            header = record if isinstance(record, Header) else header
+            if header is None:
+                continue
+            attempt = record if isinstance(record, AttemptStarted) else _UNKNOWN_ATTEMPT
+            surviving = bisect.bisect_right(indices, attempt.start_index)
             del rows[surviving:], indices[surviving:]
-            identity = TrialIdentity(header["trial_id"], header["experiment_id"], header["experiment_tag"])
-            filler = filler_of(identity, attempt.get("config", header["settings"]["config"]) or {}, attempt)
-        elif record["kind"] == "row" and record["rank"] == 0 and filler is not None:
-            metrics = record.get("reduced") or record["metrics"]
-            rows.append(filler.fill(record["index"], metrics, record["stamp"], record["elapsed"]))
-            indices.append(record["index"])
+            config = header.settings["config"] if isinstance(attempt.config, UnsetType) else attempt.config
+            filler = filler_of(identity_of(header), config or {}, attempt)
     return rows, indices
 
 
-def _cut(rows: list[dict[str, Any]], start_index: int) -> None:
-    while rows and rows[-1]["index"] > start_index:
-        rows.pop()
-
-
-def filler_of(identity: TrialIdentity, config: Mapping[str, Any], attempt: Mapping[str, Any]) -> RowFiller:
+def filler_of(identity: TrialIdentity, config: Mapping[str, Any], attempt: AttemptStarted) -> RowFiller:
     """The filler that completes the rows of an attempt, from the attempt's record."""
     return RowFiller(
         identity=identity,
         config=config,
-        hostname=attempt["hostname"],
-        node_ip=attempt["node_ip"],
-        pid=attempt["pid"],
-        start_iteration=attempt["start_index"],
-        start_time_s=attempt["start_time_s"],
-        warmup_time=attempt["warmup_time"],
+        hostname=attempt.hostname,
+        node_ip=attempt.node_ip,
+        pid=attempt.pid,
+        start_iteration=attempt.start_index,
+        start_time_s=attempt.start_time_s,
+        warmup_time=attempt.warmup_time,
     )
 
 
-def lost_rows(run_dir: RunDir, kept: Sequence[KeptCheckpoint], last_row: int) -> Iterator[dict[str, Any]]:
-    """The records of the rows after `last_row` that were reported with a checkpoint.
+def lost_rows(run_dir: RunDir, kept: Sequence[KeptCheckpoint], last_row: int) -> Iterator[Row]:
+    """The rows after `last_row` that were reported with a checkpoint.
 
     A journal that was cut short has lost them; the checkpoints' own manifests contain them too.
     """
@@ -129,15 +125,14 @@ def lost_rows(run_dir: RunDir, kept: Sequence[KeptCheckpoint], last_row: int) ->
         except CheckpointError:  # only on remote storage, or damaged
             continue
         if "copied_from" not in facts:  # it came without a row
-            yield {
-                "kind": "row",
-                "attempt": facts["attempt"],
-                "index": facts["iteration"],
-                "rank": 0,
-                "stamp": facts["created"],
-                "elapsed": facts["elapsed"],
-                "metrics": facts["metrics"],
-            }
+            yield Row(
+                attempt=facts["attempt"],
+                index=facts["iteration"],
+                rank=0,
+                stamp=facts["created"],
+                elapsed=facts["elapsed"],
+                metrics=facts["metrics"],
+            )
 
 
 def missing_rows(journal: Path, indices: Iterable[int], reached: int) -> list[str]:
@@ -217,8 +212,8 @@ def _result_of(
     reference: Callable[[KeptCheckpoint], Checkpoint | None],
 ) -> Result:
     history = JournalHistory(run_dir.journal)
-    records = state_records(run_dir)
-    settings = records[0]["settings"]
+    records = RunRecords.read(run_dir)
+    settings = records.settings
     config = CheckpointConfig(
         num_to_keep=settings["num_to_keep"],
         checkpoint_score_attribute=settings["checkpoint_score_attribute"],
@@ -229,27 +224,24 @@ def _result_of(
     warnings = _lost_checkpoints(run_dir, records, present)
     if kept:
         warnings += missing_rows(run_dir.journal, indices, kept[-1].iteration)
-    ended = [record for record in records if record["kind"] == "end"]
-    status = ending(records) or "unfinished"
+    status = records.ended_as or "unfinished"
     return Result(
         metrics={**rows[-1], "done": status != "unfinished"} if rows else {},
         checkpoint=reference(kept[-1]) if kept else None,
-        error=TrainingFailedError(ended[-1]["message"]) if status == "failed" else None,
+        error=TrainingFailedError(records.last_message) if status == "failed" else None,
         log_dir=run_dir.root,
         path=path,
         best_checkpoints=[(found, dict(each.row)) for each in best(config, kept) if (found := reference(each))],
         rank_metrics=history.last_rank_metrics(),
-        attempts=1 + max((record["attempt"] for record in records if record["kind"] == "attempt"), default=-1),
+        attempts=records.attempts,
         status=status,
         warnings=warnings,
-        how_to_continue=line_for(records[0], path) if status != "finished" and is_run(records[0]) else "",
+        how_to_continue=line_for(records.header, path) if status != "finished" and is_run(records.header) else "",
         _history=history,
     )
 
 
-def _lost_checkpoints(
-    run_dir: RunDir, records: Sequence[Mapping[str, Any]], present: Mapping[int, Path | None]
-) -> list[str]:
+def _lost_checkpoints(run_dir: RunDir, records: RunRecords, present: Mapping[int, Path | None]) -> list[str]:
     """What to tell the user about checkpoints that the journal lists and that cannot be used.
 
     That an older one is gone is not worth a word: its user may have wanted the space.

@@ -33,6 +33,7 @@ from paceline.run.messages import (
     Warned,
 )
 from paceline.run.observers import Observers, Verdict
+from paceline.run.records import Row
 from paceline.run.rows import RowFiller
 from paceline.storage.journal import Journal
 
@@ -242,17 +243,15 @@ class ReportFlow:
         return self._keeper.commit(staged, parts, index, row, data)
 
     def _journal_row(self, rank: int, report: Report, reduced: dict[str, Any] | None = None) -> None:
-        record: dict[str, Any] = {
-            "kind": "row",
-            "attempt": self._keeper.attempt,
-            "index": report.index,
-            "rank": rank,
-            "stamp": report.stamp,
-            "elapsed": report.elapsed,
-            "metrics": report.metrics,
-        }
-        if reduced is not None:
-            record["reduced"] = reduced
+        record = Row(
+            attempt=self._keeper.attempt,
+            index=report.index,
+            rank=rank,
+            stamp=report.stamp,
+            elapsed=report.elapsed,
+            metrics=report.metrics,
+            reduced=reduced,
+        )
         self._journal.append(record, finite=report.finite)
 
     # -- conclusions ----------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointCorruptError
 from paceline.air.manifest import read_manifest
 from paceline.run.nested import nested_get
+from paceline.run.records import CheckpointCommitted, CheckpointRetired, Record
 
 
 @dataclass(frozen=True)
@@ -64,47 +65,49 @@ def _comparable(value: Any, sign: float) -> tuple[float, float]:
     return (1.0, sign * value)
 
 
-def deleted_numbers(records: Sequence[Mapping[str, Any]]) -> set[int]:
+def deleted_numbers(records: Iterable[Record]) -> set[int]:
     """Checkpoints that the journal gave up."""
-    return {number for number, record in _last_words(records).items() if record["kind"] == "delete"}
+    return {number for number, record in _last_words(records).items() if isinstance(record, CheckpointRetired)}
 
 
-def damaged_numbers(records: Sequence[Mapping[str, Any]]) -> set[int]:
+def damaged_numbers(records: Iterable[Record]) -> set[int]:
     """Those given up because they were damaged: what is left of them stays for the user to look at."""
     words = _last_words(records).items()
-    return {number for number, record in words if record["kind"] == "delete" and "reason" in record}
+    return {number for number, record in words if isinstance(record, CheckpointRetired) and record.reason is not None}
 
 
-def _last_words(records: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+def _last_words(records: Iterable[Record]) -> dict[int, CheckpointCommitted | CheckpointRetired]:
     """By checkpoint, the record that counts: a number that goes by the iteration may be used again after a failure."""
-    return {record["number"]: record for record in records if record["kind"] in ("checkpoint", "delete")}
+    return {record.number: record for record in records if isinstance(record, CheckpointCommitted | CheckpointRetired)}
 
 
-def listed_numbers(records: Sequence[Mapping[str, Any]]) -> set[int]:
+def listed_numbers(records: Iterable[Record]) -> set[int]:
     """Checkpoints that the journal says are there."""
-    return {number for number, record in _last_words(records).items() if record["kind"] == "checkpoint"}
+    return {number for number, record in _last_words(records).items() if isinstance(record, CheckpointCommitted)}
 
 
-def still_kept(records: Sequence[Mapping[str, Any]], present: Mapping[int, Path | None]) -> list[KeptCheckpoint]:
+def mentioned_numbers(records: Iterable[Record]) -> set[int]:
+    """Checkpoints that are or were there."""
+    return set(_last_words(records))
+
+
+def still_kept(records: Iterable[Record], present: Mapping[int, Path | None]) -> list[KeptCheckpoint]:
     """What a journal lists and storage still has, oldest first.
 
     `present` maps numbers to local directories (None for what is only on remote storage). A
     checkpoint that was renamed just before its driver died is in no record; its own
     manifest says all that is needed.
     """
-    listed = {record["number"]: record for record in records if record["kind"] == "checkpoint"}
-    deleted = deleted_numbers(records)
+    last_words = _last_words(records)
     kept = []
-    for number in sorted(set(present) - deleted):
-        record = listed.get(number) or _record_from_manifest(present[number])
-        if record is not None:
-            kept.append(
-                KeptCheckpoint(number, record["iteration"], record["score"], record["row"], record.get("size", 0))
-            )
+    for number in sorted(present):
+        record = last_words.get(number) or _record_from_manifest(number, present[number])
+        if isinstance(record, CheckpointCommitted):
+            kept.append(KeptCheckpoint(number, record.iteration, record.score, record.row, record.size))
     return kept
 
 
-def _record_from_manifest(path: Path | None) -> dict[str, Any] | None:
+def _record_from_manifest(number: int, path: Path | None) -> CheckpointCommitted | None:
     if path is None:
         return None
     try:
@@ -113,4 +116,6 @@ def _record_from_manifest(path: Path | None) -> dict[str, Any] | None:
         return None
     if "iteration" not in facts:
         return None
-    return {"iteration": facts["iteration"], "score": facts.get("score"), "row": facts.get("metrics", {})}
+    return CheckpointCommitted(
+        number=number, iteration=facts["iteration"], score=facts.get("score"), row=facts.get("metrics", {})
+    )

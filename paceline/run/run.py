@@ -38,6 +38,7 @@ from paceline.run.fingerprint import fingerprint
 from paceline.run.hang_watch import HangWatch, stacks_text
 from paceline.run.history import JournalHistory, filler_of
 from paceline.run.interlude import Interlude
+from paceline.run.records import VERSION, Ended
 from paceline.run.report_flow import Problem, ReportFlow
 from paceline.run.rows import RowFiller, with_metrics_of
 from paceline.run.setting_up import make_keeper, make_trial
@@ -387,9 +388,11 @@ class Run:
             attempt.start_point, attempt.number, self.spec.world_size, attempt.pids, attempt.warmup_s
         )
         if self._files.records or self._respecified:  # the config may be another than the header's
-            record["config"] = trial_files.plain_config(self.spec.config)
+            record.config = trial_files.plain_config(self.spec.config)
+        if self._files.records:
+            record.version = VERSION
         if self._files.records and self.spec.place is None:
-            record["code"] = fingerprint(self.spec.code)
+            record.code = fingerprint(self.spec.code)
         self._journal.append(record, finite=False)
         self._write_down()
         return filler_of(self._files.identity, self.spec.config, record)
@@ -576,8 +579,7 @@ class Run:
             with contextlib.suppress(OSError):  # for people to read; the journal has it, too
                 write_durably(self._run_dir.error_txt, text.encode("utf-8", "backslashreplace") + b"\n")
         self._observers.write_out()
-        end = {"kind": "end", "status": status, "message": str(error or ""), "time": time.time()}
-        self._journal.append(end, finite=False)
+        self._journal.append(Ended(status=status, message=str(error or ""), time=time.time()), finite=False)
         self._write_down()
         self._conclude(result)
 

@@ -22,11 +22,11 @@ def make_keeper(spec: RunSpec, files: TrialFiles) -> CheckpointKeeper:
             )
         keeper.load(files.records)
         lost = list(lost_rows(files.run_dir, keeper.committed, files.last_row))
-        for record in lost:
-            files.journal.append(record, finite=False)
+        for row in lost:
+            files.journal.append(row, finite=False)
         files.journal.sync()
         if keeper.newest is not None:
-            indices = [*files.surviving, *(record["index"] for record in lost)]
+            indices = [*files.surviving, *(row.index for row in lost)]
             keeper.warnings += missing_rows(files.run_dir.journal, indices, keeper.newest.iteration)
     if keeper.next_number == 0 and spec.resume_from is not None:
         keeper.continue_after(spec.resume_from)

@@ -16,6 +16,7 @@ from paceline.air.checkpoint_data import data_state_of
 from paceline.air.manifest import seal
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.messages import SessionSetup
+from paceline.run.records import AttemptStarted
 from paceline.run.rows import node_ip
 from paceline.run.spec import RunSpec
 from paceline.run.staging import packed_in_memory
@@ -76,21 +77,20 @@ def from_given_checkpoint(checkpoint: Checkpoint | None) -> StartPoint:
 
 def attempt_record(
     start: StartPoint, number: int, world_size: int, pids: Mapping[int, int], warmup_s: float
-) -> dict[str, Any]:
+) -> AttemptStarted:
     """What the journal says about an attempt; its rows are completed from it."""
-    return {
-        "kind": "attempt",
-        "attempt": number,
-        "start_index": start.index,
-        "start_time_s": start.time_s,
-        "checkpoint": start.checkpoint_number,
-        "world_size": world_size,
-        "time": time.time(),
-        "warmup_time": warmup_s,
-        "hostname": socket.gethostname(),
-        "node_ip": node_ip(),
-        "pid": pids.get(0, os.getpid()),
-    }
+    return AttemptStarted(
+        attempt=number,
+        start_index=start.index,
+        start_time_s=start.time_s,
+        checkpoint=start.checkpoint_number,
+        world_size=world_size,
+        time=time.time(),
+        warmup_time=warmup_s,
+        hostname=socket.gethostname(),
+        node_ip=node_ip(),
+        pid=pids.get(0, os.getpid()),
+    )
 
 
 def session_setup(

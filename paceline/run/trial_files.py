@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import json
 import sys
@@ -20,15 +19,24 @@ from paceline.air.result import Status
 from paceline.air.secrets import masked, secret_paths
 from paceline.engine.local import drivers, leftovers
 from paceline.run import side_files
-from paceline.run.continuing import header_of, is_run, line_for, place_of
+from paceline.run.continuing import is_run, line_for, place_of
 from paceline.run.fingerprint import changes, fingerprint
+from paceline.run.records import (
+    Header,
+    RunRecords,
+    header_of,
+    identity_of,
+    last_ending,
+    no_journal,
+    recorded_checkpoints,
+    surviving_indices,
+)
 from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
 from paceline.storage.commit import is_put_aside, quarantine
 from paceline.storage.files import delete_tree
 from paceline.storage.filesystem import FsspecFilesystem
-from paceline.storage.journal import Journal, read
+from paceline.storage.journal import Journal
 from paceline.storage.journal_parts import fetch_journal
-from paceline.storage.journal_tail import read_tail
 from paceline.storage.lease import LEASE_SECONDS
 from paceline.storage.lock import RunLock
 from paceline.storage.mirror import Mirror
@@ -58,8 +66,8 @@ class TrialFiles:
     experiment_name: str
     identity: TrialIdentity
     mirror: Mirror | None = None
-    records: list[dict[str, Any]] = field(default_factory=list)
-    """What the journal already said, rows left out; empty for a new trial."""
+    records: RunRecords | None = None
+    """What the journal already said; None for a new trial."""
     surviving: list[int] = field(default_factory=list)
     """The indices of rank 0's rows that survive in the journal."""
     notes: list[str] = field(default_factory=list)
@@ -69,7 +77,7 @@ class TrialFiles:
 
     @property
     def attempts_so_far(self) -> int:
-        return 1 + max((record["attempt"] for record in self.records if record["kind"] == "attempt"), default=-1)
+        return self.records.attempts if self.records is not None else 0
 
     @property
     def last_row(self) -> int:
@@ -79,12 +87,14 @@ class TrialFiles:
     @property
     def ended_as(self) -> Status | None:
         """How the last driver ended the run; None if it was cut off."""
-        return ending(self.records)
+        return self.records.ended_as if self.records is not None else None
 
     @property
     def kept_in_memory(self) -> bool:
         """True if an earlier driver wrote no checkpoint to disk because it was told so."""
-        return self.records[0]["settings"]["num_to_keep"] == 0 and not has_checkpoints(self.records)
+        return (
+            self.records is not None and self.records.settings["num_to_keep"] == 0 and not self.records.has_checkpoints
+        )
 
     def close(self, store_wait_s: float | None = None) -> list[str]:
         """Give everything back; the locks go even if the storage has gone: the next driver may find it again.
@@ -188,7 +198,7 @@ def _create_in_search(spec: RunSpec, place: TrialPlace, shared_sync: SharedSync 
 
 def _make_room(run_dir: RunDir) -> None:
     try:
-        state_records(run_dir)
+        RunRecords.read(run_dir)
     except (RestoreError, StorageError):
         if run_dir.has_barely_begun():
             delete_tree(run_dir.root)
@@ -198,17 +208,15 @@ def _make_room(run_dir: RunDir) -> None:
         raise StorageError(f"{run_dir.root} holds a run already; a new trial cannot be put there.")
 
 
-def _header(spec: RunSpec, experiment_name: str, identity: TrialIdentity) -> dict[str, Any]:
-    return {
-        "kind": "run",
-        "version": 1,
-        "trainer": spec.trainer_name,
-        "experiment_name": experiment_name,
-        "trial_id": identity.trial_id,
-        "experiment_id": identity.experiment_id,
-        "experiment_tag": identity.experiment_tag,
-        "settings": saved_settings(spec),
-    }
+def _header(spec: RunSpec, experiment_name: str, identity: TrialIdentity) -> Header:
+    return Header(
+        trainer=spec.trainer_name,
+        experiment_name=experiment_name,
+        trial_id=identity.trial_id,
+        experiment_id=identity.experiment_id,
+        experiment_tag=identity.experiment_tag,
+        settings=saved_settings(spec),
+    )
 
 
 def _new_directory(
@@ -236,17 +244,16 @@ def reopen(spec: RunSpec, shared_sync: SharedSync | None = None) -> TrialFiles:
     with _locked(run_dir, mirror, spec.run_config.verbose if spec.place is None else 0) as lock:
         # Everything is read under the locks: the last driver may have written until it let go.
         if mirror is not None:
-            catch_up(mirror)
-        records = state_records(run_dir)
-        header = records[0]
-        identity = TrialIdentity(header["trial_id"], header["experiment_id"], header["experiment_tag"])
+            catch_up(mirror, recorded_checkpoints)
+        records = RunRecords.read(run_dir)
+        header = records.header
         journal = Journal(run_dir.journal, shared_sync)
-        files = TrialFiles(run_dir, journal, lock, header["experiment_name"], identity, mirror, records)
+        files = TrialFiles(run_dir, journal, lock, header.experiment_name, identity_of(header), mirror, records)
         with _closed_on_error(files):
             files.warnings += [*warnings, *side_files.repair(run_dir, continues=files.ended_as != "finished")]
             files.surviving = surviving_indices(run_dir)
             files.notes += _what_has_changed(records, spec)
-            files.notes += _what_was_not_given_again(header["settings"], spec.run_config)
+            files.notes += _what_was_not_given_again(header.settings, spec.run_config)
             files.register()
             run_dir.sweep()
     return files
@@ -257,7 +264,7 @@ def _place_to_restore(spec: RunSpec) -> tuple[RunDir, Mirror | None]:
     path = resolve_storage(spec.restore_path)
     if isinstance(path, Path):
         if not (run_dir := RunDir(path)).journal.exists():
-            raise _no_journal(run_dir)
+            raise no_journal(run_dir)
         if origin := read_origin(run_dir.origin):
             raise RestoreError(
                 f"{path} is the local copy of {origin}: restore {origin!r}, or what follows would never get there. To "
@@ -283,16 +290,9 @@ def _what_was_not_given_again(settings: Mapping[str, Any], config: RunConfig) ->
     return [f"The run had {' and '.join(missing)}, which restore() cannot bring back: pass run_config=RunConfig(...)."]
 
 
-def code_of(records: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The fingerprint of the code that the run was last started with; None if that is not known."""
-    known = [record["code"] for record in records if record["kind"] == "attempt" and "code" in record]
-    found: dict[str, Any] | None = known[-1] if known else records[0]["settings"].get("code")
-    return found
-
-
-def _what_has_changed(records: list[dict[str, Any]], spec: RunSpec) -> list[str]:
+def _what_has_changed(records: RunRecords, spec: RunSpec) -> list[str]:
     """A notice of three lines at most; the user may have corrected what made the run fail."""
-    changed = changes(code_of(records), fingerprint(spec.code)) if ending(records) != "finished" else ""
+    changed = changes(records.code, fingerprint(spec.code)) if records.ended_as != "finished" else ""
     if not changed:
         return []
     return [
@@ -354,12 +354,12 @@ def _how_to_restore_earlier(experiment_dir: Path) -> list[str]:
     Only the end and the beginning of its journal are read: a long run's journal is large.
     """
     for trial in find_trials(experiment_dir)[:1]:
-        try:
-            records = read_tail(trial.journal)
-        except StorageError:
-            continue
         header = header_of(trial)
-        if records and header is not None and is_run(header) and ending(records) != "finished":
+        try:
+            ended = last_ending(trial)
+        except (RestoreError, StorageError):
+            continue
+        if header is not None and is_run(header) and ended != "finished":
             return [
                 f"An earlier run named {experiment_dir.name!r} did not finish; this is a new run. To continue the "
                 f'earlier one: {line_for(header, place_of(trial))}\nfit(resume="auto") would do so by itself.'
@@ -376,8 +376,8 @@ def find_trials(path: Path) -> list[RunDir]:
 
 def find_remote_trials(
     uri: str, filesystem: Any = None
-) -> tuple[list[tuple[str, list[dict[str, Any]]]], list[RestoreError | StorageError]]:
-    """(URI, state records) of the trials at or one level below a URI, the one last worked at first.
+) -> tuple[list[tuple[str, RunRecords]], list[RestoreError | StorageError]]:
+    """(URI, records) of the trials at or one level below a URI, the one last worked at first.
 
     And what is wrong with those that cannot be read: one damaged trial is no reason to give up the others.
     """
@@ -390,60 +390,18 @@ def find_remote_trials(
                 found.append(("/".join([uri, *folders]), _remote_records(store, name)))
             except (RestoreError, StorageError) as error:
                 problems.append(error)
-    newest_first = sorted(found, key=lambda each: max(record.get("time", 0.0) for record in each[1]), reverse=True)
-    return newest_first, problems
+    return sorted(found, key=lambda run: run[1].last_time, reverse=True), problems
 
 
-def _remote_records(store: FsspecFilesystem, journal: str) -> list[dict[str, Any]]:
+def _remote_records(store: FsspecFilesystem, journal: str) -> RunRecords:
     with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
         run_dir = RunDir(Path(folder))
         fetch_journal(store, journal, run_dir.journal)
         try:
-            return state_records(run_dir)
+            return RunRecords.read(run_dir)
         except (RestoreError, StorageError) as error:
             text = str(error).replace(str(run_dir.journal), f"{store.label}/{journal}")
             raise RestoreError(text) from error
-
-
-def state_records(run_dir: RunDir) -> list[dict[str, Any]]:
-    """The journal without its rows; the first record describes the run."""
-    try:
-        records = [record for record in read(run_dir.journal) if record.get("kind") != "row"]
-    except FileNotFoundError:
-        raise _no_journal(run_dir) from None
-    if not records or records[0].get("kind") != "run":
-        raise RestoreError(f"{run_dir.journal} does not begin with a run's description; it cannot be continued.")
-    for record in records:
-        number = record.get("number", 0)
-        if type(number) is not int or number < 0:  # the files may come from anywhere
-            raise RestoreError(f"{run_dir.journal} names {number!r} as a checkpoint's number, which cannot be one.")
-    return records
-
-
-def _no_journal(run_dir: RunDir) -> RestoreError:
-    return RestoreError(f"{run_dir.root} holds no run: it has no {run_dir.journal.name}.")
-
-
-def surviving_indices(run_dir: RunDir) -> list[int]:
-    """The indices of rank 0's rows that survive."""
-    indices: list[int] = []
-    for record in read(run_dir.journal):
-        if record["kind"] == "attempt":
-            del indices[bisect.bisect_right(indices, record["start_index"]) :]
-        elif record["kind"] == "row" and record["rank"] == 0:
-            indices.append(record["index"])
-    return indices
-
-
-def ending(records: list[dict[str, Any]]) -> Status | None:
-    """How a run ended according to its journal; None if its driver was cut off."""
-    last = [record for record in records if record["kind"] in ("attempt", "end")]
-    return last[-1]["status"] if last and last[-1]["kind"] == "end" else None
-
-
-def has_checkpoints(records: list[dict[str, Any]]) -> bool:
-    """Whether the run ever committed a checkpoint of its own."""
-    return any(record["kind"] == "checkpoint" for record in records)
 
 
 def saved_settings(spec: RunSpec) -> dict[str, Any]:

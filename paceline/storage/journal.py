@@ -1,4 +1,4 @@
-"""The append-only record of a run.
+"""The append-only record of a run, or of a search.
 
 One record is one line: CRC-32 of the JSON as eight hex digits, its length in bytes, the
 JSON. A driver that dies while writing leaves a torn last line, which the next reader
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -28,8 +29,11 @@ from paceline.storage.shared_sync import SharedSync
 
 GROUP_SYNC_SECONDS = 0.05
 _BUFFER_LIMIT = 256 * 1024
+_TAIL_BYTES = 256 * 1024
+"""Many times the record that says how a run ended."""
 
 _encode_finite = msgspec.json.Encoder().encode
+_encode_exactly = json.JSONEncoder(separators=(",", ":")).encode
 _decode = msgspec.json.Decoder().decode
 
 
@@ -71,7 +75,7 @@ class Journal:
         except OSError as error:
             raise storage_error(error, path, "opening the journal") from error
         try:
-            self._tail = _Tail(_end_of_whole_records(path))
+            self._tail = _Tail(end_of_whole_records(path))
             self.dropped_bytes = os.fstat(self._descriptor).st_size - self._tail.offset
             """The length of the torn tail that was found and cut off."""
             if self.dropped_bytes:
@@ -80,7 +84,7 @@ class Journal:
             os.close(self._descriptor)
             raise
 
-    def append(self, record: dict[str, Any], *, finite: bool = True) -> None:
+    def append(self, record: msgspec.Struct | Mapping[str, Any], *, finite: bool = True) -> None:
         """Add a record. `finite=False` keeps NaN and infinities, which the fast encoder would turn into null."""
         self.append_raw(encode_record(record, finite=finite))
 
@@ -210,18 +214,39 @@ class Journal:
                 self._error = storage_error(error, self.path, "syncing the journal")
 
 
-def encode_record(record: dict[str, Any], *, finite: bool = True) -> bytes:
+def encode_record(record: msgspec.Struct | Mapping[str, Any], *, finite: bool = True) -> bytes:
     """The JSON of a record, on one line."""
     if finite:
         try:
             return _encode_finite(record)
         except (UnicodeEncodeError, OverflowError):
             pass  # lone surrogates of odd file names, integers beyond 64 bit: slower, but exact
-    return json.dumps(record, separators=(",", ":")).encode()
+    plain = _as_dict(record) if isinstance(record, msgspec.Struct) else record
+    return _encode_exactly(plain).encode()
+
+
+def _as_dict(record: msgspec.Struct) -> dict[str, Any]:
+    """What the fast encoder would write: the tag first, and no fields that are unset or have their default."""
+    values, left_out = _shape(type(record))
+    values = dict(values)
+    for name, default in left_out.items():
+        value = getattr(record, name)
+        if value is not msgspec.UNSET and value is not default:
+            values[name] = value
+    return values
+
+
+@functools.cache
+def _shape(kind: type[msgspec.Struct]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the tag by its name, the value at which each field is left out)"""
+    config = kind.__struct_config__
+    tag = {} if config.tag_field is None else {config.tag_field: config.tag}
+    fields = msgspec.structs.fields(kind)
+    return tag, {field.name: field.default if config.omit_defaults else msgspec.UNSET for field in fields}
 
 
 def decode_record(body: bytes) -> Any:
-    """The record that `encode_record` encoded."""
+    """The record that `encode_record` encoded, as plain values."""
     try:
         return _decode(body)
     except msgspec.DecodeError:
@@ -233,38 +258,58 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
     FileNotFoundError passes as it is: a directory without a journal holds no run.
     """
-    for body, _ in _whole_records(path):
+    for body, _ in whole_records(path):
         yield decode_record(body)
 
 
-def _end_of_whole_records(path: Path) -> int:
+def end_of_whole_records(path: Path) -> int:
+    """How long a journal is without a torn tail."""
     end = 0
-    for _, offset in _whole_records(path):
+    for _, offset in whole_records(path):
         end = offset
     return end
 
 
-def _whole_records(path: Path) -> Iterator[tuple[bytes, int]]:
-    """The JSON of each whole record and the offset behind it."""
+def whole_records(path: Path, start: int = 0) -> Iterator[tuple[bytes, int]]:
+    """The JSON of each whole record from an offset on, and the offset behind it."""
     try:
         with open(path, "rb") as file:
-            offset = 0
-            for line in file:
-                body = _body(line)
-                if body is None:
-                    if any(_body(later) is not None for later in file):
-                        raise StorageError(
-                            f"journal {path} is damaged at byte {offset}: a record there does not match its checksum, "
-                            "though whole records follow. Restore the file from a copy; what stands before that byte "
-                            "is sound."
-                        )
-                    return
-                offset += len(line)
-                yield body, offset
+            if start:
+                if start > os.fstat(file.fileno()).st_size:
+                    raise StorageError(f"journal {path} was shortened: it ends before byte {start}.")
+                file.seek(start)
+            yield from records_in(file, start, str(path))
     except (StorageError, FileNotFoundError):
         raise
     except OSError as error:
         raise storage_error(error, path, "reading the journal") from error
+
+
+def records_in(lines: Iterable[bytes], start: int, label: str) -> Iterator[tuple[bytes, int]]:
+    """The same for lines from anywhere; `label` names their place in an error."""
+    offset, lines = start, iter(lines)
+    for line in lines:
+        body = _body(line)
+        if body is None:
+            if any(_body(later) is not None for later in lines):
+                raise StorageError(
+                    f"journal {label} is damaged at byte {offset}: a record there does not match its checksum, "
+                    "though whole records follow. Restore the file from a copy; what stands before that byte is sound."
+                )
+            return
+        offset += len(line)
+        yield body, offset
+
+
+def last_records(path: Path) -> list[bytes]:
+    """The JSON of the whole records among the last bytes of a journal, in order; a torn line is left out."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            lines = file.read().splitlines(keepends=True)
+    except OSError as error:
+        raise storage_error(error, path, "reading the journal") from error
+    return [body for line in lines if (body := _body(line)) is not None]
 
 
 def _body(line: bytes) -> bytes | None:

@@ -7,6 +7,7 @@ journal that an earlier version uploaded whole is a first part that is longer th
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -45,8 +46,7 @@ class JournalParts:
 
 def fetch_journal(filesystem: Filesystem, name: str, into: Path) -> None:
     """Put a journal together from its parts; FileNotFoundError if there is none."""
-    names = [part.rpartition("/")[2] for part in filesystem.list(_folder(name))]
-    offsets = sorted(int(part) for part in names if part.isdigit())  # not what is still on its way to its name
+    offsets = _offsets(filesystem, name)
     with tempfile.TemporaryDirectory(prefix="paceline-journal-") as folder:
         pool = BackgroundPool("paceline-transfer", _PARALLEL_TRANSFERS)
         try:
@@ -68,6 +68,39 @@ def fetch_journal(filesystem: Filesystem, name: str, into: Path) -> None:
                 journal.seek(offset)
                 journal.write(Path(folder, str(offset)).read_bytes())
                 end = max(end, journal.tell())
+
+
+@dataclass(frozen=True)
+class RemoteJournal:
+    """A journal that another machine may be writing, for reading what is new in it."""
+
+    filesystem: Filesystem
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.filesystem.label}/{self.name}"
+
+    def read_from(self, offset: int) -> bytes:
+        """Everything behind an offset; parts before it are not fetched. FileNotFoundError if there is no journal."""
+        offsets = _offsets(self.filesystem, self.name)
+        base = offset // PART_BYTES * PART_BYTES
+        if base not in offsets:
+            base = 0  # nothing new, or still in the first part
+        content = bytearray()
+        with tempfile.TemporaryDirectory(prefix="paceline-journal-") as folder:
+            for begins_at in [base, *(later for later in offsets if later > base)]:
+                if begins_at > base + len(content):
+                    break  # see fetch_journal
+                part = Path(folder, str(begins_at))
+                self.filesystem.download(_name(self.name, begins_at), part)
+                content[begins_at - base :] = part.read_bytes()
+        return bytes(content[offset - base :])
+
+
+def _offsets(filesystem: Filesystem, journal: str) -> list[int]:
+    """Where the parts in the folder begin."""
+    names = [part.rpartition("/")[2] for part in filesystem.list(_folder(journal))]
+    return sorted(int(part) for part in names if part.isdigit())  # not what is still on its way to its name
 
 
 def _folder(journal: str) -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from paceline.air.errors import RestoreError
 from paceline.air.secrets import without_credentials
 from paceline.storage.commit import quarantine, to_trash
 from paceline.storage.files import storage_error, write_durably
-from paceline.storage.journal import _end_of_whole_records, read
+from paceline.storage.journal import end_of_whole_records
 from paceline.storage.journal_parts import fetch_journal
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir, default_storage_root, name_from_uri
@@ -63,8 +64,11 @@ def write_origin(path: Path, uri: str) -> None:
         raise storage_error(error, path, "writing the origin") from error
 
 
-def catch_up(mirror: Mirror) -> None:
-    """Bring the local directory to the newer of the two histories. Call it with both locks held."""
+def catch_up(mirror: Mirror, recorded_checkpoints: Callable[[Path], set[int]]) -> None:
+    """Bring the local directory to the newer of the two histories. Call it with both locks held.
+
+    `recorded_checkpoints` reads from a journal which checkpoints it lists.
+    """
     here = mirror.run_dir
     with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
         there = RunDir(Path(folder))
@@ -82,7 +86,7 @@ def catch_up(mirror: Mirror) -> None:
         mirror.journal_parts.pushed = remote
         if remote <= local and here.journal.exists():
             return
-    recorded = _recorded_checkpoints(here) if local else set()
+    recorded = recorded_checkpoints(here.journal) if local else set()
     mirror.pull_state(here.root)
     _drop_unshared_checkpoints(mirror, recorded)
 
@@ -101,7 +105,7 @@ def newer_of(local: Path, remote: Path, label: str) -> None:
 
 def _length(journal: Path) -> int:
     """Without a torn tail, which no driver ever continued."""
-    return _end_of_whole_records(journal) if journal.exists() else 0
+    return end_of_whole_records(journal) if journal.exists() else 0
 
 
 def _same_beginning(first: Path, second: Path, length: int) -> bool:
@@ -114,10 +118,6 @@ def _same_beginning(first: Path, second: Path, length: int) -> bool:
                 return False
             length -= size
     return True
-
-
-def _recorded_checkpoints(run_dir: RunDir) -> set[int]:
-    return {record["number"] for record in read(run_dir.journal) if record["kind"] == "checkpoint"}
 
 
 def _drop_unshared_checkpoints(mirror: Mirror, recorded: set[int]) -> None:

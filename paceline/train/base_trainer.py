@@ -270,7 +270,7 @@ class BaseTrainer:
         if storage_filesystem is None and run_config is not None:
             storage_filesystem = run_config.storage_filesystem
         run = run_to_restore(path, storage_filesystem, cls.__name__)
-        arguments = cls._restored_arguments(run.settings, run.header, arguments)
+        arguments = cls._restored_arguments(run.settings, arguments)
         if storage_filesystem is not None:
             arguments["run_config"] = replace(arguments["run_config"], storage_filesystem=storage_filesystem)
         if missing := missing_secrets(run.settings.get("secrets", ()), arguments):
@@ -307,9 +307,7 @@ class BaseTrainer:
         self._restore_path = path
 
     @classmethod
-    def _restored_arguments(
-        cls, settings: Mapping[str, Any], header: Mapping[str, Any], arguments: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _restored_arguments(cls, settings: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
         """The constructor's arguments: those given now, else those of the earlier run."""
         given = {name: value for name, value in arguments.items() if value is not None}
         missing_again(settings.get("datasets", []), given.get("datasets"))
@@ -344,7 +342,7 @@ class BaseTrainer:
                 max_log_bytes=settings.get("max_log_bytes", DEFAULT_MAX_LOG_BYTES),
                 log_to_file=settings.get("log_to_file", False),
             )
-            given["run_config"].name = header["experiment_name"]  # earlier versions took names that are rejected now
+            given["run_config"].name = settings["experiment_name"]  # earlier versions took names that are rejected now
         return given
 
 

@@ -123,10 +123,8 @@ class DataParallelTrainer(BaseTrainer):
         return getattr(self, self._function_argument, None)
 
     @classmethod
-    def _restored_arguments(
-        cls, settings: Mapping[str, Any], header: Mapping[str, Any], arguments: dict[str, Any]
-    ) -> dict[str, Any]:
-        given = super()._restored_arguments(settings, header, arguments)
+    def _restored_arguments(cls, settings: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+        given = super()._restored_arguments(settings, arguments)
         cls._restored_function(settings, given)
         if settings.get("dataset_config") and "dataset_config" not in given:
             given["dataset_config"] = restored_configs(settings["dataset_config"])

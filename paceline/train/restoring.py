@@ -16,15 +16,12 @@ from paceline.air.secrets import masked
 from paceline.engine.choose import choose_engine
 from paceline.run.continuing import does_not_exist, line_for, search_line, search_of
 from paceline.run.fingerprint import changes, fingerprint
+from paceline.run.records import Header, RunRecords
 from paceline.run.trial_files import (
     as_json,
-    code_of,
-    ending,
     find_remote_trials,
     find_trials,
-    has_checkpoints,
     plain_config,
-    state_records,
     storage_of,
 )
 from paceline.storage.run_dir import resolve_storage, uri_below
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     from paceline.train.base_trainer import BaseTrainer
 
 T = TypeVar("T", bound="BaseTrainer")
-Records = list[dict[str, Any]]
 
 _NOT_COMPARED = ("num_workers", "resources_per_worker", "trainer_resources", "code", "again", "has_config")
 """Arguments of trainers in a run's settings that are no part of its configuration."""
@@ -47,18 +43,19 @@ class FoundRun:
     """A run on disk or at a URI that can be continued."""
 
     place: str
-    records: Records
+    records: RunRecords
 
     @property
-    def header(self) -> dict[str, Any]:
-        return self.records[0]
+    def header(self) -> Header:
+        return self.records.header
 
     @property
     def settings(self) -> dict[str, Any]:
         """Those it was started with. Where it began from matters only until it has a checkpoint of its own."""
-        settings = dict(self.header["settings"])
-        settings["finished"] = ending(self.records) == "finished"
-        settings["resumed"] = settings["resumed"] and not has_checkpoints(self.records) and not settings["finished"]
+        settings = dict(self.header.settings)
+        settings["experiment_name"] = self.header.experiment_name
+        settings["finished"] = self.records.ended_as == "finished"
+        settings["resumed"] = settings["resumed"] and not self.records.has_checkpoints and not settings["finished"]
         return settings
 
 
@@ -95,9 +92,9 @@ def run_to_restore(path: str | os.PathLike[str], filesystem: Any, trainer: str) 
         )
     if problems:
         warn_at_users_line(f"Restoring {run.place}; other trials there cannot be read: {reasons}")
-    if run.header["trainer"] != trainer:
+    if run.header.trainer != trainer:
         raise RestoreError(
-            f"{run.place} was made by {run.header['trainer']}, not by {trainer}. To continue it: "
+            f"{run.place} was made by {run.header.trainer}, not by {trainer}. To continue it: "
             f"{line_for(run.header, run.place)}"
         )
     return run
@@ -118,7 +115,7 @@ def find_runs(
 
 def _trials(
     path: str | os.PathLike[str], filesystem: Any, problems: list[RestoreError | StorageError]
-) -> Iterator[tuple[str, Records]]:
+) -> Iterator[tuple[str, RunRecords]]:
     resolved = resolve_storage(path)
     if isinstance(resolved, str):
         found, unreadable = find_remote_trials(resolved, filesystem)
@@ -127,20 +124,20 @@ def _trials(
         return
     for run_dir in find_trials(resolved):
         try:
-            yield str(run_dir.root), state_records(run_dir)
+            yield str(run_dir.root), RunRecords.read(run_dir)
         except (RestoreError, StorageError) as error:
             problems.append(error)
 
 
 def _search_at(path: str | os.PathLike[str], filesystem: Any) -> str | None:
     for place, records in _trials(path, filesystem, []):
-        return search_of(place, records[0], filesystem)
+        return search_of(place, records.header, filesystem)
     return None
 
 
 def reject_changed_code(run: FoundRun, code: Any) -> None:
     """For allow_changed_code=False. Code of which nothing is known has not changed as far as anybody can tell."""
-    earlier, now = code_of(run.records), fingerprint(code)
+    earlier, now = run.records.code, fingerprint(code)
     if earlier is None or now is None:
         warn_at_users_line(f"Whether the code of {run.place} has changed is not known: it was or is not recorded.")
     elif changed := changes(earlier, now):
@@ -202,12 +199,11 @@ def _continued(trainer: T, spec: RunSpec, run: FoundRun) -> T:
 
 def _differences(spec: RunSpec, run: FoundRun) -> Iterator[str]:
     stored, header = run.settings, run.header
-    if header["trainer"] != spec.trainer_name:
-        yield f"the trainer class ({header['trainer']} there, {spec.trainer_name} here)"
+    if header.trainer != spec.trainer_name:
+        yield f"the trainer class ({header.trainer} there, {spec.trainer_name} here)"
         return
     yield from _differing("datasets", sorted(stored["datasets"]), sorted(spec.dataset_names))
-    configs = [record["config"] for record in run.records if record["kind"] == "attempt" and "config" in record]
-    earlier, now = configs[-1] if configs else stored["config"], plain_config(spec.config)
+    earlier, now = run.records.config, plain_config(spec.config)
     if earlier is not None and now is not None:  # what is not plain is not stored, and cannot be compared
         yield from _differing("", earlier, now)
     before = {name: value for name, value in (stored.get("arguments") or {}).items() if name not in _NOT_COMPARED}

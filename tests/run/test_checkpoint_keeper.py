@@ -21,6 +21,7 @@ from paceline.air.errors import CheckpointCorruptError, CheckpointError, Storage
 from paceline.air.manifest import read_manifest
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.messages import StagedCheckpoint
+from paceline.run.records import FORMAT, CheckpointRetired, Record
 from paceline.run.staging import CheckpointStager, packed_in_memory
 from paceline.storage import commit as storage_commit
 from paceline.storage.filesystem import FsspecFilesystem
@@ -76,6 +77,11 @@ def on_disk(run_dir: RunDir) -> list[int]:
 def state(journal: Journal) -> list[dict[str, Any]]:
     journal.flush()
     return list(read(journal.path))
+
+
+def records(journal: Journal) -> list[Record]:
+    journal.flush()
+    return list(FORMAT.read(journal.path))
 
 
 def test_a_commit_is_on_disk_and_in_the_journal(run_dir: RunDir, journal: Journal) -> None:
@@ -188,7 +194,7 @@ def test_a_damaged_checkpoint_is_set_aside(run_dir: RunDir, journal: Journal) ->
 
 def loaded(run_dir: RunDir, journal: Journal, config: CheckpointConfig | None = None) -> CheckpointKeeper:
     keeper = CheckpointKeeper(config or CheckpointConfig(), run_dir, journal)
-    keeper.load(state(journal))
+    keeper.load(records(journal))
     return keeper
 
 
@@ -208,7 +214,7 @@ def test_a_deletion_that_had_begun_is_finished(run_dir: RunDir, journal: Journal
     first = CheckpointKeeper(CheckpointConfig(), run_dir, journal)
     commit(first, 0)
     commit(first, 1)
-    journal.append({"kind": "delete", "number": 0})  # and then the driver died
+    journal.append(CheckpointRetired(number=0))  # and then the driver died
     second = loaded(run_dir, journal)
     assert on_disk(run_dir) == [1]
     assert [kept.number for kept in second.committed] == [1]
@@ -298,14 +304,14 @@ def test_a_damaged_remote_checkpoint_is_passed_over(run_dir: RunDir, journal: Jo
     for number in range(3):
         shutil.rmtree(run_dir.checkpoint(number))
     second = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
-    second.load(state(journal))
+    second.load(records(journal))
     newest = second.newest_valid()
     assert newest is not None
     assert newest.number == 0
     assert ["checkpoint_000002" in second.warnings[0], "checkpoint_000001" in second.warnings[1]] == [True, True]
     assert on_disk(run_dir) == [0]
     third = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
-    third.load(state(journal))
+    third.load(records(journal))
     assert [kept.number for kept in third.committed] == [0]
     third.close()
     assert mirror.filesystem.exists("checkpoint_000002/model")  # damaged ones stay for the user to look at
@@ -343,7 +349,7 @@ def test_a_restore_finishes_remote_deletions(
     assert "restored" in first.warnings[0]
     assert mirror.checkpoint_numbers() == [0, 1]
     second = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal, mirror)
-    second.load(state(journal))
+    second.load(records(journal))
     second.close()
     assert mirror.checkpoint_numbers() == [1]
     assert [kept.number for kept in second.committed] == [1]
@@ -421,7 +427,7 @@ def test_the_checkpoint_of_another_run_becomes_the_newest(run_dir: RunDir, journ
     assert (run_dir.checkpoint(1) / "model").read_text() == "better"
     assert read_manifest(run_dir.checkpoint(1)).facts["copied_from"] == "Trainer_4913f_00001"
     again = CheckpointKeeper(CheckpointConfig(), run_dir, journal)
-    again.load(state(journal))
+    again.load(records(journal))
     assert [(kept.number, kept.iteration) for kept in again.committed] == [(0, 1), (1, 4)]
     other.journal.close()
 

@@ -10,6 +10,7 @@ import pytest
 
 from paceline.air import Checkpoint, RunConfig, session
 from paceline.run.history import load_result
+from paceline.run.records import FORMAT, VERSION, AttemptStarted
 from paceline.train import DataParallelTrainer
 
 RUNS = Path(__file__).parent / "fixtures" / "journals_1"
@@ -60,3 +61,5 @@ def test_continuing(name: str, done: int, tmp_path: Path) -> None:
     assert list(result.metrics_dataframe["training_iteration"]) == [1, 2, 3, 4, 5, 6]
     assert list(result.metrics_dataframe["again"].notna()) == [step > done for step in range(1, 7)]
     assert load_result(run).status == "finished"
+    attempts = [record for record in FORMAT.read(run / "journal.jsonl") if isinstance(record, AttemptStarted)]
+    assert attempts[-1].version == VERSION, "a continued journal says which version continued it"

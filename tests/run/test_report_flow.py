@@ -16,6 +16,7 @@ from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.history import filler_of
 from paceline.run.messages import Acknowledged, Answer, CheckpointReady, Finished, Hold, Report, StagedCheckpoint
 from paceline.run.observers import Observers, Verdict
+from paceline.run.records import AttemptStarted
 from paceline.run.report_flow import ReportFlow
 from paceline.run.spec import TrialIdentity
 from paceline.run.staging import CheckpointStager, packed_in_memory
@@ -24,9 +25,7 @@ from paceline.storage.journal import Journal, read
 from paceline.storage.run_dir import RunDir
 from tests.run.fake_channel import FakeChannel, session_setup
 
-ATTEMPT = {
-    "hostname": "host", "node_ip": "10.0.0.1", "pid": 1, "start_index": 0, "start_time_s": 0.0, "warmup_time": 0.0,
-}  # fmt: skip
+ATTEMPT = AttemptStarted(attempt=0, hostname="host", node_ip="10.0.0.1", pid=1)
 
 
 class Bench:

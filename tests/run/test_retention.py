@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from paceline.air import CheckpointConfig
+from paceline.run.records import CheckpointCommitted, CheckpointRetired
 from paceline.run.retention import KeptCheckpoint, best, lacks_score, ranked, still_kept
 
 NAN, INF = math.nan, math.inf
@@ -70,12 +71,12 @@ def test_lacking_a_score() -> None:
     assert not lacks_score(CheckpointConfig(), without)
 
 
-def checkpoint_record(number: int) -> dict[str, Any]:
-    return {"kind": "checkpoint", "number": number, "iteration": number + 1, "score": None, "row": {"n": number}}
+def committed(number: int) -> CheckpointCommitted:
+    return CheckpointCommitted(number=number, iteration=number + 1, row={"n": number})
 
 
 def test_what_a_journal_lists_and_storage_still_has() -> None:
-    records = [*(checkpoint_record(number) for number in range(4)), {"kind": "delete", "number": 1}]
+    records = [*map(committed, range(4)), CheckpointRetired(number=1)]
     present: dict[int, Path | None] = {0: None, 1: None, 3: None}
     found = still_kept(records, present)
     assert [(each.number, each.iteration, each.row) for each in found] == [(0, 1, {"n": 0}), (3, 4, {"n": 3})]

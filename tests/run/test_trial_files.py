@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from paceline.air.process_identity import boot_id
 from paceline.engine.local import drivers
 from paceline.run import trial_files
 from paceline.run.checkpoint_keeper import CheckpointKeeper
+from paceline.run.records import CheckpointCommitted, Header, Row, RunRecords
 from paceline.run.spec import RunSpec, TrainFunction, TrialIdentity, TrialPlace
 from paceline.storage.commit import Stager, commit
 from paceline.storage.journal import Journal, read
@@ -53,13 +53,14 @@ def test_a_new_trial(results_dir: Path) -> None:
     description = spec(name="experiment", config={"train_loop_config": {"lr": 0.1}})
     files = trial_files.create(description, "local")
     assert files.run_dir.root == results_dir / "experiment" / f"Trainer_{description.identity.trial_id}_0"
-    assert files.records == []
+    assert files.records is None
     assert files.attempts_so_far == 0
     assert files.ended_as is None
     files.close()
-    (header,) = trial_files.state_records(files.run_dir)
-    assert header["settings"]["config"] == {"train_loop_config": {"lr": 0.1}}
-    assert header["settings"]["num_workers"] == 2
+    (header,) = RunRecords.read(files.run_dir)
+    assert isinstance(header, Header)
+    assert header.settings["config"] == {"train_loop_config": {"lr": 0.1}}
+    assert header.settings["num_workers"] == 2
 
 
 def test_without_a_name_the_experiment_is_named_after_trainer_and_time(results_dir: Path) -> None:
@@ -115,41 +116,6 @@ def test_the_lock_is_given_back_even_if_the_storage_has_gone(results_dir: Path) 
     assert "the storage has gone" in warning
     assert mirror.released
     trial_files.reopen(spec(restore=str(files.run_dir.root))).close()
-
-
-@pytest.mark.parametrize(
-    ("kinds", "ended"),
-    [
-        (["run"], None),
-        (["run", "attempt"], None),
-        (["run", "attempt", "end"], "finished"),
-        (["run", "attempt", "end", "attempt"], None),
-        (["run", "attempt", "checkpoint", "failure", "attempt", "end"], "finished"),
-    ],
-)
-def test_how_a_run_ended(kinds: list[str], ended: str | None) -> None:
-    assert trial_files.ending([{"kind": kind, "status": "finished"} for kind in kinds]) == ended
-
-
-def test_a_journal_that_does_not_begin_with_a_run(tmp_path: Path) -> None:
-    run_dir = RunDir(tmp_path)
-    with pytest.raises(RestoreError, match=r"no journal\.jsonl"):
-        trial_files.state_records(run_dir)
-    journal = Journal(run_dir.journal)
-    journal.append({"kind": "attempt", "attempt": 0})
-    journal.close()
-    with pytest.raises(RestoreError, match=r"journal\.jsonl.*begin"):
-        trial_files.state_records(run_dir)
-
-
-@pytest.mark.parametrize("number", ["../../x", "1", -1, 1.0, None, True])
-def test_a_checkpoints_number_that_cannot_be_one_is_refused(results_dir: Path, number: Any) -> None:
-    """The files may come from anywhere."""
-    files = trial_files.create(spec(name="experiment"), "local")
-    files.journal.append({"kind": "delete", "number": number})
-    files.close()
-    with pytest.raises(RestoreError, match=f"{re.escape(repr(number))}.*checkpoint's number"):
-        trial_files.state_records(files.run_dir)
 
 
 class TestDirectoryThatASearchChose:
@@ -256,8 +222,8 @@ def test_a_trial_id_that_is_taken_is_drawn_again(results_dir: Path) -> None:
     assert second.identity.trial_id != first.identity.trial_id
     assert second.identity.trial_id.endswith("_00000")
     assert len(second.identity.trial_id) == len(first.identity.trial_id)
-    assert trial_files.state_records(second.run_dir)[0]["trial_id"] == second.identity.trial_id
-    assert len(trial_files.state_records(first.run_dir)) == 1
+    assert RunRecords.read(second.run_dir).header.trial_id == second.identity.trial_id
+    assert len(list(RunRecords.read(first.run_dir))) == 1
 
 
 def test_nothing_stays_open_if_creating_is_interrupted(results_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,16 +242,9 @@ def test_nothing_stays_open_if_creating_is_interrupted(results_dir: Path, monkey
 def test_only_the_end_of_the_newest_sibling_is_read(results_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         trial_files.create(spec(name="experiment"), "local").close()
-    decoded: list[Path] = []
-
-    def counted(path: Path) -> Iterator[dict[str, Any]]:
-        decoded.append(path)
-        return read(path)
-
-    monkeypatch.setattr(trial_files, "read", counted)
+    monkeypatch.delattr(RunRecords, "read")
     files = trial_files.create(spec(name="experiment"), "local")
     files.close()
-    assert decoded == []
     assert "did not finish" in files.notes[0]
 
 
@@ -303,8 +262,12 @@ def memory_uri() -> Iterator[str]:
         store.rm(name, recursive=True)
 
 
+def row(index: int) -> Row:
+    return Row(attempt=0, index=index, rank=0, stamp=0.0, elapsed=0.0, metrics={})
+
+
 def add_row(files: trial_files.TrialFiles, index: int) -> None:
-    files.journal.append({"kind": "row", "rank": 0, "index": index, "metrics": {}})
+    files.journal.append(row(index))
 
 
 def indices(journal: Path) -> list[int]:
@@ -324,8 +287,8 @@ def continue_elsewhere(uri: str, place: Path, *rows: int) -> None:
     with pytest.MonkeyPatch.context() as elsewhere:
         elsewhere.setenv("PACELINE_RESULTS_DIR", str(place))
         files = trial_files.reopen(spec(restore=uri))
-        for row in rows:
-            add_row(files, row)
+        for index in rows:
+            add_row(files, index)
         assert files.close() == []
 
 
@@ -344,7 +307,7 @@ def test_a_stale_twin_catches_up(remote_run: tuple[str, Path], tmp_path: Path) -
 def test_a_twin_that_is_ahead_is_kept(remote_run: tuple[str, Path], tmp_path: Path) -> None:
     uri, local = remote_run
     journal = Journal(local / "journal.jsonl")
-    journal.append({"kind": "row", "rank": 0, "index": 2, "metrics": {}})
+    journal.append(row(2))
     journal.close()
     with open(local / "journal.jsonl", "ab") as file:
         file.write(b"torn")
@@ -359,7 +322,7 @@ def test_histories_that_differ_are_not_mixed(remote_run: tuple[str, Path], tmp_p
     uri, local = remote_run
     continue_elsewhere(uri, tmp_path / "elsewhere", 2)
     journal = Journal(local / "journal.jsonl")
-    journal.append({"kind": "row", "rank": 0, "index": 7, "metrics": {}})
+    journal.append(row(7))
     journal.close()
     with pytest.raises(RestoreError, match=f"delete.*{local}"):
         trial_files.reopen(spec(restore=uri))
@@ -376,12 +339,13 @@ def test_a_checkpoint_of_the_other_driver_replaces_an_unrecorded_one_of_the_same
         elsewhere.setenv("PACELINE_RESULTS_DIR", str(tmp_path / "elsewhere"))
         files = trial_files.reopen(spec(restore=uri))
         make_checkpoint(files.run_dir, "theirs")
-        files.journal.append({"kind": "checkpoint", "number": 0, "iteration": 2, "score": None, "row": {}})
+        files.journal.append(CheckpointCommitted(number=0, iteration=2))
         assert files.mirror is not None
         files.mirror.push_checkpoint(0)
         files.close()
     files = trial_files.reopen(spec(restore=uri))
     keeper = CheckpointKeeper(CheckpointConfig(), files.run_dir, files.journal, files.mirror)
+    assert files.records is not None
     keeper.load(files.records)
     assert keeper.newest_valid() is not None
     assert (local / "checkpoint_000000" / "model").read_text() == "theirs"

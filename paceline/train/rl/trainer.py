@@ -230,9 +230,7 @@ class RLTrainer(BaseTrainer):
         return ["trust=True", *names, *super()._again()]
 
     @classmethod
-    def _restored_arguments(
-        cls, settings: Mapping[str, Any], header: Mapping[str, Any], arguments: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _restored_arguments(cls, settings: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
         stored = settings["arguments"]
         again = dict(arguments)
         for name, needed in (("algorithm", True), ("config", stored["has_config"])):
@@ -247,7 +245,7 @@ class RLTrainer(BaseTrainer):
             "num_workers": stored["num_workers"],
             "resources_per_worker": stored["resources_per_worker"],
         }
-        return super()._restored_arguments(settings, header, again)
+        return super()._restored_arguments(settings, again)
 
     def _continue(self, path: str, settings: Mapping[str, Any]) -> None:
         super()._continue(path, settings)

@@ -200,9 +200,7 @@ class SklearnTrainer(BaseTrainer):
         return ["estimator", *not_plain, *super()._again()]
 
     @classmethod
-    def _restored_arguments(
-        cls, settings: Mapping[str, Any], header: Mapping[str, Any], arguments: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _restored_arguments(cls, settings: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
         stored = settings["arguments"]
         missing = [name for name in ("estimator", "datasets", *stored["again"]) if arguments.get(name) is None]
         if missing:
@@ -213,7 +211,7 @@ class SklearnTrainer(BaseTrainer):
         missing_again(stored["datasets"], arguments["datasets"])
         scaling = ScalingConfig(trainer_resources=stored["trainer_resources"])
         again = {"scaling_config": scaling, **stored["plain"], **arguments}
-        return super()._restored_arguments({**settings, "datasets": stored["datasets"]}, header, again)
+        return super()._restored_arguments({**settings, "datasets": stored["datasets"]}, again)
 
     # -- in the worker ----------------------------------------------------------------------
 

@@ -15,8 +15,7 @@ from paceline.run.continuing import instead_of_search
 from paceline.run.trial import Trial
 from paceline.run.trial_files import storage_of
 from paceline.storage.files import make_private_dirs
-from paceline.storage.journal import read
-from paceline.storage.journal_tail import read_tail
+from paceline.storage.journal import decode_record, last_records, read
 from paceline.storage.run_dir import (
     LONGEST_TRIAL_NAME,
     SEARCH_JOURNALS,
@@ -119,7 +118,7 @@ def _last_time(journal: Path) -> float:
     """The last time that the journal itself tells; 0.0 if there is none."""
     times: list[float] = []
     with contextlib.suppress(StorageError):  # damage is reported when this journal is chosen
-        times = [record["time"] for record in read_tail(journal) if "time" in record]
+        times = [record["time"] for record in map(decode_record, last_records(journal)) if "time" in record]
         if not times:  # many rows since
             times = [record["time"] for record in read(journal) if "time" in record]
     return times[-1] if times else 0.0

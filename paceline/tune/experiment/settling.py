@@ -15,7 +15,7 @@ from paceline.air.errors import CheckpointError, RestoreError, StorageError, Tra
 from paceline.air.manifest import read_manifest
 from paceline.air.result import Status
 from paceline.run.history import JournalHistory, load_result
-from paceline.run.trial_files import ending, state_records
+from paceline.run.records import CheckpointCommitted, RunRecords
 from paceline.storage.run_dir import RunDir
 from paceline.tune.experiment.experiment import Experiment
 from paceline.tune.experiment.files import fetch_trial
@@ -134,7 +134,7 @@ class Settlement:
         """How the trial's own journal says that it ended; None if it has no run that could be resumed."""
         run_dir = RunDir(trial_run.directory)
         try:
-            return ending(state_records(run_dir)) or "unfinished"
+            return RunRecords.read(run_dir).ended_as or "unfinished"
         except (RestoreError, StorageError) as error:
             if not run_dir.has_barely_begun():
                 self._audience.warn_once(f"{trial_run.trial} has to start over: {error}")
@@ -171,8 +171,8 @@ class Settlement:
 def _newest_checkpoint(directory: Path) -> int:
     """The index of the row that the trial's newest checkpoint was reported with; 0 without one."""
     run_dir = RunDir(directory)
-    records = [record for record in state_records(run_dir) if record["kind"] == "checkpoint"]
-    iterations = {record["number"]: record["iteration"] for record in records}
+    records = RunRecords.read(run_dir)
+    iterations = {record.number: record.iteration for record in records if isinstance(record, CheckpointCommitted)}
     for number, path in run_dir.checkpoints():
         if number not in iterations:  # the driver died before it was written down
             with contextlib.suppress(CheckpointError):
@@ -191,5 +191,4 @@ def _has_copy(trial_run: TrialRun, donor: str) -> bool:
 
 
 def _error_of(directory: Path) -> str:
-    ends = [record for record in state_records(RunDir(directory)) if record["kind"] == "end"]
-    return str(ends[-1].get("message", "")) if ends else ""
+    return RunRecords.read(RunDir(directory)).last_message

@@ -101,10 +101,8 @@ class AccelerateTrainer(TorchTrainer):
         return replace(spec, config={**spec.config, "accelerate_config": settings})
 
     @classmethod
-    def _restored_arguments(
-        cls, settings: Mapping[str, Any], header: Mapping[str, Any], arguments: dict[str, Any]
-    ) -> dict[str, Any]:
-        given = super()._restored_arguments(settings, header, arguments)
+    def _restored_arguments(cls, settings: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+        given = super()._restored_arguments(settings, arguments)
         stored = settings["config"]
         if stored is None and "accelerate_config" not in given:
             raise RestoreError(

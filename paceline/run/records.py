@@ -1,0 +1,229 @@
+"""What a run's journal consists of: every kind of record, and how a journal is read back.
+
+`kind` is the tag of each struct. Nothing else knows what a record looks like in the file. Fields may be added, with a
+default; a change that earlier versions would misread needs a new `FORMAT.version`.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from paceline.air.errors import RestoreError
+from paceline.air.result import Status
+from paceline.run.spec import TrialIdentity
+from paceline.storage.record_format import RecordFormat
+from paceline.storage.run_dir import RunDir
+
+VERSION = 1
+
+Number = Annotated[int, Meta(ge=0)]
+"""Of a checkpoint; it becomes a directory's name."""
+
+
+class Header(Struct, tag_field="kind", tag="run", kw_only=True):
+    """The first record: which run this is, and the settings that restore() takes over."""
+
+    version: int = VERSION
+    trainer: str
+    experiment_name: str
+    trial_id: str
+    experiment_id: str
+    experiment_tag: str
+    settings: dict[str, Any]
+
+
+class AttemptStarted(Struct, tag_field="kind", tag="attempt", kw_only=True):
+    """Workers were started. Rows after `start_index` that were there before are superseded; new ones are completed
+    from this record."""
+
+    attempt: int
+    start_index: int = 0
+    start_time_s: float = 0.0
+    checkpoint: int | None = None
+    """The number of the run's own checkpoint that it began from."""
+    world_size: int = 1
+    time: float = 0.0
+    warmup_time: float = 0.0
+    hostname: str = ""
+    node_ip: str = ""
+    pid: int = 0
+    config: dict[str, Any] | UnsetType | None = UNSET
+    """Where it may be another than in the header; None if it is not plain data."""
+    code: dict[str, Any] | UnsetType | None = UNSET
+    """The fingerprint of the code that a continued run was continued with."""
+    version: int | UnsetType = UNSET
+    """Said by the attempts of a continued run: an earlier version may have begun the journal."""
+
+
+class Row(Struct, tag_field="kind", tag="row", kw_only=True, omit_defaults=True):
+    """One rank's metrics of one report."""
+
+    attempt: int
+    index: int
+    rank: int
+    stamp: float
+    elapsed: float
+    metrics: dict[str, Any]
+    reduced: dict[str, Any] | None = None
+    """Of rank 0, where values were put together over ranks: the metrics with these."""
+
+
+class CheckpointCommitted(Struct, tag_field="kind", tag="checkpoint", kw_only=True):
+    """A checkpoint is there, complete."""
+
+    number: Number
+    iteration: int
+    attempt: int = 0
+    score: float | None = None
+    size: int = 0
+    row: dict[str, Any] = {}
+    """The row it was reported with, as observers saw it."""
+
+
+class CheckpointRetired(Struct, tag_field="kind", tag="delete", kw_only=True, omit_defaults=True):
+    """A checkpoint need not be there any more."""
+
+    number: Number
+    reason: str | None = None
+    """"damaged": what is left of it stays for the user to look at."""
+
+
+class AttemptFailed(Struct, tag_field="kind", tag="failure", kw_only=True):
+    """The cause of an attempt's failure."""
+
+    attempt: int
+    rank: int = 0
+    cause: str = ""
+    message: str = ""
+    traceback: str = ""
+
+
+class Ended(Struct, tag_field="kind", tag="end", kw_only=True):
+    """The run is over, or its driver left it."""
+
+    status: Status
+    message: str = ""
+    time: float = 0.0
+
+
+Record = Header | AttemptStarted | Row | CheckpointCommitted | CheckpointRetired | AttemptFailed | Ended
+
+FORMAT: RecordFormat[Record] = RecordFormat(Record, VERSION)
+ROW = "row"
+
+
+class RunRecords:
+    """All that a journal says of a run, rows left out."""
+
+    def __init__(self, records: Sequence[Record], journal: Path) -> None:
+        if not records or not isinstance(records[0], Header):
+            raise RestoreError(f"{journal} does not begin with a run's description; it cannot be continued.")
+        self.header = records[0]
+        self._records = records
+
+    @classmethod
+    def read(cls, run_dir: RunDir) -> RunRecords:
+        """From a run's directory; a RestoreError says why there is nothing to read."""
+        try:
+            return cls(list(FORMAT.read(run_dir.journal, without=ROW)), run_dir.journal)
+        except FileNotFoundError:
+            raise no_journal(run_dir) from None
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those the run was started with."""
+        return self.header.settings
+
+    @property
+    def attempts(self) -> int:
+        """How many times workers were started."""
+        return 1 + max((record.attempt for record in self if isinstance(record, AttemptStarted)), default=-1)
+
+    @property
+    def ended_as(self) -> Status | None:
+        """How the last driver ended the run; None if it was cut off, or is at work."""
+        return _ending(self)
+
+    @property
+    def last_message(self) -> str:
+        """What the last driver that ended the run said about it."""
+        return next((record.message for record in reversed(self._records) if isinstance(record, Ended)), "")
+
+    @property
+    def code(self) -> dict[str, Any] | None:
+        """The fingerprint of the code that the run was last started with; None if that is not known."""
+        said = [record.code for record in self if isinstance(record, AttemptStarted)]
+        return _last(said, self.settings.get("code"))
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """The configuration that the run was last started with; None if it is not plain data."""
+        said = [record.config for record in self if isinstance(record, AttemptStarted)]
+        return _last(said, self.settings["config"])
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether the run ever committed a checkpoint of its own."""
+        return any(isinstance(record, CheckpointCommitted) for record in self)
+
+    @property
+    def last_time(self) -> float:
+        """When something was last written that says its time."""
+        return max((record.time for record in self if isinstance(record, AttemptStarted | Ended)), default=0.0)
+
+
+def _last(said: list[dict[str, Any] | UnsetType | None], default: dict[str, Any] | None) -> dict[str, Any] | None:
+    return next((value for value in reversed(said) if not isinstance(value, UnsetType)), default)
+
+
+def no_journal(run_dir: RunDir) -> RestoreError:
+    return RestoreError(f"{run_dir.root} holds no run: it has no {run_dir.journal.name}.")
+
+
+def header_of(run_dir: RunDir) -> Header | None:
+    """The description of a run; only the beginning of its journal is read. None if it has none."""
+    try:
+        first = next(FORMAT.read(run_dir.journal), None)
+    except (OSError, RestoreError):
+        return None
+    return first if isinstance(first, Header) else None
+
+
+def last_ending(run_dir: RunDir) -> Status | None:
+    """How the last driver ended the run; only the end of its journal is read."""
+    return _ending(FORMAT.last(run_dir.journal, without=ROW))
+
+
+def _ending(records: Iterable[Record]) -> Status | None:
+    last = [record for record in records if isinstance(record, AttemptStarted | Ended)][-1:]
+    return last[0].status if last and isinstance(last[0], Ended) else None
+
+
+def recorded_checkpoints(journal: Path) -> set[int]:
+    """The numbers of all checkpoints that a journal speaks of."""
+    records = FORMAT.read(journal, without=ROW)
+    return {record.number for record in records if isinstance(record, CheckpointCommitted)}
+
+
+def surviving_indices(run_dir: RunDir) -> list[int]:
+    """The indices of rank 0's rows that no later attempt has superseded."""
+    indices: list[int] = []
+    for record in FORMAT.read(run_dir.journal):
+        if isinstance(record, AttemptStarted):
+            del indices[bisect.bisect_right(indices, record.start_index) :]
+        elif isinstance(record, Row) and record.rank == 0:
+            indices.append(record.index)
+    return indices
+
+
+def identity_of(header: Header) -> TrialIdentity:
+    """The names that the run goes by."""
+    return TrialIdentity(header.trial_id, header.experiment_id, header.experiment_tag)

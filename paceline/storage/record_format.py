@@ -1,0 +1,109 @@
+"""The kinds of records that a journal consists of, as structs: how they are read back.
+
+Each kind is a struct whose tag is the record's `kind`. A journal may come from another version, or be growing:
+kinds and fields that are not known here are passed over (nothing rewrites a journal, so they stay in the file), and a
+journal can be followed from an offset. Records that say a newer `version` are rejected.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_args
+
+import msgspec
+
+from paceline.air.errors import RestoreError
+from paceline.storage.journal import last_records, records_in, whole_records
+from paceline.storage.journal_parts import RemoteJournal
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class _Envelope(msgspec.Struct):
+    """What can be said of a record that is not understood."""
+
+    kind: str = ""
+    version: int = 0
+
+
+class RecordFormat(Generic[R]):
+    """Reads the journals of runs, or those of searches. `kinds` is the union of their structs."""
+
+    def __init__(self, kinds: Any, version: int) -> None:
+        self.version = version
+        """Of journals that this program writes: a program of an earlier one could not read them."""
+        self._kinds = kinds
+        self._known = {kind.__struct_config__.tag for kind in get_args(kinds)}
+        self._decode: Callable[[bytes], R] = msgspec.json.Decoder(kinds).decode
+        self._envelope = msgspec.json.Decoder(_Envelope).decode
+
+    def read(self, path: Path, *, without: str = "") -> Iterator[R]:
+        """Every whole record, in order. A torn tail is dropped; damage before the end is a StorageError.
+
+        Records of the kind `without` are left out, and not even decoded. FileNotFoundError passes as it is.
+        """
+        skipped = _beginning_of(without) if without else None
+        for body, _ in whole_records(path):
+            if (skipped is None or not body.startswith(skipped)) and (record := self.decode(body, path)) is not None:
+                yield record
+
+    def follow(self, journal: Path | RemoteJournal, offset: int = 0) -> tuple[list[R], int]:
+        """The records behind an offset, and the offset to come back with. Whoever writes the journal is not disturbed.
+
+        A line that is not complete yet is left to the next call.
+        """
+        if isinstance(journal, Path):
+            found = whole_records(journal, offset)
+        else:
+            found = records_in(journal.read_from(offset).splitlines(keepends=True), offset, str(journal))
+        records: list[R] = []
+        for body, behind in found:
+            offset = behind
+            if (record := self.decode(body, journal)) is not None:
+                records.append(record)
+        return records, offset
+
+    def last(self, path: Path, *, without: str = "") -> list[R]:
+        """The records near the end of a journal, without reading all of it."""
+        skipped = _beginning_of(without) if without else b"\n"
+        bodies = [body for body in last_records(path) if not body.startswith(skipped)]
+        return [record for body in bodies if (record := self.decode(body, path)) is not None]
+
+    def decode(self, body: bytes, journal: Path | RemoteJournal) -> R | None:
+        """One record; None if it is of a kind that only later versions know."""
+        try:
+            record = self._decode(body)
+        except msgspec.ValidationError as error:
+            self._reject_unless_unknown(body, journal, error)
+            return None
+        except msgspec.DecodeError:  # NaN and infinities
+            try:
+                record = msgspec.convert(json.loads(body), self._kinds)
+            except (msgspec.ValidationError, ValueError) as error:
+                self._reject_unless_unknown(body, journal, error)
+                return None
+        version = getattr(record, "version", None)
+        if isinstance(version, int) and version > self.version:
+            raise self._too_new(journal)
+        return record
+
+    def _reject_unless_unknown(self, body: bytes, journal: Path | RemoteJournal, error: Exception) -> None:
+        try:
+            envelope = self._envelope(body)
+        except msgspec.DecodeError:
+            envelope = _Envelope(kind=next(iter(self._known)))
+        if envelope.version > self.version:
+            raise self._too_new(journal) from error
+        if envelope.kind in self._known:
+            raise RestoreError(f"{journal} has a record {envelope.kind!r} that cannot be one: {error}") from error
+
+    def _too_new(self, journal: Path | RemoteJournal) -> RestoreError:
+        return RestoreError(
+            f"{journal} was written by a newer version of paceline, which this one cannot read: upgrade paceline."
+        )
+
+
+def _beginning_of(kind: str) -> bytes:
+    return b'{"kind":"%b"' % kind.encode()
