@@ -20,6 +20,7 @@ from paceline.air.checks import (
     check_seconds,
     is_number,
     is_search_space,
+    near_miss,
     warn_at_users_line,
     whole_number,
 )
@@ -381,7 +382,18 @@ def _checked_callbacks(callbacks: Any) -> list[Any]:
     for callback in callbacks:
         if isinstance(callback, type):
             raise ConfigError(f"callbacks holds the class {callback.__name__}: make an object of it with ().")
-    return list(callbacks)
+    return [_tracker(callback) if isinstance(callback, str) else callback for callback in callbacks]
+
+
+def _tracker(name: str) -> Any:
+    """The callback that an installed package has registered by this name, as it is without arguments."""
+    from paceline.air.plugins import plugin, plugin_names
+
+    found = plugin("trackers", name)
+    if found is None:
+        near = near_miss(name, plugin_names("trackers"))
+        raise ConfigError(f"callbacks holds {name!r}: there is no tracker of that name{near}")
+    return found()
 
 
 def _check_reporter(reporter: Any) -> None:

@@ -7,10 +7,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.air.checks import warn_at_users_line
+from paceline.air.checks import check_kind, near_miss, warn_at_users_line
 from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError, RestoreError
+from paceline.air.plugins import checked_made, plugin, plugin_names
 from paceline.air.secrets import secret_paths
 from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
@@ -41,7 +42,7 @@ class DataParallelTrainer(BaseTrainer):
         train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
         *,
         train_loop_config: Mapping[str, Any] | None = None,
-        backend_config: BackendConfig | None = None,
+        backend_config: BackendConfig | str | None = None,
         scaling_config: ScalingConfig | None = None,
         dataset_config: Any = None,
         run_config: RunConfig | None = None,
@@ -58,8 +59,6 @@ class DataParallelTrainer(BaseTrainer):
             resume_from_checkpoint=resume_from_checkpoint,
             metadata=metadata,
         )
-        if backend_config is not None and not isinstance(backend_config, BackendConfig):
-            raise ConfigError(f"backend_config must be a BackendConfig, not {type(backend_config).__name__}.")
         if train_loop_config is not None and not isinstance(train_loop_config, Mapping):
             raise ConfigError(f"train_loop_config must be a dict, not {type(train_loop_config).__name__}.")
         if type(self).training_loop is not BaseTrainer.training_loop:
@@ -71,7 +70,7 @@ class DataParallelTrainer(BaseTrainer):
         if not hasattr(type(self), "train_loop_per_worker"):  # a method of a subclass stays what it is
             self.train_loop_per_worker = train_loop_per_worker
         self.train_loop_config = train_loop_config
-        self.backend_config = backend_config or BackendConfig()
+        self.backend_config = _as_backend_config(backend_config)
         self.dataset_config = dataset_config
         self.get_dataset_config()  # what is wrong with it is told here
         self._takes_config = _takes_config(train_loop_per_worker)
@@ -156,6 +155,17 @@ class DataParallelTrainer(BaseTrainer):
         self.preprocessor = continued_preprocessor(path, filesystem, self.preprocessor)
         if settings.get("had_preprocessor") and self.preprocessor is None:
             raise RestoreError("The run had a preprocessor: pass preprocessor= to restore() again.")
+
+
+def _as_backend_config(given: BackendConfig | str | None) -> BackendConfig:
+    """A name is one that an installed package has registered as an entry point of `paceline.backends`."""
+    if isinstance(given, str):
+        found = plugin("backends", given)
+        if found is None:
+            near = near_miss(given, plugin_names("backends"))
+            raise ConfigError(f"backend_config={given!r}: pass a BackendConfig, or the name of a backend package{near}")
+        return checked_made(found(), BackendConfig, "backends", given)
+    return check_kind(given, BackendConfig, "backend_config") or BackendConfig()
 
 
 def _takes_config(function: object) -> bool:

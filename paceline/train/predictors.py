@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import ConfigError
+from paceline.air.plugins import plugin
 
 if TYPE_CHECKING:
     from paceline.train.predictor import Predictor
@@ -25,15 +26,14 @@ _PREDICTORS = {
     "paceline.train.torch.checkpoint.TorchCheckpoint": "paceline.train.torch.predictor.TorchPredictor",
     "paceline.train.xgboost.checkpoint.XGBoostCheckpoint": "paceline.train.xgboost.predictor.XGBoostPredictor",
 }
-"""A name in a file selects a line of this table, and never makes anything else be imported."""
+"""A name in a file selects a line of this table, or an entry point of `paceline.predictors` that an installed package
+has registered for the class of that name. It never makes anything else be imported."""
 
 
 def predictor_for(checkpoint: Checkpoint) -> type[Predictor]:
-    """The predictor class for a checkpoint of one of paceline's checkpoint classes, or of a class derived from one."""
-    name = _predictor_name(checkpoint)
-    if name is not None:
-        module, _, predictor = name.rpartition(".")
-        found: type[Predictor] = getattr(importlib.import_module(module), predictor)
+    """The predictor class for a checkpoint of a class that has one, or of a class derived from such a class."""
+    found = _predictor_of(checkpoint)
+    if found is not None:
         return found
     stored = checkpoint._metadata().class_name
     written_as = f", which was saved as a {stored}," if stored is not None else ""
@@ -46,20 +46,27 @@ def predictor_for(checkpoint: Checkpoint) -> type[Predictor]:
 
 def check_belongs_together(predictor: type[Predictor], checkpoint: Checkpoint) -> None:
     """Refuse one of paceline's predictors for a checkpoint that is known to belong to another one."""
-    wanted, bases = _predictor_name(checkpoint), _names(predictor)
-    if wanted is None or wanted in bases or not set(_PREDICTORS.values()).intersection(bases):
+    if not set(_PREDICTORS.values()).intersection(_names(predictor)):
         return
-    right = wanted.rpartition(".")[2]
+    wanted = _predictor_of(checkpoint)
+    if wanted is None or issubclass(predictor, wanted):
+        return
+    right = wanted.__name__
     raise ConfigError(
         f"{predictor.__name__} cannot predict with {checkpoint!r}: {right} does. Pass {right}, or leave the class out."
     )
 
 
-def _predictor_name(checkpoint: Checkpoint) -> str | None:
+def _predictor_of(checkpoint: Checkpoint) -> type[Predictor] | None:
     stored = checkpoint._metadata().class_name  # that class may not be loaded here
-    found = (name for name in (*_names(type(checkpoint)), stored) if name in _PREDICTORS)
-    name = next(found, None)
-    return None if name is None else _PREDICTORS[name]
+    names = [name for name in (*_names(type(checkpoint)), stored) if name is not None]
+    known = next((_PREDICTORS[name] for name in names if name in _PREDICTORS), None)
+    if known is not None:
+        module, _, predictor = known.rpartition(".")
+        found: type[Predictor] = getattr(importlib.import_module(module), predictor)
+        return found
+    others = (name for name in names if not name.startswith(("paceline.", "builtins.")))
+    return next((found for name in others if (found := plugin("predictors", name)) is not None), None)
 
 
 def _names(of: type) -> list[str]:

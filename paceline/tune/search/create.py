@@ -7,6 +7,7 @@ from typing import Any
 
 from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError
+from paceline.air.plugins import checked_made, plugin, plugin_names
 from paceline.tune.search.absent import ELSEWHERE, advice_for
 from paceline.tune.search.searcher import Searcher
 
@@ -19,7 +20,8 @@ _OURS = {
 
 
 def create_searcher(search_alg: str, **kwargs: Any) -> Searcher:
-    """The searcher of that name: "random", "optuna" or "hyperopt"; keywords are its arguments."""
+    """The searcher of that name: "random", "optuna", "hyperopt", or one that an installed package registers as an entry
+    point of `paceline.searchers`; keywords are its arguments."""
     name = search_alg.lower() if isinstance(search_alg, str) else search_alg
     if name in _OURS:
         module, searcher = _OURS[name]
@@ -28,4 +30,7 @@ def create_searcher(search_alg: str, **kwargs: Any) -> Searcher:
         return made
     if name in ELSEWHERE:
         raise ImportError(advice_for(ELSEWHERE[name][0]))
-    raise ConfigError(f"There is no searcher {search_alg!r}{near_miss(str(search_alg), list(_OURS))}")
+    if (found := plugin("searchers", str(search_alg))) is not None:
+        return checked_made(found(**kwargs), Searcher, "searchers", search_alg)
+    known = [*_OURS, *plugin_names("searchers")]
+    raise ConfigError(f"There is no searcher {search_alg!r}{near_miss(str(search_alg), known)}")

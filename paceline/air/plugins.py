@@ -1,0 +1,43 @@
+"""What other installed packages add to paceline, by entry points.
+
+Entry points are looked up only where a name is unknown to paceline itself, never at import.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+from paceline.air.errors import ConfigError
+
+T = TypeVar("T")
+Group = Literal["backends", "predictors", "schedulers", "searchers", "trackers"]
+
+
+def plugin(group: Group, name: str) -> Any:
+    """The object that a package has registered as `name` in the group ``paceline.<group>``; None if there is none."""
+    from importlib.metadata import entry_points
+
+    found = list({point.value: point for point in entry_points(group=f"paceline.{group}", name=name)}.values())
+    if not found:
+        return None
+    if len(found) > 1:
+        owners = " and ".join(sorted(point.dist.name if point.dist else point.value for point in found))
+        raise ConfigError(f"{owners} both register {name!r} in paceline.{group}: uninstall one of them.")
+    try:
+        return found[0].load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{name!r} of paceline.{group} is registered as {found[0].value}: {error}.") from error
+
+
+def plugin_names(group: Group) -> list[str]:
+    """What is registered, for messages about unknown names."""
+    from importlib.metadata import entry_points
+
+    return sorted({point.name for point in entry_points(group=f"paceline.{group}")})
+
+
+def checked_made(made: Any, kind: type[T], group: Group, name: str) -> T:
+    """What a registered class or function has made, if it is of the right kind."""
+    if not isinstance(made, kind):
+        raise ConfigError(f"{name!r} of paceline.{group} makes a {type(made).__name__}, not a {kind.__name__}.")
+    return made
