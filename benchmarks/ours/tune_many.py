@@ -26,6 +26,7 @@ from paceline.engine.local.engine import LocalEngine
 from paceline.run.observers import Observers
 from paceline.run.run import Run
 from paceline.tune.experiment.audience import TrialObservers, TrialProgress
+from paceline.tune.experiment.deciding import TrialDecider
 from paceline.tune.experiment.ending import Endings
 from paceline.tune.experiment.experiment import Experiment
 
@@ -73,7 +74,8 @@ def account_for_the_loop() -> Accounts:
     accounts.charge("run", Observers, *HOOKS)  # before the class that inherits from it
     accounts.charge("run", Run, "__init__", "step")
     accounts.charge("engine", LocalEngine, "wait")
-    accounts.charge("tune", TrialObservers, *HOOKS, "verdict")
+    accounts.charge("tune", TrialObservers, *HOOKS)
+    accounts.charge("tune", TrialDecider, "after_row")
     accounts.charge("tune", TrialProgress, "row", "output")
     accounts.charge("tune", Experiment, "step")
     return accounts

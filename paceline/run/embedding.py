@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from paceline.run.observers import Observers
+from paceline.run.setting_up import own_observers
 
 if TYPE_CHECKING:
     from paceline.run.data import RunData
+    from paceline.run.decisions import Decider
+    from paceline.run.spec import RunSpec
+    from paceline.run.trial_files import TrialFiles
     from paceline.storage.shared_sync import SharedSync
 
 T = TypeVar("T")
@@ -36,8 +40,10 @@ def at_once(work: Callable[[], T]) -> Future[T]:
 class Embedding:
     """What a run finds around itself."""
 
-    observe: Callable[..., Observers] = Observers
-    """Makes the onlookers, from the arguments of Observers."""
+    observe: Callable[[RunSpec, TrialFiles], Observers] = own_observers
+    """Makes the onlookers of the run that is described, in these files."""
+    decider: Decider | None = None
+    """Decides about the run; None: `RunConfig(stop=...)` does."""
     in_background: InBackground = at_once
     """Does what takes long: starting and ending workers. One of many runs must not hold up the others."""
     shared_sync: SharedSync | None = None

@@ -1,12 +1,10 @@
 """Everybody who looks on: the user's callbacks, the loggers, the progress display, the workers' output.
 
-They see what the run has already done; none of them is part of how it is done. The one
-exception says so in its name: a stopper is asked whether a row is the last.
+They see what the run has already done; none of them is part of how it is done.
 """
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
 from paceline.air.checkpoint import Checkpoint
@@ -18,17 +16,8 @@ from paceline.run.history import JournalHistory
 from paceline.run.log_rotation import LogRotation
 from paceline.run.loggers import default_loggers
 from paceline.run.progress import Progress, make_progress
-from paceline.run.stoppers import Stopper, make_stopper
 from paceline.run.trial import Trial
 from paceline.storage.run_dir import RunDir
-
-
-class Verdict(enum.Enum):
-    """What becomes of the run after a row."""
-
-    GO_ON = "the workers get their answer and go on"
-    STOP = "every rank ends after this row"
-    WAIT = "the answer is put off"
 
 
 class Observers:
@@ -42,10 +31,9 @@ class Observers:
         world_size: int,
         *,
         callbacks: CallbackList | None = None,
-        stopper: Stopper | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """The last three are given where several runs share them; else they are made from `config`."""
+        """The last two are given where several runs share them; else they are made from `config`."""
         self.trial = trial
         self.warnings: list[str] = []
         self.last_row: dict[str, Any] | None = None
@@ -54,17 +42,11 @@ class Observers:
         self._world_size = world_size
         self._shares = callbacks is not None
         self._callbacks = callbacks or CallbackList(config.callbacks, default_loggers())
-        self._stopper = stopper if self._shares else make_stopper(config.stop)
         self._progress = progress or make_progress(config.verbose)
         self._follower: LogFollower | None = None
         self._rotation: LogRotation | None = None
         self._new_rows: list[dict[str, Any]] = []
         self._closed = False
-
-    @property
-    def may_stop_the_run(self) -> bool:
-        """True if a row can be the last, so that ranks must wait for the answer to each."""
-        return self._stopper is not None
 
     # -- beginnings -----------------------------------------------------------------------
 
@@ -113,16 +95,6 @@ class Observers:
         self._progress.checkpoint(number, checkpoint.path or "memory")
         self._callbacks.on_checkpoint(index, self.trial, checkpoint)
 
-    def verdict(self, index: int, row: dict[str, Any]) -> Verdict:
-        """Whether the run shall end with this row."""
-        if self._stopper is None:
-            return Verdict.GO_ON
-        return Verdict.STOP if self._stopper(self.trial.trial_id, row) or self._stopper.stop_all() else Verdict.GO_ON
-
-    def stopper_ends_everything(self) -> bool:
-        """Whether the run shall end even though no row arrives (a time limit)."""
-        return self._stopper is not None and self._stopper.stop_all()
-
     def catch_up(self) -> None:
         """Work off what may lag behind: logged rows in one batch, the workers' output, the display."""
         if self._new_rows:
@@ -159,7 +131,6 @@ class Observers:
         self._show_remaining_output()
         self.trial.status = "ERROR" if result.error else "TERMINATED"
         self.trial.last_result = result.metrics or self.trial.last_result
-        self._check_stop_criterion(result)
         self.trial.error = result.error
         if result.error:
             self._callbacks.on_trial_error(iteration, self.trial)
@@ -169,13 +140,6 @@ class Observers:
         if not self._shares:
             self._callbacks.on_experiment_end()
         self._progress.finished(result)
-
-    def _check_stop_criterion(self, result: Result) -> None:
-        """One that never found its metric had no part in the end: a warning, as what was reached is good."""
-        never = None if self._stopper is None else self._stopper.never_reported(self.trial.trial_id, result.metrics)
-        if never is not None:
-            result.warnings.append(never)
-            self._progress.warning(never)
 
     def close(self) -> None:
         """Give back files and the terminal; after `finished`, or instead of it when something broke."""

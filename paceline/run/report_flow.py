@@ -18,6 +18,7 @@ from paceline.air.attachment import Attachment
 from paceline.air.errors import CheckpointError, FailureKind, MetricError, StorageError
 from paceline.run.alignment import Alignment, reduce_metrics
 from paceline.run.checkpoint_keeper import CheckpointKeeper, Commit
+from paceline.run.decisions import CONTINUE, Continue, Decider, Decision, Wait
 from paceline.run.meetings import Meetings
 from paceline.run.messages import (
     Acknowledged,
@@ -32,7 +33,7 @@ from paceline.run.messages import (
     ToWorker,
     Warned,
 )
-from paceline.run.observers import Observers, Verdict
+from paceline.run.observers import Observers
 from paceline.run.records import Row
 from paceline.run.rows import RowFiller
 from paceline.storage.journal import Journal
@@ -71,6 +72,7 @@ class ReportFlow:
         journal: Journal,
         keeper: CheckpointKeeper,
         observers: Observers,
+        decider: Decider,
         positions: DataPositions | None = None,
     ) -> None:
         self.alignment = Alignment(world_size, start_index)
@@ -86,6 +88,8 @@ class ReportFlow:
         self._journal = journal
         self._keeper = keeper
         self._observers = observers
+        self._decider = decider
+        self._decision: Decision = CONTINUE
         self._positions = positions
         self._waiting_for_positions: dict[int, Callable[[], None]] = {}
         """Reports whose checkpoint is staged, and how to commit it once all ranks' places in the data are known."""
@@ -292,12 +296,24 @@ class ReportFlow:
             self._announce(index, commit)
         self._decided = index
         if self.stop_index is None:
-            verdict = self._observers.verdict(index, row)
-            if verdict is Verdict.STOP:
-                self.stop_index = index
-            elif verdict is Verdict.WAIT:
-                self._waits_at = (index, reduced)
+            self._act_on(self._decider.after_row(index, row, commit is not None), index, reduced)
         self._answer_waiting(reduced)
+
+    def _act_on(self, decision: Decision, index: int, reduced: dict[str, float] | None) -> None:
+        if isinstance(decision, Continue):
+            return
+        if not isinstance(decision, Wait) or not decision.keeps_workers:
+            self.stop_index = index
+        elif self.holding:
+            return  # a stop is pending: nobody would answer
+        else:
+            self._waits_at = (index, reduced)
+        self._decision = decision
+
+    def take_decision(self) -> Decision:
+        """What has been decided about the run since this was last called."""
+        decision, self._decision = self._decision, CONTINUE
+        return decision
 
     @property
     def waits(self) -> bool:

@@ -2,7 +2,7 @@
 
 Reading order: drive.py (the only loop around a run that is alone), `Run.step` (start an
 attempt, listen, act on what was heard), then `_begin` and the endings. What happens to a
-report is in report_flow.py; what a search asks of a run between two attempts in interlude.py.
+report is in report_flow.py; what is decided about a run in decisions.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 from paceline.air import faults
-from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import (
     EngineError,
     TrainingFailedError,
@@ -31,17 +30,31 @@ from paceline.run.attempt import Attempt, pickled_task
 from paceline.run.background_work import BackgroundWork
 from paceline.run.continuing import restore_line
 from paceline.run.data import RunData
+from paceline.run.decisions import (
+    CONTINUE,
+    INTERRUPT_WAIT_S,
+    AllDeciders,
+    Change,
+    Continue,
+    Decider,
+    Decision,
+    Donor,
+    Restart,
+    Stop,
+    StopperDecider,
+    StopRequest,
+    Wait,
+)
 from paceline.run.embedding import ALONE, Embedding
 from paceline.run.failure_policy import GiveUp
 from paceline.run.failures_so_far import FailuresSoFar, closing_warnings, failure_of, failure_record
 from paceline.run.fingerprint import fingerprint
 from paceline.run.hang_watch import HangWatch, stacks_text
 from paceline.run.history import JournalHistory, filler_of
-from paceline.run.interlude import Interlude
 from paceline.run.records import VERSION, Ended
 from paceline.run.report_flow import Problem, ReportFlow
 from paceline.run.rows import RowFiller, with_metrics_of
-from paceline.run.setting_up import make_keeper, make_trial
+from paceline.run.setting_up import make_keeper
 from paceline.run.spec import RunSpec
 from paceline.run.start_point import (
     StartPoint,
@@ -50,13 +63,11 @@ from paceline.run.start_point import (
     from_own_checkpoint,
     session_setup,
 )
+from paceline.run.stoppers import make_stopper
 from paceline.storage.files import write_durably
 
 POLL_S = 0.2
 """How long a step waits for news; deaths and reports end the wait at once."""
-INTERRUPT_WAIT_S = 30.0
-"""How long an interrupted run waits for its ranks to reach their next report."""
-
 
 BREAK_OFF_WAIT_S = 2.0
 """How long the end of everything waits for workers that are coming up; they end by themselves afterwards."""
@@ -86,11 +97,7 @@ class Run:
         self.result: Result | None = None
         self.is_over = False
         """The training has ended well; what remains is the end of its processes."""
-        self.stopped_by_signal: int | None = None
-        self._stop_wanted = False
-        self._time_to_stop_s = INTERRUPT_WAIT_S
-        self._interrupted = False
-        """What was wanted is the end of the driver, not of the training."""
+        self.stop = StopRequest()
         self._data = embedding.data or RunData.prepared(spec)
         self._task = pickled_task(spec, self._data.packed, self._data.preprocessor)
         self._files = (
@@ -109,9 +116,8 @@ class Run:
             self._history = JournalHistory(self._run_dir.journal)
             self._keeper = make_keeper(spec, self._files)
             self._keeper.wake = engine.wake
-            self._observers = embedding.observe(
-                spec.run_config, make_trial(spec, self._files), self._run_dir, spec.world_size
-            )
+            self._observers = embedding.observe(spec, self._files)
+            self._decider: Decider = AllDeciders(self.stop, *self._deciders())
         except BaseException:
             self._files.close()
             raise
@@ -127,13 +133,19 @@ class Run:
         self._rank_metrics: dict[int, dict[str, Any]] = {}
         self._work = BackgroundWork(embedding.in_background)
         """Bringing workers up and ending them."""
-        self._interlude: Interlude | None = None
-        """What shall happen instead of the end, once the workers have stopped."""
+        self._next: Wait | Restart | None = None
+        """What follows when the workers have ended, instead of the end of the run."""
         self._reached = self._files.last_row
         """The index of the row at which the last attempt ended."""
         self._respecified = False
         self._taken_over: tuple[int, Mapping[str, Any]] | None = None
         """Since which iteration another trial's state has taken the place of this one's, and the row it came with."""
+
+    def _deciders(self) -> list[Decider]:
+        if self._embedding.decider is not None:
+            return [self._embedding.decider]
+        stopper = make_stopper(self.spec.run_config.stop)
+        return [] if stopper is None else [StopperDecider(stopper, self._observers.trial.trial_id)]
 
     # -- the loop's view ------------------------------------------------------------------
 
@@ -167,16 +179,23 @@ class Run:
             return float("inf")
         return time.monotonic() + self._time_to_wait(self._attempt, self._flow, POLL_S)
 
-    def step(self, timeout: float = POLL_S) -> None:
-        """Advance: start an attempt, or hear what the workers said and act on it."""
+    @property
+    def stopped_by_signal(self) -> int | None:
+        return self.stop.signal
+
+    def step(self, timeout: float = POLL_S) -> Decision:
+        """Advance: start an attempt, or hear what the workers said and act on it. Returns what was decided thereby."""
         if self.phase is Phase.STARTING:
             self._begin(timeout)
         elif self.phase in (Phase.LAUNCHING, Phase.ENDING):
             self._work.go_on()
         elif self.phase is Phase.RUNNING:
-            self._listen(timeout)
+            return self._listen(timeout)
+        elif self.phase is Phase.SUSPENDED and self.stop.pending:
+            self._finish(self.stop.status)
+        return CONTINUE
 
-    def _listen(self, timeout: float) -> None:
+    def _listen(self, timeout: float) -> Decision:
         attempt, flow = self._attempt, self._flow
         assert attempt is not None
         assert flow is not None
@@ -190,6 +209,8 @@ class Run:
         flow.conclude_commits()
         if self._files.mirror is not None:  # after the commits: one that failed because of it must not cause a retry
             self._files.mirror.lease.raise_if_lost()
+        decision = flow.take_decision()
+        self._note(decision)
         self._look_for_trouble(attempt, flow)
         self._start_grace_period(flow)
         answers = flow.answers()
@@ -201,10 +222,16 @@ class Run:
         self._pass_on_warnings()
         self._observers.catch_up()
         self._end_if_over(attempt, flow)
+        return decision
+
+    def _note(self, decision: Decision) -> None:
+        """What follows when the workers have ended."""
+        if isinstance(decision, Restart) or (isinstance(decision, Wait) and not decision.keeps_workers):
+            self._next = decision
 
     def request_stop(self, signal_number: int) -> None:
         """Ask for a graceful stop: every rank ends after the same report. Safe in a signal handler."""
-        self.stopped_by_signal = signal_number
+        self.stop.signal = signal_number
 
     def stop_gracefully(self, *, interrupted: bool = False, within_s: float = INTERRUPT_WAIT_S) -> None:
         """Have every rank end after the same report, as early as possible. What was reached is the result.
@@ -212,69 +239,39 @@ class Run:
         Workers that are coming up are stopped once they are there. `interrupted` says that the run is not over:
         it can be continued. Ranks that do not report within `within_s` seconds are ended without.
         """
-        self._time_to_stop_s = within_s
-        self._drop_interlude()
-        self._stop_wanted = True
-        self._interrupted = self._interrupted or interrupted
-        if self.phase is Phase.RUNNING and self._flow is not None:
+        self._drop_change()
+        self.stop.wanted, self.stop.within_s = True, within_s
+        self.stop.interrupted = self.stop.interrupted or interrupted
+        if self._flow is not None:
             self._flow.release(stop=True)
-            self._stop_gracefully(self._flow)
-        elif self.phase is Phase.SUSPENDED:
-            self._finish(self._status_of_a_good_end)
 
-    @property
-    def _status_of_a_good_end(self) -> Status:
-        return "interrupted" if self._interrupted or self.stopped_by_signal is not None else "finished"
-
-    def between_attempts(self, interlude: Interlude) -> None:
-        """After the row that is being decided, end the workers and do this instead of ending the run.
-
-        To be called by whoever decides on the row, which must be decided with STOP.
-        """
-        self._interlude = interlude
-
-    def resume(self) -> None:
-        """Let a run that waits go on as it was."""
-        if self.phase is Phase.SUSPENDED:
-            self.phase = Phase.STARTING
-        elif self._interlude is not None:
-            self._interlude.waits = False  # its workers are still going
-        elif self._flow is not None:
-            self._flow.release(stop=False)
-
-    def go_on_with(self, interlude: Interlude) -> None:
-        """Let a run that waits go on, changed: workers that wait for their answer end first."""
-        self._interlude = interlude
-        if self.phase is Phase.SUSPENDED:
+    def decided(self, decision: Decision) -> None:
+        """How a run that waits continues, or that it ends: then no further step is taken, not even by a retry."""
+        workers_end = self._next is not None
+        self._drop_change()
+        if isinstance(decision, Stop):
+            self.stop.wanted = True
+        elif isinstance(decision, Restart):
+            self._next = decision
+        elif workers_end:
+            self._next = Restart()
+        if self.phase is Phase.SUSPENDED and not self.stop.pending:
             self.phase = Phase.STARTING
         elif self._flow is not None:
-            self._flow.release(stop=True)
+            self._flow.release(stop=not isinstance(decision, Continue))
 
-    def end_waiting(self) -> None:
-        """End a run that waits: no further step is taken, not even by a retry if its workers have just died."""
-        self._drop_interlude()
-        self._stop_wanted = True
-        if self.phase is Phase.SUSPENDED:
-            self._finish("finished")
-        elif self._flow is not None:
-            self._flow.release(stop=True)
+    def _drop_change(self) -> None:
+        dropped, self._next = self._next, None
+        if isinstance(dropped, Restart):
+            dropped.change.drop()
 
-    def _drop_interlude(self) -> None:
-        interlude, self._interlude = self._interlude, None
-        if interlude is not None and interlude.donor is not None:
-            interlude.donor.release()
-
-    def hold_newest_checkpoint(self) -> tuple[Checkpoint, dict[str, Any], Callable[[], None]] | None:
-        """The newest checkpoint with its row, kept until the function is called; None without one on disk."""
+    def donate(self) -> Donor | None:
+        """The newest checkpoint with its row, kept until it is released; None without one on disk."""
         newest = self._keeper.newest
         if newest is None or self._keeper.in_memory:
             return None
-        return self._keeper.reference(newest), dict(newest.row), self._keeper.pin(newest.number)
-
-    @property
-    def newest_checkpoint_iteration(self) -> int | None:
-        newest = self._keeper.newest
-        return None if newest is None else newest.iteration
+        pin = self._keeper.pin(newest.number)
+        return Donor(str(self._observers.trial), self._keeper.reference(newest), dict(newest.row), pin)
 
     def _start_grace_period(self, flow: ReportFlow) -> None:
         if flow.stop_index is not None and not self._told_to_stop:
@@ -299,8 +296,8 @@ class Run:
                 return
             for note in self._data.notes:
                 self._observers.warn(note)
-        if self._stop_wanted:
-            self._finish(self._status_of_a_good_end)
+        if self.stop.pending:
+            self._finish(self.stop.status)
             return
         delay = self._not_before - time.monotonic()
         if delay > 0:
@@ -323,7 +320,7 @@ class Run:
             self._observers.trial,
             self._keeper,
             start,
-            decides=self._observers.may_stop_the_run,
+            decides=self._decider.may_decide,
             data_state=data_state,
         )
         began = time.monotonic()
@@ -339,14 +336,13 @@ class Run:
 
     def _make_changes(self) -> None:
         """What was wished for between the last attempt and this one."""
-        interlude, self._interlude = self._interlude, None
-        if interlude is None:
-            return
-        interlude.take_over(self._keeper, self._reached)
-        if interlude.donor is not None:
-            self._taken_over = (self._reached, interlude.donor.row)
-        if interlude.spec is not None:
-            self.spec, self._respecified = interlude.spec, True
+        change = self._next.change if isinstance(self._next, Restart) else Change()
+        self._next = None
+        change.take_over(self._keeper, self._reached)
+        if change.donor is not None:
+            self._taken_over = (self._reached, change.donor.row)
+        if change.spec is not None:
+            self.spec, self._respecified = change.spec, True
             self._task = pickled_task(self.spec, self._data.packed, self._data.preprocessor)
 
     def _launched(self, attempt: Attempt | WorkerFailure) -> None:
@@ -364,6 +360,7 @@ class Run:
             self._journal,
             self._keeper,
             self._observers,
+            self._decider,
             self._data.positions(self.spec.world_size, start.index),
         )
         self._watch = HangWatch(self.spec.world_size, self.spec.run_config.failure_config.hang_timeout_s)
@@ -372,8 +369,6 @@ class Run:
             self._observers.attempt_resumed(start.index, start.checkpoint_number, self._history)
         self._deadline, self._told_to_stop = float("inf"), False
         self.phase = Phase.RUNNING
-        if self._stop_wanted:
-            self._stop_gracefully(self._flow)
 
     def _start_point(self) -> StartPoint:
         own = from_own_checkpoint(self._keeper)
@@ -407,23 +402,18 @@ class Run:
     # -- trouble --------------------------------------------------------------------------
 
     def _look_for_trouble(self, attempt: Attempt, flow: ReportFlow) -> None:
-        if not flow.holding and flow.stop_index is None:
-            if self.stopped_by_signal is not None:
-                self._stop_gracefully(flow)
+        undecided = not flow.holding and flow.stop_index is None
+        if undecided and isinstance(self._decider.between_rows(), Stop):
+            flow.hold()
+            self._deadline = time.monotonic() + self.stop.within_s
+            if self.stop.signal is not None:
                 self._observers.warn(
-                    f"{signal.Signals(self.stopped_by_signal).name}: stopping at the next report (at most "
+                    f"{signal.Signals(self.stop.signal).name}: stopping at the next report (at most "
                     f"{INTERRUPT_WAIT_S:.0f} s). A second signal stops it immediately."
                 )
-            elif self._observers.stopper_ends_everything():
-                self._stop_gracefully(flow)
         if not attempt.failures:
             flow.find_mismatch()
         self._look_for_hang(attempt, flow)
-
-    def _stop_gracefully(self, flow: ReportFlow) -> None:
-        if not flow.holding and flow.stop_index is None:
-            flow.hold()
-            self._deadline = time.monotonic() + self._time_to_stop_s
 
     def _look_for_hang(self, attempt: Attempt, flow: ReportFlow) -> None:
         if not self._watch.is_due():
@@ -460,7 +450,7 @@ class Run:
         clean = not attempt.running and not attempt.failures
         end = partial(self._end_workers, attempt.finish if clean else attempt.stop)
         self.phase = Phase.ENDING
-        self.is_over = self._interlude is None
+        self.is_over = self._next is None
         self._work.begin(end, partial(self._workers_ended, attempt, flow))
 
     def _end_workers(self, end: Callable[[], list[str]]) -> list[str]:
@@ -475,10 +465,10 @@ class Run:
         for warning in warnings:
             self._observers.warn(warning)
         self._reached = flow.alignment.last_index[0]
-        if self._interlude is not None and self.stopped_by_signal is None:
-            self.phase = Phase.SUSPENDED if self._interlude.waits else Phase.STARTING
+        if self._next is not None and not self.stop.pending:
+            self.phase = Phase.SUSPENDED if isinstance(self._next, Wait) else Phase.STARTING
         else:
-            self._finish(self._status_of_a_good_end)
+            self._finish(self.stop.status)
 
     def _wind_up(self) -> list[str]:
         """However an attempt ended: its workers are gone, what it told is kept, what it left half-done is removed."""
@@ -506,12 +496,12 @@ class Run:
         self._journal.append(failure_record(failure), finite=False)
         self._write_down()
         decision, cause = self._failures.decide(self.spec.run_config.failure_config), failure.root_cause
-        gives_up = isinstance(decision, GiveUp) or self.stopped_by_signal is not None or self._stop_wanted
+        gives_up = isinstance(decision, GiveUp) or self.stop.pending
         self._observers.attempt_failed(f"rank {cause.rank}: {cause.message}", retry=not gives_up)
         if isinstance(decision, GiveUp):
             self._finish("failed", self._failures.final_error(decision.reason, self._how_to_continue()))
         elif gives_up:
-            self._finish(self._status_of_a_good_end)
+            self._finish(self.stop.status)
         else:
             self._not_before = time.monotonic() + decision.delay_s
             self.phase = Phase.SUSPENDED if waits else Phase.STARTING
@@ -572,6 +562,8 @@ class Run:
         self._journal.flush()
         if 0 not in self._rank_metrics:
             self._read_back()
+        if (remark := self._decider.remark(self._observers.last_row or {})) is not None:
+            self._observers.warn(remark)
         result = self._make_result(status, error)
         if error is not None:
             vars(error)["result"] = result
@@ -626,7 +618,7 @@ class Run:
         self._given = None
         with contextlib.ExitStack() as stack:  # in this order from below, each whatever becomes of the others
             stack.callback(self._close_files)
-            stack.callback(self._keeper.close, complete=self.stopped_by_signal is None and not self._broken_off)
+            stack.callback(self._keeper.close, complete=self.stop.signal is None and not self._broken_off)
             stack.callback(self._observers.close)
             if self._attempt is not None:
                 stack.callback(self._wind_up)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from paceline.air.errors import RestoreError
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.history import lost_rows, missing_rows
+from paceline.run.observers import Observers
 from paceline.run.spec import RunSpec
 from paceline.run.trial import Trial
 from paceline.run.trial_files import TrialFiles
@@ -33,9 +34,10 @@ def make_keeper(spec: RunSpec, files: TrialFiles) -> CheckpointKeeper:
     return keeper
 
 
-def make_trial(spec: RunSpec, files: TrialFiles) -> Trial:
+def own_observers(spec: RunSpec, files: TrialFiles) -> Observers:
+    """Those of a run that is alone."""
     identity = files.identity
-    return Trial(
+    trial = Trial(
         trial_id=identity.trial_id,
         trainable_name=spec.trainer_name,
         local_path=str(files.run_dir.root),
@@ -45,3 +47,4 @@ def make_trial(spec: RunSpec, files: TrialFiles) -> Trial:
         config=dict(spec.config),
         evaluated_params=dict(spec.evaluated),
     )
+    return Observers(spec.run_config, trial, files.run_dir, spec.world_size)

@@ -13,13 +13,15 @@ from paceline.air import Checkpoint, CheckpointConfig, RunConfig
 from paceline.air.attachment import Attachment
 from paceline.run.callbacks import Callback
 from paceline.run.checkpoint_keeper import CheckpointKeeper
+from paceline.run.decisions import CONTINUE, AllDeciders, Decider, Decision, StopperDecider, Wait
 from paceline.run.history import filler_of
 from paceline.run.messages import Acknowledged, Answer, CheckpointReady, Finished, Hold, Report, StagedCheckpoint
-from paceline.run.observers import Observers, Verdict
+from paceline.run.observers import Observers
 from paceline.run.records import AttemptStarted
 from paceline.run.report_flow import ReportFlow
 from paceline.run.spec import TrialIdentity
 from paceline.run.staging import CheckpointStager, packed_in_memory
+from paceline.run.stoppers import DictStopper
 from paceline.run.trial import Trial
 from paceline.storage.journal import Journal, read
 from paceline.storage.run_dir import RunDir
@@ -31,7 +33,14 @@ ATTEMPT = AttemptStarted(attempt=0, hostname="host", node_ip="10.0.0.1", pid=1)
 class Bench:
     """The driver's half of report() on a bench: messages in by hand, answers out to look at."""
 
-    def __init__(self, directory: Path, world_size: int = 2, checkpoints: Any = None, **run_config: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        world_size: int = 2,
+        checkpoints: Any = None,
+        decider: Decider | None = None,
+        **run_config: Any,
+    ) -> None:
         self.run_dir = RunDir(directory)
         self.run_dir.create()
         self.journal = Journal(self.run_dir.journal)
@@ -41,7 +50,9 @@ class Bench:
         self.observers = Observers(RunConfig(verbose=0, **run_config), trial, self.run_dir, world_size)
         self.observers.started([], continues=False)
         filler = filler_of(TrialIdentity("4913f_00000", "4913f"), {}, ATTEMPT)
-        self.flow = ReportFlow(world_size, 0, filler, self.journal, self.keeper, self.observers)
+        self.flow = ReportFlow(
+            world_size, 0, filler, self.journal, self.keeper, self.observers, decider or AllDeciders()
+        )
 
     def report(self, rank: int, index: int, attachments: tuple[Attachment, ...] = (), **facts: Any) -> None:
         metrics = facts.pop("metrics", {"n": index})
@@ -109,7 +120,7 @@ def test_rows_are_in_the_file_before_anybody_is_told(benches: Any) -> None:
 
 
 def test_the_decision_needs_rank_zero_alone(benches: Any) -> None:
-    bench = benches(stop={"n": 3})
+    bench = benches(decider=StopperDecider(DictStopper({"n": 3}), "4913f_00000"))
     bench.report(1, 1, waits=True)
     assert bench.answers() == []  # rank 0 has not said what its row is
     bench.report(0, 1, waits=True)
@@ -264,22 +275,15 @@ def test_a_checkpoint_in_memory_reaches_the_other_ranks_once(
     assert [attachments for _, _, attachments in bench.flow.answers()] == [(), ()]
 
 
-class Undecided(Observers):
-    """Puts off the answer to the rows that it was told."""
+class Undecided(Decider):
+    """Puts off the answer to the second row."""
 
-    waits_at = (2,)
-
-    @property
-    def may_stop_the_run(self) -> bool:
-        return True
-
-    def verdict(self, index: int, row: dict[str, Any]) -> Verdict:
-        return Verdict.WAIT if index in self.waits_at else Verdict.GO_ON
+    def after_row(self, index: int, row: dict[str, Any], has_checkpoint: bool) -> Decision:
+        return Wait() if index == 2 else CONTINUE
 
 
 def waiting_at_two(bench: Bench) -> None:
     """Both ranks have reported twice; the second row is not answered."""
-    bench.observers.__class__ = Undecided
     for index in (1, 2):
         for rank in (0, 1):
             bench.report(rank, index, waits=True)
@@ -288,7 +292,7 @@ def waiting_at_two(bench: Bench) -> None:
 
 
 def test_a_row_whose_answer_is_put_off_holds_every_rank(benches: Any) -> None:
-    bench = benches()
+    bench = benches(decider=Undecided())
     waiting_at_two(bench)
     assert bench.flow.excused_ranks() == {0, 1}
     bench.flow.release(stop=False)
@@ -299,16 +303,16 @@ def test_a_row_whose_answer_is_put_off_holds_every_rank(benches: Any) -> None:
 
 
 def test_a_row_whose_answer_was_put_off_can_be_the_last(benches: Any) -> None:
-    bench = benches()
+    bench = benches(decider=Undecided())
     waiting_at_two(bench)
+    assert isinstance(bench.flow.take_decision(), Wait)
     bench.flow.release(stop=True)
     assert bench.answers() == [(0, Answer(2, True, None)), (1, Answer(2, True, None))]
     assert bench.flow.stop_index == 2
 
 
 def test_reduced_values_come_with_the_late_answer(benches: Any) -> None:
-    bench = benches()
-    bench.observers.__class__ = Undecided
+    bench = benches(decider=Undecided())
     for index in (1, 2):
         for rank in (0, 1):
             bench.report(rank, index, waits=True, metrics={"n": rank}, reduce={"n": "sum"})

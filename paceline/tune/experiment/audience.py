@@ -6,7 +6,6 @@ not. So the calls of such code go through `guarded`, which remembers the error a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.checkpoint import Checkpoint
@@ -15,7 +14,7 @@ from paceline.air.result import Result
 from paceline.run.callbacks import CallbackList
 from paceline.run.history import JournalHistory
 from paceline.run.loggers import default_loggers
-from paceline.run.observers import Observers, Verdict
+from paceline.run.observers import Observers
 from paceline.run.progress import Progress
 from paceline.run.stoppers import make_stopper
 from paceline.storage.run_dir import RunDir
@@ -101,19 +100,10 @@ class TrialProgress(Progress):
 
 
 class TrialObservers(Observers):
-    """The onlookers of one trial: those of the experiment, and whoever decides about the trial's rows."""
+    """The onlookers of one trial: those of the experiment."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        trial_of_run: Trial,
-        run_dir: RunDir,
-        world_size: int,
-        *,
-        audience: Audience,
-        trial: Trial,
-        decide: Callable[[int, dict[str, Any]], Verdict],
-        decides: bool,
+        self, config: RunConfig, trial: Trial, run_dir: RunDir, world_size: int, *, audience: Audience
     ) -> None:
         super().__init__(
             config,
@@ -124,16 +114,6 @@ class TrialObservers(Observers):
             progress=TrialProgress(audience.progress, audience.view, trial, world_size),
         )
         self._audience = audience
-        self._decide = decide
-        self._decides = decides
-
-    @property
-    def may_stop_the_run(self) -> bool:
-        return self._decides
-
-    def verdict(self, index: int, row: dict[str, Any]) -> Verdict:
-        with self._audience.guarded():
-            return self._decide(index, row)
 
     def started(self, notes: list[str], continues: bool) -> None:
         with self._audience.guarded():

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.constants import AUTOFILLED_KEYS
 from paceline.air.errors import ConfigError
+from paceline.run import decisions
+from paceline.run.decisions import CONTINUE, Change, Decider, Donor, Stop, Wait
 from paceline.run.history import load_result
-from paceline.run.interlude import Donor, Interlude
 from paceline.run.nested import nested_get
-from paceline.run.observers import Verdict
-from paceline.run.run import Run
 from paceline.run.trial import Trial
-from paceline.tune.experiment.records import config_record
+from paceline.tune.experiment.records import ExperimentJournal, config_record
 from paceline.tune.experiment.rows import RowRecorder
-from paceline.tune.experiment.trial_run import TrialRun
+from paceline.tune.experiment.setup import SearchSetup
+from paceline.tune.experiment.trials import TrialRun, Trials
 from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
 
 if TYPE_CHECKING:
+    from paceline.tune.experiment.audience import Audience
     from paceline.tune.experiment.experiment import Experiment
 
 
@@ -40,19 +42,25 @@ class Decisions:
         """Whether a row can be the last, so that workers wait for the answer to each."""
         return self._rows.may_decide
 
-    def after_row(self, each: TrialRun, index: int, row: dict[str, Any]) -> Verdict:
+    def after_row(self, each: TrialRun, index: int, row: dict[str, Any], has_checkpoint: bool) -> decisions.Decision:
+        """What becomes of a trial at work; its run acts on it."""
         if index <= each.seen:  # reported again after a retry
-            return Verdict.STOP if self._rows.stops_again(each, index, row) else Verdict.GO_ON
+            return Stop() if self._rows.stops_again(each, index, row) else CONTINUE
         each.seen = index
         self._note_metric(each, row)
         decision = self._rows.take(each, index, row, self._ask_scheduler)
         if isinstance(decision, Restart):
             return self._restart(each, decision)
         if decision == TrialScheduler.STOP:
-            return Verdict.STOP
+            return Stop()
         if decision == TrialScheduler.PAUSE:
-            return self._pause(each, index)
-        return Verdict.GO_ON
+            return self._wait(each, has_checkpoint)
+        return CONTINUE
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """For a block that calls code of the user's own."""
+        audience: Audience = self._audience
+        return audience.guarded()
 
     def after_earlier_row(self, each: TrialRun, index: int, row: dict[str, Any]) -> Decision:
         """What shall become of a trial that does not run, by a row that an earlier driver did not come to decide on."""
@@ -93,14 +101,12 @@ class Decisions:
                 f"metric={metric!r} of TuneConfig was not reported (there is: {own}). Such rows cannot be compared."
             )
 
-    def _pause(self, each: TrialRun, index: int) -> Verdict:
-        """Give its resources to others. Its processes wait inside report(), where they are.
+    def _wait(self, each: TrialRun, can_end: bool) -> Wait:
+        """Its processes wait inside report(), where they are.
 
-        Where too many would wait, or where they hold cards that others need, they end, if they can go on from this
+        Where too many would wait, or where they hold cards that others need, they end, if they can continue from this
         very row.
         """
-        run = _run_of(each)
-        can_end = run.newest_checkpoint_iteration == index
         crowded = self._experiment.runs_in_this_process or self._waiting_processes() >= MOST_WAITING
         shall_end = can_end and (crowded or each.trial.resources.get("GPU", 0) > 0)
         if self._experiment.runs_in_this_process and not can_end:
@@ -109,38 +115,31 @@ class Decisions:
                 "room for one worker. Report a checkpoint with each row, so that the worker can end meanwhile, or use "
                 "engine='local'."
             )
+        return Wait(keeps_workers=not shall_end)
+
+    def pause(self, each: TrialRun) -> None:
+        """A trial's run waits: its resources are for others."""
         each.trial.status = "PAUSED"
         self._experiment.give_back(each)
         self._experiment.waiting[each.trial] = each
         self._audience.trial_changed(each.trial)
-        if shall_end:
-            run.between_attempts(Interlude(waits=True))
-            return Verdict.STOP
-        return Verdict.WAIT
 
     def _waiting_processes(self) -> int:
         return sum(1 for each in self._experiment.waiting.values() if each.run is not None and each.run.group)
 
-    def _restart(self, each: TrialRun, restart: Restart) -> Verdict:
+    def _restart(self, each: TrialRun, restart: Restart) -> decisions.Decision:
         if restart.resources is not None:
             self._experiment.give_back(each)
             each.set_resources(restart.resources)
             each.grant = self._experiment.ledger.take(each.request)
-        interlude = self._interlude(each, restart)
-        if interlude is None:
-            return Verdict.GO_ON
-        _run_of(each).between_attempts(interlude)
-        return Verdict.STOP
+        return self.restarted(each, restart)
 
-    def go_on_changed(self, each: TrialRun, run: Run, restart: Restart) -> None:
-        """Let a trial that waits go on as the scheduler wants it."""
-        interlude = self._interlude(each, restart)
-        if interlude is None:
-            run.resume()
-        else:
-            run.go_on_with(interlude)
+    def restarted(self, each: TrialRun, restart: Restart) -> decisions.Decision:
+        """How the trial's run continues as the scheduler wants it; as it is if the donor has nothing to give."""
+        change = self._change(each, restart)
+        return CONTINUE if change is None else decisions.Restart(change)
 
-    def _interlude(self, each: TrialRun, restart: Restart) -> Interlude | None:
+    def _change(self, each: TrialRun, restart: Restart) -> Change | None:
         """How the trial goes on; None if the donor has nothing to give."""
         experiment, trial, donor = self._experiment, each.trial, None
         if restart.donor is not None:
@@ -162,20 +161,29 @@ class Decisions:
             donor=None if restart.donor is None else experiment.by_trial[restart.donor].number,
             resources=restart.resources,
         )
-        return Interlude(spec=experiment.launcher.spec(each), donor=donor)
+        return Change(spec=experiment.launcher.spec(each), donor=donor)
 
 
-def _run_of(each: TrialRun) -> Run:
-    assert each.run is not None
-    return each.run
+class TrialDecider(Decider):
+    """What scheduler, stopper and searcher of a search say about one of its trials."""
+
+    def __init__(self, deciding: Decisions, trial_run: TrialRun) -> None:
+        self._deciding = deciding
+        self._trial_run = trial_run
+
+    @property
+    def may_decide(self) -> bool:
+        return self._deciding.may_decide
+
+    def after_row(self, index: int, row: dict[str, Any], has_checkpoint: bool) -> decisions.Decision:
+        with self._deciding.guarded():
+            return self._deciding.after_row(self._trial_run, index, row, has_checkpoint)
 
 
 def donor_of(each: TrialRun) -> Donor | None:
     """The trial's newest checkpoint, be it at work or not."""
-    held = each.run.hold_newest_checkpoint() if each.run is not None else None
-    if held is not None:
-        checkpoint, row, release = held
-        return Donor(str(each.trial), checkpoint, row, release)
+    if each.run is not None and (donor := each.run.donate()) is not None:
+        return donor
     newest = None
     if each.outcome is not None:
         newest = each.outcome.result.checkpoint
@@ -184,6 +192,23 @@ def donor_of(each: TrialRun) -> Donor | None:
     if newest is None or newest.path is None:
         return None
     return Donor(str(each.trial), newest, each.trial.last_result, _nothing_to_release)
+
+
+def change_waiting(
+    setup: SearchSetup, trials: Trials, journal: ExperimentJournal, trial_run: TrialRun, restart: Restart
+) -> None:
+    """Have a PAUSED trial continue changed when it is chosen to run."""
+    trial_run.forget_change()
+    trial_run.change = restart
+    if restart.donor is not None:
+        trial_run.donor = donor_of(trials.of(restart.donor))
+    journal.event(
+        "change",
+        trial_run.number,
+        **config_record(setup, restart.config),
+        donor=None if restart.donor is None else trials.of(restart.donor).number,
+        resources=restart.resources,
+    )
 
 
 def values_in(config: dict[str, Any], trial: Trial) -> dict[str, Any]:

@@ -6,8 +6,10 @@ import time
 
 from paceline.air.errors import ConfigError, DataError, SerializationError
 from paceline.air.result import Result
-from paceline.run.run import INTERRUPT_WAIT_S
+from paceline.run.decisions import INTERRUPT_WAIT_S, Stop
 from paceline.tune.experiment.audience import Audience
+from paceline.tune.experiment.controller import ExperimentController
+from paceline.tune.experiment.deciding import change_waiting
 from paceline.tune.experiment.files import ExperimentFiles
 from paceline.tune.experiment.memory import Memory
 from paceline.tune.experiment.outcomes import (
@@ -21,7 +23,6 @@ from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.experiment.records import ExperimentJournal
 from paceline.tune.experiment.setup import SearchSetup
 from paceline.tune.experiment.trials import TrialRun, Trials
-from paceline.tune.schedulers.trial_scheduler import Controller
 from paceline.tune.search.searcher import tell_complete
 from paceline.tune.trial_outcome import TrialOutcome
 
@@ -102,7 +103,7 @@ class Stopping:
         self._trials.no_longer_waits(trial_run)
         self._journal.event("stop", trial_run.number)
         trial_run.forget_change()
-        trial_run.run.end_waiting()
+        trial_run.run.decided(Stop())
         self._trials.activate(trial_run)
 
     def look_at(self, outcome: TrialOutcome) -> None:
@@ -140,7 +141,7 @@ class Endings:
         files: ExperimentFiles,
         stopping: Stopping,
         memory: Memory,
-        controller: Controller,
+        controller: ExperimentController,
     ) -> None:
         self._setup = setup
         self._place = place
@@ -150,6 +151,7 @@ class Endings:
         self._stopping = stopping
         self._memory = memory
         self._controller = controller
+        self._is_carrying_out = False
 
     def run_ended(self, trial_run: TrialRun, result: Result) -> None:
         """The trial's run is over. After an interruption the trial can be continued: it has not ended."""
@@ -165,6 +167,7 @@ class Endings:
     def failed_in_driver(self, trial_run: TrialRun, error: Exception) -> None:
         """Something went wrong here, not in a worker: raised if it concerns all trials, else the end of this one."""
         if self._audience.user_error is not None:
+            self.carry_out_queued()  # what a scheduler had decided before it raised holds
             raise self._audience.user_error from self._audience.user_error.__cause__
         if self._concerns_all_trials(error):
             raise error
@@ -204,6 +207,23 @@ class Endings:
         else:
             self.trial_ended(trial_run, outcome_without_run(trial_run, "finished"))
 
+    def carry_out_queued(self) -> None:
+        """Act on what the scheduler has decided about trials that wait. Ends of trials may lead it to decide more."""
+        if self._is_carrying_out:
+            return
+        self._is_carrying_out = True
+        try:
+            while queued := self._controller.take_decisions():
+                for trial, decision in queued:
+                    if trial not in self._trials.waiting:
+                        continue
+                    if isinstance(decision, Stop):
+                        self.stop_waiting(self._trials.of(trial))
+                    else:
+                        change_waiting(self._setup, self._trials, self._files.journal, self._trials.of(trial), decision)
+        finally:
+            self._is_carrying_out = False
+
     def trial_ended(self, trial_run: TrialRun, outcome: TrialOutcome) -> None:
         """A trial is over, well or not: record it, then report it."""
         self._trials.no_longer_waits(trial_run)  # the process of a trial that waits can die, too
@@ -213,6 +233,7 @@ class Endings:
         journal.flush()
         self._files.push()
         self.report_end(trial_run, outcome)
+        self.carry_out_queued()
         self._memory.keep()
         self._stopping.look_at(outcome)
 

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from paceline.air.result import Status
 from paceline.engine.base import Engine
 from paceline.engine.devices import usable_gpus
+from paceline.run.decisions import Wait
 from paceline.run.run import BREAK_OFF_WAIT_S, STORE_WAIT_S, Phase, Run
 from paceline.tune.experiment.audience import Audience
 from paceline.tune.experiment.controller import ExperimentController
@@ -134,7 +135,10 @@ class Experiment(OldNames):
             if run is None:
                 trial_run.due = time.monotonic() + STEP_EVERY_S
                 return
-            run.step(0.0)
+            decision = run.step(0.0)
+            if isinstance(decision, Wait):
+                self.decisions.pause(trial_run)
+            self.endings.carry_out_queued()
             trial_run.due = min(run.wakes_at, time.monotonic() + STEP_EVERY_S)
         except Exception as error:
             self.endings.failed_in_driver(trial_run, error)

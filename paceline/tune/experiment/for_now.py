@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.run.trial import Trial
-from paceline.tune.experiment.deciding import donor_of
+from paceline.tune.experiment.deciding import change_waiting
 from paceline.tune.experiment.ending import Endings
 from paceline.tune.experiment.files import ExperimentFiles
 from paceline.tune.experiment.launching import Launcher
 from paceline.tune.experiment.ledger import Ledger
-from paceline.tune.experiment.records import ExperimentJournal, config_record
+from paceline.tune.experiment.records import ExperimentJournal
 from paceline.tune.experiment.setup import SearchSetup
 from paceline.tune.experiment.trials import TrialRun, Trials
 from paceline.tune.progress.base import ExperimentView
@@ -75,15 +75,4 @@ class OldNames:
         return self.launcher.new_trial(number, config, evaluated, directory)
 
     def change_waiting(self, trial_run: TrialRun, restart: Restart) -> None:
-        """Have a PAUSED trial continue changed when it is chosen to run."""
-        trial_run.forget_change()
-        trial_run.change = restart
-        if restart.donor is not None:
-            trial_run.donor = donor_of(self.trials.of(restart.donor))
-        self.journal.event(
-            "change",
-            trial_run.number,
-            **config_record(self.setup, restart.config),
-            donor=None if restart.donor is None else self.trials.of(restart.donor).number,
-            resources=restart.resources,
-        )
+        change_waiting(self.setup, self.trials, self.journal, trial_run, restart)

@@ -16,11 +16,12 @@ from paceline.air.resources import PlacementGroupFactory
 from paceline.data.ingest.request import Ingest
 from paceline.engine.base import Engine
 from paceline.run.data import RunData
+from paceline.run.decisions import Decider
 from paceline.run.embedding import Embedding
-from paceline.run.observers import Verdict
 from paceline.run.run import Run
 from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
 from paceline.run.trial import Trial
+from paceline.run.trial_files import TrialFiles
 from paceline.storage.shared_sync import SharedSync
 from paceline.tune.experiment.audience import Audience, TrialObservers
 from paceline.tune.experiment.ledger import Request
@@ -30,8 +31,6 @@ from paceline.tune.experiment.trials import TrialRun, Trials
 from paceline.tune.search.space import tag
 
 T = TypeVar("T")
-
-Decide = Callable[[TrialRun, int, dict[str, Any]], Verdict]
 
 _THREADS = 16
 """Trials whose workers may be brought up or ended at the same time without anybody waiting for it."""
@@ -128,22 +127,22 @@ class Launcher:
             scaling, trainer_resources=own, resources_per_worker=share, use_gpu=bool(share.get("GPU"))
         )
 
-    def make_run(self, trial_run: TrialRun, decide: Decide, may_decide: bool) -> None:
+    def make_run(self, trial_run: TrialRun, decider: Decider) -> None:
         """Give the trial its run; in the background where datasets are prepared for it or a remote store is asked."""
         spec = self.spec(trial_run)
-        build = partial(self._build, trial_run, spec, partial(decide, trial_run), may_decide)
+        build = partial(self._build, trial_run, spec, decider)
         if spec.ingest is None and self.place.uri is None:
             trial_run.run = build()
         else:
             trial_run.building = self.in_background(build)
 
-    def _build(
-        self, trial_run: TrialRun, spec: RunSpec, decide: Callable[[int, dict[str, Any]], Verdict], may_decide: bool
-    ) -> Run:
-        observe = partial(
-            TrialObservers, audience=self._audience, trial=trial_run.trial, decide=decide, decides=may_decide
-        )
-        embedding = Embedding(observe, self.in_background, self.shared_sync, self._datasets.prepared(spec))
+    def _build(self, trial_run: TrialRun, spec: RunSpec, decider: Decider) -> Run:
+        def observe(spec: RunSpec, files: TrialFiles) -> TrialObservers:
+            config, size = spec.run_config, spec.world_size
+            return TrialObservers(config, trial_run.trial, files.run_dir, size, audience=self._audience)
+
+        prepared = self._datasets.prepared(spec)
+        embedding = Embedding(observe, decider, self.in_background, self.shared_sync, prepared)
         run = Run(spec, self._engine, embedding)
         trial_run.has_files = True
         return run

@@ -113,6 +113,7 @@ class Settlement:
         with self._audience.guarded():
             for index, row in enumerate(rows, trial_run.seen + 1):
                 decision = self._decisions.after_earlier_row(trial_run, index, row)
+                self._endings.carry_out_queued()
                 if decision == TrialScheduler.STOP:
                     self._end_now(trial_run, "finished")
                     return
@@ -157,6 +158,7 @@ class Settlement:
             if not trial_run.was_told:
                 tell_complete(self._setup.searcher, trial_run.trial.trial_id)
             self._setup.scheduler.on_trial_remove(self._controller, trial_run.trial)
+        self._endings.carry_out_queued()
 
     def _end_now(self, trial_run: TrialRun, status: Status) -> None:
         """Write down the end that the earlier driver did not come to write."""

@@ -7,9 +7,10 @@ import time
 
 from paceline.air.errors import ConfigError
 from paceline.air.secrets import masked
+from paceline.run.decisions import CONTINUE
 from paceline.run.trial import Trial
 from paceline.tune.experiment.audience import Audience
-from paceline.tune.experiment.deciding import Decisions
+from paceline.tune.experiment.deciding import Decisions, TrialDecider
 from paceline.tune.experiment.ending import Endings, Stopping
 from paceline.tune.experiment.launching import Launcher
 from paceline.tune.experiment.records import ExperimentJournal
@@ -127,6 +128,7 @@ class Starter:
             },
         )
         self._journal.flush()  # before anything of the trial exists
+        self._endings.carry_out_queued()
         return True
 
     def _start(self, trial_run: TrialRun) -> None:
@@ -148,17 +150,17 @@ class Starter:
         if trial_run.change is not None:
             self._carry_out_change(trial_run)
         elif trial_run.run is not None and not was_restored:
-            trial_run.run.resume()
+            trial_run.run.decided(CONTINUE)
 
     def _carry_out_change(self, trial_run: TrialRun) -> None:
         """Let a trial go on as the scheduler wants it, as soon as there is a run: datasets may have to be prepared."""
         if trial_run.run is not None and trial_run.change is not None:
             change, trial_run.change = trial_run.change, None
-            self._decisions.go_on_changed(trial_run, trial_run.run, change)
+            trial_run.run.decided(self._decisions.restarted(trial_run, change))
 
     def _make_run(self, trial_run: TrialRun) -> None:
         try:
-            self._launcher.make_run(trial_run, self._decisions.after_row, self._decisions.may_decide)
+            self._launcher.make_run(trial_run, TrialDecider(self._decisions, trial_run))
         except Exception as error:
             self._endings.failed_in_driver(trial_run, error)
 
@@ -183,8 +185,12 @@ class Starter:
         if self._trials.are_busy or self._stopping.stopping or not self._trials.waiting:
             return
         self._journal.stall()
+        try:
+            with self._audience.guarded():
+                self._setup.scheduler.on_stall(self._controller)
+        finally:
+            self._endings.carry_out_queued()
         with self._audience.guarded():
-            self._setup.scheduler.on_stall(self._controller)
             chosen = self._chosen()
         if chosen is None and self._trials.waiting and not self._trials.are_busy:
             stuck = ", ".join(str(trial) for trial in list(self._trials.waiting)[:3])

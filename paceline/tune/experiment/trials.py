@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.run.interlude import Donor
+from paceline.run.decisions import Donor
 from paceline.run.run import Run
 from paceline.run.trial import Trial
 from paceline.tune.experiment.ledger import Grant, Ledger, Request
