@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Any, ForwardRef, TypedDict
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import CheckpointNotFoundError, ConfigError
 from paceline.air.keywords import names_what_was_meant, settings_of
 from paceline.storage.filesystem import FsspecFilesystem
@@ -22,9 +25,49 @@ SETTINGS_ELSEWHERE = {
 """What people pass to a trainer although it belongs to one of the trainer's configs."""
 
 
+class TrainerArguments(TypedDict, total=False):
+    """What every trainer takes: ``def __init__(self, ..., **common: Unpack[TrainerArguments])`` passes it on."""
+
+    scaling_config: ScalingConfig | None
+    run_config: RunConfig | None
+    datasets: Mapping[str, Any] | None
+    preprocessor: Any
+    resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None
+    metadata: Mapping[str, Any] | None
+
+
+class DataParallelArguments(TrainerArguments, total=False):
+    """What every trainer with several workers takes besides."""
+
+    dataset_config: Mapping[str, DatasetConfig] | DataConfig | None
+
+
+_COMMON = {kind.__name__: kind for kind in (TrainerArguments, DataParallelArguments)}
+
+
+def with_common_arguments(constructor: Any) -> Any:
+    """Let the constructor's signature show the arguments that it takes as ``**common: Unpack[...]``, by their names."""
+    signature = inspect.signature(constructor)
+    *others, last = signature.parameters.values()
+    unpacked = re.search(r"Unpack\[(?:\w+\.)*(\w+)\]$", str(last.annotation))
+    common = _COMMON.get(unpacked[1]) if unpacked and last.kind is last.VAR_KEYWORD else None
+    if common is not None:
+        named = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_as_written(annotation))
+            for name, annotation in common.__annotations__.items()
+        ]
+        constructor.__signature__ = signature.replace(parameters=[*others, *named])
+    return constructor
+
+
+def _as_written(annotation: Any) -> Any:
+    """The text of an annotation, as those of the other arguments are shown."""
+    return annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else annotation
+
+
 def with_checked_keywords(constructor: Any, function: str | None, config: str | None) -> Any:
     """A trainer's constructor that answers misspelled arguments; the texts are its names for what workers run."""
-    parameters = inspect.signature(constructor).parameters
+    parameters = inspect.signature(with_common_arguments(constructor)).parameters
     often = {"config": config, "train_loop": function, "train_func": function, "train_fn": function}
     meant = {name: f"did you mean {argument}?" for name, argument in often.items() if argument in parameters}
     return names_what_was_meant(**{**SETTINGS_ELSEWHERE, **meant})(constructor)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from paceline.air.checks import check_kind, near_miss, warn_at_users_line
-from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.plugins import checked_made, plugin, plugin_names
@@ -18,11 +16,12 @@ from paceline.run.attempt import modules_to_preload
 from paceline.run.backend import BackendConfig
 from paceline.run.spec import RunSpec, TrainFunction
 from paceline.run.trial_files import plain_config
+from paceline.train.arguments import TrainerArguments
 from paceline.train.base_trainer import BaseTrainer
 from paceline.train.datasets import complete_configs, continued_preprocessor, make_ingest, restored_configs
 
 if TYPE_CHECKING:
-    from paceline.air.checkpoint import Checkpoint
+    pass
 
 
 class DataParallelTrainer(BaseTrainer):
@@ -43,21 +42,11 @@ class DataParallelTrainer(BaseTrainer):
         *,
         train_loop_config: Mapping[str, Any] | None = None,
         backend_config: BackendConfig | str | None = None,
-        scaling_config: ScalingConfig | None = None,
         dataset_config: Any = None,
-        run_config: RunConfig | None = None,
-        datasets: Mapping[str, Any] | None = None,
-        preprocessor: Any = None,
-        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        **common: Unpack[TrainerArguments],
     ) -> None:
         super().__init__(
-            scaling_config=scaling_config,
-            run_config=run_config,
-            datasets=datasets,
-            preprocessor=preprocessor,
-            resume_from_checkpoint=resume_from_checkpoint,
-            metadata=metadata,
+            **common,
         )
         if train_loop_config is not None and not isinstance(train_loop_config, Mapping):
             raise ConfigError(f"train_loop_config must be a dict, not {type(train_loop_config).__name__}.")

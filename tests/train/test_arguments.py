@@ -75,7 +75,11 @@ def test_a_dict_of_settings_is_answered_with_the_config_to_write(trainer: Any) -
 
 @pytest.mark.parametrize("trainer", [each for each in ALL if each is not BaseTrainer])
 def test_the_signature_stays_visible(trainer: Any) -> None:
-    assert "run_config" in inspect.signature(trainer).parameters
+    parameters = inspect.signature(trainer).parameters
+    common = {"scaling_config", "run_config", "datasets", "preprocessor", "metadata"}
+    assert common <= parameters.keys()
+    assert all(parameters[name].annotation is not inspect.Parameter.empty for name in common)
+    assert "common" not in parameters
 
 
 def test_a_class_of_the_users_own_gets_the_same_answers() -> None:

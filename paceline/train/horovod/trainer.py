@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from paceline.train.arguments import DataParallelArguments
 from paceline.train.chosen_config import chosen_config, config_as
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.horovod.config import HorovodConfig, HorovodTorchConfig
@@ -13,10 +14,6 @@ from paceline.train.horovod.flavour import uses_only_torch
 from paceline.train.horovod.worker import HorovodFunction
 
 if TYPE_CHECKING:
-    import os
-
-    from paceline.air.checkpoint import Checkpoint
-    from paceline.air.config import DataConfig, DatasetConfig, RunConfig, ScalingConfig
     from paceline.run.spec import RunSpec
 
 
@@ -44,13 +41,7 @@ class HorovodTrainer(DataParallelTrainer):
         horovod_config: HorovodConfig | None = None,
         horovod_backend: HorovodConfig | None = None,
         tensorflow_backend: HorovodConfig | None = None,
-        scaling_config: ScalingConfig | None = None,
-        dataset_config: Mapping[str, DatasetConfig] | DataConfig | None = None,
-        run_config: RunConfig | None = None,
-        datasets: Mapping[str, Any] | None = None,
-        preprocessor: Any = None,
-        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
-        metadata: dict[str, Any] | None = None,
+        **common: Unpack[DataParallelArguments],
     ) -> None:
         chosen = chosen_config(
             "HorovodTrainer",
@@ -65,13 +56,7 @@ class HorovodTrainer(DataParallelTrainer):
             train_loop_per_worker,
             train_loop_config=train_loop_config,
             backend_config=chosen,
-            scaling_config=scaling_config,
-            dataset_config=dataset_config,
-            run_config=run_config,
-            datasets=datasets,
-            preprocessor=preprocessor,
-            resume_from_checkpoint=resume_from_checkpoint,
-            metadata=metadata,
+            **common,
         )
 
     def to_run_spec(self) -> RunSpec:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from paceline.air.checks import near_miss
 from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, MissingDatasetError, RestoreError
 from paceline.run.trial_files import as_json
+from paceline.train.arguments import DataParallelArguments
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.lightning.config import backend_config
 from paceline.train.lightning.loop import LightningLoop
@@ -21,8 +21,6 @@ from paceline.train.lightning.packages import lightning
 from paceline.train.lightning.settings import LightningSettings, checked_settings
 
 if TYPE_CHECKING:
-    from paceline.air.checkpoint import Checkpoint
-    from paceline.air.config import DataConfig, DatasetConfig
     from paceline.run.spec import RunSpec
     from paceline.train.torch.config import TorchConfig
 
@@ -50,14 +48,8 @@ class LightningTrainer(DataParallelTrainer):
         lightning_config: Mapping[str, Any] | None = None,
         *,
         torch_config: TorchConfig | None = None,
-        scaling_config: ScalingConfig | None = None,
-        dataset_config: Mapping[str, DatasetConfig] | DataConfig | None = None,
         datasets_iter_config: Mapping[str, Any] | None = None,
-        run_config: RunConfig | None = None,
-        datasets: Mapping[str, Any] | None = None,
-        preprocessor: Any = None,
-        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
-        metadata: dict[str, Any] | None = None,
+        **common: Unpack[DataParallelArguments],
     ) -> None:
         self.lightning_config = lightning_config
         self.datasets_iter_config = datasets_iter_config
@@ -67,13 +59,7 @@ class LightningTrainer(DataParallelTrainer):
         super().__init__(
             _no_function,
             backend_config=backend_config(torch_config, self._settings.package),
-            scaling_config=scaling_config,
-            dataset_config=dataset_config,
-            run_config=_with_top_k(run_config, self._settings),
-            datasets=datasets,
-            preprocessor=preprocessor,
-            resume_from_checkpoint=resume_from_checkpoint,
-            metadata=metadata,
+            **{**common, "run_config": _with_top_k(common.get("run_config"), self._settings)},
         )
         self.torch_config = torch_config
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from paceline.train.arguments import DataParallelArguments
 from paceline.train.chosen_config import chosen_config
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.tensorflow.config import TensorflowConfig
 from paceline.train.tensorflow.loop import TensorflowFunction
 
 if TYPE_CHECKING:
-    import os
-
-    from paceline.air.checkpoint import Checkpoint
-    from paceline.air.config import DataConfig, DatasetConfig, RunConfig, ScalingConfig
     from paceline.run.spec import RunSpec
 
 
@@ -43,13 +40,7 @@ class TensorflowTrainer(DataParallelTrainer):
         train_loop_config: dict[str, Any] | None = None,
         tensorflow_config: TensorflowConfig | None = None,
         tensorflow_backend: TensorflowConfig | None = None,
-        scaling_config: ScalingConfig | None = None,
-        dataset_config: Mapping[str, DatasetConfig] | DataConfig | None = None,
-        run_config: RunConfig | None = None,
-        datasets: Mapping[str, Any] | None = None,
-        preprocessor: Any = None,
-        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
-        metadata: dict[str, Any] | None = None,
+        **common: Unpack[DataParallelArguments],
     ) -> None:
         chosen = chosen_config(
             "TensorflowTrainer",
@@ -61,13 +52,7 @@ class TensorflowTrainer(DataParallelTrainer):
             train_loop_per_worker,
             train_loop_config=train_loop_config,
             backend_config=chosen,
-            scaling_config=scaling_config,
-            dataset_config=dataset_config,
-            run_config=run_config,
-            datasets=datasets,
-            preprocessor=preprocessor,
-            resume_from_checkpoint=resume_from_checkpoint,
-            metadata=metadata,
+            **common,
         )
 
     def to_run_spec(self) -> RunSpec:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Unpack
 
+from paceline.train.arguments import DataParallelArguments
 from paceline.train.chosen_config import chosen_config
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.torch.config import TorchConfig
 
 if TYPE_CHECKING:
-    import os
-
-    from paceline.air.checkpoint import Checkpoint
-    from paceline.air.config import DataConfig, DatasetConfig, RunConfig, ScalingConfig
+    pass
 
 
 class TorchTrainer(DataParallelTrainer):
@@ -36,24 +34,12 @@ class TorchTrainer(DataParallelTrainer):
         train_loop_config: dict[str, Any] | None = None,
         torch_config: TorchConfig | None = None,
         torch_backend: TorchConfig | None = None,
-        scaling_config: ScalingConfig | None = None,
-        dataset_config: Mapping[str, DatasetConfig] | DataConfig | None = None,
-        run_config: RunConfig | None = None,
-        datasets: Mapping[str, Any] | None = None,
-        preprocessor: Any = None,
-        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
-        metadata: dict[str, Any] | None = None,
+        **common: Unpack[DataParallelArguments],
     ) -> None:
         chosen = chosen_config("TorchTrainer", TorchConfig, torch_config=torch_config, torch_backend=torch_backend)
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,
             backend_config=chosen,
-            scaling_config=scaling_config,
-            dataset_config=dataset_config,
-            run_config=run_config,
-            datasets=datasets,
-            preprocessor=preprocessor,
-            resume_from_checkpoint=resume_from_checkpoint,
-            metadata=metadata,
+            **common,
         )

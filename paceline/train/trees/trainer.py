@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from paceline.air.checks import warn_at_users_line, whole_number
 from paceline.air.constants import TRAIN_DATASET_KEY
@@ -14,16 +13,14 @@ from paceline.air.keywords import reject_unknown
 from paceline.air.secrets import secret_paths
 from paceline.run.spec import RunSpec
 from paceline.run.trial_files import as_json
-from paceline.train.arguments import SETTINGS_ELSEWHERE
+from paceline.train.arguments import SETTINGS_ELSEWHERE, DataParallelArguments
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.datasets import make_ingest
 from paceline.train.trees.datasets import check_columns, check_entries, check_names, check_types, tree_configs
 from paceline.train.trees.task import TreeTask
 
 if TYPE_CHECKING:
-    from paceline.air.checkpoint import Checkpoint
-    from paceline.air.config import RunConfig, ScalingConfig
-    from paceline.air.data_config import DataConfig, DatasetConfig
+    from paceline.air.data_config import DatasetConfig
     from paceline.run.backend import BackendConfig
 
 DEFAULT_ROUNDS = 10
@@ -69,13 +66,7 @@ class TreeTrainer(DataParallelTrainer):
         num_boost_round: int | None,
         train_kwargs: Mapping[str, Any],
         backend_config: BackendConfig,
-        scaling_config: ScalingConfig | None,
-        dataset_config: Mapping[str, DatasetConfig] | DataConfig | None,
-        run_config: RunConfig | None,
-        datasets: Mapping[str, Any] | None,
-        preprocessor: Any,
-        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None,
-        metadata: Mapping[str, Any] | None,
+        **common: Unpack[DataParallelArguments],
     ) -> None:
         self.train_loop_config = train_loop_config
         self.params = params
@@ -88,13 +79,7 @@ class TreeTrainer(DataParallelTrainer):
             train_loop_per_worker if train_loop_per_worker is not None else _no_function,
             train_loop_config=train_loop_config,
             backend_config=backend_config,
-            scaling_config=scaling_config,
-            dataset_config=dataset_config,
-            run_config=run_config,
-            datasets=datasets,
-            preprocessor=preprocessor,
-            resume_from_checkpoint=resume_from_checkpoint,
-            metadata=metadata,
+            **common,
         )
 
     # -- what a library brings --------------------------------------------------------------

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, RestoreError
+from paceline.train.arguments import DataParallelArguments
 from paceline.train.chosen_config import chosen_config, config_as
 from paceline.train.huggingface.accelerate.config import AccelerateConfig
 from paceline.train.huggingface.accelerate.settings import read_settings
@@ -17,8 +18,6 @@ from paceline.train.torch import TorchConfig, TorchTrainer
 if TYPE_CHECKING:
     import os
 
-    from paceline.air.checkpoint import Checkpoint
-    from paceline.air.config import DataConfig, DatasetConfig, RunConfig, ScalingConfig
     from paceline.run.spec import RunSpec
 
 
@@ -51,13 +50,7 @@ class AccelerateTrainer(TorchTrainer):
         train_loop_config: dict[str, Any] | None = None,
         accelerate_config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
         torch_config: TorchConfig | None = None,
-        scaling_config: ScalingConfig | None = None,
-        dataset_config: Mapping[str, DatasetConfig] | DataConfig | None = None,
-        run_config: RunConfig | None = None,
-        datasets: Mapping[str, Any] | None = None,
-        preprocessor: Any = None,
-        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
-        metadata: dict[str, Any] | None = None,
+        **common: Unpack[DataParallelArguments],
     ) -> None:
         group = chosen_config("AccelerateTrainer", TorchConfig, torch_config=torch_config)
         if type(group).backend_cls not in (TorchConfig.backend_cls, AccelerateConfig.backend_cls):
@@ -72,13 +65,7 @@ class AccelerateTrainer(TorchTrainer):
             train_loop_per_worker,
             train_loop_config=train_loop_config,
             torch_config=self._accelerate,
-            scaling_config=scaling_config,
-            dataset_config=dataset_config,
-            run_config=run_config,
-            datasets=datasets,
-            preprocessor=preprocessor,
-            resume_from_checkpoint=resume_from_checkpoint,
-            metadata=metadata,
+            **common,
         )
 
     def _check_arguments(self) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, MissingDatasetError
+from paceline.train.arguments import DataParallelArguments
 from paceline.train.chosen_config import chosen_config, config_as
 from paceline.train.huggingface.transformers.config import TransformersConfig
 from paceline.train.huggingface.transformers.loop import EVALUATION_DATASET_KEY, TransformersLoop
@@ -16,10 +17,7 @@ from paceline.train.torch.config import TorchConfig
 from paceline.train.torch.trainer import TorchTrainer
 
 if TYPE_CHECKING:
-    import os
-
-    from paceline.air.checkpoint import Checkpoint
-    from paceline.air.config import DataConfig, DatasetConfig, RunConfig, ScalingConfig
+    from paceline.air.config import DatasetConfig
     from paceline.run.spec import RunSpec
 
 _DATASETS = (TRAIN_DATASET_KEY, EVALUATION_DATASET_KEY)
@@ -61,19 +59,14 @@ class TransformersTrainer(TorchTrainer):
         *,
         trainer_init_config: Mapping[str, Any] | None = None,
         torch_config: TorchConfig | None = None,
-        scaling_config: ScalingConfig | None = None,
-        dataset_config: Mapping[str, DatasetConfig] | DataConfig | None = None,
-        run_config: RunConfig | None = None,
-        datasets: Mapping[str, Any] | None = None,
-        preprocessor: Any = None,
-        resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
-        metadata: dict[str, Any] | None = None,
+        **common: Unpack[DataParallelArguments],
     ) -> None:
         torch_config = chosen_config("TransformersTrainer", TorchConfig, torch_config=torch_config)
         if type(torch_config) is TorchConfig:  # one of the user's own says more
             torch_config = config_as(TransformersConfig, torch_config)
         _check_config(trainer_init_config)
         _check_function(trainer_init_per_worker, trainer_init_config or {})
+        datasets = common.get("datasets")
         self.trainer_init_per_worker = trainer_init_per_worker
         self.trainer_init_config = trainer_init_config
         super().__init__(
@@ -83,13 +76,7 @@ class TransformersTrainer(TorchTrainer):
                 tuple(datasets) if isinstance(datasets, Mapping) else (),
             ),
             torch_config=torch_config,
-            scaling_config=scaling_config,
-            dataset_config=dataset_config,
-            run_config=run_config,
-            datasets=datasets,
-            preprocessor=preprocessor,
-            resume_from_checkpoint=resume_from_checkpoint,
-            metadata=metadata,
+            **common,
         )
 
     def _check_arguments(self) -> None:
