@@ -27,7 +27,7 @@ from paceline.air.checks import (
 from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError
 from paceline.air.keywords import names_what_was_meant, settings_of
-from paceline.air.resources import STRATEGIES, PlacementGroupFactory, check_accelerator, checked_resources
+from paceline.air.resources import STRATEGIES, PlacementGroupFactory, check_accelerator, checked_resources, usable_cores
 from paceline.air.run_checks import check_stop, output_files, safe_name
 from paceline.air.sync_config import SyncConfig
 
@@ -48,7 +48,7 @@ DEFAULT_MAX_LOG_BYTES = 256 * 1024 * 1024
 
 def most_workers() -> int:
     """The largest number of workers a run may ask for: beyond it a typo is likelier than a wish."""
-    return max(256, 64 * (os.cpu_count() or 1))
+    return max(256, 64 * usable_cores())
 
 
 @names_what_was_meant()

@@ -1,7 +1,8 @@
-"""What a run asks for, as a list of resource bundles."""
+"""What a run asks for, as a list of resource bundles; and what this process has of cores."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,14 @@ from paceline.air.checks import is_number, warn_at_users_line
 from paceline.air.errors import ConfigError
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+
+def usable_cores() -> int:
+    """How many cores this process may use: those that it is bound to, where the system knows such a thing."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
 
 
 def check_accelerator(accelerator: object, use_gpu: object) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from paceline.air.errors import DataError
+from paceline.air.resources import usable_cores
 from paceline.data.block import DEFAULT_CHUNK_ROWS, ReadRequest
 
 if TYPE_CHECKING:
@@ -214,11 +214,6 @@ TARGET_CHUNK_BYTES = 16 << 20
 """Large enough that Python's share of the work is small, small enough that a few of them are no burden."""
 MOST_CHUNK_ROWS = 262_144
 FEWEST_CHUNK_ROWS = 256
-
-
-def usable_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def chunk_rows_for(plan: Plan, batch_rows: int | None = None) -> int:

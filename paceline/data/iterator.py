@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import DataError
+from paceline.air.resources import usable_cores
 from paceline.data.dataset_base import named_after_class
 from paceline.data.dataset_batches import Batches
 from paceline.data.epochs import BatchOptions, Epoch, PlanEpoch
-from paceline.data.execution import usable_cores
 from paceline.data.ingest import ranges as rs
 from paceline.data.ingest.position import READ_AHEAD, LocalShuffle, Progress, Shares, merged, remaining_in, share_epoch
 from paceline.data.ingest.prepared import PreparedDataset

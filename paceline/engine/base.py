@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from paceline.air.attachment import Attachment
 from paceline.air.errors import WorkerFailure
+from paceline.engine.places import WorkerPlace
 
 
 class WorkerChannel(Protocol):
@@ -48,30 +49,39 @@ Task = Callable[[WorkerChannel, bytes], None]
 
 
 @dataclass(frozen=True)
-class WorkerPlace:
-    """One worker of a group: who it is and what it finds around itself."""
+class WorkerRequest:
+    """One worker of a group: what it shall find around itself."""
 
     rank: int
-    local_rank: int
-    node_rank: int
     cwd: str
     log_path: str
+    """Where the driver shall find its output."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables of this worker on top of the driver's own environment."""
+    """Variables of this worker on top of the environment that workers have anyway."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """The same, but only where that environment does not have them."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A group of workers to be started together, all or nothing."""
+    """A group of workers to be started together, all or nothing: what is wanted. Where they run, the engine decides."""
 
     run_id: str
-    workers: tuple[WorkerPlace, ...]
+    workers: tuple[WorkerRequest, ...]
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """What each worker gets, such as ``{"CPU": 2, "GPU": 1}``."""
+    devices: tuple[str, ...] | None = None
+    """The ids of the GPUs that the group may use; None: those that the engine has."""
+    share_gpus: bool = False
+    """Every worker of a machine sees the GPUs of all of them."""
+    hide_other_gpus: bool = False
+    """Workers that were given no GPUs see none."""
     preload: tuple[str, ...] = ()
     """Modules to have imported before a worker is forked."""
     fresh: bool = False
     """Start new interpreters: for frameworks that cannot be forked after import."""
     threads: int | None = None
-    """Threads per worker for numeric libraries; None leaves them alone."""
+    """Threads per worker for numeric libraries; None leaves them alone, FAIR_SHARE lets the engine choose."""
     thread_setters: tuple[str, ...] = ()
     """Functions of preloaded modules ("module:function") that each worker calls with its number of threads."""
     start_timeout_s: float = 60.0
@@ -122,6 +132,8 @@ class WorkerGroup(ABC):
     """The workers of one attempt."""
 
     placement: Placement
+    places: tuple[WorkerPlace, ...]
+    """Where each rank runs."""
 
     @property
     def world_size(self) -> int:
@@ -171,7 +183,7 @@ class WorkerGroup(ABC):
 
     @abstractmethod
     def processes(self) -> dict[int, int]:
-        """Rank to process id, of the workers that were started."""
+        """Rank to process id on its node, of the workers that have a process of their own."""
 
     @abstractmethod
     def shutdown(self, grace: float = 0.0) -> list[str]:

@@ -17,8 +17,18 @@ import msgspec
 from paceline.air.attachment import Attachment
 from paceline.air.errors import EngineError, FailureKind, HangError, RemoteError, WorkerDiedError, WorkerFailure
 from paceline.engine import protocol
-from paceline.engine.base import Event, Message, Placement, TaskEnded, TaskFailed, WorkerDied, WorkerGroup, WorkerPlace
+from paceline.engine.base import (
+    Event,
+    Message,
+    Placement,
+    TaskEnded,
+    TaskFailed,
+    WorkerDied,
+    WorkerGroup,
+    WorkerRequest,
+)
 from paceline.engine.frames import ATTACHED, Arrivals, FrameSocket, close_all
+from paceline.engine.places import WorkerPlace
 from paceline.engine.reactor import MAX_WAIT_S, READ, WRITE, Reactor
 from paceline.engine.serialization import dumps
 
@@ -48,9 +58,9 @@ class State(enum.Enum):
 class Member:
     """What the driver knows about one worker."""
 
-    def __init__(self, place: WorkerPlace, frames: FrameSocket) -> None:
-        self.place = place
-        self.rank = place.rank
+    def __init__(self, request: WorkerRequest, frames: FrameSocket) -> None:
+        self.request = request
+        self.rank = request.rank
         self.frames = frames
         self.arrivals = Arrivals()
         self.state = State.STARTING
@@ -87,8 +97,9 @@ class Overdue:
 class ChannelGroup(WorkerGroup):
     """Turns frames into events; keeps the answers to calls apart from them."""
 
-    def __init__(self, placement: Placement, reactor: Reactor) -> None:
+    def __init__(self, placement: Placement, places: tuple[WorkerPlace, ...], reactor: Reactor) -> None:
         self.placement = placement
+        self.places = places
         self._pid = os.getpid()
         """A forked child of the driver must leave the group alone."""
         self._reactor = reactor
@@ -189,11 +200,11 @@ class ChannelGroup(WorkerGroup):
             member.frames.broken = f"a frame with the unknown tag {tag}"
 
     def _placed(self, member: Member, failure: WorkerFailure) -> WorkerFailure:
-        return dataclasses.replace(failure, rank=member.rank, log_path=member.place.log_path)
+        return dataclasses.replace(failure, rank=member.rank, log_path=member.request.log_path)
 
     def _fail(self, member: Member, kind: FailureKind, message: str, **details: Any) -> None:
         details.setdefault("time_ns", time.monotonic_ns())
-        self._died(member, WorkerFailure(member.rank, kind, message, log_path=member.place.log_path, **details))
+        self._died(member, WorkerFailure(member.rank, kind, message, log_path=member.request.log_path, **details))
 
     def _died(self, member: Member, failure: WorkerFailure) -> None:
         """The worker is lost; of interest only if how its task ended is not known."""
@@ -381,7 +392,7 @@ class ChannelGroup(WorkerGroup):
                     f"{name}() did not return within {timeout:g} s on rank(s) {missing}",
                     time_ns=time.monotonic_ns(),
                     traceback=stacks.get(member.rank, ""),
-                    log_path=member.place.log_path,
+                    log_path=member.request.log_path,
                 )
                 raise HangError(failure.message, failure)
             self._wait_once(remaining, seen)

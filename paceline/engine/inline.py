@@ -18,11 +18,13 @@ from typing import Any
 
 from paceline.air import session
 from paceline.air.errors import ConfigError, EngineError
+from paceline.air.resources import usable_cores
 from paceline.engine import protocol
 from paceline.engine.base import Engine, Placement, WorkerGroup
 from paceline.engine.channel_group import ChannelGroup, Member, State, wait_for_groups
 from paceline.engine.devices import visible_gpus
 from paceline.engine.frames import FrameSocket, socket_pair
+from paceline.engine.places import WorkerPlace, drivers_node, lay_out, variables
 from paceline.engine.reactor import Reactor
 from paceline.engine.worker_loop import Channel, WorkerLoop
 
@@ -34,14 +36,13 @@ INTERRUPT_WAIT_S = 1.0
 class InlineGroup(ChannelGroup):
     """A group of one, in a thread."""
 
-    def __init__(self, placement: Placement, reactor: Reactor) -> None:
-        super().__init__(placement, reactor)
-        place = placement.workers[0]
+    def __init__(self, placement: Placement, place: WorkerPlace, reactor: Reactor) -> None:
+        super().__init__(placement, (place,), reactor)
         ours, theirs = socket_pair()
-        member = Member(place, FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
+        member = Member(placement.workers[0], FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
         self._attach(member)
         self._channel = Channel(FrameSocket(theirs, send_limit=protocol.WORKER_FRAME_LIMIT), place.rank, 1)
-        self._surroundings = _Surroundings(placement)
+        self._surroundings = _Surroundings(placement, place)
         self._thread = threading.Thread(target=self._serve, name=f"paceline-rank-{place.rank}", daemon=True)
         self._closed = False
         self._left = False
@@ -148,7 +149,7 @@ class InlineEngine(Engine):
         self._groups: weakref.WeakSet[InlineGroup] = weakref.WeakSet()
 
     def resources(self) -> dict[str, float]:
-        cpus = self._num_cpus if self._num_cpus is not None else float(os.cpu_count() or 1)
+        cpus = self._num_cpus if self._num_cpus is not None else float(usable_cores())
         gpus = self._num_gpus if self._num_gpus is not None else float(len(visible_gpus()))
         return {"CPU": cpus, "GPU": gpus}
 
@@ -160,7 +161,8 @@ class InlineEngine(Engine):
                 f"the inline engine runs one worker inside the driver, not {placement.world_size}. "
                 f"Use engine='local' for more, or num_workers=1."
             )
-        group = InlineGroup(placement, self._reactor)
+        (place,) = lay_out(placement, [drivers_node(self.resources()["GPU"])], os.environ)
+        group = InlineGroup(placement, place, self._reactor)
         group.launch()
         self._groups.add(group)
         return group
@@ -199,10 +201,9 @@ def _take_place(group: InlineGroup) -> None:
 class _Surroundings:
     """Directory and environment of the worker, which are the whole process's for that time."""
 
-    def __init__(self, placement: Placement) -> None:
-        place = placement.workers[0]
-        self._cwd = place.cwd
-        self._variables = {**place.env, protocol.RUN_ID_VARIABLE: placement.run_id}
+    def __init__(self, placement: Placement, place: WorkerPlace) -> None:
+        self._cwd = placement.workers[0].cwd
+        self._variables = {**variables(placement, place), protocol.RUN_ID_VARIABLE: placement.run_id}
         self._cwd_before = ""
         self._variables_before: dict[str, str] = {}
 

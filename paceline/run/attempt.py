@@ -13,7 +13,6 @@ import msgspec
 
 from paceline.air import faults
 from paceline.air.attachment import Attachment
-from paceline.air.config import ScalingConfig
 from paceline.air.errors import WorkerFailure
 from paceline.engine.base import (
     Engine,
@@ -21,9 +20,9 @@ from paceline.engine.base import (
     Placement,
     TaskEnded,
     WorkerGroup,
-    WorkerPlace,
+    WorkerRequest,
 )
-from paceline.engine.devices import VISIBLE_VARIABLE, assign_gpus, usable_gpus
+from paceline.engine.places import FAIR_SHARE, WorkerPlace
 from paceline.engine.serialization import Pickled, pickled
 from paceline.run.messages import FromWorker, SessionSetup, ToWorker, decode_from_worker, encode
 from paceline.run.root_cause import ECHO_SETTLE_S, SETTLE_S, is_echo
@@ -58,7 +57,10 @@ class Attempt:
         self.failures: list[WorkerFailure] = []
         self.ended: set[int] = set()
         """Ranks whose task has returned."""
+        self.places: tuple[WorkerPlace, ...] = ()
+        """Where the workers run."""
         self.pids: dict[int, int] = {}
+        """Rank to process id on its node."""
         self.warmup_s = 0.0
         """How long it took until the workers were at work."""
         self._spec = spec
@@ -83,13 +85,13 @@ class Attempt:
         faults.role["attempt"] = str(self.number)
         try:
             self._group = group = self._engine.start_group(self._placement())
-            self.pids = group.processes()
+            self.places, self.pids = group.places, group.processes()
             config = self._spec.backend_config
             self._is_set_up = True
             self._backend.on_start(group, config)
             self._backend.on_training_start(group, config)
             self._is_at_work = True
-            arguments = [encode(self._for_rank(setup, place)) for place in group.placement.workers]
+            arguments = [encode(self._for_rank(setup, place)) for place in group.places]
             group.start(task.content, arguments, task.attachments)
             self._hand_over_checkpoint(group)
         except BaseException:
@@ -98,57 +100,45 @@ class Attempt:
 
     def _placement(self) -> Placement:
         scaling, failure = self._spec.scaling, self._spec.run_config.failure_config
-        environments = self._environments(scaling)
-        places = []
+        defaults = self._backend.environment(self._spec.backend_config)
+        variables = _original_directory()
+        workers = []
         for rank in range(self.world_size):
             directory = self._run_dir.rank_dir(rank)
             if self._spec.working_dir is None:
                 make_private_dirs(directory)
-            places.append(
-                WorkerPlace(
+            workers.append(
+                WorkerRequest(
                     rank=rank,
-                    local_rank=rank,
-                    node_rank=0,
                     cwd=self._spec.working_dir or str(directory),
                     log_path=str(self._run_dir.log(rank)),
-                    env=environments[rank],
+                    env=variables,
+                    defaults=defaults,
                 )
             )
         return Placement(
             run_id=self._spec.identity.experiment_id,
-            workers=tuple(places),
+            workers=tuple(workers),
+            resources={"CPU": scaling.num_cpus_per_worker, "GPU": scaling.num_gpus_per_worker},
+            devices=self._spec.devices,
+            share_gpus=self._backend.share_cuda_visible_devices,
+            hide_other_gpus=self._backend.hide_other_gpus,
             preload=modules_to_preload(self._spec.backend_config, with_data=self._spec.ingest is not None),
             fresh=self._backend.fresh,
-            threads=self._spec.threads or threads_per_worker(scaling, self.world_size),
+            threads=self._spec.threads or FAIR_SHARE,
             thread_setters=self._backend.thread_setters,
             start_timeout_s=failure.start_timeout_s,
             heartbeat_timeout_s=failure.heartbeat_timeout_s,
         )
 
-    def _environments(self, scaling: ScalingConfig) -> list[dict[str, str]]:
-        wanted = self._backend.environment(self._spec.backend_config)
-        common = {name: value for name, value in wanted.items() if name not in os.environ}
-        with contextlib.suppress(FileNotFoundError):  # the driver's directory may be gone
-            common[ORIGINAL_DIRECTORY_VARIABLE] = os.getcwd()
-        return [{**common, **own} for own in self._devices(scaling)]
-
-    def _devices(self, scaling: ScalingConfig) -> list[dict[str, str]]:
-        """Which GPUs each rank sees, as variables."""
-        gpus_each = scaling.num_gpus_per_worker
-        if not gpus_each:
-            none = {VISIBLE_VARIABLE: ""} if self._backend.hide_other_gpus else {}
-            return [none for _ in range(self.world_size)]
-        devices = self._spec.devices
-        usable = usable_gpus(self._engine.resources().get("GPU", 0.0)) if devices is None else devices
-        assigned = assign_gpus(self.world_size, gpus_each, usable)
-        if self._backend.share_cuda_visible_devices:
-            everything = list(dict.fromkeys(device for devices in assigned for device in devices))
-            assigned = [everything] * self.world_size
-        return [{VISIBLE_VARIABLE: ",".join(devices)} for devices in assigned]
-
     def _for_rank(self, setup: SessionSetup, place: WorkerPlace) -> SessionSetup:
         return msgspec.structs.replace(
-            setup, world_rank=place.rank, local_rank=place.local_rank, node_rank=place.node_rank
+            setup,
+            world_rank=place.rank,
+            world_size=self.world_size,
+            local_rank=place.local_rank,
+            local_world_size=place.local_world_size,
+            node_rank=place.node_rank,
         )
 
     def _hand_over_checkpoint(self, group: WorkerGroup) -> None:
@@ -234,14 +224,11 @@ class Attempt:
             self._backend.on_end()
 
 
-def threads_per_worker(scaling: ScalingConfig, world_size: int) -> int:
-    """Threads for numeric libraries: what the user set, what a worker was given, or a fair share."""
-    chosen = os.environ.get("OMP_NUM_THREADS", "")
-    if chosen.isdigit() and int(chosen) > 0:
-        return int(chosen)
-    if scaling.num_cpus_per_worker and scaling.num_cpus_per_worker > 1:
-        return int(scaling.num_cpus_per_worker)
-    return max(1, len(os.sched_getaffinity(0)) // world_size)
+def _original_directory() -> dict[str, str]:
+    """The directory that the driver was started in, which may be gone."""
+    with contextlib.suppress(FileNotFoundError):
+        return {ORIGINAL_DIRECTORY_VARIABLE: os.getcwd()}
+    return {}
 
 
 def modules_to_preload(config: BackendConfig, *, with_data: bool = False) -> tuple[str, ...]:

@@ -379,9 +379,7 @@ class Run:
         return self._given
 
     def _record_attempt(self, attempt: Attempt) -> RowFiller:
-        record = attempt_record(
-            attempt.start_point, attempt.number, self.spec.world_size, attempt.pids, attempt.warmup_s
-        )
+        record = attempt_record(attempt.start_point, attempt.number, attempt.places, attempt.pids, attempt.warmup_s)
         if self._files.records or self._respecified:  # the config may be another than the header's
             record.config = trial_files.plain_config(self.spec.config)
         if self._files.records:

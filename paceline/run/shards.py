@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.resources import usable_cores
 from paceline.run.messages import SessionSetup
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ def open_shards(packed: Parcel, setup: SessionSetup) -> dict[str, Any]:
     from paceline.data.ingest.prepared import state_for
     from paceline.data.iterator import DataIterator
 
-    threads = max(1, len(os.sched_getaffinity(0)) // setup.local_world_size)
+    threads = max(1, usable_cores() // setup.local_world_size)
     shards = {}
     for name, dataset in packed.unpack().items():
         shard = DataIterator(dataset, setup.world_rank, setup.world_size, threads)

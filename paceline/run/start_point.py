@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from paceline.air.attachment import Attachment
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_data import data_state_of
 from paceline.air.manifest import seal
+from paceline.engine.places import WorkerPlace
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.messages import SessionSetup
 from paceline.run.records import AttemptStarted
@@ -75,20 +75,24 @@ def from_given_checkpoint(checkpoint: Checkpoint | None) -> StartPoint:
     return StartPoint(in_memory=packed_in_memory(checkpoint), data=data)
 
 
+_KNOWN_TO_THE_GROUP = dict.fromkeys(("world_rank", "world_size", "local_rank", "local_world_size", "node_rank"), 0)
+
+
 def attempt_record(
-    start: StartPoint, number: int, world_size: int, pids: Mapping[int, int], warmup_s: float
+    start: StartPoint, number: int, places: Sequence[WorkerPlace], pids: Mapping[int, int], warmup_s: float
 ) -> AttemptStarted:
     """What the journal says about an attempt; its rows are completed from it."""
+    node = places[0].node
     return AttemptStarted(
         attempt=number,
         start_index=start.index,
         start_time_s=start.time_s,
         checkpoint=start.checkpoint_number,
-        world_size=world_size,
+        world_size=len(places),
         time=time.time(),
         warmup_time=warmup_s,
-        hostname=socket.gethostname(),
-        node_ip=node_ip(),
+        hostname=node.hostname,
+        node_ip=node_ip() if node.is_drivers else node.address,
         pid=pids.get(0, os.getpid()),
     )
 
@@ -102,15 +106,11 @@ def session_setup(
     decides: bool,
     data_state: Mapping[str, Any] | None = None,
 ) -> SessionSetup:
-    """What every rank's session is told; the attempt adds which rank it is."""
+    """What every rank's session is told; the attempt adds which rank it is, and where."""
     config = spec.run_config.checkpoint_config
     factory = spec.scaling.as_placement_group_factory()
     return SessionSetup(
-        world_rank=0,
-        world_size=spec.world_size,
-        local_rank=0,
-        local_world_size=spec.world_size,
-        node_rank=0,
+        **_KNOWN_TO_THE_GROUP,
         trial_name=str(trial),
         trial_id=trial.trial_id,
         trial_dir=os.fsencode(trial.local_path),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-import os
 import sys
 import tempfile
 import threading
@@ -20,6 +19,7 @@ from paceline.air.checkpoint_sources import Remote
 from paceline.air.checkpoint_trust import code_parts
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError, PacelineError
 from paceline.air.manifest import verify
+from paceline.air.resources import usable_cores
 from paceline.air.secrets import without_credentials as shown
 from paceline.serve.columns import InputColumns, input_columns, library_of, listed, model_of
 from paceline.serve.origin import Origin, is_checkpoint, origin_of
@@ -233,7 +233,7 @@ class Threads:
 
     def arguments(self, rows: int) -> dict[str, int]:
         """Set the number of threads, or give it as arguments for `predict`."""
-        wanted = 1 if rows < MANY_ROWS else len(os.sched_getaffinity(0))
+        wanted = 1 if rows < MANY_ROWS else usable_cores()
         if self._by_argument:
             return {"num_threads": wanted}
         if wanted != self._set:

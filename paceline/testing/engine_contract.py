@@ -15,8 +15,10 @@ An engine's test module subclasses EngineContract and supplies the `engine` fixt
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import pytest
 
 from paceline.air.attachment import Attachment
 from paceline.air.errors import RemoteError, SerializationError, WorkerDiedError, WorkerError
+from paceline.air.resources import usable_cores
 from paceline.engine.base import (
     Engine,
     Event,
@@ -34,8 +37,9 @@ from paceline.engine.base import (
     WorkerChannel,
     WorkerDied,
     WorkerGroup,
-    WorkerPlace,
+    WorkerRequest,
 )
+from paceline.engine.places import FAIR_SHARE, THREADS_VARIABLE, WorkerPlace
 from paceline.engine.serialization import dumps, pickled
 
 PATIENCE_S = 60.0
@@ -46,7 +50,7 @@ def placement_in(folder: Path, workers: int, **settings: Any) -> Placement:
     """A placement whose workers live below `folder`."""
     env = settings.pop("env", {})
     places = tuple(
-        WorkerPlace(rank, rank, 0, str(folder / f"rank_{rank}"), str(folder / "logs" / f"rank_{rank}.log"), env)
+        WorkerRequest(rank, str(folder / f"rank_{rank}"), str(folder / "logs" / f"rank_{rank}.log"), env)
         for rank in range(workers)
     )
     return Placement(run_id=settings.pop("run_id", f"test-{folder.name}"), workers=places, **settings)
@@ -113,6 +117,65 @@ class EngineContract:
         resources = engine.resources()
         assert resources["CPU"] > 0
         assert resources["GPU"] >= 0
+
+    # Places
+
+    def test_the_group_says_where_each_rank_is(self, group: WorkerGroup) -> None:
+        """Ranks of one node are counted there; nodes are numbered as they come."""
+        assert [place.rank for place in group.places] == list(range(self.max_workers))
+        by_node: dict[int, list[WorkerPlace]] = {}
+        for place in group.places:
+            by_node.setdefault(place.node_rank, []).append(place)
+        assert list(by_node) == list(range(len(by_node)))
+        for places in by_node.values():
+            assert len({place.node for place in places}) == 1
+            assert [place.local_rank for place in places] == list(range(len(places)))
+            assert {place.local_world_size for place in places} == {len(places)}
+        assert len({place.node.node_id for place in group.places}) == len(by_node)
+        for place, (hostname, cores) in zip(group.places, group.execute(_node_facts), strict=True):
+            assert (place.node.hostname, place.node.cores) == (hostname, cores)
+
+    def test_workers_reach_each_other_at_their_addresses(self, group: WorkerGroup) -> None:
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            with socket.create_server((argument.decode(), 0)) as server:
+                channel.send(str(server.getsockname()[1]).encode())
+                where = channel.receive()
+                assert where is not None
+                host, port = where.decode().split()
+                with socket.create_connection((host, int(port)), PATIENCE_S):
+                    server.accept()[0].close()
+
+        addresses = [place.node.address for place in group.places]
+        run_task(group, task, *[address.encode() for address in addresses])
+        events = collect(group, lambda events: len(events) >= self.max_workers)
+        ports = {event.rank: event.body.decode() for event in events if isinstance(event, Message)}
+        for rank in range(self.max_workers):
+            neighbour = (rank + 1) % self.max_workers
+            group.reply(rank, f"{addresses[neighbour]} {ports[neighbour]}".encode())
+        assert {type(event) for event in collect_to_end(group)} == {TaskEnded}
+
+    def test_variables_that_give_way_to_the_environment(self, engine: Engine, tmp_path: Path) -> None:
+        names = ["PATH", "PACELINE_TEST_GREETING", "PACELINE_TEST_DEFAULT"]
+        asked = placement_in(tmp_path, self.max_workers, env={"PACELINE_TEST_GREETING": "hello"})
+        defaults = {"PATH": "no", "PACELINE_TEST_GREETING": "no", "PACELINE_TEST_DEFAULT": "yes"}
+        workers = tuple(replace(request, defaults=defaults) for request in asked.workers)
+        group = engine.start_group(replace(asked, workers=workers))
+        try:
+            for path, greeting, default in group.execute(lambda: [os.environ[name] for name in names]):
+                assert (path != "no", greeting, default) == (True, "hello", "yes")
+        finally:
+            group.shutdown()
+
+    def test_workers_use_the_threads_of_their_places(self, engine: Engine, tmp_path: Path) -> None:
+        for threads in (3, FAIR_SHARE):
+            group = engine.start_group(placement_in(tmp_path, self.max_workers, threads=threads))
+            try:
+                wanted = [place.threads for place in group.places]
+                assert all(number and (not threads or number == threads) for number in wanted)
+                if self.isolated:  # One that shares the driver's process has the driver's threads.
+                    assert group.execute(os.getenv, THREADS_VARIABLE) == [str(number) for number in wanted]
+            finally:
+                group.shutdown()
 
     # Calls
 
@@ -454,6 +517,10 @@ class EngineContract:
     def _needs_processes(self) -> None:
         if not self.isolated:
             pytest.skip("the worker shares the driver's process")
+
+
+def _node_facts() -> tuple[str, int]:
+    return socket.gethostname(), usable_cores()
 
 
 def _failure_of(events: list[Event]) -> Any:

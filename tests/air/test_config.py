@@ -37,9 +37,9 @@ def test_number_of_workers_is_accepted(workers: Any) -> None:
 
 
 def test_the_largest_number_of_workers_depends_on_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(2)))
     assert most_workers() == 256
-    monkeypatch.setattr(os, "cpu_count", lambda: 100)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(100)))
     assert most_workers() == 6400
     ScalingConfig(num_workers=6400)
     with pytest.raises(ConfigError, match="6400"):

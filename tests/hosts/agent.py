@@ -40,6 +40,7 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
     world_size: int
     directory: str
     """The name of its working directory, which is made in a private place of the host."""
+    defaults: dict[str, str]
     variables: dict[str, str]
     sys_path: list[str]
     argv: list[str]
@@ -148,7 +149,7 @@ class Worker:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.hosts.worker"],
             cwd=directory,
-            env={**os.environ, **spawn.variables},
+            env={**spawn.defaults, **os.environ, **spawn.variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -18,12 +18,13 @@ from pathlib import Path
 
 from paceline.air.errors import EngineError, StartupTimeoutError, WorkerDiedError, WorkerFailure
 from paceline.engine import protocol
-from paceline.engine.base import Engine, Placement, WorkerGroup, WorkerPlace
+from paceline.engine.base import Engine, Placement, WorkerGroup, WorkerRequest
 from paceline.engine.channel_group import ChannelGroup, Member, Overdue, State, wait_for_groups
 from paceline.engine.failures import describe_exit
 from paceline.engine.frames import FrameSocket
 from paceline.engine.local.crash_file import tail_of, user_stacks
 from paceline.engine.local.warden_client import absolute_sys_path
+from paceline.engine.places import Node, lay_out
 from paceline.engine.reactor import READ, WRITE, Reactor
 from tests.hosts import agent
 from tools.hosts import Host, Hosts
@@ -55,6 +56,11 @@ class AgentLine:
         self._clock_asked = 0
         self._clock_rounds = 0
         self._best_round_trip = sys.maxsize
+
+    @property
+    def node(self) -> Node:
+        host = self.host
+        return Node(host.name, host.address, host.name, self.cpus)
 
     @property
     def is_ready(self) -> bool:
@@ -124,8 +130,8 @@ class AgentLine:
 class HostMember(Member):
     """A worker on a host."""
 
-    def __init__(self, place: WorkerPlace, frames: FrameSocket, line: AgentLine) -> None:
-        super().__init__(place, frames)
+    def __init__(self, request: WorkerRequest, frames: FrameSocket, line: AgentLine) -> None:
+        super().__init__(request, frames)
         self.line = line
         self.end: WorkerFailure | None = None
         """How its process ended."""
@@ -137,7 +143,7 @@ class HostsGroup(ChannelGroup):
     """Workers on several hosts."""
 
     def __init__(self, number: int, placement: Placement, lines: Sequence[AgentLine], reactor: Reactor) -> None:
-        super().__init__(placement, reactor)
+        super().__init__(placement, lay_out(placement, [line.node for line in lines]), reactor)
         self.number = number
         self._lines = list(lines)
         """By rank."""
@@ -154,14 +160,14 @@ class HostsGroup(ChannelGroup):
     def launch(self, engine: HostsEngine) -> None:
         try:
             with self._reactor.lock:
-                for place, line in zip(self.placement.workers, self._lines, strict=True):
+                for request, line in zip(self.placement.workers, self._lines, strict=True):
                     line.groups[self.number] = self
-                    line.tell(self._spawn(place))
+                    line.tell(self._spawn(request))
             self._wait_until(lambda: len(self._sockets) == self.world_size)
             with self._reactor.lock:
-                for place, line in zip(self.placement.workers, self._lines, strict=True):
-                    frames = FrameSocket(self._sockets[place.rank], read_limit=protocol.WORKER_FRAME_LIMIT)
-                    member = HostMember(place, frames, line)
+                for request, line in zip(self.placement.workers, self._lines, strict=True):
+                    frames = FrameSocket(self._sockets[request.rank], read_limit=protocol.WORKER_FRAME_LIMIT)
+                    member = HostMember(request, frames, line)
                     self._hosted.append(member)
                     self._attach(member)
             self._wait_until(lambda: all(member.state is not State.STARTING for member in self._members))
@@ -169,17 +175,18 @@ class HostsGroup(ChannelGroup):
             self.shutdown()
             raise
 
-    def _spawn(self, place: WorkerPlace) -> agent.Spawn:
+    def _spawn(self, request: WorkerRequest) -> agent.Spawn:
         heartbeat = self.placement.heartbeat_timeout_s
         return agent.Spawn(
             group=self.number,
-            rank=place.rank,
+            rank=request.rank,
             world_size=self.world_size,
-            directory=Path(place.cwd).name,
-            variables={protocol.RUN_ID_VARIABLE: self.placement.run_id, **place.env},
+            directory=Path(request.cwd).name,
+            defaults=dict(request.defaults),
+            variables={protocol.RUN_ID_VARIABLE: self.placement.run_id, **request.env},
             sys_path=absolute_sys_path(),
             argv=sys.argv,
-            threads=self.placement.threads,
+            threads=self.places[request.rank].threads,
             pulse_s=None if heartbeat is None else heartbeat / 5,
         )
 

@@ -11,14 +11,15 @@ import pytest
 
 from paceline.air import FailureConfig, RunConfig, ScalingConfig
 from paceline.air.attachment import Attachment
-from paceline.air.errors import ConfigError, EngineError, WorkerFailure
+from paceline.air.errors import EngineError, WorkerFailure
 from paceline.engine.base import Engine, Event, Placement, TaskEnded, TaskFailed, WorkerDied, WorkerGroup
+from paceline.engine.places import FAIR_SHARE, Node, drivers_node, lay_out
 from paceline.engine.serialization import Pickled
-from paceline.run.attempt import Attempt, modules_to_preload, threads_per_worker
+from paceline.run.attempt import Attempt, modules_to_preload
 from paceline.run.backend import Backend, BackendConfig
 from paceline.run.messages import decode_setup
 from paceline.run.spec import RunSpec, TrainFunction
-from paceline.run.start_point import StartPoint
+from paceline.run.start_point import StartPoint, attempt_record
 from paceline.storage.run_dir import RunDir
 from tests.run.fake_channel import session_setup
 
@@ -28,8 +29,9 @@ TASK = Pickled(b"task")
 class FakeGroup(WorkerGroup):
     """Workers that do what the test says."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, nodes: Sequence[Node]) -> None:
         self.placement = placement
+        self.places = lay_out(placement, nodes)
         self.events: list[Event] = []
         self.arguments: list[bytes] = []
         self.closed = False
@@ -63,15 +65,16 @@ class FakeGroup(WorkerGroup):
 class FakeEngine(Engine):
     name = "fake"
 
-    def __init__(self, gpus: float = 0) -> None:
-        self.gpus = gpus
+    def __init__(self, *nodes: Node) -> None:
+        self.nodes = nodes
+        """Of each rank."""
         self.groups: list[FakeGroup] = []
 
     def resources(self) -> dict[str, float]:
-        return {"CPU": 4, "GPU": self.gpus}
+        return {"CPU": 4, "GPU": 4}
 
     def start_group(self, placement: Placement) -> WorkerGroup:
-        self.groups.append(FakeGroup(placement))
+        self.groups.append(FakeGroup(placement, self.nodes or [drivers_node()] * placement.world_size))
         return self.groups[-1]
 
     def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
@@ -99,6 +102,17 @@ class HidingConfig(BackendConfig):
     @property
     def backend_cls(self) -> type[Backend]:
         return HidingBackend
+
+
+class SettingBackend(Backend):
+    def environment(self, backend_config: BackendConfig) -> dict[str, str]:
+        return {"PATH": "the backend's"}
+
+
+class SettingConfig(BackendConfig):
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return SettingBackend
 
 
 class RefusingBackend(Backend):
@@ -138,47 +152,59 @@ def test_what_workers_are_asked_for(tmp_path: Path) -> None:
     assert (group.placement.start_timeout_s, group.placement.heartbeat_timeout_s) == (7, 3)
     ranks = [decode_setup(argument) for argument in group.arguments]
     assert [(setup.world_rank, setup.local_rank, setup.node_rank) for setup in ranks] == [(0, 0, 0), (1, 1, 0)]
+    assert [(setup.world_size, setup.local_world_size) for setup in ranks] == [(2, 2)] * 2
     assert started.running == [0, 1]
     started.stop()
     assert group.closed
 
 
+def test_ranks_learn_from_the_group_where_they_are(tmp_path: Path) -> None:
+    alpha, beta = Node("a", "10.0.0.1", "alpha", cores=8), Node("b", "10.0.0.2", "beta", cores=4)
+    engine = FakeEngine(alpha, beta, alpha)
+    started = attempt(tmp_path, engine, num_workers=3)
+    started.start(TASK, session_setup(tmp_path / "trial"))
+    setups = [decode_setup(argument) for argument in engine.groups[0].arguments]
+    assert [setup.node_rank for setup in setups] == [0, 1, 0]
+    assert [setup.local_rank for setup in setups] == [0, 0, 1]
+    assert [setup.local_world_size for setup in setups] == [2, 1, 2]
+    record = attempt_record(StartPoint(), 0, started.places, started.pids, 0.0)
+    assert (record.hostname, record.node_ip, record.world_size) == ("alpha", "10.0.0.1", 3)
+    started.stop()
+
+
 @pytest.mark.parametrize(
-    ("scaling", "sharing", "visible"),
+    ("scaling", "backend", "resources", "shared", "hidden"),
     [
-        ({"use_gpu": True}, False, ["4", "5"]),
-        ({"use_gpu": True}, True, ["4,5", "4,5"]),
-        ({"use_gpu": True, "resources_per_worker": {"GPU": 2}}, False, ["4,5", "6,7"]),
-        ({"use_gpu": True, "resources_per_worker": {"GPU": 0.5}}, False, ["4", "4"]),
-        ({}, False, [None, None]),
+        ({}, None, {"CPU": 1, "GPU": 0}, False, False),
+        ({"use_gpu": True}, None, {"CPU": 0, "GPU": 1}, False, False),
+        ({"use_gpu": True, "resources_per_worker": {"CPU": 3, "GPU": 2}}, None, {"CPU": 3, "GPU": 2}, False, False),
+        ({}, "sharing", {"CPU": 1, "GPU": 0}, True, False),
+        ({}, "hiding", {"CPU": 1, "GPU": 0}, False, True),
     ],
 )
-def test_gpus_are_dealt_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scaling: dict[str, Any], sharing: bool, visible: list[str | None]
+def test_the_engine_is_told_what_each_worker_shall_have(
+    tmp_path: Path,
+    scaling: dict[str, Any],
+    backend: str | None,
+    resources: dict[str, float],
+    shared: bool,
+    hidden: bool,
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    engine = FakeEngine(gpus=4)
-    attempt(tmp_path, engine, SharingConfig() if sharing else None, **scaling).start(TASK, session_setup(tmp_path))
-    places = engine.groups[0].placement.workers
-    assert [place.env.get("CUDA_VISIBLE_DEVICES") for place in places] == visible
+    engine = FakeEngine(*[Node("a", "10.0.0.1", "alpha", cores=8, gpus=("0", "1", "2", "3"))] * 2)
+    config = {"sharing": SharingConfig, "hiding": HidingConfig, None: BackendConfig}[backend]()
+    attempt(tmp_path, engine, config, **scaling).start(TASK, session_setup(tmp_path))
+    asked = engine.groups[0].placement
+    assert (asked.resources, asked.share_gpus, asked.hide_other_gpus) == (resources, shared, hidden)
+    assert (asked.devices, asked.threads) == (None, FAIR_SHARE)
 
 
-@pytest.mark.parametrize(("use_gpu", "visible"), [(False, ["", ""]), (True, ["4", "5"])])
-def test_gpus_of_others_are_hidden_where_the_backend_wants_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use_gpu: bool, visible: list[str]
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    engine = FakeEngine(gpus=4)
-    attempt(tmp_path, engine, HidingConfig(), use_gpu=use_gpu).start(TASK, session_setup(tmp_path))
-    assert [place.env["CUDA_VISIBLE_DEVICES"] for place in engine.groups[0].placement.workers] == visible
-
-
-def test_gpus_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    engine = FakeEngine(gpus=1)
-    with pytest.raises(ConfigError, match=r"\b2 GPU.*\b1\b"):
-        attempt(tmp_path, engine, use_gpu=True).start(TASK, session_setup(tmp_path))
-    assert engine.groups == []
+def test_what_a_backend_sets_gives_way_to_the_environment_of_workers(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    attempt(tmp_path, engine, SettingConfig()).start(TASK, session_setup(tmp_path))
+    for request in engine.groups[0].placement.workers:
+        assert request.defaults == {"PATH": "the backend's"}
+        assert "PATH" not in request.env
+        assert request.env["TUNE_ORIG_WORKING_DIR"] == os.getcwd()
 
 
 def test_a_start_is_all_or_nothing(tmp_path: Path) -> None:
@@ -227,19 +253,6 @@ def test_a_full_disk_in_a_worker_is_a_failure_of_storage(tmp_path: Path) -> None
     engine.groups[0].events = [TaskFailed(0, failure)]
     list(started.poll(0.0))
     assert started.failures[0].kind == "storage"
-
-
-def test_threads_per_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    plain = ScalingConfig(num_workers=2)
-    assert [threads_per_worker(plain, size) for size in (1, 2, 3, 8, 64)] == [8, 4, 2, 1, 1]
-    assert threads_per_worker(ScalingConfig(num_workers=2, resources_per_worker={"CPU": 3}), 2) == 3
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert threads_per_worker(plain, 2) == 5
-    for nonsense in ("", "many", "0"):
-        monkeypatch.setenv("OMP_NUM_THREADS", nonsense)
-        assert threads_per_worker(plain, 2) == 4
 
 
 def test_what_a_backend_needs_is_loaded_beforehand() -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.air.errors import DataError, RemoteError, SerializationError
+from paceline.air.resources import usable_cores
 from paceline.data.operations import pool_connection, pool_worker
 from paceline.engine.failures import describe_exit
 from paceline.engine.local import drivers, linux, thread_pools
@@ -316,7 +317,7 @@ def _start_process(shared: _Shared) -> tuple[subprocess.Popen[bytes], pool_conne
 
 def _environment(processes: int) -> dict[str, str]:
     """The cores are shared out among the processes, unless the user has settled the threads of libraries."""
-    threads = str(max(1, len(os.sched_getaffinity(0)) // processes))
+    threads = str(max(1, usable_cores() // processes))
     return {**dict.fromkeys(thread_pools.VARIABLES, threads), **os.environ, **drivers.inherited_mark()}
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
+from paceline.air.resources import usable_cores
 from paceline.data.operation import Operation, Place
 from paceline.data.operations.user_function import Spot
 
@@ -56,7 +56,7 @@ class ActorPoolStrategy:
             self.processes = _checked(size, size, "ActorPoolStrategy(size)")
         else:
             least = 1 if min_size is None else min_size
-            most = max(least, _cores()) if max_size is None else max_size
+            most = max(least, usable_cores()) if max_size is None else max_size
             self.processes = _checked(least, most, "ActorPoolStrategy(min_size, max_size)")
 
     def __repr__(self) -> str:
@@ -96,10 +96,6 @@ def _checked(least: Any, most: Any, name: str) -> Processes:
     advice = "It is a number of processes, or (least, most)."
     fewest = whole_number(least, name, least=1, advice=advice)
     return fewest, whole_number(most, name, least=fewest, advice=advice)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 ROWS_AT_A_TIME = 4096

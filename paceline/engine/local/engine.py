@@ -10,11 +10,13 @@ import weakref
 from collections.abc import Sequence
 
 from paceline.air.errors import ConfigError, EngineError
+from paceline.air.resources import usable_cores
 from paceline.engine.base import Engine, Placement, WorkerGroup
 from paceline.engine.channel_group import wait_for_groups
 from paceline.engine.devices import visible_gpus
 from paceline.engine.local.group import LocalGroup
 from paceline.engine.local.warden_client import WardenClient
+from paceline.engine.places import drivers_node, lay_out
 from paceline.engine.reactor import Reactor
 
 IMPORT_TIME_PREFIXES = (b"OMP_", b"MKL_", b"TORCH", b"LD_", b"PYTHON")
@@ -48,7 +50,7 @@ class LocalEngine(Engine):
             return tuple(self._wardens.values())
 
     def resources(self) -> dict[str, float]:
-        cpus = self._num_cpus if self._num_cpus is not None else float(usable_cpus())
+        cpus = self._num_cpus if self._num_cpus is not None else float(usable_cores())
         gpus = self._num_gpus if self._num_gpus is not None else float(len(visible_gpus()))
         return {"CPU": cpus, "GPU": gpus}
 
@@ -59,10 +61,12 @@ class LocalEngine(Engine):
 
     def start_group(self, placement: Placement) -> WorkerGroup:
         self._check(placement)
+        node = drivers_node(self.resources()["GPU"])
+        places = lay_out(placement, [node] * placement.world_size, os.environ)
         with self._reactor.lock:  # Until the group listens to it, the warden could be taken for an idle one.
             # A new interpreter has no use for what the warden has imported.
             warden = self._warden(() if placement.fresh else placement.preload)
-            group = LocalGroup(next(self._numbers), placement, warden, self._reactor)
+            group = LocalGroup(next(self._numbers), placement, places, warden, self._reactor)
         self._groups.add(group)
         self._end_idle_wardens()
         group.launch()
@@ -73,13 +77,13 @@ class LocalEngine(Engine):
             raise EngineError("this engine belongs to the process that was forked; choose a new one here")
         if self._closed:
             raise EngineError("this engine was closed; choose a new one")
-        if [place.rank for place in placement.workers] != list(range(placement.world_size)):
+        if [request.rank for request in placement.workers] != list(range(placement.world_size)):
             raise ValueError("the workers of a placement must be in the order of their ranks, from 0 on")
-        limit = max(256, 64 * usable_cpus())
+        limit = max(256, 64 * usable_cores())
         if placement.world_size > limit:
             raise ConfigError(
                 f"num_workers={placement.world_size} is more than this machine can sensibly run: "
-                f"at most {limit} with {usable_cpus()} cores"
+                f"at most {limit} with {usable_cores()} cores"
             )
         make_room_for_fds(placement.world_size * FDS_PER_WORKER)
 
@@ -120,13 +124,6 @@ class LocalEngine(Engine):
             warden.close()
         self._wardens.clear()
         self._reactor.close()
-
-
-def usable_cpus() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
 
 
 def import_time_variables() -> tuple[tuple[bytes, bytes], ...]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from paceline.air.errors import EngineError, StartupTimeoutError, WorkerDiedError
 from paceline.engine import protocol
-from paceline.engine.base import Placement, WorkerPlace
+from paceline.engine.base import Placement, WorkerRequest
 from paceline.engine.channel_group import ChannelGroup, Member, Overdue, State
 from paceline.engine.failures import describe_exit, signal_name
 from paceline.engine.frames import FrameSocket, socket_pair
@@ -25,6 +25,7 @@ from paceline.engine.local.crash_file import (
 )
 from paceline.engine.local.thread_pools import wanted_threads
 from paceline.engine.local.warden_client import WardenClient, absolute_sys_path
+from paceline.engine.places import WorkerPlace, variables
 from paceline.engine.reactor import Reactor
 
 EXIT_STATUS_WAIT_S = 1.0
@@ -38,8 +39,8 @@ CLOSED_HINT = "Something in the worker closed descriptors that it had not opened
 class LocalMember(Member):
     """A worker process."""
 
-    def __init__(self, place: WorkerPlace, frames: FrameSocket) -> None:
-        super().__init__(place, frames)
+    def __init__(self, request: WorkerRequest, frames: FrameSocket) -> None:
+        super().__init__(request, frames)
         self.pid: int | None = None
         self.pidfd: int | None = None
         self.crash_file: CrashFile | None = None
@@ -53,8 +54,15 @@ class LocalMember(Member):
 class LocalGroup(ChannelGroup):
     """Workers forked by a warden; a death is an event, not something to poll for."""
 
-    def __init__(self, number: int, placement: Placement, warden: WardenClient, reactor: Reactor) -> None:
-        super().__init__(placement, reactor)
+    def __init__(
+        self,
+        number: int,
+        placement: Placement,
+        places: tuple[WorkerPlace, ...],
+        warden: WardenClient,
+        reactor: Reactor,
+    ) -> None:
+        super().__init__(placement, places, reactor)
         self.number = number
         """Tells the groups of one engine apart."""
         self._warden = warden
@@ -86,28 +94,28 @@ class LocalGroup(ChannelGroup):
         drivers_own = environment.with_variables(
             environment.current(), {protocol.RUN_ID_VARIABLE: self.placement.run_id}
         )
-        for place in self.placement.workers:
+        for asked, place in zip(self.placement.workers, self.places, strict=True):
             ours, theirs = socket_pair()
-            member = LocalMember(place, FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
+            member = LocalMember(asked, FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
             self._locals.append(member)
             self._attach(member)
-            wanted = environment.with_variables(drivers_own, place.env)
+            wanted = environment.with_variables(drivers_own, variables(self.placement, place))
             changed, removed = environment.difference(self._warden.environment, wanted)
             request = messages.Spawn(
                 group=self.number,
                 run_id=self.placement.run_id,
-                rank=place.rank,
+                rank=asked.rank,
                 world_size=self.world_size,
                 fresh=self.placement.fresh or not linux.IS_LINUX,
-                threads=self.placement.threads,
-                pool_threads=wanted_threads(self.placement.threads, wanted),
+                threads=place.threads,
+                pool_threads=wanted_threads(place.threads, wanted),
                 thread_setters=self.placement.thread_setters,
                 pulse_s=None if heartbeat is None else heartbeat / 5,
                 surroundings=messages.Surroundings(
                     changed_variables=changed,
                     removed_variables=removed,
-                    cwd=os.fsencode(os.path.abspath(place.cwd)),
-                    log_path=os.fsencode(os.path.abspath(place.log_path)),
+                    cwd=os.fsencode(os.path.abspath(asked.cwd)),
+                    log_path=os.fsencode(os.path.abspath(asked.log_path)),
                     sys_path=sys_path,
                     argv=argv,
                     main_file=main_file,
@@ -167,7 +175,7 @@ class LocalGroup(ChannelGroup):
                     linux.send_signal(member.pid, member.pidfd, linux.STACKS_SIGNAL)
             time.sleep(SETTLE_S)
             for member in waiting:
-                text = tail_of(member.place.log_path)
+                text = tail_of(member.request.log_path)
                 parts.append(f"rank {member.rank}:\n{text or '(no stack and no output)'}")
         return "\n".join(parts)
 
@@ -231,7 +239,7 @@ class LocalGroup(ChannelGroup):
             return
         crash = member.crash_file.read() if member.crash_file is not None else ""
         if crash:
-            append_to_log(member.place.log_path, crash)
+            append_to_log(member.request.log_path, crash)
         failure = describe_exit(
             member.rank,
             exited.status,
@@ -239,7 +247,7 @@ class LocalGroup(ChannelGroup):
             memory_limit=linux.memory_limit(),
             out_of_memory_kills=linux.out_of_memory_kills() - self._memory_kills_before,
             crash_text=user_stacks(crash),
-            log_path=member.place.log_path,
+            log_path=member.request.log_path,
             time_ns=exited.time_ns,
         )
         self._died(member, failure)
@@ -363,7 +371,7 @@ class LocalGroup(ChannelGroup):
         if member.exit_status:
             code = os.waitstatus_to_exitcode(member.exit_status)
             how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
-            return f"rank {member.rank} {how} after its function had returned; see {member.place.log_path}"
+            return f"rank {member.rank} {how} after its function had returned; see {member.request.log_path}"
         return None
 
 

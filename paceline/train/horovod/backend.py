@@ -70,8 +70,8 @@ class HorovodBackend(Backend):
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         world_size = worker_group.placement.world_size
         port = None if world_size == 1 else self._open_rendezvous(world_size)
-        for place in worker_group.placement.workers:
-            worker_group.execute_single(place.rank, worker.enter, _variables(place.rank, world_size, port))
+        for rank in range(world_size):
+            worker_group.execute_single(rank, worker.enter, _variables(rank, world_size, port))
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         worker_group.execute(worker.leave, timeout=_LEAVE_TIMEOUT_S)

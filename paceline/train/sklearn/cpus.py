@@ -66,11 +66,6 @@ def _within(value: Any, cpus: int) -> int:
     return min(value, cpus) if value > 0 else max(1, cpus + 1 + value)
 
 
-def available_cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 @contextmanager
 def cpu_budget(cpus: int | None, scratch: str | None) -> Iterator[None]:
     """Libraries with thread pools, and processes that joblib starts, keep to so many CPUs; None: the machine's.

@@ -13,6 +13,7 @@ from paceline.air.checks import check_bool, warn_at_users_line
 from paceline.air.config import ScalingConfig
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, MissingDatasetError, RestoreError
+from paceline.air.resources import usable_cores
 from paceline.air.secrets import secret_paths
 from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
@@ -29,7 +30,7 @@ from paceline.train.sklearn.arguments import (
 )
 from paceline.train.sklearn.backend import SklearnConfig
 from paceline.train.sklearn.checkpoint import SklearnCheckpoint
-from paceline.train.sklearn.cpus import available_cpus, cpu_budget, set_cpus, uses_cpus
+from paceline.train.sklearn.cpus import cpu_budget, set_cpus, uses_cpus
 from paceline.train.sklearn.features import Rows, check_columns, like_training, read_rows
 from paceline.train.sklearn.scoring import cross_validation, scores
 
@@ -255,7 +256,7 @@ class SklearnTrainer(BaseTrainer):
         cpus = self._cpus()
         in_parallel = self.parallelize_cv if self.parallelize_cv is not None else not uses_cpus(estimator)
         if in_parallel:
-            jobs = cpus or (available_cpus() if self.parallelize_cv else 1)
+            jobs = cpus or (usable_cores() if self.parallelize_cv else 1)
             self._give_cpus(estimator, 1 if jobs > 1 else None)
         else:
             jobs = 1
@@ -274,7 +275,7 @@ class SklearnTrainer(BaseTrainer):
     def _cpus(self) -> int | None:
         """The CPUs that this run was given; None: nothing was said about it."""
         asked = (self.scaling_config.trainer_resources or {}).get("CPU")
-        return None if asked is None else max(1, min(int(asked), available_cpus()))
+        return None if asked is None else max(1, min(int(asked), usable_cores()))
 
     def _give_cpus(self, estimator: Any, cpus: int | None) -> dict[str, Any]:
         return set_cpus(estimator, cpus) if cpus is not None and self.set_estimator_cpus else {}

@@ -38,8 +38,8 @@ class TensorflowBackend(Backend):
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         ports = worker_group.execute(cluster.hold_ports)
-        for place in worker_group.placement.workers:
-            worker_group.execute_single(place.rank, cluster.enter, ports, place.rank)
+        for rank in range(worker_group.world_size):
+            worker_group.execute_single(rank, cluster.enter, ports, rank)
 
     def on_end(self) -> None:
         cluster.Member.end()

@@ -13,7 +13,7 @@ from paceline.train.torch.config import TorchConfig
 from paceline.train.torch.devices import VISIBLE, WorkerGpus, plan_gpus
 
 if TYPE_CHECKING:
-    from paceline.engine.base import Placement, WorkerGroup
+    from paceline.engine.base import WorkerGroup
 
 _LEAVE_TIMEOUT_S = 5.0
 
@@ -39,12 +39,12 @@ class TorchBackend(Backend):
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         assert isinstance(backend_config, TorchConfig)
         placement = worker_group.placement
-        gpus = plan_gpus(placement)
+        gpus = plan_gpus(worker_group.places)
         if placement.world_size == 1:
-            _enter(worker_group, _environments(placement, gpus, _free_port()), gpus, None)
+            _enter(worker_group, _environments(worker_group, gpus, _free_port()), gpus, None)
         elif backend_config.init_method == "tcp" or not self._meet_in_memory(worker_group, gpus):
             port = worker_group.execute_single(0, process_group.listen)
-            _enter(worker_group, _environments(placement, gpus, port), gpus, None)
+            _enter(worker_group, _environments(worker_group, gpus, port), gpus, None)
         backend = backend_config.backend or ("nccl" if all(gpus) else "gloo")
         worker_group.execute(process_group.join, backend, backend_config.timeout_s, timeout=placement.start_timeout_s)
 
@@ -58,7 +58,7 @@ class TorchBackend(Backend):
         descriptor = os.memfd_create("paceline-store")
         try:
             path = f"/proc/{os.getpid()}/fd/{descriptor}"
-            return _enter(worker_group, _environments(worker_group.placement, gpus, _free_port()), gpus, path)
+            return _enter(worker_group, _environments(worker_group, gpus, _free_port()), gpus, path)
         finally:
             os.close(descriptor)
 
@@ -77,20 +77,17 @@ def _enter(
     return all(opened)
 
 
-def _environments(placement: Placement, gpus: list[WorkerGpus | None], port: int) -> list[dict[str, str]]:
+def _environments(worker_group: WorkerGroup, gpus: list[WorkerGpus | None], port: int) -> list[dict[str, str]]:
     """Every rank's variables: those of torchrun, and the device for libraries that read it from there."""
-    local_sizes: dict[int, int] = {}
-    for place in placement.workers:
-        local_sizes[place.node_rank] = local_sizes.get(place.node_rank, 0) + 1
     environments = []
-    for place, own in zip(placement.workers, gpus, strict=True):
+    for place, own in zip(worker_group.places, gpus, strict=True):
         environment = {
             "MASTER_ADDR": process_group.LOOPBACK,
             "MASTER_PORT": str(port),
             "RANK": str(place.rank),
             "LOCAL_RANK": str(place.local_rank),
-            "WORLD_SIZE": str(placement.world_size),
-            "LOCAL_WORLD_SIZE": str(local_sizes[place.node_rank]),
+            "WORLD_SIZE": str(worker_group.world_size),
+            "LOCAL_WORLD_SIZE": str(place.local_world_size),
             "NODE_RANK": str(place.node_rank),
             "ACCELERATE_TORCH_DEVICE": f"cuda:{own.own[0]}" if own else "cpu",
             # Without it Accelerate takes a worker without a GPU for a process on its own, which trains alone.
@@ -99,7 +96,7 @@ def _environments(placement: Placement, gpus: list[WorkerGpus | None], port: int
         if own:
             environment[VISIBLE] = own.visible
         # Gloo would listen on the address that the host's name resolves to.
-        if "GLOO_SOCKET_IFNAME" not in place.env and "GLOO_SOCKET_IFNAME" not in os.environ:
+        if "GLOO_SOCKET_IFNAME" not in os.environ:
             environment["GLOO_SOCKET_IFNAME"] = _loopback_interface()
         environments.append(environment)
     return environments

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.air import session
@@ -12,7 +12,7 @@ from paceline.run.backend import WorkerState
 if TYPE_CHECKING:
     import torch
 
-    from paceline.engine.base import Placement
+    from paceline.engine.places import WorkerPlace
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -27,21 +27,20 @@ class WorkerGpus:
     """Positions in `visible`."""
 
 
-def plan_gpus(placement: Placement) -> list[WorkerGpus | None]:
+def plan_gpus(places: Sequence[WorkerPlace]) -> list[WorkerGpus | None]:
     """Every rank's GPUs; None where a rank was given none.
 
     A worker sees the GPUs of all workers on its machine, because NCCL's direct copies
     between two GPUs need both to be visible, and computes on its own.
     """
-    own = [[gpu for gpu in place.env.get(VISIBLE, "").split(",") if gpu] for place in placement.workers]
     seen: dict[int, list[str]] = {}
-    for place, gpus in zip(placement.workers, own, strict=True):
+    for place in places:
         machine = seen.setdefault(place.node_rank, [])
-        machine.extend(gpu for gpu in gpus if gpu not in machine)
+        machine.extend(gpu for gpu in place.gpus or () if gpu not in machine)
     plan: list[WorkerGpus | None] = []
-    for place, gpus in zip(placement.workers, own, strict=True):
+    for place in places:
         visible = seen[place.node_rank]
-        positions = tuple(visible.index(gpu) for gpu in gpus)
+        positions = tuple(visible.index(gpu) for gpu in place.gpus or ())
         plan.append(WorkerGpus(",".join(visible), positions) if positions else None)
     return plan
 

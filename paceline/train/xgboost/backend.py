@@ -46,8 +46,8 @@ class XGBoostBackend(Backend):
         assert isinstance(backend_config, XGBoostConfig)
         placement = worker_group.placement
         scratch = self._scratch_directory(os.path.dirname(placement.workers[0].cwd))
-        for place in placement.workers:
-            worker_group.execute_single(place.rank, collective.prepare, place.rank, placement.threads or 0, scratch)
+        for place in worker_group.places:
+            worker_group.execute_single(place.rank, collective.prepare, place.rank, place.threads or 0, scratch)
         if placement.world_size == 1:
             return
         arguments = worker_group.execute_single(0, collective.host, placement.world_size, placement.start_timeout_s)

@@ -13,12 +13,12 @@ ROOT = Path(__file__).parents[3]
 
 BEGINNING = """
 import dataclasses, enum, os, pickle, sys
-from paceline.engine.base import Placement, TaskEnded, WorkerPlace
+from paceline.engine.base import Placement, TaskEnded, WorkerRequest
 from paceline.engine.choose import choose_engine
 from paceline.engine.serialization import dumps
 
 def placement(n, **settings):
-    places = [WorkerPlace(r, r, 0, os.path.abspath(f"rank_{r}"), os.path.abspath(f"rank_{r}.log")) for r in range(n)]
+    places = [WorkerRequest(r, os.path.abspath(f"rank_{r}"), os.path.abspath(f"rank_{r}.log")) for r in range(n)]
     return Placement("script", tuple(places), **settings)
 """
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from paceline.air.errors import ConfigError, EngineError, StartupTimeoutError, WorkerDiedError
+from paceline.air.resources import usable_cores
 from paceline.engine.base import WorkerGroup
 from paceline.engine.frames import Frame, FrameSocket, socket_pair
 from paceline.engine.local import engine as engine_module
@@ -25,6 +26,7 @@ from paceline.engine.local import warden_client
 from paceline.engine.local.engine import LocalEngine
 from paceline.engine.local.group import LocalGroup
 from paceline.engine.local.warden_client import WardenClient
+from paceline.engine.places import drivers_node, lay_out
 from paceline.engine.reactor import Reactor
 from paceline.testing.chaos import Marks, descendants, process, wait_for
 from paceline.testing.engine_contract import collect_to_end, placement_in, run_task
@@ -246,7 +248,7 @@ def test_a_log_that_cannot_be_written_is_a_failed_start(engine: LocalEngine, tmp
 
 
 def test_too_many_workers_are_refused(engine: LocalEngine) -> None:
-    too_many = max(256, 64 * engine_module.usable_cpus()) + 1
+    too_many = max(256, 64 * usable_cores()) + 1
     with pytest.raises(ConfigError, match=f"num_workers={too_many}"):
         engine.start_group(placement_in(Path("/nonexistent"), too_many))
 
@@ -377,7 +379,8 @@ def is_alive(pid: int) -> bool:
 def test_a_warden_that_is_gone_before_the_start_is_a_failed_start(tmp_path: Path) -> None:
     reactor = Reactor()
     warden = WardenClient((), reactor)
-    group = LocalGroup(99, placement_in(tmp_path, 1), warden, reactor)
+    placement = placement_in(tmp_path, 1)
+    group = LocalGroup(99, placement, lay_out(placement, [drivers_node()]), warden, reactor)
     warden.forget(99)  # As if it was lost before the group could listen.
     warden.kill()
     wait_for(lambda: reactor.run_once(0.01) or warden.lost, "the loss to be noticed")

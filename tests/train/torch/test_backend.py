@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
 
-from paceline.engine.base import Placement, WorkerGroup, WorkerPlace
+from paceline.engine.base import Placement, WorkerGroup, WorkerRequest
+from paceline.engine.places import Node, drivers_node, lay_out
 from paceline.train.torch import TorchConfig, process_group
 from paceline.train.torch.backend import TorchBackend
 from tests.descriptors import open_descriptors
@@ -15,18 +17,22 @@ from tests.descriptors import open_descriptors
 class RecordingGroup:
     """Notes what a backend asks of its workers; answers from a table."""
 
-    def __init__(self, gpus: Sequence[str], answers: dict[Callable[..., Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        gpus: Sequence[str],
+        answers: dict[Callable[..., Any], Any] | None = None,
+        nodes: Sequence[Node] | None = None,
+    ) -> None:
         self.calls: list[tuple[Callable[..., Any], int | None, tuple[Any, ...]]] = []
         self.answers = {process_group.enter: True, **(answers or {})}
         self.timeouts: dict[Callable[..., Any], float] = {}
-        self.placement = Placement(
-            run_id="test",
-            start_timeout_s=123.0,
-            workers=tuple(
-                WorkerPlace(rank, rank, 0, "", "", {"CUDA_VISIBLE_DEVICES": ids} if ids else {})
-                for rank, ids in enumerate(gpus)
-            ),
-        )
+        self.placement = Placement("test", tuple(WorkerRequest(rank, "", "") for rank in range(len(gpus))))
+        self.placement = dataclasses.replace(self.placement, start_timeout_s=123.0)
+        self.world_size = len(gpus)
+        self.places = [
+            dataclasses.replace(place, gpus=tuple(ids.split(",")) if ids else None)
+            for place, ids in zip(lay_out(self.placement, nodes or [drivers_node()] * len(gpus)), gpus, strict=True)
+        ]
 
     def execute(self, fn: Callable[..., Any], *args: Any, timeout: float = 60.0) -> list[Any]:
         self.calls.append((fn, None, args))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from paceline.engine.base import Placement, WorkerPlace
+from paceline.engine.places import WorkerPlace, drivers_node
 from paceline.train.torch import get_device, get_devices
 from paceline.train.torch.devices import WorkerGpus, assign_gpus, move_to, plan_gpus
 from paceline.train.torch.prefetch import prefetch_to_gpu
@@ -17,32 +17,29 @@ from tests.train.torch.conftest import InstallSession
 META = torch.device("meta")
 
 
-def placement(*gpus: str | None, nodes: tuple[int, ...] | None = None) -> Placement:
-    return Placement(
-        run_id="test",
-        workers=tuple(
-            WorkerPlace(
-                rank=rank,
-                local_rank=rank,
-                node_rank=nodes[rank] if nodes else 0,
-                cwd="",
-                log_path="",
-                env={} if ids is None else {"CUDA_VISIBLE_DEVICES": ids},
-            )
-            for rank, ids in enumerate(gpus)
-        ),
-    )
+def places(*gpus: str | None, nodes: tuple[int, ...] | None = None) -> list[WorkerPlace]:
+    return [
+        WorkerPlace(
+            rank=rank,
+            node=drivers_node(),
+            node_rank=nodes[rank] if nodes else 0,
+            local_rank=rank,
+            local_world_size=len(gpus),
+            gpus=None if ids is None else tuple(filter(None, ids.split(","))),
+        )
+        for rank, ids in enumerate(gpus)
+    ]
 
 
 def test_workers_without_gpus() -> None:
-    assert plan_gpus(placement(None, "")) == [None, None]
+    assert plan_gpus(places(None, "")) == [None, None]
 
 
 def test_a_worker_sees_the_gpus_of_its_machine_and_owns_its_own() -> None:
-    assert plan_gpus(placement("2", "0")) == [WorkerGpus("2,0", (0,)), WorkerGpus("2,0", (1,))]
-    assert plan_gpus(placement("0,1", "2,3"))[1] == WorkerGpus("0,1,2,3", (2, 3))
-    assert plan_gpus(placement("GPU-a", "GPU-a")) == [WorkerGpus("GPU-a", (0,)), WorkerGpus("GPU-a", (0,))]
-    assert plan_gpus(placement("0", "0", nodes=(0, 1))) == [WorkerGpus("0", (0,)), WorkerGpus("0", (0,))]
+    assert plan_gpus(places("2", "0")) == [WorkerGpus("2,0", (0,)), WorkerGpus("2,0", (1,))]
+    assert plan_gpus(places("0,1", "2,3"))[1] == WorkerGpus("0,1,2,3", (2, 3))
+    assert plan_gpus(places("GPU-a", "GPU-a")) == [WorkerGpus("GPU-a", (0,)), WorkerGpus("GPU-a", (0,))]
+    assert plan_gpus(places("0", "0", nodes=(0, 1))) == [WorkerGpus("0", (0,)), WorkerGpus("0", (0,))]
 
 
 def test_get_device(install_session: InstallSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ class AccelerateBackend(TorchBackend):
         assert isinstance(backend_config, AccelerateConfig)
         variables = {}
         if backend_config.settings:  # else variables that the user has set hold
-            use_gpu = all(plan_gpus(worker_group.placement))
+            use_gpu = all(plan_gpus(worker_group.places))
             variables = _launch_variables(worker_group, backend_config, use_gpu)
         worker_group.execute(worker.enter, variables)
         super().on_start(worker_group, backend_config)
