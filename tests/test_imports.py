@@ -188,7 +188,6 @@ EXPORTED: dict[str, set[str]] = {
     | {"CLIReporter", "JupyterNotebookReporter", "ProgressReporter"}
     | {"Checkpoint", "CheckpointConfig", "FailureConfig", "RunConfig"}
     | {"Callback", "PlacementGroupFactory", "Stopper", "SyncConfig"},
-    "paceline.tune.callback": {"Callback"},
     "paceline.tune.integration.keras": {"TuneReportCallback", "TuneReportCheckpointCallback"},
     "paceline.tune.integration.lightgbm": {"TuneReportCallback", "TuneReportCheckpointCallback"},
     "paceline.tune.integration.pytorch_lightning": {"TuneReportCallback", "TuneReportCheckpointCallback"},
@@ -209,6 +208,7 @@ OLD_PATHS: dict[str, set[str]] = {
     "paceline.air.constants": {"MODEL_KEY", "PREPROCESSOR_KEY", "TRAINING_ITERATION", "TRAIN_DATASET_KEY"},
     "paceline.air.result": {"Result"},
     "paceline.tune.analysis": {"ExperimentAnalysis"},
+    "paceline.tune.callback": {"Callback"},
     "paceline.tune.error": {"TuneError"},
     "paceline.tune.experiment": {"Experiment", "Trial"},
     "paceline.tune.experiment.trial": {"Trial"},

@@ -7,13 +7,23 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Mapping
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
+from paceline.air.absent import no_such_name
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _FRAMEWORKS = ("lightgbm", "lightning", "rl", "sklearn", "tensorflow", "torch", "xgboost")
+_REPORTING = {
+    "keras": "from keras.callbacks.Callback and call session.report()",
+    "lightgbm": "pass LightGBM a function that calls session.report()",
+    "pytorch_lightning": "from Lightning's Callback and call session.report()",
+    "xgboost": "from TrainingCallback and call session.report()",
+}
+"""Frameworks with callbacks that report, and how to write one without ours."""
 _KINDS = ("checkpoint", "predictor", "trainer")
 _STOPPERS = (
     "experiment_plateau",
@@ -55,20 +65,34 @@ NEW_PLACES = {
     "train.tensorflow.train_loop_utils": "train.tensorflow",
     "train.torch.torch_detection_predictor": "train.torch",
     "train.torch.train_loop_utils": "train.torch",
-    "tune.analysis.experiment_analysis": "tune.analysis",
+    "tune.analysis": "compat.experiment_analysis",
+    "tune.analysis.experiment_analysis": "compat.experiment_analysis",
+    "tune.callback": "run.callbacks",
+    "tune.execution": "air.resources",
     "tune.execution.placement_groups": "air.resources",
     "tune.experiment.experiment": "tune.experiment",
+    "tune.experiment.trial": "run.trial",
+    "tune.integration": "compat.tune_integration",
+    **{f"tune.integration.{name}": f"compat.tune_integration.{name}" for name in _REPORTING},
     **{f"tune.logger.{name}": "tune.logger" for name in ("csv", "json", "logger", "noop", "tensorboardx", "unified")},
+    "tune.progress_reporter": "tune.progress.reporters",
+    "tune.result": "air.constants",
     "tune.sample": "tune.search.sample",
+    "tune.schedulers.hb_bohb": "tune.schedulers",
+    "tune.search.concurrency_limiter": "tune.search.wrapping_searcher",
+    "tune.search.repeater": "tune.search.wrapping_searcher",
     "tune.search.search_algorithm": "tune.search",
     "tune.search.search_generator": "tune.search",
+    "tune.search.variant_generator": "tune.search.variants",
     "tune.suggest": "tune.search",
     "tune.suggest.suggestion": "tune.search",
-    "tune.trainable.session": "tune.trainable.legacy_session",
+    "tune.syncer": "air.sync_config",
+    "tune.trainable.function_trainable": "tune.trainable.trainable",
     "tune.trainable.util": "tune.trainable",
     "tune.trial": "run.trial",
-    "tune.tune": "tune.legacy_run",
-    "tune.utils.util": "tune.utils",
+    "tune.tune": "compat.tune_run",
+    "tune.utils": "compat.tune_utils",
+    "tune.utils.util": "compat.tune_utils",
     **{f"train.{name}.{name}_{kind}": f"train.{name}" for name in _FRAMEWORKS for kind in _KINDS},
     **{f"train.huggingface.huggingface_{kind}": "train.huggingface" for kind in _KINDS},
     **{f"train.huggingface.transformers.transformers_{kind}": "train.huggingface.transformers" for kind in _KINDS},
@@ -78,13 +102,49 @@ NEW_PLACES = {
 }
 """Old path: the module that has its names; both without ``paceline.`` in front."""
 
+_LOOP = "Tuner.fit() runs the trials; callbacks, a TrialScheduler or a Searcher of your own take part in it"
+_REPORTER = "derive from ProgressReporter, and pass it as RunConfig(progress_reporter=...)"
+_SPACE = "generate_variants(space) yields the chosen values by path, and the configuration with them"
+_STORAGE = "RunConfig(storage_path=...) names a directory, a mounted one, or a URI of any fsspec filesystem"
+_TRACKER = "derive a callback from tune.logger.LoggerCallback and call the tracker in its log_trial_result()"
+_ADVICE = {
+    "tune.callback": {"CallbackList": "the run calls the callbacks of RunConfig(callbacks=[...]) itself"},
+    "tune.execution": dict.fromkeys(("ray_trial_executor", "trial_runner", "tune_controller"), _LOOP),
+    "tune.experiment.trial": {
+        "ExportFormat": "save the model in the format that you need, inside of the trainable",
+    },
+    "tune.integration": {
+        "comet": _TRACKER,
+        "mlflow": _TRACKER,
+        "mxnet": "Apache MXNet is retired; report by session.report() in a batch or epoch callback of your own",
+        "torch": "a TorchTrainer as the trainable of tune.Tuner trains each trial on several workers",
+        "wandb": _TRACKER,
+    },
+    **{
+        f"tune.integration.{name}": {"TuneCallback": f"derive from TuneReportCallback, or {otherwise}"}
+        for name, otherwise in _REPORTING.items()
+    },
+    "tune.progress_reporter": dict.fromkeys(
+        ("RemoteReporterMixin", "TrialProgressCallback", "TuneReporterBase"), _REPORTER
+    ),
+    "tune.search.variant_generator": {
+        **dict.fromkeys(("assign_value", "format_vars", "parse_spec_vars"), _SPACE),
+        "RecursiveDependencyError": "parameters that depend on each other raise paceline.air.errors.ConfigError",
+    },
+    "tune.syncer": dict.fromkeys(("Syncer", "SyncerCallback", "get_node_to_storage_syncer"), _STORAGE),
+    "tune.trainable.function_trainable": {
+        "FuncCheckpointUtil": "session.report(metrics, checkpoint=...) keeps the checkpoints of a function",
+    },
+}
+"""What to write instead of names that nobody has; those of compat/ are advised on there."""
+
 
 def spec_of(fullname: str) -> ModuleSpec | None:
     """For the import of ``paceline.<old path>``; None if this is not an old path."""
     root, _, path = fullname.partition(".")
     parent, _, name = path.rpartition(".")
     if path in NEW_PLACES:
-        return ModuleSpec(fullname, _Forwarding(f"{root}.{NEW_PLACES[path]}"))
+        return ModuleSpec(fullname, _Forwarding(f"{root}.{NEW_PLACES[path]}", _ADVICE.get(path, {})))
     if parent in NEW_PLACES and _is_package(place := f"{root}.{NEW_PLACES[parent]}"):
         return _spec_below(fullname, f"{place}.{name}")
     return None
@@ -106,16 +166,21 @@ def _spec_below(fullname: str, place: str) -> ModuleSpec | None:
 
 
 class _Forwarding(Loader):
-    """Loads a module that passes every question on to another."""
+    """Loads a module that passes every question on to another, except where it has advice."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, advice: Mapping[str, str] = _NOTHING) -> None:
         self._place = place
+        self._advice = advice
 
     def create_module(self, spec: ModuleSpec) -> None:
         """The usual empty module will do."""
 
     def exec_module(self, module: ModuleType) -> None:
-        ask: Callable[[str], Any] = lambda name: getattr(importlib.import_module(self._place), name)  # noqa: E731
+        def ask(name: str) -> Any:
+            if name in self._advice:
+                raise no_such_name(module.__name__, name, self._advice)
+            return getattr(importlib.import_module(self._place), name)
+
         module.__doc__ = f"Old path of {self._place}."
         module.__path__ = []  # so that advice about its names survives `from ... import`
         # Functions of one module object, as PEP 562 has them; mypy takes them for methods of ModuleType.

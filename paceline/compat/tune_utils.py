@@ -10,11 +10,23 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from paceline.air.absent import advise
 from paceline.air.errors import ConfigError, SerializationError
 from paceline.air.metrics import flattened
 from paceline.engine.serialization import culprit_of, dumps
 from paceline.tune.registry import get_trainable
 from paceline.tune.trainable.trainable import Trainable
+
+__all__ = [
+    "date_str",
+    "deep_update",
+    "diagnose_serialization",
+    "flatten_dict",
+    "merge_dicts",
+    "unflattened_lookup",
+    "validate_save_restore",
+    "wait_for_gpu",
+]
 
 _STEPS_BEFORE_SAVING = 3
 
@@ -155,3 +167,20 @@ def deep_update(
         else:
             deep_update(there, value, new_keys_allowed or key in (allow_new_subkey_list or ()))
     return original
+
+
+_VERBOSE = "RunConfig(verbose=0), 1, 2 or 3 says how much is printed"
+_FILES = "RunConfig(storage_path=...) puts the results where you need them, and uploads them to remote storage"
+_PICKLE = "cloudpickle.dumps() and base64 turn a function into text"
+_TIME = "time.perf_counter() around the call measures it"
+_ADVICE = {
+    **dict.fromkeys(("Verbosity", "disable_ipython", "has_verbosity", "log", "set_verbosity"), _VERBOSE),
+    **dict.fromkeys(("delete_on_node", "file_transfer", "sync_dir_between_nodes"), _FILES),
+    **dict.fromkeys(("TuneFunctionDecoder", "TuneFunctionEncoder", "serialization"), _PICKLE),
+    "Tee": "RunConfig(log_to_file=True) writes what a trial prints to files",
+    "UtilMonitor": "psutil.cpu_percent() and nvidia-smi say how busy the machine is",
+    "retry_fn": "FailureConfig(max_failures=...) repeats a failed trial",
+    "validate_warmstart": "points_to_evaluate and evaluated_rewards of the searcher are checked when it is made",
+    "warn_if_slow": _TIME,
+}
+advise(__name__, _ADVICE)

@@ -40,21 +40,21 @@ with lazy_imports(__name__, _MODULES, _ADVICE):
     from paceline.air.config import RunConfig as RunConfig
     from paceline.air.config import SyncConfig as SyncConfig
     from paceline.air.resources import PlacementGroupFactory as PlacementGroupFactory
+    from paceline.compat.experiment_analysis import ExperimentAnalysis as ExperimentAnalysis
+    from paceline.compat.tune_experiment import Experiment as Experiment
+    from paceline.compat.tune_run import run as run
+    from paceline.compat.tune_run import run_experiments as run_experiments
     from paceline.run.callbacks import Callback as Callback
     from paceline.run.stoppers import Stopper as Stopper
-    from paceline.tune.analysis import ExperimentAnalysis as ExperimentAnalysis
+    from paceline.tune.by_name import create_scheduler as create_scheduler
+    from paceline.tune.by_name import create_searcher as create_searcher
     from paceline.tune.error import TuneError as TuneError
-    from paceline.tune.legacy_experiment import Experiment as Experiment
-    from paceline.tune.legacy_run import run as run
-    from paceline.tune.legacy_run import run_experiments as run_experiments
-    from paceline.tune.progress_reporter import CLIReporter as CLIReporter
-    from paceline.tune.progress_reporter import JupyterNotebookReporter as JupyterNotebookReporter
-    from paceline.tune.progress_reporter import ProgressReporter as ProgressReporter
+    from paceline.tune.progress.reporters import CLIReporter as CLIReporter
+    from paceline.tune.progress.reporters import JupyterNotebookReporter as JupyterNotebookReporter
+    from paceline.tune.progress.reporters import ProgressReporter as ProgressReporter
     from paceline.tune.registry import register_env as register_env
     from paceline.tune.registry import register_trainable as register_trainable
     from paceline.tune.result_grid import ResultGrid as ResultGrid
-    from paceline.tune.schedulers.create import create_scheduler as create_scheduler
-    from paceline.tune.search.create import create_searcher as create_searcher
     from paceline.tune.search.sample import choice as choice
     from paceline.tune.search.sample import grid_search as grid_search
     from paceline.tune.search.sample import lograndint as lograndint
@@ -68,17 +68,17 @@ with lazy_imports(__name__, _MODULES, _ADVICE):
     from paceline.tune.search.sample import randn as randn
     from paceline.tune.search.sample import sample_from as sample_from
     from paceline.tune.search.sample import uniform as uniform
-    from paceline.tune.trainable.legacy_session import checkpoint_dir as checkpoint_dir
-    from paceline.tune.trainable.legacy_session import get_checkpoint as get_checkpoint
-    from paceline.tune.trainable.legacy_session import get_context as get_context
-    from paceline.tune.trainable.legacy_session import get_trial_dir as get_trial_dir
-    from paceline.tune.trainable.legacy_session import get_trial_id as get_trial_id
-    from paceline.tune.trainable.legacy_session import get_trial_name as get_trial_name
-    from paceline.tune.trainable.legacy_session import get_trial_resources as get_trial_resources
-    from paceline.tune.trainable.legacy_session import is_session_enabled as is_session_enabled
-    from paceline.tune.trainable.legacy_session import report as report
     from paceline.tune.trainable.parameters import with_parameters as with_parameters
-    from paceline.tune.trainable.resources import with_resources as with_resources
+    from paceline.tune.trainable.parameters import with_resources as with_resources
+    from paceline.tune.trainable.session import checkpoint_dir as checkpoint_dir
+    from paceline.tune.trainable.session import get_checkpoint as get_checkpoint
+    from paceline.tune.trainable.session import get_context as get_context
+    from paceline.tune.trainable.session import get_trial_dir as get_trial_dir
+    from paceline.tune.trainable.session import get_trial_id as get_trial_id
+    from paceline.tune.trainable.session import get_trial_name as get_trial_name
+    from paceline.tune.trainable.session import get_trial_resources as get_trial_resources
+    from paceline.tune.trainable.session import is_session_enabled as is_session_enabled
+    from paceline.tune.trainable.session import report as report
     from paceline.tune.trainable.trainable import Trainable as Trainable
     from paceline.tune.tune_config import TuneConfig as TuneConfig
     from paceline.tune.tuner import Tuner as Tuner

@@ -16,8 +16,7 @@ from paceline.air.errors import ConfigError
 from paceline.air.plugins import plugin, plugin_names
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.predictors import predictor_for
-from paceline.tune.schedulers.create import create_scheduler
-from paceline.tune.search.create import create_searcher
+from paceline.tune.by_name import create_scheduler, create_searcher
 
 CODE = """
 from dataclasses import dataclass

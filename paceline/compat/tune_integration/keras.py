@@ -10,6 +10,8 @@ from typing import Any
 from paceline.air.checkpoint import Checkpoint
 from paceline.train.tensorflow.callback import Callback, Metrics
 
+__all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]
+
 
 class TuneReportCallback(Callback):
     """Reports the metrics of Keras at each event of `on`, without checkpoints."""

@@ -11,6 +11,8 @@ from paceline.train.lightgbm.callback import ReportCallback
 if TYPE_CHECKING:
     from lightgbm.callback import CallbackEnv
 
+__all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]
+
 Metrics = str | Sequence[str] | Mapping[str, str] | None
 ChangeRow = Callable[[dict[str, Any]], dict[str, Any]] | None
 

@@ -18,6 +18,8 @@ from paceline.air.errors import ConfigError
 from paceline.train.lightning.packages import lightning, package_in_use
 from paceline.train.names_to_keys import names_to_keys
 
+__all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]
+
 Metrics = str | Sequence[str] | Mapping[str, str] | None
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from paceline.train.xgboost.callback import ReportCallback
 
+__all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]
+
 Metrics = str | Sequence[str] | Mapping[str, str] | None
 ChangeRow = Callable[[dict[str, Any]], dict[str, Any]] | None
 

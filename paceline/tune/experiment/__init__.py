@@ -5,5 +5,5 @@ from __future__ import annotations
 from paceline.air.lazy import lazy_imports
 
 with lazy_imports(__name__):
+    from paceline.compat.tune_experiment import Experiment as Experiment
     from paceline.run.trial import Trial as Trial
-    from paceline.tune.legacy_experiment import Experiment as Experiment

@@ -13,16 +13,14 @@ from paceline.air.constants import DEFAULT_METRIC
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.secrets import masked, secret_paths
 from paceline.run.trial_files import as_json
+from paceline.tune.by_name import create_scheduler, create_searcher
 from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.experiment.plan import Plan
 from paceline.tune.experiment.plugins import described, rebuilt
-from paceline.tune.schedulers.create import create_scheduler
-from paceline.tune.schedulers.fifo import FIFOScheduler
-from paceline.tune.schedulers.trial_scheduler import TrialScheduler
+from paceline.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 from paceline.tune.search.basic_variant import BasicVariantGenerator
-from paceline.tune.search.create import create_searcher
+from paceline.tune.search.domains import seed_of_program
 from paceline.tune.search.paths import find, path_text, reject_secret_options
-from paceline.tune.search.samplers import seed_of_program
 from paceline.tune.search.searcher import Metric, Mode, Searcher, completion_call, introduce
 from paceline.tune.search.space import describe, from_description
 from paceline.tune.trainable.kinds import TrainableKind

@@ -16,8 +16,7 @@ from paceline.air.metrics import flattened
 from paceline.run.nested import nested_get
 from paceline.run.trial import Trial
 from paceline.tune.schedulers.pbt_explore import Mutations, check_mutations, copied, explored, filled
-from paceline.tune.schedulers.pbt_log import Takeover, plain, write_takeover
-from paceline.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay
+from paceline.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay, Takeover, plain, write_takeover
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Restart, Row, TrialScheduler, number_of
 
 __all__ = ["PopulationBasedTraining", "PopulationBasedTrainingReplay"]

@@ -14,8 +14,15 @@ from paceline.air.checks import check_bool, check_choice, warn_at_users_line, wh
 from paceline.air.errors import ConfigError
 from paceline.air.resources import PlacementGroupFactory, checked_resources
 from paceline.run.trial import Trial
-from paceline.tune.schedulers.fifo import FIFOScheduler
-from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Restart, Row, TrialScheduler, number_of
+from paceline.tune.schedulers.trial_scheduler import (
+    Controller,
+    Decision,
+    FIFOScheduler,
+    Restart,
+    Row,
+    TrialScheduler,
+    number_of,
+)
 
 Resources = dict[str, float]
 AllocationFunction = Callable[

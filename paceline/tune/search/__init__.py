@@ -14,24 +14,24 @@ _MODULES = (
     "repeater",
     "sample",
     "searcher",
-    "variant_generator",
+    "variants",
 )
 
 
 def _advice() -> Mapping[str, str]:
-    from paceline.tune.search.absent import ADVICE
+    from paceline.tune.by_name import SEARCHER_ADVICE
 
-    return ADVICE
+    return SEARCHER_ADVICE
 
 
 with lazy_imports(__name__, _MODULES, _advice):
     from paceline.compat.search import SearchAlgorithm as SearchAlgorithm
     from paceline.compat.search import SearchGenerator as SearchGenerator
+    from paceline.tune.by_name import create_searcher as create_searcher
     from paceline.tune.search.basic_variant import BasicVariantGenerator as BasicVariantGenerator
-    from paceline.tune.search.concurrency_limiter import ConcurrencyLimiter as ConcurrencyLimiter
-    from paceline.tune.search.create import create_searcher as create_searcher
     from paceline.tune.search.hyperopt import HyperOptSearch as HyperOptSearch
     from paceline.tune.search.optuna import OptunaSearch as OptunaSearch
-    from paceline.tune.search.repeater import Repeater as Repeater
     from paceline.tune.search.sample import grid_search as grid_search
     from paceline.tune.search.searcher import Searcher as Searcher
+    from paceline.tune.search.wrapping_searcher import ConcurrencyLimiter as ConcurrencyLimiter
+    from paceline.tune.search.wrapping_searcher import Repeater as Repeater

@@ -14,8 +14,7 @@ from typing import Any
 
 from paceline.air.errors import ConfigError
 from paceline.air.secrets import secret_paths
-from paceline.tune.search.domains import Categorical, Domain, Function, listed
-from paceline.tune.search.samplers import Grid
+from paceline.tune.search.domains import Categorical, Domain, Function, Grid, listed
 
 Path = tuple[Any, ...]
 """Keys, positions and field names that lead to a value."""

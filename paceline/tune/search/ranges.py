@@ -9,8 +9,17 @@ from numbers import Integral, Real
 from typing import Any
 
 from paceline.air.errors import ConfigError
-from paceline.tune.search.domains import Call, Domain
-from paceline.tune.search.samplers import LogUniform, Normal, Quantized, Sampler, Uniform, real_number, whole_value
+from paceline.tune.search.domains import (
+    Call,
+    Domain,
+    LogUniform,
+    Normal,
+    Quantized,
+    Sampler,
+    Uniform,
+    real_number,
+    whole_value,
+)
 
 
 @dataclass(frozen=True, repr=False)

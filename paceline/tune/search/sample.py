@@ -10,9 +10,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from paceline.air.absent import advise
-from paceline.tune.search.domains import Categorical, Domain, Function, listed
+from paceline.tune.search.domains import (
+    Categorical,
+    Domain,
+    Function,
+    Grid,
+    LogUniform,
+    Normal,
+    Quantized,
+    Sampler,
+    Uniform,
+    listed,
+)
 from paceline.tune.search.ranges import Float, Integer
-from paceline.tune.search.samplers import Grid, LogUniform, Normal, Quantized, Sampler, Uniform
 
 __all__ = [
     "Categorical",

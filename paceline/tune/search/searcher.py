@@ -220,4 +220,4 @@ def _contains(config: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
     return not values_in(config, part, Found())
 
 
-advise(__name__, {}, {"ConcurrencyLimiter": "paceline.tune.search.concurrency_limiter"})
+advise(__name__, {}, {"ConcurrencyLimiter": "paceline.tune.search.wrapping_searcher"})

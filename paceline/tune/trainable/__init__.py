@@ -11,8 +11,8 @@ _ADVICE = {
 }
 
 with lazy_imports(__name__, advice=_ADVICE):
-    from paceline.tune.trainable.function_trainable import FunctionTrainable as FunctionTrainable
-    from paceline.tune.trainable.function_trainable import wrap_function as wrap_function
     from paceline.tune.trainable.parameters import with_parameters as with_parameters
-    from paceline.tune.trainable.resources import with_resources as with_resources
+    from paceline.tune.trainable.parameters import with_resources as with_resources
+    from paceline.tune.trainable.trainable import FunctionTrainable as FunctionTrainable
     from paceline.tune.trainable.trainable import Trainable as Trainable
+    from paceline.tune.trainable.trainable import wrap_function as wrap_function

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from paceline.air import session
 from paceline.air.constants import DEFAULT_METRIC
 from paceline.air.errors import ConfigError, MetricError
-from paceline.tune.trainable.legacy_session import StatusReporter, hand_in_pending_checkpoint
+from paceline.tune.trainable.session import StatusReporter, hand_in_pending_checkpoint
 
 CallForm = Literal["config", "checkpoint_dir", "reporter"]
 """f(config); f(config, checkpoint_dir=None); f(config, reporter)."""

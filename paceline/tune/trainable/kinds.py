@@ -6,7 +6,8 @@ import difflib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.config import RunConfig, ScalingConfig
@@ -15,16 +16,15 @@ from paceline.air.resources import PlacementGroupFactory
 from paceline.engine.choose import choose_engine
 from paceline.engine.shipped import Shipped
 from paceline.run.attempt import modules_to_preload
+from paceline.run.backend import Backend, BackendConfig
 from paceline.run.spec import RunSpec
 from paceline.train.base_trainer import BaseTrainer
+from paceline.train.referred_modules import referred_modules
 from paceline.tune.registry import get_trainable
-from paceline.tune.trainable.backend import TrainableBackendConfig, libraries_of
 from paceline.tune.trainable.class_loop import ClassLoop
 from paceline.tune.trainable.function import FunctionLoop, call_form
-from paceline.tune.trainable.function_trainable import FunctionTrainable
-from paceline.tune.trainable.parameters import BoundFunction, function_name
-from paceline.tune.trainable.resources import as_resources, resources_for
-from paceline.tune.trainable.trainable import Trainable
+from paceline.tune.trainable.parameters import BoundFunction, as_resources, function_name, resources_for
+from paceline.tune.trainable.trainable import FunctionTrainable, Trainable
 
 if TYPE_CHECKING:
     from paceline.air.result import Result
@@ -212,3 +212,48 @@ class ClassKind(_ProcessKind):
 def directory_name(name: str) -> str:
     """The part of a name that can be one of a directory."""
     return re.sub(r"[^A-Za-z0-9._]+", "_", name).strip("._")[:60] or "trainable"
+
+
+_OURS = (
+    "paceline.tune.trainable.function",
+    "paceline.tune.trainable.class_loop",
+    "paceline.tune.trainable.session",
+)
+_SLOW_TO_IMPORT = frozenset(["numpy", "pandas", "scipy", "sklearn"])
+_ONLY_ONE_OF = ("torch", "xgboost", "lightgbm")
+"""Each brings threads of its own kind: two of them are not loaded into one process that forks."""
+_IMPORTED_LATER = ("torch._dynamo", "torch.profiler._cupti_monitor", "torch.utils.serialization.config")
+"""Pulled in by the first optimizer and the first torch.save: hundreds of modules, seconds in each trial."""
+
+
+class TrainableBackend(Backend):
+    """Has the modules that every such trial needs loaded before it is forked."""
+
+    preload: ClassVar[tuple[str, ...]] = _OURS
+    thread_setters: ClassVar[tuple[str, ...]] = ("torch:set_num_threads",)
+
+
+@dataclass
+class TrainableBackendConfig(BackendConfig):
+    """What is to be loaded besides."""
+
+    modules: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        later = _IMPORTED_LATER if any(name.partition(".")[0] == "torch" for name in self.modules) else ()
+        names = {"preload": (*_OURS, *self.modules, *later)}
+        self._backend: type[Backend] = type("TrainableBackend", (TrainableBackend,), names)
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return self._backend
+
+
+def libraries_of(*values: Any) -> tuple[str, ...]:
+    """Well-known libraries that functions, classes and other values refer to. Each trial would import them anew, which
+    can take longer than the trial itself; code of the user's own is not imported before it is used."""
+    named = referred_modules(*values)
+    roots = {name.partition(".")[0] for name in named}
+    single = next((name for name in _ONLY_ONE_OF if name in roots), None)
+    wanted = _SLOW_TO_IMPORT | {"paceline"} | ({single} if single else set())
+    return tuple(sorted(name for name in named if name.partition(".")[0] in wanted))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
+from paceline.air.config import ScalingConfig
 from paceline.air.errors import ConfigError
+from paceline.air.resources import PlacementGroupFactory, checked_resources
 from paceline.train.base_trainer import BaseTrainer
 from paceline.tune.registry import get_trainable
 from paceline.tune.trainable.function import call_form, takes_keyword
-from paceline.tune.trainable.function_trainable import unwrapped
-from paceline.tune.trainable.resources import Resources
-from paceline.tune.trainable.trainable import Trainable, subclass_with
+from paceline.tune.trainable.trainable import Trainable, subclass_with, unwrapped
 
 
 @dataclass(frozen=True)
@@ -82,3 +82,76 @@ def function_name(function: Callable[..., Any]) -> str:
     while hasattr(function, "func") and not hasattr(function, "__name__"):  # functools.partial
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+Resources: TypeAlias = PlacementGroupFactory | Callable[..., Any]
+"""The same for all trials, or a function of the configuration."""
+_SPELLINGS = {"cpu": "CPU", "gpu": "GPU"}
+_MEANT = {
+    form.format(name=spelling): meant
+    for spelling, meant in _SPELLINGS.items()
+    for form in ("{name}", "{name}s", "num_{name}", "num_{name}s", "n_{name}s", "{name}_count")
+}
+"""Other names are those of resources of the user's own."""
+
+
+def with_resources(trainable: Any, resources: Any) -> Any:
+    """A trainable whose trials need `resources`: {"CPU": 2, "GPU": 0.5}, a PlacementGroupFactory, a ScalingConfig, or
+    a function that gives one of these for a configuration. As many trials run at a time as the machine has room for.
+    """
+    from paceline.train.base_trainer import BaseTrainer
+    from paceline.tune.registry import get_trainable
+    from paceline.tune.trainable.trainable import Trainable, subclass_with, unwrapped
+
+    wanted = as_resources(resources)
+    if isinstance(trainable, str):
+        trainable = get_trainable(trainable)
+    trainable = unwrapped(trainable)
+    if isinstance(trainable, BaseTrainer):
+        raise ConfigError(
+            f"with_resources() takes a function or a Trainable class, not a {type(trainable).__name__}: a trainer says "
+            "what it needs by scaling_config=, which may also be in the param_space."
+        )
+    if isinstance(trainable, type) and issubclass(trainable, Trainable):
+
+        def default_resource_request(cls: Any, config: dict[str, Any]) -> PlacementGroupFactory:
+            return resources_for(wanted, config)
+
+        request = classmethod(default_resource_request)
+        return subclass_with(trainable, "with_resources", default_resource_request=request)
+    if isinstance(trainable, BoundFunction):
+        return BoundFunction(trainable.function, trainable.parameters, wanted)
+    if not callable(trainable) or isinstance(trainable, type):
+        raise ConfigError(f"with_resources() takes a function or a Trainable class, not {trainable!r}.")
+    return BoundFunction(trainable, resources=wanted)
+
+
+def as_resources(resources: Any) -> Resources:
+    """What the user gave, in one of two forms; ConfigError for anything else."""
+    if isinstance(resources, PlacementGroupFactory):
+        return resources
+    if isinstance(resources, ScalingConfig):
+        return resources.as_placement_group_factory()
+    if isinstance(resources, Mapping):
+        amounts = checked_resources(resources, "resources")
+        for name in amounts:
+            if (meant := _MEANT.get(name.lower())) and name not in (meant, meant.lower()):
+                raise ConfigError(f"resources has the key {name!r}: did you mean {meant!r}?")
+        return PlacementGroupFactory([{_SPELLINGS.get(name, name): amount for name, amount in amounts.items()}])
+    if callable(resources):
+        function: Callable[..., Any] = resources
+        return function
+    raise ConfigError(
+        f"resources must be a dict such as {{'CPU': 2}}, a PlacementGroupFactory, a ScalingConfig or a function of the "
+        f"configuration, not {resources!r}."
+    )
+
+
+def resources_for(resources: Resources, config: dict[str, Any]) -> PlacementGroupFactory:
+    """What the trial with this configuration needs."""
+    if isinstance(resources, PlacementGroupFactory):
+        return resources
+    given = as_resources(resources(config))
+    if not isinstance(given, PlacementGroupFactory):
+        raise ConfigError(f"The function given as resources returned {given!r}: return a dict such as {{'CPU': 2}}.")
+    return given

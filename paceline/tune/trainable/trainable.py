@@ -7,9 +7,9 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air import session
 from paceline.air.constants import CHECKPOINT_ID_KEY, PREPROCESSOR_KEY, TIMESTAMP_KEY
@@ -255,3 +255,34 @@ def subclass_with(trainable: Any, made_by: str, **members: Any) -> Any:
     # It is not found under the name of the class that it stands for: pickle sends it whole.
     made.__qualname__ = f"{made_by}.<locals>.{trainable.__qualname__}"
     return made
+
+
+class FunctionTrainable(Trainable):
+    """Stands for a function: a Tuner runs this as it runs the function. See `wrap_function`."""
+
+    function: ClassVar[Callable[..., Any]]
+
+    def step(self) -> dict[str, Any]:
+        raise ConfigError(
+            f"{type(self).__name__} is a function, which is not run step by step: pass it to tune.Tuner(), or derive "
+            "a class from tune.Trainable."
+        )
+
+
+def wrap_function(
+    train_func: Callable[..., Any], warn: bool = True, name: str | None = None
+) -> type[FunctionTrainable]:
+    """A class that stands for the function; `name` is for directories, and `warn` changes nothing.
+
+    Tuner, tune.run() and register_trainable() take the function itself as well.
+    """
+    from paceline.tune.trainable.parameters import function_name
+
+    members = {"function": staticmethod(train_func), "__doc__": train_func.__doc__}
+    return type(name or function_name(train_func), (FunctionTrainable,), members)
+
+
+def unwrapped(trainable: Any) -> Any:
+    """The function that a FunctionTrainable stands for; any other trainable as it is."""
+    is_wrapped = isinstance(trainable, type) and issubclass(trainable, FunctionTrainable)
+    return trainable.function if is_wrapped else trainable

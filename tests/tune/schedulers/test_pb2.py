@@ -13,7 +13,7 @@ import pytest
 
 from paceline.air.errors import ConfigError
 from paceline.tune.schedulers import PB2, PopulationBasedTraining
-from paceline.tune.schedulers.pb2_model import Observation, next_point
+from paceline.tune.schedulers.pb2 import Observation, next_point
 from paceline.tune.search.sample import uniform
 from tests.tune.schedulers.population import Population, Replay, new_trial
 

@@ -10,7 +10,7 @@ import pytest
 
 from paceline.air.errors import ConfigError
 from paceline.tune.schedulers import PopulationBasedTraining, PopulationBasedTrainingReplay
-from paceline.tune.schedulers.pbt_log import changes, read_policy
+from paceline.tune.schedulers.pbt_replay import changes, read_policy
 from paceline.tune.search.sample import uniform
 from tests.tune.schedulers.population import Population, Replay
 

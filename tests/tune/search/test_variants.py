@@ -6,8 +6,7 @@ import itertools
 import random
 
 from paceline.tune.search.sample import choice, grid_search, sample_from, uniform
-from paceline.tune.search.variant_generator import generate_variants
-from paceline.tune.search.variants import count_variants, variant
+from paceline.tune.search.variants import count_variants, generate_variants, variant
 
 SPACE = {
     "a": grid_search([1, 2]),

@@ -13,7 +13,7 @@ import pytest
 from paceline.air import Checkpoint, FailureConfig, session
 from paceline.air.errors import ConfigError, SerializationError, SessionMisuseError, TrainingFailedError
 from paceline.air.result import Result
-from paceline.tune.trainable import legacy_session as tune
+from paceline.tune.trainable import session as tune
 from paceline.tune.trainable.kinds import kind_of
 from tests.tune.trainable.one_trial import run_trial
 

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from paceline.run.attempt import modules_to_preload
 from paceline.tune.trainable import Trainable
-from paceline.tune.trainable.backend import TrainableBackendConfig, libraries_of
+from paceline.tune.trainable.kinds import TrainableBackendConfig, libraries_of
 
 
 def uses_a_global(config: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import ConfigError
-from paceline.tune.analysis import ExperimentAnalysis
+from paceline.compat.experiment_analysis import ExperimentAnalysis
 from paceline.tune.error import TuneError
 from tests.tune.outcomes import Outcomes
 

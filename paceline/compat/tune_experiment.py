@@ -38,7 +38,7 @@ WITHOUT_MEANING = (
 
 @names_what_was_meant()
 @dataclass
-class Experiment:
+class TuneExperiment:
     """A trainable, its space and its rules, for run_experiments() or tune.run()."""
 
     name: str | None
@@ -70,7 +70,7 @@ class Experiment:
         self._one_checkpoint_config()  # what contradicts itself is refused at this line
 
     @classmethod
-    def from_json(cls, name: str, spec: Mapping[str, Any]) -> Experiment:
+    def from_json(cls, name: str, spec: Mapping[str, Any]) -> TuneExperiment:
         """An experiment from a dict of its settings, "run" among them."""
         settings = dict(spec)
         if "run" not in settings:
@@ -81,7 +81,7 @@ class Experiment:
     @property
     def trainable(self) -> Any:
         """What is run, with the resources of a trial bound to it."""
-        from paceline.tune.trainable.resources import with_resources
+        from paceline.tune.trainable.parameters import with_resources
 
         return self.run if self.resources_per_trial is None else with_resources(self.run, self.resources_per_trial)
 
@@ -142,3 +142,7 @@ def _score(attribute: str | None) -> tuple[str | None, Any]:
     if attribute is not None and attribute.startswith("min-"):
         return attribute.removeprefix("min-"), "min"
     return attribute, "max"
+
+
+Experiment = TuneExperiment
+"""Its name in programs; that of paceline.tune.experiment is the search behind a Tuner."""

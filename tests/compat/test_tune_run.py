@@ -11,11 +11,11 @@ import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, session
 from paceline.air.errors import ConfigError, RestoreError
+from paceline.compat.experiment_analysis import ExperimentAnalysis
+from paceline.compat.tune_experiment import TuneExperiment
+from paceline.compat.tune_run import run, run_experiments
 from paceline.run.callbacks import Callback
-from paceline.tune.analysis import ExperimentAnalysis
 from paceline.tune.error import TuneError
-from paceline.tune.legacy_experiment import Experiment
-from paceline.tune.legacy_run import run, run_experiments
 from paceline.tune.schedulers import ASHAScheduler
 from paceline.tune.search.sample import grid_search
 
@@ -179,7 +179,10 @@ def test_settings_of_other_machinery_are_passed_over() -> None:
 
 def test_experiments_one_after_the_other(results_dir: Path) -> None:
     trials = run_experiments(
-        [Experiment("first", square, config={"x": grid_search([1, 2])}), Experiment("second", square, config={"x": 3})],
+        [
+            TuneExperiment("first", square, config={"x": grid_search([1, 2])}),
+            TuneExperiment("second", square, config={"x": 3}),
+        ],
         verbose=0,
     )
     assert [Path(trial.local_path).parent.name for trial in trials] == ["first", "first", "second"]
@@ -204,7 +207,7 @@ def test_what_is_no_experiment(given: Any, kind: type[Exception], message: str) 
 
 
 def test_checkpoint_settings_one_by_one() -> None:
-    config = Experiment(
+    config = TuneExperiment(
         "e", square, keep_checkpoints_num=3, checkpoint_score_attr="min-loss", checkpoint_freq=5, checkpoint_at_end=True
     ).run_config()
     assert config.checkpoint_config == CheckpointConfig(
@@ -214,6 +217,6 @@ def test_checkpoint_settings_one_by_one() -> None:
         checkpoint_frequency=5,
         checkpoint_at_end=True,
     )
-    assert Experiment("e", square, checkpoint_score_attr="acc").run_config().checkpoint_config == CheckpointConfig(
+    assert TuneExperiment("e", square, checkpoint_score_attr="acc").run_config().checkpoint_config == CheckpointConfig(
         checkpoint_score_attribute="acc"
     )

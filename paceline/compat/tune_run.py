@@ -14,11 +14,11 @@ from typing import Any, Literal
 from paceline.air.config import CheckpointConfig, RunConfig, SyncConfig
 from paceline.air.errors import ConfigError
 from paceline.air.resources import PlacementGroupFactory
+from paceline.compat.experiment_analysis import ExperimentAnalysis
+from paceline.compat.tune_experiment import TuneExperiment, with_meaning
 from paceline.run.trial import Trial
 from paceline.storage.run_dir import default_storage_root, resolve_storage, uri_below
-from paceline.tune.analysis import ExperimentAnalysis
 from paceline.tune.error import TuneError, raises_tune_errors
-from paceline.tune.legacy_experiment import Experiment, with_meaning
 from paceline.tune.result_grid import Mode, ResultGrid
 from paceline.tune.tune_config import TuneConfig
 from paceline.tune.tuner import Tuner
@@ -93,7 +93,7 @@ def run(
         experiments = _experiments(run_or_experiment)
     else:
         experiments = [
-            Experiment(
+            TuneExperiment(
                 name,
                 run_or_experiment,
                 stop=stop,
@@ -135,7 +135,7 @@ def run(
 
 @raises_tune_errors
 def run_experiments(
-    experiments: Experiment | Sequence[Experiment] | Mapping[str, Any],
+    experiments: TuneExperiment | Sequence[TuneExperiment] | Mapping[str, Any],
     scheduler: Any = None,
     *,
     verbose: int | None = None,
@@ -163,24 +163,25 @@ def run_experiments(
 
 
 def _are_experiments(given: Any) -> bool:
-    return isinstance(given, Experiment | list | tuple)
+    return isinstance(given, TuneExperiment | list | tuple)
 
 
-def _experiments(given: Any) -> list[Experiment]:
-    if isinstance(given, Experiment):
+def _experiments(given: Any) -> list[TuneExperiment]:
+    if isinstance(given, TuneExperiment):
         return [given]
     if isinstance(given, Mapping):
         return [
-            each if isinstance(each, Experiment) else Experiment.from_json(name, each) for name, each in given.items()
+            each if isinstance(each, TuneExperiment) else TuneExperiment.from_json(name, each)
+            for name, each in given.items()
         ]
     experiments = list(given)
-    strange = next((each for each in experiments if not isinstance(each, Experiment)), None)
+    strange = next((each for each in experiments if not isinstance(each, TuneExperiment)), None)
     if strange is not None or not experiments:
         raise ConfigError(f"Experiments are a list of Experiment objects or {{name: settings}}, not {given!r}.")
     return experiments
 
 
-def _run_one(experiment: Experiment, shared: TuneConfig, run_config: RunConfig, resume: bool | str) -> ResultGrid:
+def _run_one(experiment: TuneExperiment, shared: TuneConfig, run_config: RunConfig, resume: bool | str) -> ResultGrid:
     tune_config = dataclasses.replace(
         shared,
         num_samples=experiment.num_samples,
