@@ -8,10 +8,10 @@ if find_spec("lightning") is None and find_spec("pytorch_lightning") is None:
 if find_spec("torch") is None:
     raise ImportError("paceline.train.lightning needs PyTorch: pip install 'paceline[lightning]'", name="torch")
 
-from paceline.train.lightning.builder import LightningConfigBuilder
 from paceline.train.lightning.checkpoint import LightningCheckpoint
 from paceline.train.lightning.predictor import LightningPredictor
 from paceline.train.lightning.prepare import prepare_trainer
+from paceline.train.lightning.settings import LightningConfigBuilder
 from paceline.train.lightning.trainer import LightningTrainer
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         ReportCallback,
     )
 else:
-    from paceline.train.lightning.deferred import DeferredClass
+    from paceline.train.lightning.packages import DeferredClass
 
     DDPStrategy = DeferredClass("DDPStrategy")
     DeepSpeedStrategy = DeferredClass("DeepSpeedStrategy")

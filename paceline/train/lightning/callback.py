@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 from typing import Any, ClassVar
 
+from paceline.air import session as session_slot
+from paceline.air.errors import StopTraining
 from paceline.air.session import report
 from paceline.train.lightning.checkpoint import CHECKPOINT_FILE, LightningCheckpoint
-from paceline.train.lightning.datasets import end_train_pass, end_validation_pass
-from paceline.train.lightning.nothing_left import warn_if_nothing_was_left
+from paceline.train.lightning.datasets import count_anew, end_train_pass, end_validation_pass
+from paceline.train.lightning.loop import warn_if_nothing_was_left
 from paceline.train.lightning.packages import derived_classes, package_of
-from paceline.train.lightning.prepare import check_ranks
-from paceline.train.lightning.unsupported import check_checkpoint_io
+from paceline.train.lightning.prepare import check_checkpoint_io, check_ranks
 
 
 class EpochReporter:
@@ -96,3 +98,103 @@ def row_of(trainer: Any) -> dict[str, Any]:
     """What the module has logged, as plain numbers; its own "epoch" and "step" win."""
     logged = {name: value.item() for name, value in trainer.callback_metrics.items()}
     return {"epoch": trainer.current_epoch, "step": trainer.global_step, **logged}
+
+
+class SaveReporter:
+    """Reports each train epoch, after its validation; when Lightning has saved, the row has the checkpoint.
+
+    A save within an epoch is a row of its own. As a checkpoint callback it is called last, after the module.
+    """
+
+    dirpath: str | None
+    best_model_path: str
+    last_model_path: str
+    best_k_models: dict[str, Any]
+    save_top_k: int
+    _last_checkpoint_saved: str
+    clears_files = False
+    """The directory is the run's: no more files are kept there than Lightning itself has a use for."""
+    stopped: StopTraining | None = None
+    """Why the run ends after the epoch that was reported last. For Lightning that is an ending like any other."""
+    _saved: str | None = None
+    """What was saved since the last report. Every rank knows the name; the file is rank 0's."""
+    _trained = False
+    """Since the last row of an epoch."""
+    _has_trained = False
+    """Since the fit began."""
+
+    def on_train_start(self, trainer: Any, *arguments: Any) -> None:
+        super().on_train_start(trainer, *arguments)  # type: ignore[misc]
+        count_anew(trainer)
+        self._clear(trainer)  # what an attempt that was killed has left
+
+    def on_train_batch_start(self, trainer: Any, *arguments: Any) -> None:
+        super().on_train_batch_start(trainer, *arguments)  # type: ignore[misc]
+        self._trained = self._has_trained = True
+
+    def on_train_batch_end(self, trainer: Any, *arguments: Any, **keywords: Any) -> None:
+        super().on_train_batch_end(trainer, *arguments, **keywords)  # type: ignore[misc]
+        self._report_within_epoch(trainer)
+
+    def on_validation_end(self, trainer: Any, *arguments: Any) -> None:
+        end_validation_pass(trainer)
+        super().on_validation_end(trainer, *arguments)  # type: ignore[misc]
+        self._report_within_epoch(trainer)
+
+    def on_train_epoch_end(self, trainer: Any, *arguments: Any) -> None:
+        if not self._trained:  # the end of an epoch whose row came with the checkpoint that this run began from
+            return
+        self._trained = False
+        end_train_pass(trainer)
+        super().on_train_epoch_end(trainer, *arguments)  # type: ignore[misc]
+        try:
+            self._report(trainer)
+        except StopTraining as stop:
+            # Raised here it would be an error to Lightning, and loggers would call the run a failed one.
+            self.stopped = stop
+            trainer.should_stop = True
+            trainer.fit_loop.min_epochs, trainer.fit_loop.epoch_loop.min_steps = 0, None
+
+    def on_train_end(self, trainer: Any, *arguments: Any) -> None:
+        super().on_train_end(trainer, *arguments)  # type: ignore[misc]
+        if self._saved is not None:
+            session_slot.active().add_checkpoint(LightningCheckpoint._at(self._saved))
+
+    def on_fit_end(self, trainer: Any, *arguments: Any) -> None:
+        super().on_fit_end(trainer, *arguments)  # type: ignore[misc]
+        if not self._has_trained:
+            warn_if_nothing_was_left(trainer)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Which were the best so far is known after a failure; another run's best are not this one's."""
+        if state_dict.get("dirpath") == self.dirpath:
+            super().load_state_dict(state_dict)  # type: ignore[misc]
+
+    def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
+        """Called for every save, whatever the reason. That there was one is not told in a public way."""
+        super()._save_checkpoint(trainer, filepath)  # type: ignore[misc]
+        self._saved = filepath
+
+    def _report_within_epoch(self, trainer: Any) -> None:
+        if self._saved is not None and not trainer.is_last_batch:  # otherwise the row of the epoch takes it along
+            self._report(trainer)
+
+    def _report(self, trainer: Any) -> None:
+        saved, self._saved = self._saved, None
+        session_slot.report(row_of(trainer), None if saved is None else LightningCheckpoint._at(saved))
+        self._clear(trainer)
+
+    def _clear(self, trainer: Any) -> None:
+        """The run has its own copies, and its own limit to them: `save_top_k=-1` shall not fill the disk beside them.
+
+        The best and the last stay for loggers and callbacks that read them, and with a limit as many as that is:
+        Lightning counts them by their names.
+        """
+        if not self.clears_files or not trainer.is_global_zero or self.dirpath is None:
+            return
+        wanted = {self.best_model_path, self.last_model_path, self._last_checkpoint_saved}
+        if self.save_top_k != -1:
+            wanted.update(self.best_k_models)
+        for path in Path(self.dirpath).glob("*"):
+            if str(path) not in wanted:
+                trainer.strategy.checkpoint_io.remove_checkpoint(path)

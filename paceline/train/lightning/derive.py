@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from paceline.train.lightning.callback import EpochEndReporter, EpochReporter
-from paceline.train.lightning.environment import WorkerEnvironment
-from paceline.train.lightning.model_checkpoint import SaveReporter
+from paceline.train.lightning.callback import EpochEndReporter, EpochReporter, SaveReporter
 from paceline.train.lightning.packages import lightning
-from paceline.train.lightning.strategies import ShardedStrategy, WorkerStrategy
+from paceline.train.lightning.strategies import ShardedStrategy, WorkerEnvironment, WorkerStrategy
 
 
 def derive(package: str, module: str) -> dict[str, type]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import shutil
-from collections.abc import Mapping
-from contextlib import ExitStack
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import DataError
-from paceline.air.session import get_checkpoint
+from paceline.air.session import active, get_checkpoint
 from paceline.train.lightning.checkpoint import LightningCheckpoint, check_is_plain
 from paceline.train.lightning.datasets import ShardLoader
-from paceline.train.lightning.environment import worker_session
 from paceline.train.lightning.packages import derived_classes, lightning
 from paceline.train.lightning.prepare import prepare_trainer
-from paceline.train.lightning.quiet import quiet_lightning
 from paceline.train.lightning.settings import STRATEGIES, as_list
+from paceline.train.lightning.strategies import worker_session
 from paceline.train.torch.devices import main_device
 
 if TYPE_CHECKING:
@@ -125,3 +126,50 @@ def _say_rank(rank: int) -> None:
     from lightning_utilities.core.rank_zero import rank_zero_only
 
     rank_zero_only.rank = rank  # type: ignore[attr-defined]  # where Lightning keeps it
+
+
+def warn_if_nothing_was_left(trainer: Any) -> None:
+    """For a fit that trained on no batch: Lightning ends it in silence if what it goes on from has come to the limit.
+
+    After a failure that may be so, and the run has its rows.
+    """
+    session = active()
+    if session.rows_before:
+        return
+    for argument, unit, done in (
+        ("max_epochs", "epochs", trainer.current_epoch),
+        ("max_steps", "steps", trainer.global_step),
+    ):
+        limit = getattr(trainer, argument)
+        if limit is not None and 0 < limit <= done:
+            session.warn(
+                f"Nothing was left to train: the checkpoint that training goes on from has {done} {unit}, and "
+                f"Trainer({argument}={limit}) counts them too. To train further, give a larger {argument}."
+            )
+            return
+
+
+_ONLY_OUR_SAVER_IS_MISSING = r".*Please add the following callbacks: \[[\"']ReportingModelCheckpoint\{[^{}]*\}[\"']\]"
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Without the tip for a logging service, and PyTorch's word that Lightning uses an old function.
+
+    Also without its wish for the ModelCheckpoint that saved what a run goes on from: other rules for saving may be
+    given, and which checkpoints were the best in another run is not asked for.
+    """
+    from lightning_utilities.core import rank_zero
+
+    rank_zero.log.addFilter(_is_no_tip)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
+            warnings.filterwarnings("ignore", _ONLY_OUR_SAVER_IS_MISSING)
+            yield
+    finally:
+        rank_zero.log.removeFilter(_is_no_tip)
+
+
+def _is_no_tip(record: logging.LogRecord) -> bool:
+    return "litlogger" not in str(record.msg)

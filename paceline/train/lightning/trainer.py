@@ -15,7 +15,7 @@ from paceline.air.errors import ConfigError, MissingDatasetError, RestoreError
 from paceline.run.trial_files import as_json
 from paceline.train.arguments import DataParallelArguments
 from paceline.train.data_parallel_trainer import DataParallelTrainer
-from paceline.train.lightning.config import backend_config
+from paceline.train.lightning.backend import backend_config
 from paceline.train.lightning.loop import LightningLoop
 from paceline.train.lightning.packages import lightning
 from paceline.train.lightning.settings import LightningSettings, checked_settings

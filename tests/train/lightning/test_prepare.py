@@ -32,7 +32,7 @@ from paceline.train.lightning import (
     ReportCallback,
     prepare_trainer,
 )
-from paceline.train.lightning.config import LightningTorchConfig
+from paceline.train.lightning.backend import LightningTorchConfig
 from paceline.train.lightning.packages import LIGHTNING, PYTORCH_LIGHTNING
 from paceline.train.torch import TorchTrainer
 from tests.train.lightning import older
