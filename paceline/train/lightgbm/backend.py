@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from paceline.air.keywords import names_what_was_meant
 from paceline.run.backend import Backend, BackendConfig
 from paceline.train.lightgbm import network
 
@@ -51,3 +53,24 @@ class LightGBMLoopBackend(LightGBMBackend):
     """For workers that run our own loop: without scikit-learn they start most of a second earlier."""
 
     preload: ClassVar[tuple[str, ...]] = ("paceline.train.lightgbm.light_import", *LightGBMBackend.preload)
+
+
+@names_what_was_meant()
+@dataclass
+class LightGBMConfig(BackendConfig):
+    """There is nothing to set: addresses and ports are found at the start of every attempt."""
+
+    @property
+    def backend_cls(self) -> type[LightGBMBackend]:
+
+        return LightGBMBackend
+
+
+@dataclass
+class LightGBMLoopConfig(LightGBMConfig):
+    """The same for workers that are given parameters, not a function of the user's."""
+
+    @property
+    def backend_cls(self) -> type[LightGBMBackend]:
+
+        return LightGBMLoopBackend

@@ -10,9 +10,8 @@ from paceline.air import session as session_slot
 from paceline.air.checks import check_bool, whole_number
 from paceline.air.errors import ConfigError, StopTraining
 from paceline.train.lightgbm.checkpoint import MODEL_FILE, Details, LightGBMCheckpoint
-from paceline.train.lightgbm.evaluation import FIRST, make_one, row_of
-from paceline.train.lightgbm.metrics import Shares, shares_of
-from paceline.train.trees.chosen_metrics import ChosenMetrics
+from paceline.train.lightgbm.metrics import FIRST, Shares, make_one, row_of, shares_of
+from paceline.train.rounds import ChosenMetrics
 
 if TYPE_CHECKING:
     import lightgbm as lgb

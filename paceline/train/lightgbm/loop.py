@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import DataError, StopTraining
-from paceline.train.lightgbm.continued import Callback, continued, in_order, replay
-from paceline.train.lightgbm.evaluation import evaluated, make_one, row_of
+from paceline.train.lightgbm.continued import Callback, Progress, continued, earlier_progress, in_order, replay
 from paceline.train.lightgbm.matrix import Matrix, read_matrices
+from paceline.train.lightgbm.metrics import evaluated, make_one, row_of
 from paceline.train.lightgbm.params import for_worker, unknown_names, value_of, without
-from paceline.train.lightgbm.progress import Progress, earlier_progress
 from paceline.train.lightgbm.random_state import CatchUp, check_continuable, not_repeatable
 from paceline.train.rounds import Rounds
-from paceline.train.trees.remarks import nothing_to_train, stopped_before, unused_parameter, will_differ
+from paceline.train.trees.task import nothing_to_train, stopped_before, unused_parameter, will_differ
 
 if TYPE_CHECKING:
     from lightgbm.callback import CallbackEnv

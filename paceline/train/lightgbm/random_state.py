@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import ConfigError
-from paceline.train.lightgbm.evaluation import FIRST
+from paceline.train.lightgbm.continued import Progress
+from paceline.train.lightgbm.metrics import FIRST
 from paceline.train.lightgbm.params import value_of
-from paceline.train.lightgbm.progress import Progress
 
 if TYPE_CHECKING:
     from lightgbm.callback import CallbackEnv

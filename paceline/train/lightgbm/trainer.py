@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
+from paceline.train.lightgbm.backend import LightGBMConfig, LightGBMLoopConfig
 from paceline.train.lightgbm.callback import ReportCallback, WithLastCheckpoint
-from paceline.train.lightgbm.config import LightGBMConfig, LightGBMLoopConfig
 from paceline.train.lightgbm.loop import LightGBMLoop
 from paceline.train.lightgbm.matrix import KEYWORDS
 from paceline.train.lightgbm.metrics import approximate_metrics, check_metrics, evaluates_in_parts, ranks_rows

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.air.checks import near_miss, whole_number
 from paceline.air.errors import ConfigError
-from paceline.train.rl import config_agents, config_values
+from paceline.train.rl import config_envs, config_values
 from paceline.train.rl.config_keys import (
     DROPPED,
     METHODS,
@@ -50,11 +50,11 @@ VALUES: dict[str, Callable[[Translation, str, Any], None]] = {
     "input": config_values.input_,
     "input_": config_values.input_,
     "output": config_values.output,
-    "callbacks": config_agents.callbacks,
-    "callbacks_class": config_agents.callbacks,
-    "multiagent": config_agents.multiagent,
-    "policies": config_agents.policies,
-    "policy_mapping_fn": config_agents.policy_mapping_fn,
+    "callbacks": config_envs.callbacks,
+    "callbacks_class": config_envs.callbacks,
+    "multiagent": config_envs.multiagent,
+    "policies": config_envs.policies,
+    "policy_mapping_fn": config_envs.policy_mapping_fn,
 }
 """Functions for keys whose values change their form."""
 

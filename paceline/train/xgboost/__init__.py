@@ -7,8 +7,8 @@ if find_spec("xgboost") is None:
     raise ImportError("paceline.train.xgboost needs XGBoost: pip install 'paceline[xgboost]'", name="xgboost")
 
 from paceline.air.absent import no_such_name
+from paceline.train.xgboost.backend import XGBoostConfig
 from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
-from paceline.train.xgboost.config import XGBoostConfig
 from paceline.train.xgboost.predictor import XGBoostPredictor
 from paceline.train.xgboost.trainer import XGBoostTrainer
 

@@ -9,7 +9,7 @@ from xgboost.callback import TrainingCallback
 
 from paceline.air import session as session_slot
 from paceline.air.checks import whole_number
-from paceline.train.trees.chosen_metrics import ChosenMetrics
+from paceline.train.rounds import ChosenMetrics
 from paceline.train.xgboost.checkpoint import MODEL_FILE, XGBoostCheckpoint, read_booster
 from paceline.train.xgboost.metrics import latest_values
 

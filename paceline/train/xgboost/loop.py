@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from paceline.air import session
 from paceline.air.errors import StopTraining
 from paceline.train.rounds import Rounds
-from paceline.train.trees.remarks import nothing_to_train, unused_parameter
-from paceline.train.trees.task import TreeTask
+from paceline.train.trees.task import TreeTask, nothing_to_train, unused_parameter
 from paceline.train.xgboost import collective
 from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
 from paceline.train.xgboost.metrics import latest_values

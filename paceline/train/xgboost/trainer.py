@@ -11,7 +11,7 @@ from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
 from paceline.train.trees.datasets import check_queries
 from paceline.train.trees.trainer import TreeTrainer
-from paceline.train.xgboost.config import XGBoostConfig, XGBoostLoopConfig
+from paceline.train.xgboost.backend import XGBoostConfig, XGBoostLoopConfig
 from paceline.train.xgboost.loop import XGBoostLoop
 from paceline.train.xgboost.metrics import approximate_in_parts, evaluates_in_parts, ranks_rows
 

@@ -23,10 +23,9 @@ from ray.rllib.algorithms.ppo import PPO
 import paceline.data as data
 from paceline.air.errors import ConfigError, DataError, MissingDatasetError
 from paceline.data.iterator import DataIterator
-from paceline.train.rl import offline_rows
+from paceline.train.rl import offline_data
 from paceline.train.rl.offline import check_columns, check_dataset, with_dataset
-from paceline.train.rl.offline_data import RowsForLearner
-from paceline.train.rl.offline_rows import Steps, episode_batches, row_batches
+from paceline.train.rl.offline_data import RowsForLearner, Steps, episode_batches, row_batches
 
 pytestmark = pytest.mark.rl
 
@@ -88,7 +87,7 @@ def test_a_resumed_run_gets_the_rows_that_are_left() -> None:
 
 
 def test_a_large_dataset_is_shuffled_within_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offline_rows, "WINDOW_ROWS", 5)
+    monkeypatch.setattr(offline_data, "WINDOW_ROWS", 5)
     numbers = next(batches_of(steps(), 5))["obs"][:, 0]
     assert sorted(numbers) == [0, 1, 2, 3, 4]
 

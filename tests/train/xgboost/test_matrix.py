@@ -21,7 +21,7 @@ from xgboost.callback import TrainingCallback
 from paceline import data
 from paceline.air.errors import DataError, TrainingFailedError
 from paceline.data.preprocessors import Concatenator
-from paceline.train.xgboost import XGBoostPredictor, collective, external_memory, matrix
+from paceline.train.xgboost import XGBoostPredictor, collective, matrix
 from paceline.train.xgboost.rows import RowValues
 from tests.train.xgboost.boosting import FEW_VALUES, quick_trainer, rows_of, trees
 
@@ -283,9 +283,9 @@ def test_queries_are_whole_wherever_pages_end(monkeypatch: pytest.MonkeyPatch, t
 
     params = {**FEW_VALUES, "objective": "rank:ndcg"}
     expected = xgboost.train(params, xgboost.QuantileDMatrix(**arguments(table), max_bin=256), 5)
-    monkeypatch.setattr(external_memory, "PAGE_BYTES", 1500)
+    monkeypatch.setattr(matrix, "PAGE_BYTES", 1500)
     batches = table.to_batches(37)
-    pages = external_memory.BatchPages(lambda: iter(batches), arguments, values.restart, str(tmp_path / "c"), "query")
+    pages = matrix.BatchPages(lambda: iter(batches), arguments, values.restart, str(tmp_path / "c"), "query")
     stored = xgboost.ExtMemQuantileDMatrix(pages, max_bin=256)
     assert len(stored.get_group()) == len(np.unique(query))
     assert trees(xgboost.train(params, stored, 5)) == trees(expected)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.errors import ConfigError
 from paceline.run.backend import BackendConfig
 from paceline.train.huggingface import worker
 from paceline.train.huggingface.accelerate import launch
-from paceline.train.huggingface.accelerate.config import AccelerateConfig
-from paceline.train.huggingface.accelerate.topology import for_run
+from paceline.train.huggingface.accelerate.launch import for_run
+from paceline.train.torch import TorchConfig
 from paceline.train.torch.backend import TorchBackend
 from paceline.train.torch.devices import plan_gpus
 
@@ -56,3 +57,18 @@ def _launch_variables(worker_group: WorkerGroup, config: AccelerateConfig, use_g
     if problem is not None:
         raise ConfigError(problem)
     return variables
+
+
+@dataclass
+class AccelerateConfig(TorchConfig):
+    """How the workers of an AccelerateTrainer are connected, and what their Accelerator finds; made by the trainer."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The content of a file of `accelerate config`, read and checked."""
+    source: str = "accelerate_config"
+    """Where the settings are from, for messages."""
+
+    @property
+    def backend_cls(self) -> type[AccelerateBackend]:
+
+        return AccelerateBackend

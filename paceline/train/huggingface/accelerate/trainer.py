@@ -10,9 +10,9 @@ from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.train.arguments import DataParallelArguments
 from paceline.train.chosen_config import chosen_config, config_as
-from paceline.train.huggingface.accelerate.config import AccelerateConfig
+from paceline.train.huggingface.accelerate.backend import AccelerateConfig
+from paceline.train.huggingface.accelerate.launch import check_devices, overridden
 from paceline.train.huggingface.accelerate.settings import read_settings
-from paceline.train.huggingface.accelerate.topology import check_devices, overridden
 from paceline.train.torch import TorchConfig, TorchTrainer
 
 if TYPE_CHECKING:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from paceline.train.huggingface import worker
 from paceline.train.torch.backend import TorchBackend
+from paceline.train.torch.config import TorchConfig
 
 if TYPE_CHECKING:
     from paceline.engine.base import WorkerGroup
@@ -30,3 +32,13 @@ class TransformersBackend(TorchBackend):
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         super().on_shutdown(worker_group, backend_config)
         worker_group.execute(worker.leave, timeout=_LEAVE_TIMEOUT_S)
+
+
+@dataclass
+class TransformersConfig(TorchConfig):
+    """As TorchConfig."""
+
+    @property
+    def backend_cls(self) -> type[TransformersBackend]:
+
+        return TransformersBackend

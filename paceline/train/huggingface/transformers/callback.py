@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from paceline.air import session
-from paceline.train.huggingface.transformers.checkpoint import FILES_FOLDER, TransformersCheckpoint
-from paceline.train.huggingface.transformers.saved_files import check_that_all_is_kept, saved_checkpoint
+from paceline.train.huggingface.transformers.checkpoint import (
+    FILES_FOLDER,
+    TransformersCheckpoint,
+    check_that_all_is_kept,
+    saved_checkpoint,
+)
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments

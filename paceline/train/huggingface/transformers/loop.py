@@ -38,7 +38,7 @@ class TransformersLoop:
     def __call__(self) -> None:
         from paceline.train.huggingface.transformers.prepare import fit_into_run
         from paceline.train.huggingface.transformers.reporting import Reporter
-        from paceline.train.huggingface.transformers.strategies import check_strategies
+        from paceline.train.huggingface.transformers.training_arguments import check_strategies
 
         train, evaluation = self._datasets()
         trainer = _checked_trainer(self.make_trainer(train, evaluation, **self.config), self.make_trainer)

@@ -8,7 +8,7 @@ from transformers import (
     Trainer,
 )
 
-from paceline.train.huggingface.transformers import loaders, loop, reporting, skipping, strategies
+from paceline.train.huggingface.transformers import loaders, loop, reporting, training_arguments
 
 __all__ = [
     "GenerationMixin",
@@ -18,7 +18,6 @@ __all__ = [
     "loaders",
     "loop",
     "reporting",
-    "skipping",
-    "strategies",
     "torch",
+    "training_arguments",
 ]

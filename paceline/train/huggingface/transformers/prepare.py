@@ -78,9 +78,8 @@ def _evaluation_of(batches: BatchIterable[Any], args: transformers.TrainingArgum
 def fit_into_run(trainer: transformers.Trainer) -> None:
     """Check that the trainer trains together with the other workers, on the rows that it is meant to train on."""
     from paceline.train.huggingface.transformers.datasets import Evaluation, Resumable
-    from paceline.train.huggingface.transformers.loaders import take_as_meant
-    from paceline.train.huggingface.transformers.skipping import SkipTrained
-    from paceline.train.huggingface.transformers.strategies import check_loading
+    from paceline.train.huggingface.transformers.loaders import SkipTrained, take_as_meant
+    from paceline.train.huggingface.transformers.training_arguments import check_loading
 
     _check_that_all_train_together(trainer.args)
     _check_that_no_shard_is_inside(trainer.train_dataset)

@@ -10,9 +10,12 @@ from transformers import TrainerCallback
 
 from paceline.air import session as session_slot
 from paceline.air.errors import StopTraining
-from paceline.train.huggingface.transformers.checkpoint import TransformersCheckpoint
-from paceline.train.huggingface.transformers.saved_files import check_that_all_is_kept, saved_checkpoint
-from paceline.train.huggingface.transformers.strategies import check_rounded_steps
+from paceline.train.huggingface.transformers.checkpoint import (
+    TransformersCheckpoint,
+    check_that_all_is_kept,
+    saved_checkpoint,
+)
+from paceline.train.huggingface.transformers.training_arguments import check_rounded_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable

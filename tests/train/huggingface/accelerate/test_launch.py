@@ -12,8 +12,7 @@ import pytest
 
 from paceline.air.errors import ConfigError
 from paceline.train.huggingface import worker
-from paceline.train.huggingface.accelerate.launch import launch_variables, variables_or_problem
-from paceline.train.huggingface.accelerate.topology import for_run
+from paceline.train.huggingface.accelerate.launch import for_run, launch_variables, variables_or_problem
 
 
 def variables(settings: dict[str, Any], use_gpu: bool = False) -> dict[str, str]:

@@ -17,8 +17,8 @@ from accelerate.utils.dataclasses import DistributedType
 
 from paceline.air.errors import ConfigError
 from paceline.train.huggingface.accelerate import settings as settings_module
+from paceline.train.huggingface.accelerate.launch import check_devices, for_run, overridden
 from paceline.train.huggingface.accelerate.settings import default_file, read_settings
-from paceline.train.huggingface.accelerate.topology import check_devices, for_run, overridden
 
 FOUND_BY_US = default_file()  # before a test changes variables: Accelerate has looked at its import
 

@@ -17,7 +17,7 @@ from paceline.air.config import DataConfig
 from paceline.air.errors import ConfigError, MissingDatasetError
 from paceline.train import huggingface
 from paceline.train.huggingface import TransformersTrainer
-from paceline.train.huggingface.transformers.strategies import check_loading, check_strategies
+from paceline.train.huggingface.transformers.training_arguments import check_loading, check_strategies
 from paceline.train.torch import TorchConfig
 
 ROWS = paceline.data.from_items([{"x": 1}])

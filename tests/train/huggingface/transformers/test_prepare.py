@@ -25,7 +25,7 @@ from paceline.air.result import Result
 from paceline.data.ingest.prepare import prepared
 from paceline.data.iterator import DataIterator
 from paceline.train.huggingface.transformers import ReportCallback, TransformersCheckpoint, prepare_trainer
-from paceline.train.huggingface.transformers.config import TransformersConfig
+from paceline.train.huggingface.transformers.backend import TransformersConfig
 from paceline.train.torch import TorchTrainer
 from tests.train.huggingface.tiny_language import language_model, token_accuracy, tokenized
 

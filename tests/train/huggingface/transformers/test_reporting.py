@@ -15,13 +15,15 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from paceline.air import session
 from paceline.air.errors import ConfigError, StopTraining
 from paceline.run.session import Session
+from paceline.train.huggingface.transformers.checkpoint import check_that_all_is_kept
 from paceline.train.huggingface.transformers.reporting import Reporter
-from paceline.train.huggingface.transformers.saved_files import check_that_all_is_kept
-from paceline.train.huggingface.transformers.strategies import check_rounded_steps, check_strategies
+from paceline.train.huggingface.transformers.training_arguments import check_rounded_steps, check_strategies
 
 
 class Rows:
     """Stands in for the session of a worker: keeps what is reported."""
+
+    world_size = 1
 
     def __init__(self) -> None:
         self.reported: list[tuple[dict[str, Any], bool]] = []

@@ -10,7 +10,7 @@ from transformers import TrainerControl, TrainerState
 
 from paceline.air.errors import CheckpointError
 from paceline.train.huggingface.transformers.datasets import Resumable
-from paceline.train.huggingface.transformers.skipping import SkipTrained
+from paceline.train.huggingface.transformers.loaders import SkipTrained
 
 
 class Batches:
