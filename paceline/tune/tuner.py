@@ -90,13 +90,13 @@ class Tuner:
         from paceline.engine.choose import choose_engine
         from paceline.tune.experiment.experiment import Experiment
         from paceline.tune.experiment.place import new_place
-        from paceline.tune.experiment.planning import facts_of, make_plan, mark_as_used
+        from paceline.tune.experiment.planning import facts_of, make_setup, mark_as_used
 
-        plan = make_plan(self._kind, self._param_space, self._tune_config, self._run_config)
+        plan = make_setup(self._kind, self._param_space, self._tune_config, self._run_config)
         engine = choose_engine(self._run_config.engine)
         place = new_place(self._run_config, self._kind.name, engine.name)
         experiment = Experiment(plan, engine, place)
-        experiment.journal.header(facts_of(plan, place))
+        experiment.journal.started(facts_of(plan, place))
         mark_as_used(plan)
         return experiment
 

@@ -12,7 +12,7 @@ import pytest
 from paceline.air import Checkpoint, RunConfig, session
 from paceline.testing.chaos import Driver, fault
 from paceline.tune import Tuner
-from paceline.tune.experiment.replay import read_records
+from paceline.tune.experiment.records import RowSeen, SearchRecords
 from tests.faults.cases import mostly_slow
 
 
@@ -44,7 +44,7 @@ def test_row_of_the_newest_checkpoint_is_decided_on(tmp_path: Path, point: str, 
     with Driver([str(script), str(tmp_path)], output=tmp_path / "driver.txt", env=env) as driver:
         assert driver.wait() == -signal.SIGKILL, driver.text()
     (journal,) = (tmp_path / "search").glob("experiment-*.jsonl")
-    assert "row" not in [record["kind"] for record in read_records(journal)]
+    assert not [record for record in SearchRecords(journal).all if isinstance(record, RowSeen)]
     (result,) = Tuner.restore(tmp_path / "search", count).fit()
     assert result.error is None
     assert result.metrics["training_iteration"] == 4

@@ -12,7 +12,7 @@ from paceline.run.decisions import CONTINUE, Change, Decider, Donor, Stop, Wait
 from paceline.run.history import load_result
 from paceline.run.nested import nested_get
 from paceline.run.trial import Trial
-from paceline.tune.experiment.records import ExperimentJournal, config_record
+from paceline.tune.experiment.records import ChangePlanned, ExperimentJournal, TrialChanged, config_record
 from paceline.tune.experiment.rows import RowRecorder
 from paceline.tune.experiment.setup import SearchSetup
 from paceline.tune.experiment.trials import TrialRun, Trials
@@ -154,12 +154,13 @@ class Decisions:
         if restart.config is not None:
             trial.config = restart.config
             trial.evaluated_params = values_in(restart.config, trial)
-        experiment.journal.event(
-            "restart",
-            each.number,
-            **config_record(self._plan, trial.config),
-            donor=None if restart.donor is None else experiment.by_trial[restart.donor].number,
-            resources=restart.resources,
+        experiment.journal.append(
+            TrialChanged(
+                n=each.number,
+                **config_record(self._plan, trial.config),
+                donor=None if restart.donor is None else experiment.by_trial[restart.donor].number,
+                resources=restart.resources,
+            )
         )
         return Change(spec=experiment.launcher.spec(each), donor=donor)
 
@@ -202,12 +203,13 @@ def change_waiting(
     trial_run.change = restart
     if restart.donor is not None:
         trial_run.donor = donor_of(trials.of(restart.donor))
-    journal.event(
-        "change",
-        trial_run.number,
-        **config_record(setup, restart.config),
-        donor=None if restart.donor is None else trials.of(restart.donor).number,
-        resources=restart.resources,
+    journal.append(
+        ChangePlanned(
+            n=trial_run.number,
+            **config_record(setup, restart.config),
+            donor=None if restart.donor is None else trials.of(restart.donor).number,
+            resources=restart.resources,
+        )
     )
 
 

@@ -20,7 +20,7 @@ from paceline.tune.experiment.outcomes import (
     outcome_without_run,
 )
 from paceline.tune.experiment.place import ExperimentPlace
-from paceline.tune.experiment.records import ExperimentJournal
+from paceline.tune.experiment.records import ExperimentJournal, TrialStopped
 from paceline.tune.experiment.setup import SearchSetup
 from paceline.tune.experiment.trials import TrialRun, Trials
 from paceline.tune.search.searcher import tell_complete
@@ -101,7 +101,7 @@ class Stopping:
         """End a trial that waits and has a run."""
         assert trial_run.run is not None
         self._trials.no_longer_waits(trial_run)
-        self._journal.event("stop", trial_run.number)
+        self._journal.append(TrialStopped(n=trial_run.number))
         trial_run.forget_change()
         trial_run.run.decided(Stop())
         self._trials.activate(trial_run)
@@ -199,7 +199,7 @@ class Endings:
             self._stopping.end_waiting_run(trial_run)
             return
         self._trials.no_longer_waits(trial_run)
-        self._files.journal.event("stop", trial_run.number)
+        self._files.journal.append(TrialStopped(n=trial_run.number))
         trial_run.forget_change()
         trial_run.trial.status = "TERMINATED"
         if trial_run.has_files:

@@ -161,7 +161,7 @@ class Experiment(OldNames):
 
     def _finish(self) -> None:
         status: Status = "interrupted" if self.stop.interrupted else "finished"
-        self.files.journal.finished(status)
+        self.files.journal.left(status)
         self.files.journal.flush()
         self.audience.ended()
         self.result = self.grid()
@@ -196,7 +196,7 @@ class Experiment(OldNames):
         self._break_off_runs()
         with contextlib.suppress(Exception):
             if self.result is None:
-                self.files.journal.finished("interrupted")
+                self.files.journal.left("interrupted")
                 self.result = self.grid()
                 self.audience.progress.finished(ExperimentSummary("interrupted", self._how_to_restore()))
         self.close(STORE_WAIT_S)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.air.manifest import hash_file
 from paceline.run.trial_files import as_json
+from paceline.tune.experiment.records import CallbackStates, Record, SearcherSaved
 from paceline.tune.search.searcher import Searcher
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ class Memory:
         """Save what there is to save; called when a trial has ended and everybody knows."""
         states = self._audience.callbacks.get_states()
         if states is not None:
-            self._journal.callbacks([as_json(state) for state in states])
+            self._journal.append(CallbackStates(states=[as_json(state) for state in states]))
         if self._saves_searcher:
             self._saved += 1
             file = self._file(self._saved)
             with self._audience.guarded():
                 self._searcher.save(str(file))
-            self._journal.searcher_saved(self._saved, hash_file(file)[1] if file.is_file() else None)
+            self._journal.append(SearcherSaved(saved=self._saved, hash=hash_file(file)[1] if file.is_file() else None))
             self._journal.flush()
             self._forget_older(file)
 
@@ -58,24 +59,24 @@ class Memory:
                 self._last_file.unlink()
         self._last_file = newest
 
-    def newest_save(self, records: list[dict[str, Any]]) -> int | None:
+    def newest_save(self, records: list[Record]) -> int | None:
         """The position of the record up to which a saved searcher knows everything; None: replay it all."""
         if not self._saves_searcher:
             return None
         for position in range(len(records) - 1, -1, -1):
             record = records[position]
-            if record["kind"] == "searcher":
-                self._saved = max(self._saved, record["saved"])  # what is saved from now on gets a name of its own
+            if isinstance(record, SearcherSaved):
+                self._saved = max(self._saved, record.saved)  # what is saved from now on gets a name of its own
                 if self._is_sound(record):
                     return position
         return None
 
-    def _is_sound(self, record: dict[str, Any]) -> bool:
+    def _is_sound(self, record: SearcherSaved) -> bool:
         """Whether the state is there as it was saved; journals of earlier versions do not contain its hash."""
-        file = self._file(record["saved"])
+        file = self._file(record.saved)
         if not file.is_file():
             return False
-        if record.get("hash") in (None, hash_file(file)[1]):
+        if record.hash in (None, hash_file(file)[1]):
             return True
         self._audience.warn_once(f"{file.name} is damaged; the results so far are replayed to the searcher instead.")
         return False

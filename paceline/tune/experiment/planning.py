@@ -1,4 +1,4 @@
-"""From the arguments of a Tuner to the plan of an experiment, and from its description back to them."""
+"""From the arguments of a Tuner to the setup of a search, and from its description back to them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from paceline.air.secrets import masked, secret_paths
 from paceline.run.trial_files import as_json
 from paceline.tune.by_name import create_scheduler, create_searcher
 from paceline.tune.experiment.place import ExperimentPlace
-from paceline.tune.experiment.plan import Plan
 from paceline.tune.experiment.plugins import described, rebuilt
+from paceline.tune.experiment.records import Facts
+from paceline.tune.experiment.setup import SearchSetup
 from paceline.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 from paceline.tune.search.basic_variant import BasicVariantGenerator
 from paceline.tune.search.domains import seed_of_program
@@ -32,14 +33,14 @@ _PLAIN_SETTINGS = ("num_samples", "metric", "mode", "max_concurrent_trials", "ti
 _USED = "_has_searched"
 
 
-def make_plan(
+def make_setup(
     kind: TrainableKind,
     space: Mapping[str, Any],
     tune: TuneConfig,
     run_config: RunConfig,
     seed: int | None = None,
-) -> Plan:
-    """A plan in which everything fits together, or an error that says what does not."""
+) -> SearchSetup:
+    """A setup in which everything fits together, or an error that says what does not."""
     kind.check_space(space)
     kind.check_run_config(run_config)
     if run_config.stop is None and tune.scheduler is None and tune.time_budget_s is None:
@@ -81,7 +82,7 @@ def make_plan(
     searcher.set_seed(seed)
     scheduler.set_seed(seed)
     tune = dataclasses.replace(tune, metric=metric, mode=mode, reuse_actors=None)
-    return Plan(kind, space, find(space), tune, run_config, searcher, scheduler, seed)
+    return SearchSetup(kind, space, find(space), tune, run_config, searcher, scheduler, seed)
 
 
 def _goal(tune: TuneConfig, searcher: Searcher, scheduler: TrialScheduler) -> tuple[Metric, Mode]:
@@ -109,9 +110,9 @@ def _searcher(given: Searcher | str | None) -> Searcher:
     return searcher
 
 
-def mark_as_used(plan: Plan) -> None:
+def mark_as_used(setup: SearchSetup) -> None:
     """The searcher knows an experiment from now on."""
-    vars(plan.searcher)[_USED] = True
+    vars(setup.searcher)[_USED] = True
 
 
 def _scheduler(given: TrialScheduler | str | None) -> TrialScheduler:
@@ -123,19 +124,19 @@ def _scheduler(given: TrialScheduler | str | None) -> TrialScheduler:
     return copy.deepcopy(scheduler)  # what it learns in one experiment must not count in the next
 
 
-def facts_of(plan: Plan, place: ExperimentPlace) -> dict[str, Any]:
+def facts_of(setup: SearchSetup, place: ExperimentPlace) -> dict[str, Any]:
     """What a restore needs to know, as plain data."""
-    config = plan.run_config
+    config = setup.run_config
     return {
         "id": place.experiment_id,
         "name": place.name,
-        "trainable": plan.kind.name,
-        "seed": plan.seed,
-        "space": _written(plan.space),
-        "secrets": [path_text(path) for path in secret_paths(plan.space)],
-        "searcher": described(plan.searcher),
-        "scheduler": described(plan.scheduler),
-        **{name: getattr(plan.tune, name) for name in _PLAIN_SETTINGS},
+        "trainable": setup.kind.name,
+        "seed": setup.seed,
+        "space": _written(setup.space),
+        "secrets": [path_text(path) for path in secret_paths(setup.space)],
+        "searcher": described(setup.searcher),
+        "scheduler": described(setup.scheduler),
+        **{name: getattr(setup.tune, name) for name in _PLAIN_SETTINGS},
         "run": {
             "checkpoints": dataclasses.asdict(config.checkpoint_config),
             "failures": dataclasses.asdict(config.failure_config),
@@ -149,50 +150,50 @@ def facts_of(plan: Plan, place: ExperimentPlace) -> dict[str, Any]:
     }
 
 
-def restored_plan(
-    facts: Mapping[str, Any],
+def restored_setup(
+    facts: Facts,
     kind: TrainableKind,
     space: Mapping[str, Any] | None,
     tune: TuneConfig | None,
     run_config: RunConfig,
     num_samples: int | None,
-) -> Plan:
-    """The plan of an earlier experiment; what is given now goes before what was written down."""
+) -> SearchSetup:
+    """The setup of an earlier search; what is given now goes before what was written down."""
     if space is None:
-        if facts["space"] is None:
+        if facts.space is None:
             raise RestoreError(
                 "The experiment's param_space holds functions or objects, which are never written down: pass "
                 "Tuner.restore(..., param_space=...) again."
             )
-        if facts.get("secrets"):
+        if facts.secrets:
             raise RestoreError(
-                f"The experiment's secrets are not stored, and param_space has some at {', '.join(facts['secrets'])}: "
+                f"The experiment's secrets are not stored, and param_space has some at {', '.join(facts.secrets)}: "
                 "pass Tuner.restore(..., param_space=...) again."
             )
-        space = from_description(facts["space"])
-    elif facts["space"] is not None and _written(space) != _written(from_description(facts["space"])):
+        space = from_description(facts.space)
+    elif facts.space is not None and _written(space) != _written(from_description(facts.space)):
         raise RestoreError(
             "param_space differs from the experiment's, and a search cannot continue in another space: pass the same "
             "one again (without secrets it may be left out), or start a new experiment with another name."
         )
-    settings = {name: facts[name] for name in _PLAIN_SETTINGS}
+    settings = {name: getattr(facts, name) for name in _PLAIN_SETTINGS}
     if tune is not None:
         given = {field.name: getattr(tune, field.name) for field in dataclasses.fields(tune)}
         defaults = TuneConfig()
         settings.update({name: value for name, value in given.items() if value != getattr(defaults, name)})
-        for name in ("metric", "mode"):
-            if facts[name] is not None and settings[name] != facts[name]:
+        for name, searched in (("metric", facts.metric), ("mode", facts.mode)):
+            if searched is not None and settings[name] != searched:
                 raise RestoreError(
-                    f"The experiment searched with {name}={facts[name]!r}, and TuneConfig says {settings[name]!r}: "
+                    f"The experiment searched with {name}={searched!r}, and TuneConfig says {settings[name]!r}: "
                     "trials cannot be compared by both. Ask the results instead: get_best_result(metric, mode)."
                 )
     if num_samples is not None:
         settings["num_samples"] = num_samples
     if settings.get("search_alg") is None:
-        settings["search_alg"] = rebuilt(Searcher, facts["searcher"], "search_alg")
+        settings["search_alg"] = rebuilt(Searcher, facts.searcher, "search_alg")
     if settings.get("scheduler") is None:
-        settings["scheduler"] = rebuilt(TrialScheduler, facts["scheduler"], "scheduler")
-    return make_plan(kind, space, TuneConfig(**settings), run_config, facts["seed"])
+        settings["scheduler"] = rebuilt(TrialScheduler, facts.scheduler, "scheduler")
+    return make_setup(kind, space, TuneConfig(**settings), run_config, facts.seed)
 
 
 def _written(space: Mapping[str, Any]) -> Any:
@@ -200,13 +201,11 @@ def _written(space: Mapping[str, Any]) -> Any:
     return json.loads(json.dumps(describe(masked(space))))
 
 
-def restored_run_config(
-    facts: Mapping[str, Any], given: RunConfig | None, filesystem: Any = None
-) -> tuple[RunConfig, list[str]]:
+def restored_run_config(facts: Facts, given: RunConfig | None, filesystem: Any = None) -> tuple[RunConfig, list[str]]:
     """The settings of the earlier experiment unless they are given now, and what could not be brought back."""
     if given is not None:
         return given, []
-    saved = facts["run"]
+    saved = facts.run
     config = RunConfig(
         storage_filesystem=filesystem,
         checkpoint_config=CheckpointConfig(**saved["checkpoints"]),
@@ -216,7 +215,7 @@ def restored_run_config(
         max_log_bytes=saved.get("max_log_bytes", DEFAULT_MAX_LOG_BYTES),
         log_to_file=saved.get("log_to_file", False),
     )
-    config.name = facts["name"]  # earlier versions took names that are rejected now
+    config.name = facts.name  # earlier versions took names that are rejected now
     lost = ["callbacks"] if saved["had_callbacks"] else []
     if saved["had_stop"] and saved["stop"] is None:
         lost.append("a stop criterion")

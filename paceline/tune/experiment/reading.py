@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import UnsetType
+
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import RestoreError, StorageError, TrainingFailedError
 from paceline.air.result import Result
@@ -15,7 +17,15 @@ from paceline.run.trial import Trial
 from paceline.storage.run_dir import resolve_storage
 from paceline.tune.experiment.outcomes import result_from_files
 from paceline.tune.experiment.place import newest_journal
-from paceline.tune.experiment.replay import read_records, saved_facts, unrecorded_trials
+from paceline.tune.experiment.records import (
+    Facts,
+    SearchRecords,
+    TrialAgain,
+    TrialChanged,
+    TrialCreated,
+    TrialEnded,
+)
+from paceline.tune.experiment.replay import unrecorded_trials
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.search.space import from_description
 from paceline.tune.trial_outcome import TrialOutcome
@@ -30,52 +40,48 @@ def load_grid(path: str | os.PathLike[str]) -> ResultGrid:
 
 
 def grid_of(root: Path, journal: Path) -> ResultGrid:
-    records = read_records(journal)
-    facts = saved_facts(records)
+    records = SearchRecords(journal)
     for warning in unrecorded_trials(journal, records):
         warn_at_users_line(warning)
-    trials: dict[int, dict[str, Any]] = {}
-    ended: dict[int, dict[str, Any]] = {}
-    for record in records:
-        if record["kind"] == "trial":
-            trials[record["n"]] = dict(record)
-        elif record["kind"] == "restart" and record["config"] is not None:
-            trials[record["n"]]["config"] = record["config"]
-        elif record["kind"] == "restart":
-            trial = trials[record["n"]]
-            trial["evaluated"] = {**trial["evaluated"], **record.get("evaluated", {})}
-        elif record["kind"] == "again":
-            trials[record["n"]]["dir"] = record["dir"]
-            ended.pop(record["n"], None)
-        elif record["kind"] == "end":
-            ended[record["n"]] = record
+    facts, trials, ended = records.facts, dict[int, TrialCreated](), dict[int, TrialEnded]()
+    for record in records.all:
+        match record:
+            case TrialCreated():
+                trials[record.n] = record
+            case TrialChanged() if record.config is not None:
+                trials[record.n].config = record.config
+            case TrialChanged() if not isinstance(record.evaluated, UnsetType):
+                trials[record.n].evaluated = {**trials[record.n].evaluated, **record.evaluated}
+            case TrialAgain():
+                trials[record.n].dir = record.dir
+                ended.pop(record.n, None)
+            case TrialEnded():
+                ended[record.n] = record
     outcomes = [_outcome(root, facts, trials[number], ended.get(number)) for number in sorted(trials)]
-    return ResultGrid(outcomes, experiment_path=root, metric=facts["metric"], mode=facts["mode"])
+    return ResultGrid(outcomes, experiment_path=root, metric=facts.metric, mode=facts.mode)
 
 
-def _outcome(
-    root: Path, facts: dict[str, Any] | Any, record: dict[str, Any], end: dict[str, Any] | None
-) -> TrialOutcome:
-    directory, evaluated = root / record["dir"], from_description(record["evaluated"])
+def _outcome(root: Path, facts: Facts, record: TrialCreated, end: TrialEnded | None) -> TrialOutcome:
+    directory, evaluated = root / record.dir, from_description(record.evaluated)
     trial = Trial(
-        trial_id=record["id"],
-        trainable_name=facts["trainable"],
+        trial_id=record.id,
+        trainable_name=facts.trainable,
         local_path=str(directory),
-        experiment_id=facts["id"],
-        experiment_name=facts["name"],
-        experiment_tag=record["tag"],
-        config=record["config"] if record["config"] is not None else _plain_part(evaluated),
+        experiment_id=facts.id,
+        experiment_name=facts.name,
+        experiment_tag=record.tag,
+        config=record.config if record.config is not None else _plain_part(evaluated),
         evaluated_params=evaluated,
     )
     if end is None:
         return _unfinished(trial, directory)
-    failed = end["status"] == "failed"
-    error = TrainingFailedError(end["error"]) if failed else None
+    failed = end.status == "failed"
+    error = TrainingFailedError(end.error) if failed else None
     trial.status = "ERROR" if failed else "TERMINATED"
-    metrics = {**end["metrics"], "config": trial.config} if end["metrics"] else {}
+    metrics = {**end.metrics, "config": trial.config} if end.metrics else {}
     trial.last_result = metrics
-    load = partial(result_from_files, directory, end["status"], metrics, error)
-    return TrialOutcome(trial, metrics, end["status"], error, directory, load)
+    load = partial(result_from_files, directory, end.status, metrics, error)
+    return TrialOutcome(trial, metrics, end.status, error, directory, load)
 
 
 def _plain_part(evaluated: dict[str, Any]) -> dict[str, Any]:

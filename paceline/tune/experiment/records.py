@@ -1,34 +1,165 @@
-"""The experiment's journal: what is appended when, and nothing is ever rewritten.
+"""The experiment's journal: every kind of record, what is appended when, and how it is read back.
 
-Kinds of records, `n` being the number of the trial:
-- experiment: the first; everything plain that a restore needs
-- trial: a trial was created, with its configuration and directory
-- row: a row that the scheduler, the searcher or the stopper saw, and the decision if it was not to go on
-- run, restart, stop: what became of a trial between its rows
-- end: a trial is over, with its last row
-- change, again: what a restore must know of a paused trial and of a failed one
-- stall: the scheduler was told that nothing can go on
-- searcher, callbacks: states that the user's own objects keep
-- restore, finish: a driver took the experiment up again, with these settings, or left it
-
-The state of an experiment is what these records, read in order, make of an empty one.
+`n` is the number of the trial. Nothing is ever rewritten: the state of an experiment is what these records, read in
+order, make of an empty one. Fields may be added, with a default; a change that earlier versions would misread needs a
+new `VERSION`.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET, Struct, UnsetType
+
+from paceline.air.errors import RestoreError
 from paceline.air.metrics import flattened
+from paceline.air.result import Status
 from paceline.air.secrets import masked
 from paceline.storage.journal import Journal
+from paceline.storage.record_format import RecordFormat
+from paceline.storage.run_dir import is_plain_name
 from paceline.storage.shared_sync import SharedSync
-from paceline.tune.experiment.plan import Plan
-from paceline.tune.search.space import describe, evaluated_record, path_text, values_in
+from paceline.tune.experiment.setup import SearchSetup
+from paceline.tune.search.space import describe, evaluated_record, from_description, path_text, values_in
 
-Record = dict[str, Any]
+VERSION = 1
+
+
+class Facts(Struct, kw_only=True):
+    """Everything plain that a restore needs to know of a search."""
+
+    version: int = VERSION
+    id: str
+    name: str
+    trainable: str
+    seed: int
+    space: Any = None
+    """None if it holds functions or objects."""
+    secrets: list[str] = []
+    """Where the space has some; they are not stored."""
+    searcher: Any = None
+    scheduler: Any = None
+    num_samples: int = 1
+    metric: str | list[str] | None = None
+    mode: str | list[str] | None = None
+    max_concurrent_trials: int | None = None
+    time_budget_s: float | None = None
+    chdir_to_trial_dir: bool = True
+    run: dict[str, Any]
+    """The settings of its RunConfig."""
+    time: float = 0.0
+
+
+class SearchStarted(Facts, tag_field="kind", tag="experiment"):
+    """The first record."""
+
+
+class SearchRestored(Facts, tag_field="kind", tag="restore"):
+    """A driver took the search up again, with these settings."""
+
+
+class TrialCreated(Struct, tag_field="kind", tag="trial", kw_only=True):
+    n: int
+    id: str
+    dir: str
+    tag: str = ""
+    config: Any = None
+    """None if it has no plain form."""
+    evaluated: dict[str, Any] = {}
+    time: float = 0.0
+
+
+class RowSeen(Struct, tag_field="kind", tag="row", kw_only=True, omit_defaults=True):
+    """A row that the scheduler, the searcher or the stopper saw."""
+
+    n: int
+    i: int
+    row: dict[str, Any]
+    decision: str | None = None
+    """None: the trial continues."""
+
+
+class TrialResumed(Struct, tag_field="kind", tag="run", kw_only=True):
+    """A paused trial runs again."""
+
+    n: int
+
+
+class TrialStopped(Struct, tag_field="kind", tag="stop", kw_only=True):
+    """A trial that waits will not run again."""
+
+    n: int
+
+
+class _Changed(Struct, kw_only=True):
+    n: int
+    config: Any = None
+    """None: the one it has, unless `evaluated` says otherwise."""
+    evaluated: dict[str, Any] | UnsetType = UNSET
+    """What the scheduler chose, where the configuration has no plain form."""
+    donor: int | None = None
+    resources: dict[str, float] | None = None
+
+
+class ChangePlanned(_Changed, tag_field="kind", tag="change"):
+    """A paused trial is to continue changed when it is chosen to run."""
+
+
+class TrialChanged(_Changed, tag_field="kind", tag="restart"):
+    """A trial continues changed: with another configuration, other resources, or another trial's state."""
+
+
+class TrialAgain(Struct, tag_field="kind", tag="again", kw_only=True):
+    """A failed trial gets another chance."""
+
+    n: int
+    dir: str
+
+
+class TrialEnded(Struct, tag_field="kind", tag="end", kw_only=True):
+    """A trial is over, with its last row."""
+
+    n: int
+    status: Status
+    metrics: dict[str, Any] = {}
+    error: str = ""
+    judged_by: dict[str, Any] | UnsetType = UNSET
+    """The metrics that it is judged by, where the last row lacks them."""
+    time: float = 0.0
+
+
+class Stalled(Struct, tag_field="kind", tag="stall"):
+    """The scheduler was told that nothing can continue."""
+
+
+class SearcherSaved(Struct, tag_field="kind", tag="searcher", kw_only=True):
+    """A searcher of the user's own knows everything so far; its state is in a file."""
+
+    saved: int
+    hash: str | None = None
+
+
+class CallbackStates(Struct, tag_field="kind", tag="callbacks", kw_only=True):
+    states: list[Any]
+
+
+class SearchLeft(Struct, tag_field="kind", tag="finish", kw_only=True):
+    """A driver has ended the search, or left it."""
+
+    status: Status
+    time: float = 0.0
+
+
+Record = (
+    SearchStarted | SearchRestored | TrialCreated | RowSeen | TrialResumed | TrialStopped | ChangePlanned | TrialChanged
+    | TrialAgain | TrialEnded | Stalled | SearcherSaved | CallbackStates | SearchLeft
+)  # fmt: skip
+
+FORMAT: RecordFormat[Record] = RecordFormat(Record, VERSION)
 
 
 class ExperimentJournal:
@@ -37,44 +168,32 @@ class ExperimentJournal:
     def __init__(self, path: Path, shared_sync: SharedSync) -> None:
         self._journal = Journal(path, shared_sync)
 
-    def header(self, facts: Mapping[str, Any]) -> None:
-        self._append({"kind": "experiment", "version": 1, **facts, "time": time.time()})
+    def append(self, record: Record) -> None:
+        self._journal.append(record, finite=False)
+
+    def started(self, facts: Mapping[str, Any]) -> None:
+        self.append(SearchStarted(**facts, time=time.time()))
         self._journal.sync()
 
+    def restored(self, facts: Mapping[str, Any]) -> None:
+        self.append(SearchRestored(**facts, time=time.time()))
+
     def trial_created(self, number: int, facts: Mapping[str, Any]) -> None:
-        self._append({"kind": "trial", "n": number, **facts, "time": time.time()})
+        self.append(TrialCreated(n=number, **facts, time=time.time()))
 
     def row(self, number: int, index: int, row: Mapping[str, Any], decision: str | None) -> None:
-        record: Record = {"kind": "row", "n": number, "i": index, "row": dict(row)}
-        if decision is not None:
-            record["decision"] = decision
-        self._append(record)
-
-    def event(self, kind: str, number: int, **facts: Any) -> None:
-        self._append({"kind": kind, "n": number, **facts})
+        self.append(RowSeen(n=number, i=index, row=dict(row), decision=decision))
 
     def trial_ended(
-        self, number: int, status: str, metrics: Mapping[str, Any], error: str, judged_by: Mapping[str, Any]
+        self, number: int, status: Status, metrics: Mapping[str, Any], error: str, judged_by: Mapping[str, Any]
     ) -> None:
-        record = {"kind": "end", "n": number, "status": status, "metrics": dict(metrics), "error": error}
+        record = TrialEnded(n=number, status=status, metrics=dict(metrics), error=error, time=time.time())
         if not judged_by.keys() <= metrics.keys():  # said in an earlier row, or nested
-            record["judged_by"] = dict(judged_by)
-        self._append({**record, "time": time.time()})
+            record.judged_by = dict(judged_by)
+        self.append(record)
 
-    def searcher_saved(self, number: int, checksum: str | None) -> None:
-        self._append({"kind": "searcher", "saved": number, "hash": checksum})
-
-    def callbacks(self, states: list[Any]) -> None:
-        self._append({"kind": "callbacks", "states": states})
-
-    def stall(self) -> None:
-        self._append({"kind": "stall"})
-
-    def restored(self, facts: Mapping[str, Any]) -> None:
-        self._append({"kind": "restore", **facts, "time": time.time()})
-
-    def finished(self, status: str) -> None:
-        self._append({"kind": "finish", "status": status, "time": time.time()})
+    def left(self, status: Status) -> None:
+        self.append(SearchLeft(status=status, time=time.time()))
 
     def flush(self) -> None:
         self._journal.flush()
@@ -82,12 +201,9 @@ class ExperimentJournal:
     def close(self) -> None:
         self._journal.close()
 
-    def _append(self, record: Record) -> None:
-        self._journal.append(record, finite=False)
 
-
-def config_record(plan: Plan, config: Mapping[str, Any] | None) -> Record:
-    """The configuration that a trial goes on with, for a record.
+def config_record(setup: SearchSetup, config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The configuration that a trial continues with, for a record.
 
     Where an object in it has no plain form, what makes it differ from the search space is written instead.
     """
@@ -95,7 +211,59 @@ def config_record(plan: Plan, config: Mapping[str, Any] | None) -> Record:
     if config is None or written is not None:
         return {"config": written}
     chosen: dict[str, Any] = {}
-    for path, value in values_in(plan.space, config, plan.found).items():
-        name = plan.found.texts.get(path)
+    for path, value in values_in(setup.space, config, setup.found).items():
+        name = setup.found.texts.get(path)
         chosen.update(flattened({path_text(path): value}) if name is None else {name: value})
-    return {"config": None, "evaluated": evaluated_record(plan.space, chosen, plan.found)}
+    return {"config": None, "evaluated": evaluated_record(setup.space, chosen, setup.found)}
+
+
+class SearchRecords:
+    """The records of an experiment, checked: the files may come from anywhere."""
+
+    def __init__(self, journal: Path) -> None:
+        try:
+            self.all = list(FORMAT.read(journal))
+        except FileNotFoundError:
+            raise RestoreError(f"{journal.parent} holds no experiment: it has no {journal.name}.") from None
+        if not self.all or not isinstance(self.all[0], SearchStarted):
+            raise RestoreError(f"{journal} does not begin with an experiment's description; it cannot be continued.")
+        _check_names(journal, self.all)
+        for record in self.all:
+            if isinstance(record, TrialCreated | ChangePlanned | TrialChanged) and record.config is not None:
+                record.config = from_description(record.config)
+
+    @property
+    def facts(self) -> Facts:
+        """The experiment's description, as the last restore left it."""
+        return next(record for record in reversed(self.all) if isinstance(record, Facts))
+
+    @property
+    def directories(self) -> set[str]:
+        """The names of all directories of trials."""
+        return {record.dir for record in self.all if isinstance(record, TrialCreated | TrialAgain)}
+
+
+def _check_names(journal: Path, records: list[Record]) -> None:
+    """What names a file must name one in the experiment's directory."""
+    trials = 0
+    for record in records:
+        if isinstance(record, Facts) and not re.fullmatch(r"\w{5,64}", record.id, re.ASCII):
+            raise RestoreError(f"{journal} names {record.id!r} as the experiment's id, which cannot be one.")
+        is_new = isinstance(record, TrialCreated)
+        trials += is_new
+        number = getattr(record, "n", 0)
+        if not (number == trials - 1 if is_new else 0 <= number < max(1, trials)):
+            kind = record.__struct_config__.tag
+            raise RestoreError(f"{journal} is damaged: a record {kind!r} names {number!r} as the number of its trial.")
+        if isinstance(record, TrialCreated | TrialAgain):
+            _check_directory(journal, record.dir)
+
+
+def _check_directory(journal: Path, name: str) -> None:
+    if not is_plain_name(name):
+        raise RestoreError(f"{journal} names {name!r} as a trial's directory, which is not one below it.")
+    if (journal.parent / name).is_symlink():
+        raise RestoreError(
+            f"{journal.parent / name} is a symbolic link, so that a trial would write elsewhere. Replace it by the "
+            "directory that it points to."
+        )

@@ -16,13 +16,14 @@ from paceline.run.continuing import does_not_exist
 from paceline.run.side_files import free_lock_name
 from paceline.storage.run_dir import resolve_storage
 from paceline.tune.experiment.experiment import Experiment
+from paceline.tune.experiment.files import fetch
 from paceline.tune.experiment.place import ExperimentPlace, newest_journal, newest_of
-from paceline.tune.experiment.plan import Plan
-from paceline.tune.experiment.planning import facts_of, mark_as_used, restored_plan, restored_run_config
+from paceline.tune.experiment.planning import facts_of, mark_as_used, restored_run_config, restored_setup
 from paceline.tune.experiment.reading import grid_of
-from paceline.tune.experiment.remote import fetch
-from paceline.tune.experiment.replay import Replay, read_records, saved_facts, unrecorded_trials
+from paceline.tune.experiment.records import Facts, SearchRecords
+from paceline.tune.experiment.replay import Replay, unrecorded_trials
 from paceline.tune.experiment.settling import ResumeRules, Settlement
+from paceline.tune.experiment.setup import SearchSetup
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.trainable.kinds import TrainableKind
 from paceline.tune.tune_config import TuneConfig
@@ -31,7 +32,7 @@ from paceline.tune.tune_config import TuneConfig
 def has_experiment(path: str | os.PathLike[str], filesystem: Any = None) -> bool:
     """True if there is an experiment whose description can be read."""
     try:
-        read_records(_local_journal(path, filesystem))
+        SearchRecords(_local_journal(path, filesystem))
     except (RestoreError, StorageError, OSError):
         return False
     return True
@@ -52,17 +53,17 @@ class Restoration:
 
     root: Path
     journal: Path
-    plan: Plan
-    make_plan: Callable[[], Plan]
-    """The same plan once more, with a searcher and a scheduler that know nothing."""
+    setup: SearchSetup
+    make_setup: Callable[[], SearchSetup]
+    """The same setup once more, with a searcher and a scheduler that know nothing."""
     rules: ResumeRules
-    facts: Mapping[str, Any]
+    facts: Facts
     """The experiment's description as it was found."""
     has_new_run_config: bool
     notes: list[str]
     uri: str | None = None
     """Where it was restored from, if not from a local directory; it is mirrored there again."""
-    is_plan_used: bool = False
+    is_setup_used: bool = False
 
     @classmethod
     def of(
@@ -79,20 +80,20 @@ class Restoration:
         given = run_config.storage_filesystem if run_config is not None else None
         resolved = resolve_storage(path)
         journal = _local_journal(path, filesystem or given)
-        facts = saved_facts(read_records(journal))
+        facts = SearchRecords(journal).facts
         config, notes = restored_run_config(facts, run_config, filesystem)
-        if facts["trainable"] != kind.name:
+        if facts.trainable != kind.name:
             notes.append(
-                f"The experiment was made with the trainable {facts['trainable']!r} and is continued with "
-                f"{kind.name!r}: its unfinished trials go on with other code."
+                f"The experiment was made with the trainable {facts.trainable!r} and is continued with "
+                f"{kind.name!r}: its unfinished trials continue with other code."
             )
-        make_plan = partial(restored_plan, facts, kind, space, tune, config, num_samples)
+        make_setup = partial(restored_setup, facts, kind, space, tune, config, num_samples)
         uri = resolved if isinstance(resolved, str) else None
-        return cls(journal.parent, journal, make_plan(), make_plan, rules, facts, run_config is not None, notes, uri)
+        return cls(journal.parent, journal, make_setup(), make_setup, rules, facts, run_config is not None, notes, uri)
 
     @property
     def run_config(self) -> RunConfig:
-        return self.plan.run_config
+        return self.setup.run_config
 
     def results(self) -> ResultGrid:
         """What the experiment had reached; nothing is started or written."""
@@ -100,24 +101,25 @@ class Restoration:
 
     def experiment(self) -> Experiment:
         """The experiment where it was left."""
-        if self.is_plan_used:
-            self.plan, self.is_plan_used = self.make_plan(), False
-        place = ExperimentPlace(self.root, self.facts["name"], self.facts["id"], self.uri)
+        if self.is_setup_used:
+            self.setup, self.is_setup_used = self.make_setup(), False
+        place = ExperimentPlace(self.root, self.facts.name, self.facts.id, self.uri)
         warnings = free_lock_name(place.lock)
-        experiment = Experiment(self.plan, choose_engine(self.plan.run_config.engine), place)
+        experiment = Experiment(self.setup, choose_engine(self.setup.run_config.engine), place)
         try:
             # Everything is read under the lock: the last driver may have written until it let go.
-            records = read_records(self.journal)
+            records = SearchRecords(self.journal)
             for warning in (*warnings, *unrecorded_trials(self.journal, records)):
                 experiment.audience.warn_once(warning)
             for note in self.notes:
                 experiment.audience.progress.note(note)
-            self.is_plan_used = True
+            self.is_setup_used = True
             facts = self._facts_from_now_on(place)
-            mark_as_used(self.plan)
+            mark_as_used(self.setup)
             replay = Replay(experiment, records)
             replay.run()
-            experiment.journal.restored(facts)  # not before: settings that fail must not be those of the next restore
+            # Not before: settings that fail must not be those of the next restore.
+            experiment.files.journal.restored(facts)
             Settlement(experiment, replay, self.rules).run()
         except BaseException:
             experiment.close()
@@ -126,5 +128,5 @@ class Restoration:
 
     def _facts_from_now_on(self, place: ExperimentPlace) -> dict[str, Any]:
         """What the next restore goes by. Callbacks that were not given again are still missed then."""
-        facts = facts_of(self.plan, place)
-        return facts if self.has_new_run_config else {**facts, "run": self.facts["run"]}
+        facts = facts_of(self.setup, place)
+        return facts if self.has_new_run_config else {**facts, "run": self.facts.run}

@@ -20,6 +20,7 @@ from paceline.storage.run_dir import RunDir
 from paceline.tune.experiment.experiment import Experiment
 from paceline.tune.experiment.files import fetch_trial
 from paceline.tune.experiment.outcomes import last_metrics, outcome_from_files
+from paceline.tune.experiment.records import TrialAgain
 from paceline.tune.experiment.replay import Replay
 from paceline.tune.experiment.trials import TrialRun
 from paceline.tune.schedulers.trial_scheduler import Restart, TrialScheduler
@@ -84,7 +85,7 @@ class Settlement:
     def _settle(self, trial_run: TrialRun, status: Status | None) -> None:
         """What becomes of a trial now."""
         if trial_run.number in self._replay.ended:
-            if self._replay.ended[trial_run.number]["status"] == "failed":
+            if self._replay.ended[trial_run.number].status == "failed":
                 self._maybe_again(trial_run)
             return
         if trial_run.outcome is not None:
@@ -127,7 +128,7 @@ class Settlement:
         if self._rules.restart_errored:
             directory = self._place.free_name(trial_run.directory.name)
         trial_run.was_told = True
-        self._files.journal.event("again", trial_run.number, dir=directory)
+        self._files.journal.append(TrialAgain(n=trial_run.number, dir=directory))
         self._endings.reopen(trial_run, directory)
         trial_run.has_files = not self._rules.restart_errored and self._ending_of(trial_run) is not None
 

@@ -13,7 +13,7 @@ from paceline.tune.experiment.audience import Audience
 from paceline.tune.experiment.deciding import Decisions, TrialDecider
 from paceline.tune.experiment.ending import Endings, Stopping
 from paceline.tune.experiment.launching import Launcher
-from paceline.tune.experiment.records import ExperimentJournal
+from paceline.tune.experiment.records import ExperimentJournal, Stalled, TrialResumed
 from paceline.tune.experiment.setup import SearchSetup
 from paceline.tune.experiment.trials import TrialRun, Trials
 from paceline.tune.schedulers.trial_scheduler import Controller
@@ -140,7 +140,7 @@ class Starter:
         self._trials.take_resources(trial_run)
         self._trials.no_longer_waits(trial_run)
         if was_paused:
-            self._journal.event("run", trial_run.number)
+            self._journal.append(TrialResumed(n=trial_run.number))
         trial.status = "RUNNING"
         self._audience.trial_changed(trial)
         self._trials.activate(trial_run)
@@ -184,7 +184,7 @@ class Starter:
         """
         if self._trials.are_busy or self._stopping.stopping or not self._trials.waiting:
             return
-        self._journal.stall()
+        self._journal.append(Stalled())
         try:
             with self._audience.guarded():
                 self._setup.scheduler.on_stall(self._controller)
