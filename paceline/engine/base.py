@@ -192,10 +192,22 @@ class WorkerGroup(ABC):
         killed). May be called again."""
 
 
+@dataclass(frozen=True)
+class Capabilities:
+    """What code outside of an engine may rely on. An engine that says nothing promises nothing."""
+
+    shares_filesystem: bool = False
+    """Workers see the driver's files under the same paths."""
+    in_driver_process: bool = False
+    """There is one worker, in the driver's own process: what is changed for it does not go away with it."""
+
+
 class Engine(ABC):
     """A place where workers live."""
 
     name: str
+    """For the user; nothing is decided by it."""
+    capabilities: Capabilities = Capabilities()
 
     @abstractmethod
     def resources(self) -> dict[str, float]:

@@ -20,7 +20,7 @@ from paceline.air import session
 from paceline.air.errors import ConfigError, EngineError
 from paceline.air.resources import usable_cores
 from paceline.engine import protocol
-from paceline.engine.base import Engine, Placement, WorkerGroup
+from paceline.engine.base import Capabilities, Engine, Placement, WorkerGroup
 from paceline.engine.channel_group import ChannelGroup, Member, State, wait_for_groups
 from paceline.engine.devices import visible_gpus
 from paceline.engine.frames import FrameSocket, socket_pair
@@ -139,6 +139,7 @@ class InlineGroup(ChannelGroup):
 
 class InlineEngine(Engine):
     name = "inline"
+    capabilities = Capabilities(shares_filesystem=True, in_driver_process=True)
 
     def __init__(self, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
         self._num_cpus = num_cpus

@@ -212,8 +212,8 @@ class Attempt:
         try:
             warnings = []
             is_idle = not (self._is_at_work and self.running)
-            if self._is_set_up and is_idle and not self._group.processes():
-                # A worker in this very process: what was changed for it does not go away with it.
+            if self._is_set_up and is_idle and self._engine.capabilities.in_driver_process:
+                # What was changed for a worker in this very process does not go away with it.
                 warnings = self._shut_down_backend(self._group)
             return [*warnings, *self._group.shutdown(grace)]
         except BaseException:  # interrupted while workers were given time to end

@@ -103,7 +103,7 @@ class Run:
         self._files = (
             trial_files.reopen(spec, embedding.shared_sync)
             if spec.restore_path is not None
-            else trial_files.create(spec, engine.name, embedding.shared_sync)
+            else trial_files.create(spec, engine.capabilities, embedding.shared_sync)
         )
         self._closed = False
         self._broken_off = False

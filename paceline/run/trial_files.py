@@ -17,6 +17,7 @@ from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.result import Status
 from paceline.air.secrets import masked, secret_paths
+from paceline.engine.base import Capabilities
 from paceline.engine.local import drivers, leftovers
 from paceline.run import side_files
 from paceline.run.continuing import is_run, line_for, place_of
@@ -158,13 +159,13 @@ def _push_and_release(mirror: Mirror) -> list[str]:
     return warnings
 
 
-def create(spec: RunSpec, engine_name: str, shared_sync: SharedSync | None = None) -> TrialFiles:
+def create(spec: RunSpec, capabilities: Capabilities, shared_sync: SharedSync | None = None) -> TrialFiles:
     """A new trial directory; earlier trials of the same name stay as they are."""
     if spec.place is not None:
         return _create_in_search(spec, spec.place, shared_sync)
     config = spec.run_config
     name = config.name or experiment_dir_name(spec.trainer_name)
-    local_root, filesystem_uri = storage_of(config, engine_name)
+    local_root, filesystem_uri = storage_of(config, capabilities)
     check_writable(local_root)
     notes = _how_to_restore_earlier(local_root / name) if config.name else []
     experiment_uri = filesystem_uri and uri_below(filesystem_uri, name)
@@ -334,13 +335,13 @@ def _closed_on_error(files: TrialFiles) -> Iterator[None]:
         raise
 
 
-def storage_of(config: RunConfig, engine_name: str) -> tuple[Path, str | None]:
+def storage_of(config: RunConfig, capabilities: Capabilities) -> tuple[Path, str | None]:
     """(local directory, URI to mirror it to): a run always works on a local directory."""
     chosen = config.storage_path
     resolved = resolve_storage(chosen if chosen is not None else default_storage_root())
     if isinstance(resolved, Path):
         return resolved, None
-    if resolved.startswith("memory://") and engine_name != "inline":
+    if resolved.startswith("memory://") and not capabilities.in_driver_process:
         raise ConfigError(
             "storage_path memory:// lives in one process only: use it with RunConfig(engine='inline'), or "
             "choose a directory."

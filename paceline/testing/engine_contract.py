@@ -118,6 +118,14 @@ class EngineContract:
         assert resources["CPU"] > 0
         assert resources["GPU"] >= 0
 
+    def test_capabilities_are_what_they_say(self, engine: Engine, group: WorkerGroup, tmp_path: Path) -> None:
+        (tmp_path / "note").write_text("from the driver")
+        path = str(tmp_path / "note")
+        seen = group.execute(lambda: os.path.exists(path))
+        assert seen == [engine.capabilities.shares_filesystem] * self.max_workers
+        in_driver = [pid == os.getpid() for pid in group.execute(os.getpid)]
+        assert all(in_driver) == engine.capabilities.in_driver_process == (not self.isolated)
+
     # Places
 
     def test_the_group_says_where_each_rank_is(self, group: WorkerGroup) -> None:

@@ -163,7 +163,7 @@ def resumed(trainer: T, resume: Any) -> T:
     if trainer.run_config.name is None:
         raise ConfigError(f"fit(resume={resume!r}) finds runs by their name: pass run_config=RunConfig(name=...).")
     spec = trainer.to_run_spec()
-    directory, uri = storage_of(spec.run_config, choose_engine(spec.run_config.engine).name)
+    directory, uri = storage_of(spec.run_config, choose_engine(spec.run_config.engine).capabilities)
     name = trainer.run_config.name
     place = uri_below(uri, name) if uri is not None else str(Path(directory, name))
     problems: list[RestoreError | StorageError] = []

@@ -94,7 +94,7 @@ class Tuner:
 
         plan = make_setup(self._kind, self._param_space, self._tune_config, self._run_config)
         engine = choose_engine(self._run_config.engine)
-        place = new_place(self._run_config, self._kind.name, engine.name)
+        place = new_place(self._run_config, self._kind.name, engine.capabilities)
         experiment = Experiment(plan, engine, place)
         experiment.journal.started(facts_of(plan, place))
         mark_as_used(plan)

@@ -20,7 +20,9 @@ import pytest
 from paceline.air import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError, RestoreError, RunLockedError, StorageError
 from paceline.air.process_identity import boot_id
+from paceline.engine.inline import InlineEngine
 from paceline.engine.local import drivers
+from paceline.engine.local.engine import LocalEngine
 from paceline.run import trial_files
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.records import CheckpointCommitted, Header, Row, RunRecords
@@ -51,7 +53,7 @@ def spec(restore: str | None = None, config: Any = None, **run_config: Any) -> R
 
 def test_a_new_trial(results_dir: Path) -> None:
     description = spec(name="experiment", config={"train_loop_config": {"lr": 0.1}})
-    files = trial_files.create(description, "local")
+    files = trial_files.create(description, LocalEngine.capabilities)
     assert files.run_dir.root == results_dir / "experiment" / f"Trainer_{description.identity.trial_id}_0"
     assert files.records is None
     assert files.attempts_so_far == 0
@@ -64,7 +66,7 @@ def test_a_new_trial(results_dir: Path) -> None:
 
 
 def test_without_a_name_the_experiment_is_named_after_trainer_and_time(results_dir: Path) -> None:
-    files = trial_files.create(spec(), "local")
+    files = trial_files.create(spec(), LocalEngine.capabilities)
     files.close()
     assert files.experiment_name.startswith("Trainer_20")
 
@@ -84,7 +86,7 @@ def test_saved_settings_are_plain_data() -> None:
 
 
 def test_only_one_driver_at_a_time(results_dir: Path) -> None:
-    files = trial_files.create(spec(name="experiment"), "local")
+    files = trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
     path = str(files.run_dir.root)
     with pytest.raises(RunLockedError):
         trial_files.reopen(spec(restore=path))
@@ -109,7 +111,7 @@ def test_the_lock_is_given_back_even_if_the_storage_has_gone(results_dir: Path) 
         def release(self) -> None:
             self.released = True
 
-    files = trial_files.create(spec(name="experiment"), "local")
+    files = trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
     mirror: Any = GoneMirror()
     files.mirror = mirror
     (warning,) = files.close()  # the result of the run is not lost for it
@@ -125,7 +127,7 @@ class TestDirectoryThatASearchChose:
 
     def create(self, directory: Path) -> None:
         place = TrialPlace(directory, "search")
-        trial_files.create(dataclasses.replace(spec(), place=place), "local").close()
+        trial_files.create(dataclasses.replace(spec(), place=place), LocalEngine.capabilities).close()
 
     def test_what_barely_began_is_removed(self, directory: Path) -> None:
         (directory / "logs").mkdir(parents=True)
@@ -146,7 +148,7 @@ class TestDirectoryThatASearchChose:
 
 
 def test_reopening_sweeps_what_the_last_driver_left(results_dir: Path) -> None:
-    files = trial_files.create(spec(name="experiment"), "local")
+    files = trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
     files.close()
     leftover = files.run_dir.staging(3, 0)
     leftover.mkdir()
@@ -161,12 +163,12 @@ def test_who_opens_a_run_ends_what_dead_drivers_left(results_dir: Path, how: str
         "sleep = subprocess.Popen(['sleep', '1000'], env={**os.environ, **drivers.mark()}, stdout=subprocess.DEVNULL)\n"
         "print(sleep.pid, flush=True)\nos._exit(0)"
     )
-    files = trial_files.create(spec(name="experiment"), "local")
+    files = trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
     files.close()
     left = process(int(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout))
     assert left is not None
     if how == "new":
-        files = trial_files.create(spec(name="experiment"), "local")
+        files = trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
     else:
         files = trial_files.reopen(spec(restore=str(files.run_dir.root)))
     assert not left.alive
@@ -180,7 +182,7 @@ def test_who_opens_a_run_ends_what_dead_drivers_left(results_dir: Path, how: str
 
 def test_a_file_in_a_run_names_no_process_to_end(results_dir: Path) -> None:
     """Whoever gives away a run could write such a list into it."""
-    files = trial_files.create(spec(name="experiment"), "local")
+    files = trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
     files.close()
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as innocent:
         facts = process(innocent.pid)
@@ -194,14 +196,14 @@ def test_a_file_in_a_run_names_no_process_to_end(results_dir: Path) -> None:
 
 def test_memory_storage_needs_the_inline_engine(results_dir: Path) -> None:
     with pytest.raises(ConfigError, match="engine='inline'"):
-        trial_files.create(spec(storage_path="memory://somewhere"), "local")
+        trial_files.create(spec(storage_path="memory://somewhere"), LocalEngine.capabilities)
     assert not results_dir.exists()
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):
-        trial_files.create(spec(storage_path=str(tmp_path / "file" / "below")), "local")
+        trial_files.create(spec(storage_path=str(tmp_path / "file" / "below")), LocalEngine.capabilities)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +216,9 @@ def test_plain_data(value: Any, plain: Any) -> None:
 
 def test_a_trial_id_that_is_taken_is_drawn_again(results_dir: Path) -> None:
     description = spec(name="experiment")
-    first = trial_files.create(description, "local")
+    first = trial_files.create(description, LocalEngine.capabilities)
     first.close()
-    second = trial_files.create(description, "local")
+    second = trial_files.create(description, LocalEngine.capabilities)
     second.close()
     assert second.run_dir.root != first.run_dir.root
     assert second.identity.trial_id != first.identity.trial_id
@@ -234,16 +236,16 @@ def test_nothing_stays_open_if_creating_is_interrupted(results_dir: Path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "sync", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            trial_files.create(spec(name="experiment"), "local")
+            trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
     assert not open_descriptors() - before
     assert not [thread for thread in threading.enumerate() if thread.name == "paceline-journal"]
 
 
 def test_only_the_end_of_the_newest_sibling_is_read(results_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
-        trial_files.create(spec(name="experiment"), "local").close()
+        trial_files.create(spec(name="experiment"), LocalEngine.capabilities).close()
     monkeypatch.delattr(RunRecords, "read")
-    files = trial_files.create(spec(name="experiment"), "local")
+    files = trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
     files.close()
     assert "did not finish" in files.notes[0]
 
@@ -277,7 +279,7 @@ def indices(journal: Path) -> list[int]:
 @pytest.fixture
 def remote_run(memory_uri: str) -> tuple[str, Path]:
     """(URI, local directory) of a run with one row."""
-    files = trial_files.create(spec(name="experiment", storage_path=memory_uri), "inline")
+    files = trial_files.create(spec(name="experiment", storage_path=memory_uri), InlineEngine.capabilities)
     add_row(files, 1)
     assert files.close() == []
     return f"{memory_uri}/experiment/{files.run_dir.root.name}", files.run_dir.root
@@ -363,7 +365,7 @@ def make_checkpoint(run_dir: RunDir, content: str) -> None:
 @pytest.fixture
 def mirrored(results_dir: Path) -> Iterator[trial_files.TrialFiles]:
     store, root = fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}"
-    yield trial_files.create(spec(storage_path=f"memory:/{root}"), "inline")
+    yield trial_files.create(spec(storage_path=f"memory:/{root}"), InlineEngine.capabilities)
     store.rm(root, recursive=True)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from paceline.air.errors import ConfigError, EngineError
 from paceline.air.resources import usable_cores
-from paceline.engine.base import Engine, Placement, WorkerGroup
+from paceline.engine.base import Capabilities, Engine, Placement, WorkerGroup
 from paceline.engine.channel_group import wait_for_groups
 from paceline.engine.devices import visible_gpus
 from paceline.engine.local.group import LocalGroup
@@ -31,6 +31,7 @@ WardenKey = tuple[tuple[str, ...], tuple[tuple[bytes, bytes], ...], str]
 
 class LocalEngine(Engine):
     name = "local"
+    capabilities = Capabilities(shares_filesystem=True)
 
     def __init__(self, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
         self._num_cpus = num_cpus

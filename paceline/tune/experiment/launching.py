@@ -60,7 +60,7 @@ class Launcher:
     @property
     def runs_in_this_process(self) -> bool:
         """Then there is room for one worker, which nobody can wait beside."""
-        return self._engine.name == "inline"
+        return self._engine.capabilities.in_driver_process
 
     def new_trial(
         self, number: int, config: dict[str, Any], evaluated: dict[str, Any], directory: str | None = None

@@ -11,6 +11,7 @@ from typing import Any
 
 from paceline.air.config import RunConfig
 from paceline.air.errors import RestoreError, StorageError
+from paceline.engine.base import Capabilities
 from paceline.run.continuing import instead_of_search
 from paceline.run.trial import Trial
 from paceline.run.trial_files import storage_of
@@ -75,10 +76,10 @@ class ExperimentPlace:
         return name
 
 
-def new_place(run_config: RunConfig, trainable_name: str, engine_name: str) -> ExperimentPlace:
+def new_place(run_config: RunConfig, trainable_name: str, capabilities: Capabilities) -> ExperimentPlace:
     """A directory for a new experiment, made and found to be writable. One of the same name is shared, not resumed."""
     name = run_config.name or experiment_dir_name(trainable_name)
-    local_root, uri = storage_of(run_config, engine_name)
+    local_root, uri = storage_of(run_config, capabilities)
     check_writable(local_root)
     root = local_root / name
     make_private_dirs(root, on_disk=True)
