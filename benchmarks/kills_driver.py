@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air import Checkpoint, CheckpointConfig, DatasetConfig, FailureConfig, RunConfig, ScalingConfig, session
-from paceline.testing.chaos import Marks, Process, process
+from paceline.testing.processes import Marks, Process, process
 from paceline.train import DataParallelTrainer
 
 STACKS_SIGNAL = signal.SIGRTMIN + 3

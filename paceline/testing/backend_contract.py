@@ -44,8 +44,8 @@ import pytest
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig
 from paceline.air.errors import TrainingFailedError, WorkerFailure
 from paceline.testing.backend_lesson import Lesson
-from paceline.testing.chaos import Marks, wait_for
 from paceline.testing.invariants import check_run, journal_records
+from paceline.testing.processes import Marks, wait_for
 from paceline.testing.scripts import Action
 from paceline.train.base_trainer import BaseTrainer
 

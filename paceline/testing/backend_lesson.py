@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from paceline.air import session
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 from paceline.testing.scripts import ACTIONS, Action
 
 

@@ -28,7 +28,7 @@ from typing import Any
 from paceline.air.errors import TrainingFailedError
 from paceline.air.result import Result
 from paceline.engine.protocol import RUN_ID_VARIABLE
-from paceline.testing.chaos import Process, children, descendants, process, wait_for
+from paceline.testing.processes import Process, children, descendants, process, wait_for
 
 SECONDS_TO_GO = 10.0
 """How long the processes of a run may still be seen after its end; a busy machine takes its time to end them."""

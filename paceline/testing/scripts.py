@@ -23,8 +23,8 @@ from typing import Any
 
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig, session
 from paceline.air.errors import StopTraining, TrainingFailedError
-from paceline.testing.chaos import Marks
 from paceline.testing.invariants import worker_descendants
+from paceline.testing.processes import Marks
 from paceline.train import BackendConfig, DataParallelTrainer
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from paceline.testing.chaos import Process
 from paceline.testing.invariants import check_no_processes, check_run, journal_records, whole_records
+from paceline.testing.processes import Process
 from paceline.tune import ResultGrid
 
 

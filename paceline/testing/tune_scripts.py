@@ -18,8 +18,8 @@ from typing import Any
 from paceline import tune
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, session
 from paceline.air.errors import StopTraining
-from paceline.testing.chaos import Marks
 from paceline.testing.invariants import worker_descendants
+from paceline.testing.processes import Marks
 from paceline.testing.scripts import Action, perform, saved_iteration, write_state
 from paceline.tune import ResultGrid, TuneConfig, Tuner
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from paceline.air import Checkpoint, FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.result import Result
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 from paceline.train import DataParallelTrainer
 
 ROWS = 10_007

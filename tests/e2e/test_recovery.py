@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig, session
-from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_run
+from paceline.testing.processes import Driver, Marks
 
 torch = pytest.importorskip("torch")
 

@@ -11,8 +11,8 @@ import pytest
 
 from paceline.air import CheckpointConfig, FailureConfig, Result, ScalingConfig
 from paceline.data.preprocessors import StandardScaler
-from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_run, committed_checkpoints
+from paceline.testing.processes import Driver, Marks
 from tests.faults.cases import mostly_slow
 from tests.train.trees.libraries import (
     LIGHTGBM,

@@ -14,8 +14,8 @@ import pytest
 from paceline.air import RunConfig, ScalingConfig
 from paceline.air.errors import TrainingFailedError
 from paceline.air.result import Result
-from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_run
+from paceline.testing.processes import Driver, Marks
 from paceline.testing.scripts import Action, Plan, make_trainer
 from paceline.train import BackendConfig, DataParallelTrainer
 

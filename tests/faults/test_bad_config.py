@@ -24,8 +24,8 @@ from paceline.air.errors import (
     PacelineError,
     SerializationError,
 )
-from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_run, committed_checkpoints
+from paceline.testing.processes import Driver, Marks
 from paceline.train import DataParallelTrainer
 from tests.faults.cases import mostly_slow
 from tests.faults.laboratory import Laboratory

@@ -14,8 +14,8 @@ import pytest
 import paceline.data
 from paceline.air import DataConfig, FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import DataError, DataNotFoundError, TrainingFailedError
-from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_run
+from paceline.testing.processes import Marks
 from paceline.train import DataParallelTrainer
 from paceline.train.torch import TorchTrainer
 from tests.faults.cases import mostly_slow

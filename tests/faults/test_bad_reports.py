@@ -20,8 +20,8 @@ from paceline.air.errors import (
     MetricError,
     TrainingFailedError,
 )
-from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_run
+from paceline.testing.processes import Marks
 from paceline.testing.scripts import Action
 from tests.faults.cases import mostly_slow
 from tests.faults.laboratory import Laboratory

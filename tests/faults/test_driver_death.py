@@ -14,8 +14,8 @@ import pytest
 from paceline.air import Result
 from paceline.air.errors import RunLockedError
 from paceline.storage.lock import RunLock
-from paceline.testing.chaos import Driver, children, process, wait_for
 from paceline.testing.invariants import check_run, journal_records
+from paceline.testing.processes import Driver, children, process, wait_for
 from paceline.testing.scripts import Action, make_trainer
 from paceline.train import DataParallelTrainer
 from tests.faults.cases import long_run, mostly_slow, rounds
@@ -158,7 +158,7 @@ def test_workers_outlive_the_thread_that_started_their_engine(lab: Laboratory) -
     script = """
         import sys, threading
         from paceline.testing.scripts import Plan, make_trainer
-        from paceline.testing.chaos import Marks, descendants
+        from paceline.testing.processes import Marks, descendants
         import os
 
         plan = Plan.load(sys.argv[1])

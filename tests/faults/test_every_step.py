@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from paceline.air.errors import RestoreError
-from paceline.testing.chaos import fault
 from paceline.testing.invariants import check_run, committed_checkpoints
+from paceline.testing.processes import fault
 from paceline.testing.scripts import Action, make_trainer, read_state
 from paceline.train import DataParallelTrainer
 from tests.faults.cases import mostly_slow

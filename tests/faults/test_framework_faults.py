@@ -15,8 +15,8 @@ import pytest
 from paceline.air import RunConfig, ScalingConfig
 from paceline.air.errors import TrainingFailedError
 from paceline.testing.backend_contract import Experiment, ShortBackendContract
-from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_run
+from paceline.testing.processes import Marks
 from paceline.testing.scripts import Action
 from tests.contracts import test_backends as frameworks
 from tests.faults.cases import long_run

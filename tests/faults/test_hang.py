@@ -10,8 +10,8 @@ import pytest
 from paceline.air import FailureConfig, session
 from paceline.air.errors import EngineError, ReportMismatchError, TrainingFailedError
 from paceline.run.backend import Backend, BackendConfig
-from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_cause, check_run
+from paceline.testing.processes import Marks
 from paceline.testing.scripts import Action, make_trainer
 from tests.faults.laboratory import Laboratory
 

@@ -16,8 +16,8 @@ import pytest
 
 from paceline.air import Result
 from paceline.run.backend import Backend, BackendConfig
-from paceline.testing.chaos import Driver, Marks, Process, fault, process, wait_for
 from paceline.testing.invariants import check_run, committed_checkpoints
+from paceline.testing.processes import Driver, Marks, Process, fault, process, wait_for
 from paceline.testing.scripts import Action, Plan, make_trainer, read_state
 from tests.faults.cases import long_run, mostly_slow
 from tests.faults.laboratory import Laboratory
@@ -117,7 +117,7 @@ def test_second_interrupt_ends_workers_that_are_given_time_to_end(lab: Laborator
         import sys
         from pathlib import Path
         from paceline.air import RunConfig, ScalingConfig, session
-        from paceline.testing.chaos import Marks
+        from paceline.testing.processes import Marks
         from paceline.testing.invariants import check_no_processes
         from paceline.train import DataParallelTrainer
 

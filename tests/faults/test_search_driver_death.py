@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from paceline.air import Result
-from paceline.testing.chaos import fault
 from paceline.testing.invariants import check_no_processes, committed_checkpoints
+from paceline.testing.processes import fault
 from paceline.testing.scripts import read_state
 from paceline.testing.tune_invariants import check_finished, created_trials, ended_trials
 from paceline.testing.tune_scripts import TunePlan, make_tuner

@@ -15,8 +15,8 @@ import pytest
 from paceline import tune
 from paceline.air import CheckpointConfig, RunConfig
 from paceline.run.trial import Trial
-from paceline.testing.chaos import Driver, Marks, fault
 from paceline.testing.invariants import check_no_processes, check_run, committed_checkpoints
+from paceline.testing.processes import Driver, Marks, fault
 from paceline.testing.tune_invariants import experiment_records
 from paceline.tune import ResultGrid, TuneConfig, Tuner
 from paceline.tune.schedulers import FIFOScheduler, PopulationBasedTraining

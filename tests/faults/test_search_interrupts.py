@@ -11,8 +11,8 @@ import pytest
 
 from paceline import tune
 from paceline.air import RunConfig
-from paceline.testing.chaos import wait_for
 from paceline.testing.invariants import check_no_processes
+from paceline.testing.processes import wait_for
 from paceline.testing.scripts import Action
 from paceline.testing.tune_invariants import check_finished, ended_trials
 from paceline.testing.tune_scripts import TunePlan, make_tuner

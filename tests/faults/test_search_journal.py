@@ -11,8 +11,8 @@ import pytest
 from paceline import tune
 from paceline.air import RunConfig, session
 from paceline.air.errors import RestoreError
-from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_no_processes, whole_records
+from paceline.testing.processes import Marks
 from paceline.testing.tune_invariants import experiment_journal
 from paceline.tune import TuneConfig, Tuner
 from paceline.tune.experiment.experiment import Experiment

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.air import Checkpoint, RunConfig, session
-from paceline.testing.chaos import Driver, fault
+from paceline.testing.processes import Driver, fault
 from paceline.tune import Tuner
 from paceline.tune.experiment.records import RowSeen, SearchRecords
 from tests.faults.cases import mostly_slow

@@ -16,8 +16,8 @@ import pytest
 from paceline.air import Checkpoint, Result
 from paceline.air.errors import CheckpointCorruptError, StorageError
 from paceline.storage.run_dir import RunDir
-from paceline.testing.chaos import descendants
 from paceline.testing.invariants import check_run, listening_sockets
+from paceline.testing.processes import descendants
 from paceline.testing.scripts import Action
 from paceline.train import DataParallelTrainer
 from tests.faults.cases import mostly_slow

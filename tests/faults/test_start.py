@@ -18,8 +18,8 @@ from paceline.engine.local.warden_client import WardenClient
 from paceline.run.backend import Backend, BackendConfig
 from paceline.run.background_work import BackgroundWork
 from paceline.run.run import BREAK_OFF_WAIT_S
-from paceline.testing.chaos import children, wait_for
 from paceline.testing.invariants import journal_records
+from paceline.testing.processes import children, wait_for
 from paceline.train import DataParallelTrainer
 from paceline.tune import Stopper, TuneConfig, Tuner
 from tests.faults.cases import mostly_slow

@@ -15,8 +15,8 @@ import pytest
 from paceline.air import Checkpoint, CheckpointConfig, Result, session
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, PacelineError
 from paceline.air.manifest import verify
-from paceline.testing.chaos import Driver
 from paceline.testing.invariants import check_run, committed_checkpoints
+from paceline.testing.processes import Driver
 from paceline.testing.scripts import Action, Plan, make_trainer, read_state, score
 from tests.faults.cases import long_run, mostly_slow, rounds
 from tests.faults.laboratory import Laboratory
@@ -41,7 +41,7 @@ def needs(prefix: tuple[str, ...], place: Path) -> None:
 FULL_DISK = """
 import errno, sys
 from paceline.air.errors import TrainingFailedError
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 from paceline.testing.invariants import check_run, committed_checkpoints
 from paceline.testing.scripts import Plan, make_trainer, read_state
 

@@ -16,8 +16,8 @@ from sklearn.metrics import log_loss
 
 from paceline.air import CheckpointConfig, FailureConfig, Result, faults, session
 from paceline.air.errors import DataError, TrainingFailedError
-from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_run, committed_checkpoints, journal_records, listening_sockets
+from paceline.testing.processes import Driver, Marks
 from tests.faults.cases import mostly_slow
 from tests.faults.laboratory import Laboratory
 from tests.train.trees.libraries import (

@@ -12,8 +12,8 @@ import pytest
 
 from paceline.air import Checkpoint, FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import TrainingFailedError
-from paceline.testing.chaos import Marks, fault, process
 from paceline.testing.invariants import check_run, committed_checkpoints
+from paceline.testing.processes import Marks, fault, process
 from paceline.testing.scripts import Action, make_trainer, saved_iteration
 from tests.faults.cases import long_run, rounds
 from tests.faults.laboratory import Laboratory

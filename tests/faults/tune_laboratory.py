@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.testing.chaos import Driver, Marks
+from paceline.testing.processes import Driver, Marks
 from paceline.testing.scripts import Action
 from paceline.testing.tune_scripts import TunePlan
 

@@ -15,8 +15,8 @@ import pytest
 
 from paceline import train
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, session
-from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_run
+from paceline.testing.processes import Marks
 from paceline.train import DataParallelTrainer
 from paceline.train.base_trainer import TrainingFailedError
 from paceline.tune.logger import LoggerCallback

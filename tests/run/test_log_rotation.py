@@ -20,7 +20,7 @@ from paceline.engine.local.crash_file import tail_of
 from paceline.run import log_rotation
 from paceline.run.follow import LogFollower, older_log
 from paceline.run.log_rotation import LogRotation
-from paceline.testing.chaos import wait_for
+from paceline.testing.processes import wait_for
 from paceline.train import DataParallelTrainer
 from paceline.tune import Tuner
 from paceline.tune.experiment.restoring import Restoration

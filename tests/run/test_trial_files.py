@@ -31,7 +31,7 @@ from paceline.storage.commit import Stager, commit
 from paceline.storage.journal import Journal, read
 from paceline.storage.lease import Lease
 from paceline.storage.run_dir import RunDir
-from paceline.testing.chaos import process
+from paceline.testing.processes import process
 from tests.descriptors import open_descriptors
 
 

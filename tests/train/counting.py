@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from paceline.air import Checkpoint, CheckpointConfig, session
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 from tests.train.quick import quick_trainer
 
 

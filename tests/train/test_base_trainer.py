@@ -17,8 +17,8 @@ from paceline.air import Checkpoint, FailureConfig, RunConfig, ScalingConfig, se
 from paceline.air.errors import ConfigError, TrainingFailedError
 from paceline.data.preprocessors import MinMaxScaler
 from paceline.run.callbacks import Callback
-from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_run
+from paceline.testing.processes import Marks
 from paceline.train import BaseTrainer
 
 QUIET = RunConfig(verbose=0)

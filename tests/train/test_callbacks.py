@@ -11,8 +11,8 @@ from paceline.air import Checkpoint, FailureConfig, RunConfig, session
 from paceline.air.errors import TrainingFailedError
 from paceline.run.callbacks import Callback
 from paceline.run.trial import Trial
-from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_run
+from paceline.testing.processes import Marks
 from paceline.train import DataParallelTrainer
 from paceline.tune.logger import CSVLoggerCallback, JsonLoggerCallback, LoggerCallback
 from tests.train.quick import quick_trainer

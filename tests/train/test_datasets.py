@@ -13,8 +13,8 @@ import paceline.data
 from paceline.air import Checkpoint, DataConfig, DatasetConfig, FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError, DataError, RestoreError, SerializationError, TrainingFailedError
 from paceline.data.preprocessors import BatchMapper, StandardScaler
-from paceline.testing.chaos import wait_for
 from paceline.testing.invariants import check_run
+from paceline.testing.processes import wait_for
 from paceline.train import DataParallelTrainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:get_dataset_shard:UserWarning")  # loops ask for all that there may be

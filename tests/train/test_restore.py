@@ -12,8 +12,8 @@ import pytest
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig, session
 from paceline.air.errors import RestoreError, RunLockedError
 from paceline.run.callbacks import Callback
-from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_run
+from paceline.testing.processes import Driver, Marks
 from paceline.train import BaseTrainer, DataParallelTrainer
 from tests.train.counting import count
 from tests.train.quick import quick_trainer

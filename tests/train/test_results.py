@@ -19,8 +19,8 @@ from paceline.air.errors import (
     TrainingFailedError,
     WorkerDiedError,
 )
-from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_run, result_file_iterations
+from paceline.testing.processes import Marks
 from tests.train.quick import quick_trainer
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from paceline.air import Checkpoint, FailureConfig, Result, session
 from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
-from paceline.testing.chaos import Marks, wait_for
 from paceline.testing.invariants import check_run
+from paceline.testing.processes import Marks, wait_for
 from tests.air.damage import committed
 from tests.train.quick import quick_trainer
 

@@ -12,8 +12,8 @@ import pytest
 from paceline.air import Checkpoint, FailureConfig, session
 from paceline.air.errors import ConfigError
 from paceline.run.stoppers import MaximumIterationStopper, Stopper
-from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_run
+from paceline.testing.processes import Marks
 from tests.train.quick import quick_trainer
 
 

@@ -19,8 +19,8 @@ from paceline.run.history import load_result
 from paceline.storage import lease, lock
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.testing import invariants
-from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_checkpoints, check_clean, check_rows, listening_sockets
+from paceline.testing.processes import Driver, Marks
 from paceline.train import DataParallelTrainer
 from tests.storage.s3_server import s3_filesystem, s3_server
 from tests.train.counting import count

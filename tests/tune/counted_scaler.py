@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.data.preprocessor import Preprocessor
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 
 if TYPE_CHECKING:
     import pandas as pd

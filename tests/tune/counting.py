@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air import Checkpoint, session
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 
 
 def count(config: dict[str, Any]) -> None:

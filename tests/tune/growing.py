@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.air import Checkpoint, session
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 
 
 def grow(config: dict[str, Any]) -> None:

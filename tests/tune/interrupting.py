@@ -11,7 +11,7 @@ import pytest
 
 from paceline import tune
 from paceline.air import RunConfig
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 from paceline.tune import Callback, ResultGrid, TuneConfig, Tuner
 from tests.tune.counting import count
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.air import Checkpoint, RunConfig, session
 from paceline.air.result import Result
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 from paceline.tune import ResultGrid, TuneConfig, Tuner
 
 _OF_RUN_CONFIG = frozenset(field.name for field in dataclasses.fields(RunConfig))

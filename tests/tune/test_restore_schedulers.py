@@ -13,7 +13,7 @@ from paceline import tune
 from paceline.air import Checkpoint, RunConfig, ScalingConfig, session
 from paceline.data import from_items
 from paceline.run.trial import Trial
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 from paceline.testing.tune_invariants import experiment_journal
 from paceline.train import DataParallelTrainer
 from paceline.tune import TuneConfig, Tuner, grid_search

@@ -13,7 +13,7 @@ import pytest
 import paceline
 from paceline import tune
 from paceline.air import Checkpoint, FailureConfig, RunConfig, session
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 from paceline.tune import TuneConfig, Tuner
 from paceline.tune.stopper import MaximumIterationStopper, Stopper
 from tests.tune.searching import Overlap, column, config_of, search, tuner

@@ -10,7 +10,7 @@ import pytest
 
 from paceline import tune
 from paceline.air import Checkpoint, FailureConfig, session
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 from paceline.tune.error import TuneError
 from paceline.tune.logger import CSVLoggerCallback, JsonLoggerCallback, LoggerCallback
 from paceline.tune.schedulers import HyperBandScheduler

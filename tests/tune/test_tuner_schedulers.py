@@ -11,7 +11,7 @@ import sklearn  # noqa: F401  # PB2's model; it sets variables on import, which 
 
 from paceline import tune
 from paceline.air import Checkpoint, RunConfig, session
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 from paceline.tune import TuneConfig, Tuner
 from paceline.tune.schedulers import (
     PB2,

@@ -11,7 +11,7 @@ import pytest
 from paceline import tune
 from paceline.air import ScalingConfig, session
 from paceline.air.errors import ConfigError
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 from paceline.train import DataParallelTrainer
 from paceline.tune.schedulers import ASHAScheduler
 from paceline.tune.search import (

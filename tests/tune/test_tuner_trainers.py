@@ -18,8 +18,8 @@ from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig,
 from paceline.air.errors import ConfigError
 from paceline.data import from_items
 from paceline.data.preprocessor import Preprocessor
-from paceline.testing.chaos import Marks
 from paceline.testing.invariants import check_run
+from paceline.testing.processes import Marks
 from paceline.train import BaseTrainer, DataParallelTrainer
 from paceline.train.sklearn import SklearnTrainer
 from paceline.tune import Tuner

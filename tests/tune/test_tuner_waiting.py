@@ -15,7 +15,7 @@ from paceline import tune
 from paceline.air import FailureConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError
 from paceline.run.trial import Trial
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 from paceline.train import DataParallelTrainer
 from paceline.tune.schedulers import (
     FIFOScheduler,

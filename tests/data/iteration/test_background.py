@@ -11,7 +11,7 @@ import pytest
 
 import paceline.data
 from paceline.data.background import Background
-from paceline.testing.chaos import wait_for
+from paceline.testing.processes import wait_for
 
 
 def reader_threads() -> list[threading.Thread]:

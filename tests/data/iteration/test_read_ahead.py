@@ -21,7 +21,7 @@ from paceline.data.ingest.prepare import prepared
 from paceline.data.iterator import DataIterator
 from paceline.data.plan import Plan
 from paceline.data.sources.memory import RangeSource
-from paceline.testing.chaos import wait_for
+from paceline.testing.processes import wait_for
 
 
 class Counting(Source):

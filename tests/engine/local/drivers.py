@@ -13,8 +13,8 @@ from typing import Any
 
 from paceline.engine.base import Message, WorkerChannel, WorkerGroup
 from paceline.engine.choose import choose_engine
-from paceline.testing.chaos import Marks
 from paceline.testing.engine_contract import bodies_of, collect, placement_in, run_task
+from paceline.testing.processes import Marks
 from tests.engine.local import tasks
 
 

@@ -3,7 +3,7 @@
 import os
 import time
 
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 
 
 def wait_for_ever() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.testing.chaos import Driver, Marks, Process, descendants, process, wait_for
+from paceline.testing.processes import Driver, Marks, Process, descendants, process, wait_for
 
 
 def start(name: str, folder: Path) -> Driver:
@@ -69,7 +69,7 @@ def test_a_driver_that_just_ends_leaves_nothing(tmp_path: Path, name: str, code:
 
 def test_a_driver_killed_while_the_warden_imports_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "slow_to_import.py").write_text(
-        "import time\nfrom paceline.testing.chaos import Marks\n"
+        "import time\nfrom paceline.testing.processes import Marks\n"
         f"Marks({str(tmp_path / 'marks')!r}).say('importing')\ntime.sleep(1000)\n"
     )
     code = (

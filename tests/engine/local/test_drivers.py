@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from paceline.engine.local import drivers
-from paceline.testing.chaos import process
+from paceline.testing.processes import process
 
 
 @pytest.fixture(autouse=True)

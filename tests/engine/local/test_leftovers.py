@@ -15,7 +15,7 @@ import pytest
 
 from paceline.engine.local import drivers, leftovers
 from paceline.engine.local.processes import DRIVER_VARIABLE
-from paceline.testing.chaos import Driver, Marks, Process, children, process, wait_for
+from paceline.testing.processes import Driver, Marks, Process, children, process, wait_for
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
 

@@ -17,7 +17,7 @@ pytest.importorskip("gymnasium")
 
 from paceline.air import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from paceline.air.errors import TrainingFailedError
-from paceline.testing.chaos import wait_for
+from paceline.testing.processes import wait_for
 from paceline.train.rl import RLTrainer
 from paceline.tune import Callback
 from tests.train.rl.cartpole import PPO, RANDOM_RETURN

@@ -21,7 +21,7 @@ import sklearn  # noqa: F401  (sets variables when it is imported, which no test
 
 from paceline import data
 from paceline.air import Checkpoint, Result, RunConfig, ScalingConfig, session
-from paceline.testing.chaos import Marks
+from paceline.testing.processes import Marks
 
 _RUN_CONFIG = ("name", "storage_path", "checkpoint_config", "failure_config", "stop", "engine", "verbose")
 

@@ -14,8 +14,8 @@ import pytest
 from paceline import data
 from paceline.air import CheckpointConfig, Result, session
 from paceline.air.errors import TrainingFailedError
-from paceline.testing.chaos import Driver, Marks
 from paceline.testing.invariants import check_run, listening_sockets
+from paceline.testing.processes import Driver, Marks
 from tests.storage.s3_server import s3_filesystem, s3_server
 from tests.train.trees.libraries import (
     XGBOOST,
