@@ -177,7 +177,8 @@ class _Forwarding(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         def ask(name: str) -> Any:
-            if name in self._advice:
+            # What inspection looks for in any module must not import the new one.
+            if name in self._advice or (name.startswith("__") and name != "__all__"):
                 raise no_such_name(module.__name__, name, self._advice)
             return getattr(importlib.import_module(self._place), name)
 

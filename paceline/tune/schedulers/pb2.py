@@ -5,18 +5,10 @@ from __future__ import annotations
 import importlib.util
 import math
 import random
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple
-
-import numpy as np
-from scipy.optimize import minimize
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
-from threadpoolctl import threadpool_limits
+from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import is_number
 from paceline.air.errors import ConfigError
@@ -24,6 +16,9 @@ from paceline.run.trial import Trial
 from paceline.tune.schedulers.pbt import ExploreFunction, Member, PopulationBasedTraining
 from paceline.tune.schedulers.pbt_explore import copied
 from paceline.tune.schedulers.trial_scheduler import Controller, Restart
+
+if TYPE_CHECKING:
+    from paceline.tune.schedulers.pb2_model import Gain
 
 Path = tuple[str, ...]
 
@@ -92,7 +87,7 @@ class PB2(PopulationBasedTraining):
             synch=synch,
         )
         self._bounds = dict(_leaves(bounds))
-        self._observations: list[Observation] = []
+        self._observations: list[Gain] = []
         self._start_of_interval: dict[Trial, tuple[float, float]] = {}
         """Time and score of each member when its present interval began; after a takeover, the donor's score."""
 
@@ -101,13 +96,14 @@ class PB2(PopulationBasedTraining):
         self._point_of(trial)  # refuses text and the like before anything runs
 
     def _take_turn(self, trial: Trial, member: Member, time: float, score: float) -> None:
+        from paceline.tune.schedulers.pb2_model import Gain
 
         started, before = self._start_of_interval.get(trial, (time, score))
         if time > started and math.isfinite(before):
             gain = (score - before) / (time - started)
             if not math.isfinite(gain):  # it diverged: as bad as the worst so far
                 gain = min((each.gain for each in self._observations), default=0.0)
-            self._observations.append(Observation(time, before, self._point_of(trial), gain))
+            self._observations.append(Gain(time, before, self._point_of(trial), gain))
         self._start_of_interval[trial] = (time, score)
         super()._take_turn(trial, member, time, score)
 
@@ -133,6 +129,7 @@ class PB2(PopulationBasedTraining):
         before = self._start_of_interval[donor][1]
         if len(self._observations) < FEWEST_OBSERVATIONS or not math.isfinite(before):
             return [rng.random() for _ in self._bounds]
+        from paceline.tune.schedulers.pb2_model import next_point
 
         others = [self._point_of(member) for member in self._members if member is not trial]
         return next_point(self._observations, time=self._members[trial].time, before=before, pending=others, rng=rng)
@@ -178,90 +175,3 @@ def _number_at(config: Mapping[str, Any], path: Path) -> float:
             f"PB2 chooses numbers between bounds, but a trial's configuration has {value!r} under {'/'.join(path)!r}."
         )
     return float(value)
-
-
-NEWEST = 100
-"""So many observations are fitted: the work grows with the cube of their number, and old ones say little."""
-CANDIDATES = 500
-CLIMBS = 3
-FAR = 1e6
-"""A length scale at which a column, all of which lie about in [0, 1], plays no role."""
-
-
-class Observation(NamedTuple):
-    """What one interval of training brought."""
-
-    time: float
-    before: float
-    """The score at its start."""
-    point: tuple[float, ...]
-    """The parameters, each from 0 to 1 within its bounds."""
-    gain: float
-    """Of score per unit of time."""
-
-
-def next_point(
-    observations: Sequence[Observation],
-    *,
-    time: float,
-    before: float,
-    pending: Sequence[Sequence[float]],
-    rng: random.Random,
-) -> list[float]:
-    """The parameters that promise most for a member that is at this time and score.
-
-    `pending` are points that others try at the moment: their gain is not known, but
-    trying them again would teach little.
-    """
-    newest = list(observations)[-NEWEST:]
-    inputs = np.array([[each.time, each.before, *each.point] for each in newest])
-    gains = _standardised(np.array([each.gain for each in newest]))
-    here = np.array([time, before])
-    low, high = np.minimum(inputs[:, :2].min(axis=0), here), np.maximum(inputs[:, :2].max(axis=0), here)
-    width = np.where(high > low, high - low, 1.0)
-    inputs[:, :2] = (inputs[:, :2] - low) / width
-    here = (here - low) / width
-
-    with threadpool_limits(1):  # threads that meet at each small matrix make it ten times as slow
-        process = _fitted(inputs, gains)
-        if pending:
-            guessed = np.array([[*here, *point] for point in pending])
-            # At its own mean a guess leaves the mean as it is and takes the uncertainty away.
-            inputs, gains = np.vstack([inputs, guessed]), np.concatenate([gains, process.predict(guessed)])
-            process = GaussianProcessRegressor(kernel=process.kernel_, optimizer=None).fit(inputs, gains)
-        return _highest_bound(process, here, dimensions=len(newest[0].point), count=len(newest), rng=rng)
-
-
-def _standardised(values: Any) -> Any:
-    spread = values.std()
-    return (values - values.mean()) / (spread if spread > 0 else 1.0)
-
-
-def _fitted(inputs: Any, gains: Any) -> Any:
-    others = inputs.shape[1] - 1
-    fixed = (FAR, FAR)
-    over_time = Matern(
-        length_scale=[1.0] + [FAR] * others, length_scale_bounds=[(0.1, 100.0)] + [fixed] * others, nu=0.5
-    )
-    over_points = RBF(length_scale=[FAR] + [0.5] * others, length_scale_bounds=[fixed] + [(0.05, 10.0)] * others)
-    kernel = ConstantKernel(1.0, (0.05, 20.0)) * over_time * over_points + WhiteKernel(0.1, (1e-4, 1.0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of length scales at their bounds, which is fine
-        return GaussianProcessRegressor(kernel=kernel).fit(inputs, gains)
-
-
-def _highest_bound(process: Any, here: Any, *, dimensions: int, count: int, rng: random.Random) -> list[float]:
-    optimism = math.sqrt(0.2 * dimensions * math.log(2 * dimensions * count + 1))
-
-    def bound(points: Any) -> Any:
-        mean, deviation = process.predict(np.hstack([np.tile(here, (len(points), 1)), points]), return_std=True)
-        return mean + optimism * deviation
-
-    candidates = np.random.default_rng(rng.getrandbits(31)).random((CANDIDATES, dimensions))
-    starts = candidates[np.argsort(bound(candidates))[-CLIMBS:]]
-    climbs = [
-        minimize(lambda point: -bound(point[None, :])[0], start, bounds=[(0.0, 1.0)] * dimensions, method="L-BFGS-B")
-        for start in starts
-    ]
-    best = min(climbs, key=lambda climb: float(climb.fun))
-    return [float(value) for value in np.clip(best.x, 0.0, 1.0)]

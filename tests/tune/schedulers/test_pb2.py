@@ -13,7 +13,7 @@ import pytest
 
 from paceline.air.errors import ConfigError
 from paceline.tune.schedulers import PB2, PopulationBasedTraining
-from paceline.tune.schedulers.pb2 import Observation, next_point
+from paceline.tune.schedulers.pb2_model import Gain, next_point
 from paceline.tune.search.sample import uniform
 from tests.tune.schedulers.population import Population, Replay, new_trial
 
@@ -75,8 +75,8 @@ def test_one_population_ends_up_on_the_hill() -> None:
     assert sum(gains) / len(gains) > 0.7
 
 
-def observed(*points: float, time: float = 1.0, top: float = 0.6) -> list[Observation]:
-    return [Observation(time, 0.0, (point,), -((point - top) ** 2)) for point in points]
+def observed(*points: float, time: float = 1.0, top: float = 0.6) -> list[Gain]:
+    return [Gain(time, 0.0, (point,), -((point - top) ** 2)) for point in points]
 
 
 def test_the_model_goes_where_gains_were_greatest_of_late() -> None:
@@ -88,7 +88,7 @@ def test_the_model_goes_where_gains_were_greatest_of_late() -> None:
 
 def test_of_two_equal_hills_the_one_that_nobody_tries_is_chosen() -> None:
     hills = {0.1: 0.0, 0.3: 1.0, 0.5: 0.0, 0.7: 1.0, 0.9: 0.0}
-    seen = [Observation(1.0, 0.0, (point,), gained) for point, gained in hills.items()]
+    seen = [Gain(1.0, 0.0, (point,), gained) for point, gained in hills.items()]
     for tried, other in ((0.3, 0.7), (0.7, 0.3)):
         [found] = next_point(seen, time=1, before=0.0, pending=[(tried,)], rng=random.Random(0))
         assert abs(found - other) < 0.05
