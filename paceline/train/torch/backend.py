@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from paceline.engine.places import LOOPBACK
 from paceline.run.backend import Backend, BackendConfig
 from paceline.train.preloads import FOR_TORCH_TRAINING
 from paceline.train.torch import process_group
@@ -21,8 +24,8 @@ _LEAVE_TIMEOUT_S = 5.0
 class TorchBackend(Backend):
     """Every attempt gets a fresh store: keys of an earlier one would make gloo fail or hang.
 
-    The ranks meet in a memory file that the driver makes and they open: no port, no file
-    name, nothing left behind whoever dies. Where that is not possible rank 0 hosts the
+    On the driver's machine the ranks meet in a memory file that the driver makes and they open: no port, no file
+    name, nothing left behind whoever dies. Where that is not possible, rank 0 hosts the
     store on a socket that is bound before the others try to connect.
     """
 
@@ -40,11 +43,13 @@ class TorchBackend(Backend):
         assert isinstance(backend_config, TorchConfig)
         placement = worker_group.placement
         gpus = plan_gpus(worker_group.places)
-        if placement.world_size == 1:
-            _enter(worker_group, _environments(worker_group, gpus, _free_port()), gpus, None)
+        if not all(place.node.is_drivers for place in worker_group.places):
+            self._meet_over_network(worker_group, gpus)
+        elif placement.world_size == 1:
+            _enter(worker_group, _here(worker_group, process_group.free_port(LOOPBACK)), gpus, None)
         elif backend_config.init_method == "tcp" or not self._meet_in_memory(worker_group, gpus):
-            port = worker_group.execute_single(0, process_group.listen)
-            _enter(worker_group, _environments(worker_group, gpus, port), gpus, None)
+            port = worker_group.execute_single(0, process_group.listen, LOOPBACK)
+            _enter(worker_group, _here(worker_group, port), gpus, None)
         backend = backend_config.backend or ("nccl" if all(gpus) else "gloo")
         worker_group.execute(process_group.join, backend, backend_config.timeout_s, timeout=placement.start_timeout_s)
 
@@ -58,32 +63,56 @@ class TorchBackend(Backend):
         descriptor = os.memfd_create("paceline-store")
         try:
             path = f"/proc/{os.getpid()}/fd/{descriptor}"
-            return _enter(worker_group, _environments(worker_group, gpus, _free_port()), gpus, path)
+            return _enter(worker_group, _here(worker_group, process_group.free_port(LOOPBACK)), gpus, path)
         finally:
             os.close(descriptor)
 
+    def _meet_over_network(self, worker_group: WorkerGroup, gpus: list[WorkerGpus | None]) -> None:
+        """Let rank 0 host the store at the address of its node."""
+        address = worker_group.places[0].node.address
+        find_port = process_group.free_port if worker_group.world_size == 1 else process_group.listen
+        port = worker_group.execute_single(0, find_port, address)
+        addresses = sorted({place.node.address for place in worker_group.places})
+        interfaces = worker_group.execute(process_group.interface_with, addresses)
+        _enter(worker_group, Meeting(address, port, interfaces), gpus, None)
 
-def _enter(
-    worker_group: WorkerGroup,
-    environments: list[dict[str, str]],
-    gpus: list[WorkerGpus | None],
-    store_path: str | None,
-) -> bool:
+
+@dataclasses.dataclass(frozen=True)
+class Meeting:
+    """Where the ranks find each other."""
+
+    address: str
+    port: int
+    interfaces: Sequence[str | None]
+    """Each rank's own, for Gloo: it would take the address that the name of the machine resolves to."""
+
+
+def _here(worker_group: WorkerGroup, port: int) -> Meeting:
+    """On this machine, which nobody else can reach."""
+    names = [name for _, name in socket.if_nameindex()]
+    interface = "lo0" if "lo" not in names and "lo0" in names else "lo"
+    return Meeting(LOOPBACK, port, [interface] * worker_group.world_size)
+
+
+def _enter(worker_group: WorkerGroup, meeting: Meeting, gpus: list[WorkerGpus | None], store_path: str | None) -> bool:
     """Prepare each rank with its own values; True if all of them could open the store."""
     opened = [
         worker_group.execute_single(rank, process_group.enter, environment, own.own if own else (), store_path)
-        for rank, (environment, own) in enumerate(zip(environments, gpus, strict=True))
+        for rank, (environment, own) in enumerate(
+            zip(_environments(worker_group, meeting, gpus), gpus, strict=True),
+        )
     ]
     return all(opened)
 
 
-def _environments(worker_group: WorkerGroup, gpus: list[WorkerGpus | None], port: int) -> list[dict[str, str]]:
+def _environments(
+    worker_group: WorkerGroup, meeting: Meeting, gpus: list[WorkerGpus | None]
+) -> Iterator[dict[str, str]]:
     """Every rank's variables: those of torchrun, and the device for libraries that read it from there."""
-    environments = []
-    for place, own in zip(worker_group.places, gpus, strict=True):
+    for place, own, interface in zip(worker_group.places, gpus, meeting.interfaces, strict=True):
         environment = {
-            "MASTER_ADDR": process_group.LOOPBACK,
-            "MASTER_PORT": str(port),
+            "MASTER_ADDR": meeting.address,
+            "MASTER_PORT": str(meeting.port),
             "RANK": str(place.rank),
             "LOCAL_RANK": str(place.local_rank),
             "WORLD_SIZE": str(worker_group.world_size),
@@ -95,20 +124,6 @@ def _environments(worker_group: WorkerGroup, gpus: list[WorkerGpus | None], port
         }
         if own:
             environment[VISIBLE] = own.visible
-        # Gloo would listen on the address that the host's name resolves to.
-        if "GLOO_SOCKET_IFNAME" not in os.environ:
-            environment["GLOO_SOCKET_IFNAME"] = _loopback_interface()
-        environments.append(environment)
-    return environments
-
-
-def _loopback_interface() -> str:
-    names = [name for _, name in socket.if_nameindex()]
-    return "lo0" if "lo" not in names and "lo0" in names else "lo"
-
-
-def _free_port() -> int:
-    """A port for a group that the train function may make itself from MASTER_ADDR and MASTER_PORT."""
-    with socket.socket() as probe:
-        probe.bind((process_group.LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+        if interface is not None:
+            environment[process_group.INTERFACE_VARIABLE] = interface
+        yield environment

@@ -6,9 +6,12 @@ so torch is only imported inside them.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import socket
-from collections.abc import Mapping
+import struct
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +20,9 @@ from paceline.train.torch.devices import assign_gpus
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-LOOPBACK = "127.0.0.1"
+_GET_INTERFACE_ADDRESS = 0x8915
+"""SIOCGIFADDR of Linux."""
+INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 
 _store_file: int | None = None
 """This worker's own descriptor of the memory file in which the ranks meet. It stays open for the life of the
@@ -30,17 +35,39 @@ uses the group; dropping the last reference there joins a thread that waits for 
 interpreter lock, and hangs. This reference outlives the train function."""
 
 
-def listen() -> int:
+def listen(address: str) -> int:
     """On rank 0: bind the port of the store before anyone connects to it; returns its number."""
     global _listener
-    _listener = socket.create_server((LOOPBACK, 0), backlog=socket.SOMAXCONN)
+    _listener = socket.create_server((address, 0), backlog=socket.SOMAXCONN)
     return int(_listener.getsockname()[1])
+
+
+def free_port(address: str) -> int:
+    """A port for a group that the train function may make itself from MASTER_ADDR and MASTER_PORT."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def interface_with(addresses: Collection[str]) -> str | None:
+    """The name of the network interface of this machine that has one of the addresses, as far as that can be told."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", os.fsencode(name))
+            with contextlib.suppress(OSError):  # this one has no address
+                answer = fcntl.ioctl(probe.fileno(), _GET_INTERFACE_ADDRESS, request)
+                if socket.inet_ntoa(answer[20:24]) in addresses:
+                    return name
+    return None
 
 
 def enter(environment: Mapping[str, str], own_gpus: tuple[int, ...], store_path: str | None) -> bool:
     """Set this rank's variables and open the memory file; False if the file cannot be opened."""
     global _store_file
+    chosen = os.environ.get(INTERFACE_VARIABLE)
     os.environ.update(environment)
+    if chosen is not None:  # The user knows better.
+        os.environ[INTERFACE_VARIABLE] = chosen
     assign_gpus(tuple(own_gpus))
     if store_path is None:
         _store_file = None

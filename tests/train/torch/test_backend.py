@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -37,7 +38,7 @@ class RecordingGroup:
     def execute(self, fn: Callable[..., Any], *args: Any, timeout: float = 60.0) -> list[Any]:
         self.calls.append((fn, None, args))
         self.timeouts[fn] = timeout
-        return []
+        return [self.answers.get(fn)] * self.world_size
 
     def execute_single(self, rank: int, fn: Callable[..., Any], *args: Any) -> Any:
         self.calls.append((fn, rank, args))
@@ -94,9 +95,33 @@ def test_gpus_decide_the_backend_and_the_variables() -> None:
 
 
 def test_gloo_is_bound_to_the_loopback_interface_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     (environment, _, _) = start(RecordingGroup([""])).called(process_group.enter)[0]
     assert environment["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
-    (environment, _, _) = start(RecordingGroup([""])).called(process_group.enter)[0]
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")  # as the worker has it
+    process_group.enter({"GLOO_SOCKET_IFNAME": "lo"}, (), None)
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth7"
+
+
+def test_on_other_machines_rank_0_hosts_the_store_at_its_address() -> None:
+    nodes = [Node("a", "10.0.0.1", "a", 1), Node("b", "10.0.0.2", "b", 1)]
+    answers = {process_group.listen: 4321, process_group.interface_with: "eth0"}
+    group = start(RecordingGroup(["", ""], answers, nodes))
+    assert group.called(process_group.listen) == [("10.0.0.1",)]
+    for environment, _, path in group.called(process_group.enter):
+        assert path is None
+        assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == ("10.0.0.1", "4321")
+        assert environment["GLOO_SOCKET_IFNAME"] == "eth0"
+
+
+def test_a_single_worker_on_another_machine_gets_a_port_of_that_machine() -> None:
+    answers = {process_group.free_port: 4321, process_group.interface_with: None}
+    group = start(RecordingGroup([""], answers, [Node("a", "10.0.0.1", "a", 1)]))
+    ((environment, _, path),) = group.called(process_group.enter)
+    assert (environment["MASTER_ADDR"], environment["MASTER_PORT"], path) == ("10.0.0.1", "4321", None)
     assert "GLOO_SOCKET_IFNAME" not in environment
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux for the addresses of interfaces")
+def test_an_interface_is_found_by_its_address() -> None:
+    assert process_group.interface_with(["10.255.255.254", "127.0.0.1"]) == "lo"
+    assert process_group.interface_with(["10.255.255.254"]) is None
