@@ -62,7 +62,7 @@ def _closest(module: ModuleType, name: str) -> str | None:
 def _public_names(module: ModuleType) -> Sequence[str]:
     """What users may import from a module, without what the module itself has imported for its own use."""
     here = vars(module)
-    own = [name for name, value in here.items() if str(getattr(value, "__module__", "")).startswith(_ROOT)]
+    own = [name for name, value in list(here.items()) if str(getattr(value, "__module__", "")).startswith(_ROOT)]
     exported: Sequence[str] = here.get("__all__", own)
     offered = [name for name in dir(module) if name not in here or f"{module.__name__}.{name}" in sys.modules]
     return [name for name in (*exported, *offered) if not name.startswith("_")]
