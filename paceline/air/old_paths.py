@@ -60,6 +60,7 @@ NEW_PLACES = {
     "data.grouped_dataset": "data.grouped_data",
     "data.read_api": "data",
     "data.row": "data.block",
+    **{f"train.{name}.config": f"train.{name}.backend" for name in ("horovod", "tensorflow")},
     "train.horovod.horovod_trainer": "train.horovod",
     "train.tensorflow.keras": "train.tensorflow.callback",
     "train.tensorflow.train_loop_utils": "train.tensorflow",

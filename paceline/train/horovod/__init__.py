@@ -10,7 +10,7 @@ if find_spec("horovod") is None:
         name="horovod",
     )
 
-from paceline.train.horovod.config import HorovodConfig
+from paceline.train.horovod.backend import HorovodConfig
 from paceline.train.horovod.trainer import HorovodTrainer
 
 __all__ = ["HorovodConfig", "HorovodTrainer"]

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from paceline.train.arguments import DataParallelArguments
 from paceline.train.chosen_config import chosen_config, config_as
 from paceline.train.data_parallel_trainer import DataParallelTrainer
-from paceline.train.horovod.config import HorovodConfig, HorovodTorchConfig
-from paceline.train.horovod.flavour import uses_only_torch
-from paceline.train.horovod.worker import HorovodFunction
+from paceline.train.horovod.backend import HorovodConfig, HorovodTorchConfig
+from paceline.train.horovod.loop import HorovodFunction, uses_only_torch
 
 if TYPE_CHECKING:
     from paceline.run.spec import RunSpec

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_sources import Kind, Source
 from paceline.air.constants import MODEL_KEY
-from paceline.air.errors import ConfigError
-from paceline.train.sklearn.estimator_file import PICKLE_FILE, SKOPS_FILE, read_estimator, write_estimator
+from paceline.air.errors import CheckpointError, ConfigError, SerializationError
+from paceline.air.packing import check_zip_size
 
 if TYPE_CHECKING:
     from paceline.air.packing import FileSink
-    from paceline.train.sklearn.estimator_file import Trust
+
+    Trust: TypeAlias = bool | Sequence[str | type] | None
+
 
 C = TypeVar("C", bound="SklearnCheckpoint")
 
@@ -91,3 +94,128 @@ class SklearnCheckpoint(Checkpoint):
             return held
         with self._directory(lambda name: name in (SKOPS_FILE, PICKLE_FILE)) as folder:
             return read_estimator(Path(folder), repr(self), trust=True if self.made_here else trust)
+
+
+# -- the file of an estimator ----------------------------------------------------------------------
+# skops stores data and the names of types; reading makes objects only of types that are known to be harmless,
+# or that the reader named. A pickle is a program: reading one runs what is in it.
+
+
+SKOPS_FILE = "estimator.skops"
+PICKLE_FILE = "estimator.joblib"
+
+
+def write_estimator(estimator: Any, sink: FileSink) -> None:
+    """As a file of skops if that can hold the estimator; otherwise as a pickle, which `joblib.load` reads."""
+    content = _skops_content(estimator)
+    if content is not None:
+        with sink.open(SKOPS_FILE) as file:
+            file.write(content)
+        return
+    import cloudpickle
+
+    try:
+        pickled = cloudpickle.dumps(estimator, protocol=5)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise SerializationError(
+            f"The estimator {type(estimator).__name__} cannot be stored, neither by skops nor as a pickle: "
+            f"{type(error).__name__}: {error}."
+        ) from error
+    with sink.open(PICKLE_FILE) as file:
+        file.write(pickled)
+
+
+def _skops_content(estimator: Any) -> bytes | None:
+    """None for an estimator that would not come back.
+
+    skops writes the names of functions and classes without asking whether they will be found, so the
+    content is read once. What a script itself defines (__main__) no other program would find.
+    """
+    import skops.io
+
+    try:
+        content: bytes = skops.io.dumps(estimator)
+        types = skops.io.get_untrusted_types(data=content)
+        if any(name.startswith("__main__.") for name in types):
+            return None
+        skops.io.loads(content, trusted=types)
+    except (OSError, MemoryError):
+        raise
+    except Exception:
+        return None
+    return content
+
+
+def read_estimator(folder: Path, place: str, trust: Trust) -> Any:
+    """The estimator in a checkpoint's directory, as far as `trust` allows; `place` is what to call it."""
+    if isinstance(trust, str | type) or not (trust is None or isinstance(trust, bool | Sequence)):
+        raise ConfigError(
+            f"trust is {trust!r}: give True for a checkpoint that you trust, or a list of the types in it that you "
+            "do, such as ['my_package.MyTransformer']."
+        )
+    if (folder / SKOPS_FILE).exists() and (folder / PICKLE_FILE).exists():
+        raise CheckpointError(
+            f"{place} has two estimators, {SKOPS_FILE} and {PICKLE_FILE}: one was written over another. Remove the "
+            "file that is not meant."
+        )
+    if (folder / SKOPS_FILE).exists():
+        return _read_skops(folder / SKOPS_FILE, place, trust)
+    if (folder / PICKLE_FILE).exists():
+        return _read_pickle(folder / PICKLE_FILE, place, trust)
+    raise CheckpointError(
+        f"{place} holds no estimator: it has no file {SKOPS_FILE} or {PICKLE_FILE}. Save one with "
+        "SklearnCheckpoint.from_estimator()."
+    )
+
+
+def _read_skops(path: Path, place: str, trust: Trust) -> Any:
+    import skops.io
+
+    check_zip_size(path)
+    try:
+        unknown = skops.io.get_untrusted_types(file=path)
+    except Exception as error:
+        raise _unreadable(path, error) from error
+    if trust is not True:
+        named = [_name(each) for each in trust or ()]
+        asked = [name for name in unknown if name not in named]
+        if asked:
+            raise CheckpointError(
+                f"The estimator in {place} has parts that skops does not know to be harmless: {', '.join(asked)}. In a "
+                "file that somebody tampered with, such parts can crash the program or run code. If you know where "
+                f"the checkpoint comes from, pass trust={unknown!r} (or trust=True for everything in it) to "
+                "get_estimator() or SklearnPredictor.from_checkpoint()."
+            )
+    try:
+        return skops.io.load(path, trusted=unknown)
+    except Exception as error:
+        raise _unreadable(path, error) from error
+
+
+def _read_pickle(path: Path, place: str, trust: Trust) -> Any:
+    import joblib
+
+    if trust is not True:
+        limited = "It cannot be limited to a list of types. " if trust else ""
+        raise CheckpointError(
+            f"The estimator in {place} is a pickle ({PICKLE_FILE}), because it holds functions or classes that skops "
+            f"cannot store. Reading a pickle runs whatever code is in it. {limited}If you know where the checkpoint "
+            "comes from, pass trust=True to get_estimator() or SklearnPredictor.from_checkpoint()."
+        )
+    try:
+        return joblib.load(path)
+    except Exception as error:
+        raise _unreadable(path, error) from error
+
+
+def _name(each: str | type) -> str:
+    return f"{each.__module__}.{each.__qualname__}" if isinstance(each, type) else each
+
+
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{path} cannot be loaded: {type(error).__name__}: {error}. It is damaged, or it needs modules that are not "
+        "there."
+    )

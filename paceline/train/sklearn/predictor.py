@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from paceline.data.preprocessor import Preprocessor
     from paceline.train.predictor import Arrays, CheckpointOrPlace
-    from paceline.train.sklearn.estimator_file import Trust
+    from paceline.train.sklearn.checkpoint import Trust
 
 METHODS = ("predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples", "transform")
 Method = Literal["predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples", "transform"]

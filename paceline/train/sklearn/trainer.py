@@ -25,14 +25,15 @@ from paceline.train.sklearn.arguments import (
     check_label,
     check_scoring,
     checked_cv,
+    cross_validation,
     fits_by_groups,
     prepared_estimator,
+    scores,
 )
 from paceline.train.sklearn.backend import SklearnConfig
 from paceline.train.sklearn.checkpoint import SklearnCheckpoint
 from paceline.train.sklearn.cpus import cpu_budget, set_cpus, uses_cpus
 from paceline.train.sklearn.features import Rows, check_columns, like_training, read_rows
-from paceline.train.sklearn.scoring import cross_validation, scores
 
 if TYPE_CHECKING:
     from paceline.air.config import RunConfig

@@ -9,9 +9,9 @@ if find_spec("tensorflow") is None:
         name="tensorflow",
     )
 
+from paceline.train.tensorflow.backend import TensorflowConfig
 from paceline.train.tensorflow.callback import ReportCheckpointCallback as ReportCallback
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
-from paceline.train.tensorflow.config import TensorflowConfig
 from paceline.train.tensorflow.loop import prepare_dataset_shard
 from paceline.train.tensorflow.predictor import TensorflowPredictor
 from paceline.train.tensorflow.trainer import TensorflowTrainer

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
+from paceline.air.keywords import names_what_was_meant
 from paceline.run.backend import Backend, BackendConfig
 from paceline.train.tensorflow import cluster
 
 if TYPE_CHECKING:
     from paceline.engine.base import WorkerGroup
+
+
+@names_what_was_meant()
+@dataclass
+class TensorflowConfig(BackendConfig):
+    """How the workers of a TensorflowTrainer are connected. TensorFlow itself has nothing to set here."""
+
+    @property
+    def backend_cls(self) -> type[TensorflowBackend]:
+        return TensorflowBackend
+
+    def notes(self, world_size: int) -> list[str]:
+        if world_size == 1:
+            return []
+        return [
+            "TensorFlow's gRPC servers listen on all network interfaces of this machine until the run ends, and ask "
+            "for no password: keep others away with a firewall, or train where you trust the network."
+        ]
+
 
 HIDE_INFORMATION_AND_WARNINGS = "2"
 

@@ -16,14 +16,15 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from paceline.air.errors import ConfigError
 from paceline.run.backend import WorkerState
 from paceline.train.after_import import AfterImport
-from paceline.train.tensorflow import keras3_guard
 
 LOOPBACK = "127.0.0.1"
 LOOK_EVERY_S = 0.02
@@ -76,9 +77,8 @@ def enter(ports: list[tuple[int, int]], rank: int) -> None:
         }
     )
     if len(ports) > 1:
-        keras3_guard.install()
         Member.here().peers = {workers[peer]: (peer, ports[peer][1]) for peer in range(len(ports)) if peer != rank}
-        _HOOK.install()
+        _CORRECTIONS.install()
 
 
 def _past_the_proxy() -> str:
@@ -103,9 +103,6 @@ def _meet_first(module: ModuleType) -> None:
         return enable_collective_ops(self, server_def)
 
     context.enable_collective_ops = met
-
-
-_HOOK = AfterImport({"tensorflow.python.eager.context": _meet_first})
 
 
 def meet(ports: Mapping[int, int]) -> None:
@@ -135,3 +132,48 @@ def _waiting_text(ranks: list[int], seconds: float) -> str:
         f"MultiWorkerMirroredStrategy() has waited {seconds:g} s for rank(s) {names}, which did not make theirs yet. "
         "Every worker must make one."
     )
+
+
+# -- what Keras 3 cannot do under a strategy of several workers ------------------------------------
+# Keras 3 fails there with an error about PerReplica values, or worse. A model under that strategy is fine as such:
+# custom loops work. So it is the methods that are guarded, at the moment Keras 3 defines them, if it ever does.
+
+
+DEFINING_MODULE = "keras.src.backend.tensorflow.trainer"
+GUARDED_METHODS = ("fit", "evaluate", "train_on_batch", "test_on_batch")
+"""Those that fail; predict and predict_on_batch work."""
+
+
+def _guard(module: ModuleType) -> None:
+    """Put the check in front of the methods that do not work."""
+    trainer: Any = module.TensorFlowTrainer
+    for name in GUARDED_METHODS:
+        setattr(trainer, name, _checked(getattr(trainer, name)))
+
+
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def checked(model: Any, *args: Any, **kwargs: Any) -> Any:
+        import tensorflow as tf
+
+        if isinstance(model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            raise ConfigError(keras3_advice(method.__name__))
+        return method(model, *args, **kwargs)
+
+    return checked
+
+
+def keras3_advice(method: str) -> str:
+    """What to use instead of this method."""
+    if find_spec("tf_keras") is not None:
+        use_tf_keras = "build it with `tf.keras` under TF_USE_LEGACY_KERAS=1, which is tf_keras and can"
+    else:
+        use_tf_keras = "pip install --no-deps tf_keras, which can and is then used as `tf.keras`"
+    return (
+        f"Keras 3 cannot {method}() a model under a MultiWorkerMirroredStrategy of several workers. Ways that work: "
+        f"{use_tf_keras}; or train in a loop of your own with strategy.run(); or use HorovodTrainer "
+        "(paceline.train.horovod)."
+    )
+
+
+_CORRECTIONS = AfterImport({"tensorflow.python.eager.context": _meet_first, DEFINING_MODULE: _guard})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from paceline.train.arguments import DataParallelArguments
 from paceline.train.chosen_config import chosen_config
 from paceline.train.data_parallel_trainer import DataParallelTrainer
-from paceline.train.tensorflow.config import TensorflowConfig
+from paceline.train.tensorflow.backend import TensorflowConfig
 from paceline.train.tensorflow.loop import TensorflowFunction
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ if find_spec("torch") is None:
 
 from paceline.train.torch.checkpoint import TorchCheckpoint
 from paceline.train.torch.config import TorchConfig
-from paceline.train.torch.detection_predictor import TorchDetectionPredictor
 from paceline.train.torch.devices import get_device, get_devices
 from paceline.train.torch.loop import (
+    TorchWorkerProfiler,
     accelerate,
     backward,
     enable_reproducibility,
@@ -17,8 +17,7 @@ from paceline.train.torch.loop import (
     prepare_model,
     prepare_optimizer,
 )
-from paceline.train.torch.predictor import TorchPredictor
-from paceline.train.torch.profiler import TorchWorkerProfiler
+from paceline.train.torch.predictor import TorchDetectionPredictor, TorchPredictor
 from paceline.train.torch.trainer import TorchTrainer
 
 __all__ = [

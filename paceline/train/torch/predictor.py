@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, DataError
 from paceline.train.predictor import checked_checkpoint
 from paceline.train.tensor_predictor import TensorPredictor, one_or_all
 from paceline.train.torch.checkpoint import TorchCheckpoint
-from paceline.train.torch.evaluation_mode import evaluation_mode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from paceline.train.predictor import CheckpointOrPlace
 
     Inputs: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
+    import numpy as np
 
 
 class TorchPredictor(TensorPredictor):
@@ -83,3 +87,84 @@ class TorchPredictor(TensorPredictor):
         tensor = tensor.detach().cpu()
         array: NDArray[Any] = (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()  # numpy has none
         return array
+
+
+# -- evaluation mode, for as many as predict with a model at the same time -------------------------
+
+
+@dataclass
+class _UnderWay:
+    """The predictions of one model."""
+
+    in_training: list[torch.nn.Module]
+    """The parts that were in training mode before the first of them."""
+    count: int = 0
+
+
+_models: dict[int, _UnderWay] = {}
+"""By the id of the model, which is alive as long as it predicts."""
+_lock = threading.Lock()
+
+
+@contextmanager
+def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Each part of the model gets back the mode that it had, when the last thread that predicts is done."""
+    with _lock:
+        under_way = _models.get(id(model))
+        if under_way is None:
+            under_way = _models[id(model)] = _UnderWay([module for module in model.modules() if module.training])
+            for module in under_way.in_training:
+                module.training = False
+        under_way.count += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            under_way.count -= 1
+            if under_way.count == 0:
+                for module in under_way.in_training:
+                    module.training = True
+                del _models[id(model)]
+
+
+# -- object detection ------------------------------------------------------------------------------
+
+
+class TorchDetectionPredictor(TorchPredictor):
+    """For models such as those of torchvision.models.detection: a list of images in, a dict of tensors per image out.
+
+    The data is one column of images, which may differ in size. What the model calls "boxes", "labels" and "scores" are
+    the columns "pred_boxes", "pred_labels" and "pred_scores", with an array per row.
+    """
+
+    def _inputs(self, chunk: pa.RecordBatch, dtype: Any) -> Any:
+        import torch
+
+        from paceline.data.formats import to_numpy
+        from paceline.data.torch_batches import checked_dtypes
+
+        if chunk.num_columns != 1:
+            raise ConfigError(
+                f"{type(self).__name__} takes one column of images, not {chunk.schema.names}. Choose it by "
+                "feature_columns=[...] of BatchPredictor.predict, or give only that column."
+            )
+        (name,) = chunk.schema.names
+        wanted = checked_dtypes(dtype)
+        wanted = wanted.get(name) if isinstance(wanted, Mapping) else wanted
+        images = to_numpy(chunk.column(0), copy=True)
+        return [torch.as_tensor(image).to(self.device, wanted) for image in images]
+
+    def _columns(self, outputs: Any) -> dict[str, NDArray[np.generic]]:
+        import numpy as np
+
+        if not isinstance(outputs, list) or not all(isinstance(found, Mapping) for found in outputs):
+            raise DataError(
+                f"The model returned a {type(outputs).__name__}, not a list with a dict of tensors per image. For "
+                "others there is TorchPredictor."
+            )
+        columns: dict[str, NDArray[np.generic]] = {}
+        for name in outputs[0] if outputs else ():
+            columns[f"pred_{name}"] = cells = np.empty(len(outputs), dtype=object)
+            for row, found in enumerate(outputs):
+                cells[row] = self._array(found[name], name)
+        return columns

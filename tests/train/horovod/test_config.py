@@ -9,8 +9,7 @@ import pytest
 from paceline.air.config import ScalingConfig
 from paceline.air.errors import ConfigError
 from paceline.train.horovod import HorovodConfig, HorovodTrainer
-from paceline.train.horovod.backend import HorovodBackend, HorovodTorchBackend
-from paceline.train.horovod.config import HorovodTorchConfig
+from paceline.train.horovod.backend import HorovodBackend, HorovodTorchBackend, HorovodTorchConfig
 
 
 def test_defaults() -> None:

@@ -149,20 +149,16 @@ def test_the_backend_prefers_tf_keras_where_there_is_one(monkeypatch: pytest.Mon
 
 
 def test_without_tf_keras_the_advice_is_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.train.tensorflow import keras3_guard
-
-    monkeypatch.setattr(keras3_guard, "find_spec", lambda name: None)
-    assert "pip install --no-deps tf_keras" in keras3_guard.advice("fit")
+    monkeypatch.setattr(cluster, "find_spec", lambda name: None)
+    assert "pip install --no-deps tf_keras" in cluster.keras3_advice("fit")
 
 
 def test_methods_of_keras_3_that_fail_under_several_workers_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     import keras
     import tensorflow as tf
 
-    from paceline.train.tensorflow import keras3_guard
-
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    keras3_guard.install()
+    cluster._CORRECTIONS.install()
     with tf.distribute.OneDeviceStrategy("cpu:0").scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse", run_eagerly=True)

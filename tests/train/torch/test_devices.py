@@ -10,8 +10,8 @@ from torch.nn.utils.rnn import pack_sequence
 
 from paceline.engine.places import WorkerPlace, drivers_node
 from paceline.train.torch import get_device, get_devices
+from paceline.train.torch.data_loader import prefetch_to_gpu
 from paceline.train.torch.devices import WorkerGpus, assign_gpus, move_to, plan_gpus
-from paceline.train.torch.prefetch import prefetch_to_gpu
 from tests.train.torch.conftest import InstallSession
 
 META = torch.device("meta")
