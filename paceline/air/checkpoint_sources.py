@@ -317,6 +317,8 @@ class Remote(Source):
         if manifest is not None:
             for name in manifest.files.keys() - entries.keys():
                 manifest.check_content(without_credentials(self.uri), name, None)
+            for name in manifest.empty_directories:
+                (into / safe_relative(name)).mkdir(parents=True, exist_ok=True)
         for name, facts in sorted(entries.items()):
             if name in ("", CHECKPOINT_MANIFEST_FILE):  # "": an object store's mark of the directory itself
                 continue

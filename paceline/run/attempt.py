@@ -24,7 +24,7 @@ from paceline.engine.base import (
 )
 from paceline.engine.places import FAIR_SHARE, WorkerPlace
 from paceline.engine.serialization import Pickled, pickled
-from paceline.run.messages import FromWorker, SessionSetup, ToWorker, decode_from_worker, encode
+from paceline.run.messages import ForTarget, FromWorker, SessionSetup, ToWorker, decode_from_worker, encode
 from paceline.run.root_cause import ECHO_SETTLE_S, SETTLE_S, is_echo
 from paceline.run.spec import RunSpec
 from paceline.run.start_point import StartPoint
@@ -149,7 +149,7 @@ class Attempt:
 
     # -- running --------------------------------------------------------------------------
 
-    def poll(self, timeout: float) -> Iterator[tuple[int, FromWorker, tuple[Attachment, ...]]]:
+    def poll(self, timeout: float) -> Iterator[tuple[int, FromWorker | ForTarget, tuple[Attachment, ...]]]:
         """What the ranks said; endings and failures are noted on the way."""
         assert self._group is not None
         for event in self._group.poll(timeout):

@@ -12,7 +12,6 @@ change nothing of the keeper itself; what they did is noted by the driver's thre
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +25,10 @@ from paceline.air.attachment import Attachment
 from paceline.air.background_pool import BackgroundPool
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig
-from paceline.air.constants import CHECKPOINT_DATA_FILE
 from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError, StorageError
 from paceline.air.manifest import verify
+from paceline.engine.base import Engine
+from paceline.run.checkpoint_target import CheckpointTarget, SharedPath, choose_target
 from paceline.run.messages import StagedCheckpoint
 from paceline.run.records import CheckpointCommitted, CheckpointRetired, Record, RunRecords
 from paceline.run.retention import (
@@ -101,6 +101,8 @@ class CheckpointKeeper:
     warnings: list[str] = field(default_factory=list)
     newest_in_memory: Attachment | None = None
     """The newest checkpoint when checkpoints are not to be written to disk."""
+    target: CheckpointTarget = field(init=False)
+    """Where the ranks put their checkpoints."""
     wake: Callable[[], None] = lambda: None
     """Called in another thread when a commit is done: the driver may be waiting for news."""
     _pool: BackgroundPool = field(default_factory=lambda: BackgroundPool("paceline-checkpoints", threads=3))
@@ -116,6 +118,15 @@ class CheckpointKeeper:
     """Numbers of checkpoints that another run is copying, in a thread of its own, each with a token."""
     _warned_of_score: bool = False
     _told: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.target = choose_target(self.run_dir, self.mirror, in_memory=self.in_memory, shares_files=True)
+
+    def work_with(self, engine: Engine) -> None:
+        """The ranks will be that engine's."""
+        self.wake = engine.wake
+        shares_files = engine.capabilities.shares_filesystem
+        self.target = choose_target(self.run_dir, self.mirror, in_memory=self.in_memory, shares_files=shares_files)
 
     @property
     def newest(self) -> KeptCheckpoint | None:
@@ -134,14 +145,16 @@ class CheckpointKeeper:
         iteration: int,
         row: Mapping[str, Any],
         data: Mapping[str, Any] | None = None,
+        target: CheckpointTarget | None = None,
     ) -> Commit:
         """Begin to make rank 0's staged checkpoint, with the other ranks' parts, a committed one."""
         kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size)
         self.next_number = kept.number + 1
-        paths = {rank: Path(os.fsdecode(part.path)) for rank, part in parts.items()}
-        store = partial(self._store, kept, Path(os.fsdecode(staged.path)), paths, data, self.attempt)
-        stored = self._pool.submit(store, key=_LOCAL)
-        upload = None if self.mirror is None else self._pool.submit(partial(self._upload, kept.number, stored), _REMOTE)
+        target = target or self.target
+        stored = self._pool.submit(partial(self._store, target, kept, {0: staged, **parts}, data, self.attempt), _LOCAL)
+        upload: Future[None] | None = None
+        if self.mirror is not None:
+            upload = self._pool.submit(partial(self._upload, target, kept.number, stored), _REMOTE)
         commit = Commit(kept, stored, upload, self._take)
         if upload is not None:
             self._unfinished_uploads[kept.number] = commit
@@ -151,18 +164,14 @@ class CheckpointKeeper:
 
     def _store(
         self,
+        target: CheckpointTarget,
         kept: KeptCheckpoint,
-        staging: Path,
-        parts: Mapping[int, Path],
+        staged: Mapping[int, StagedCheckpoint],
         data: Mapping[str, Any] | None,
         attempt: int,
     ) -> None:
-        if parts:
-            storage_commit.merge_staged(staging, parts)
-        if data is not None:
-            storage_commit.add_file(staging, CHECKPOINT_DATA_FILE, json.dumps(data).encode())
         self.journal.sync()  # the rows up to this checkpoint must be there whenever it is
-        storage_commit.commit(staging, self.run_dir.checkpoint(kept.number))
+        target.commit(kept.number, attempt, staged, data)
         self.journal.append(
             CheckpointCommitted(
                 number=kept.number,
@@ -187,6 +196,7 @@ class CheckpointKeeper:
         for commit in under_way:
             with contextlib.suppress(Exception):  # the attempt failed anyway
                 commit.wait_until_stored()
+        self._pool.submit(partial(self.target.abandon, self.attempt), _REMOTE)
 
     def adopt(self, checkpoint: Checkpoint, iteration: int, row: Mapping[str, Any], copied_from: str) -> Commit:
         """Make a copy of another run's checkpoint the newest one of this run."""
@@ -207,7 +217,7 @@ class CheckpointKeeper:
                 }
             )
             staged = StagedCheckpoint(os.fsencode(stager.directory), number, manifest.size, None)
-            commit = self.commit(staged, {}, iteration, row)
+            commit = self.commit(staged, {}, iteration, row, target=SharedPath(self.run_dir))
             commit.wait_until_stored()
             return commit
 
@@ -244,10 +254,11 @@ class CheckpointKeeper:
                 f"checkpoint {kept.number}; such checkpoints rank worst."
             )
 
-    def _upload(self, number: int, stored: Future[None]) -> None:
+    def _upload(self, target: CheckpointTarget, number: int, stored: Future[None]) -> None:
         assert self.mirror is not None
         stored.result()
-        self.mirror.push_checkpoint(number)
+        if not target.is_remote:
+            self.mirror.push_checkpoint(number)
         if not self._given_up:  # afterwards the store may belong to another driver
             self.mirror.push_state()
 
@@ -430,6 +441,7 @@ class CheckpointKeeper:
                 name, label = self.run_dir.checkpoint(number).name, self.mirror.filesystem.label
                 self._warn_once(f"{name} is not in {label}, only in {self.run_dir.root}: {problem}")
         self._unfinished_uploads.clear()
+        self.target.close()
         self.newest_in_memory = None
 
     def _warn_once(self, text: str) -> None:

@@ -17,6 +17,8 @@ class StagedCheckpoint(msgspec.Struct, frozen=True):
     size: int
     score: float | None = None
     """The score attribute's value in the checkpoint's dict, if it has one."""
+    manifest: bytes | None = None
+    """Where the rank does not see the driver's disk; `path` is then the name that it has given to its files."""
 
 
 class Report(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -81,6 +83,31 @@ class Meeting(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """What rank 0 sends to the others."""
 
 
+class CheckpointPiece(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A part of a file of a checkpoint, for a driver whose disk the rank does not see; the content is attached."""
+
+    staging: str
+    """The name that the rank has given to the checkpoint's files."""
+    name: bytes
+    mode: int = 0
+    is_last: bool = False
+    is_directory: bool = False
+    """An empty one."""
+
+
+class CheckpointWanted(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A rank that does not see the driver's disk wants to know a checkpoint's files, or a part of one of them."""
+
+    number: int | None
+    """Of a committed one, or that which has taken its place; None: that which the run starts from."""
+    name: bytes | None = None
+    offset: int = 0
+    most: int = 0
+    """Bytes."""
+
+
+ForTarget = CheckpointPiece | CheckpointWanted
+"""What ranks that do not see the driver's disk say to the run's CheckpointTarget."""
 FromWorker = Report | CheckpointReady | CheckpointFailed | Warned | Meeting | Finished
 
 
@@ -112,7 +139,47 @@ class Met(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stop: bool = False
 
 
-ToWorker = Acknowledged | Answer | Hold | Met
+class CheckpointFile(msgspec.Struct, frozen=True, array_like=True):
+    """One of a checkpoint's files, or an empty directory."""
+
+    name: bytes
+    size: int
+    mode: int
+    is_directory: bool
+
+
+class CheckpointFiles(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The answer to CheckpointWanted; a part of a file is attached."""
+
+    number: int | None
+    """None also if there is no such checkpoint."""
+    files: list[CheckpointFile] = []
+
+
+ToWorker = CheckpointFiles | Acknowledged | Answer | Hold | Met
+
+
+class SharedPath(msgspec.Struct, frozen=True, tag=True):
+    """Checkpoints are written into the trial's directory."""
+
+
+class InMemory(msgspec.Struct, frozen=True, tag=True):
+    """Checkpoints are attached to their reports."""
+
+
+class RemotePrefix(msgspec.Struct, frozen=True, tag=True):
+    """Checkpoints are uploaded to the run's storage."""
+
+    uri: str
+    filesystem: bytes | None = None
+    """Pickled, where the user has given one."""
+
+
+class Relayed(msgspec.Struct, frozen=True, tag=True):
+    """Checkpoints are sent to the driver in pieces."""
+
+
+TargetSetup = SharedPath | InMemory | RemotePrefix | Relayed
 
 
 class SessionSetup(msgspec.Struct, frozen=True):
@@ -143,8 +210,11 @@ class SessionSetup(msgspec.Struct, frozen=True):
     resume_uri: str | None = None
     """... or somewhere else ..."""
     resume_in_memory: bool = False
-    """... or an attachment of the first message."""
-    checkpoints_in_memory: bool = False
+    """... or an attachment of the first message ..."""
+    resume_relayed: bool = False
+    """... or files that the rank has to ask the driver for."""
+    target: TargetSetup = SharedPath()
+    """Where checkpoints go."""
     async_save: bool = False
     keep_all_ranks: bool = False
     score_attribute: str | None = None
@@ -159,6 +229,6 @@ class SessionSetup(msgspec.Struct, frozen=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
+decode_from_worker = msgspec.msgpack.Decoder(FromWorker | ForTarget).decode
 decode_setup = msgspec.msgpack.Decoder(SessionSetup).decode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode

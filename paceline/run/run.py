@@ -51,6 +51,7 @@ from paceline.run.failures_so_far import FailuresSoFar, closing_warnings, failur
 from paceline.run.fingerprint import fingerprint
 from paceline.run.hang_watch import HangWatch, stacks_text
 from paceline.run.history import JournalHistory, filler_of
+from paceline.run.messages import ForTarget
 from paceline.run.records import VERSION, Ended
 from paceline.run.report_flow import Problem, ReportFlow
 from paceline.run.rows import RowFiller, with_metrics_of
@@ -115,7 +116,7 @@ class Run:
             self._run_dir, self._journal = self._files.run_dir, self._files.journal
             self._history = JournalHistory(self._run_dir.journal)
             self._keeper = make_keeper(spec, self._files)
-            self._keeper.wake = engine.wake
+            self._keeper.work_with(engine)
             self._observers = embedding.observe(spec, self._files)
             self._decider: Decider = AllDeciders(self.stop, *self._deciders())
         except BaseException:
@@ -205,7 +206,10 @@ class Run:
             timeout = 0.0
         for rank, message, attachments in attempt.poll(timeout):
             self._watch.progressed(rank)
-            flow.received(rank, message, attachments)
+            if isinstance(message, ForTarget):
+                self._keeper.target.received(rank, message, attachments, attempt.reply)
+            else:
+                flow.received(rank, message, attachments)
         flow.conclude_commits()
         if self._files.mirror is not None:  # after the commits: one that failed because of it must not cause a retry
             self._files.mirror.lease.raise_if_lost()

@@ -6,8 +6,10 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.attachment import Attachment
 from paceline.air.checks import near_miss, warn_at_users_line
 from paceline.air.constants import DONE
 from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
@@ -18,7 +20,9 @@ from paceline.run.alignment import Reduce, check_reduce
 from paceline.run.messages import (
     Acknowledged,
     Answer,
+    CheckpointFiles,
     CheckpointReady,
+    CheckpointWanted,
     Hold,
     Meeting,
     Met,
@@ -29,6 +33,7 @@ from paceline.run.messages import (
     encode,
 )
 from paceline.run.nested import nested_get
+from paceline.run.rank_target import fetch, rank_target
 from paceline.run.staging import CheckpointStager, Staged
 
 if TYPE_CHECKING:
@@ -56,13 +61,14 @@ class Session:
         """Fitted by the run; goes into every checkpoint that has none of its own."""
         self._setup = setup
         self._channel = channel
-        self._stager = CheckpointStager(setup, channel)
+        self._stager = CheckpointStager(setup, channel, rank_target(setup, channel, self._ask))
         self._began = time.monotonic()
         self._index = setup.start_index
         self._acknowledged = setup.start_index
         self._resume = resume
         self._meetings = 0
         self._met: Met | None = None
+        self._files_told: tuple[CheckpointFiles, tuple[Attachment, ...]] | None = None
         self._hold = False
         self._stopping = False
         self._ended = False
@@ -220,6 +226,15 @@ class Session:
         """How many rows this run has kept from attempts before this one."""
         return self._setup.start_index
 
+    def fetch_start(self, folder: Path) -> None:
+        """Get the checkpoint to continue from, which is on the driver's disk, into a new directory."""
+        from paceline.air.checkpoint import Checkpoint
+
+        with self._lock:
+            fetch(self._ask, None, folder)
+            self._resume = Checkpoint.from_directory(folder)
+            self._stager.start_path = os.fsencode(folder)
+
     def give_up(self) -> None:
         """The train function raised: what is still being written is not waited for, the error goes first."""
         self._ended = True
@@ -274,6 +289,14 @@ class Session:
             if answer is not None and answer.index == index:
                 return answer
 
+    def _ask(self, wanted: CheckpointWanted) -> tuple[CheckpointFiles, tuple[Attachment, ...]]:
+        """What the driver knows about a checkpoint on its disk."""
+        self._channel.send(encode(wanted))
+        while (answer := self._files_told) is None:
+            self._read_messages_blocking()
+        self._files_told = None
+        return answer
+
     def _read_messages_blocking(self) -> None:
         self._handle(self._channel.receive(None))
 
@@ -296,4 +319,6 @@ class Session:
             self._hold = True
         elif isinstance(message, Met):
             self._met = message
+        elif isinstance(message, CheckpointFiles):
+            self._files_told = (message, self._channel.take_attachments())
         return None

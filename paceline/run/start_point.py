@@ -16,10 +16,10 @@ from paceline.air.manifest import seal
 from paceline.engine.places import WorkerPlace
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.messages import SessionSetup
+from paceline.run.rank_target import packed_in_memory
 from paceline.run.records import AttemptStarted
 from paceline.run.rows import node_ip
 from paceline.run.spec import RunSpec
-from paceline.run.staging import packed_in_memory
 from paceline.run.trial import Trial
 
 
@@ -109,6 +109,8 @@ def session_setup(
     """What every rank's session is told; the attempt adds which rank it is, and where."""
     config = spec.run_config.checkpoint_config
     factory = spec.scaling.as_placement_group_factory()
+    path = start.path if keeper.target.shares_files else None
+    keeper.target.start = None if start.path is None else Path(start.path)
     return SessionSetup(
         **_KNOWN_TO_THE_GROUP,
         trial_name=str(trial),
@@ -122,11 +124,12 @@ def session_setup(
         next_number=keeper.next_number,
         number_offset=_number_offset(spec, keeper) if spec.numbers_by_iteration else None,
         decides=decides,
-        resume_path=None if start.path is None else os.fsencode(start.path),
-        resume_seal=None if start.path is None else seal(Path(start.path)),
+        resume_path=None if path is None else os.fsencode(path),
+        resume_seal=None if path is None else seal(Path(path)),
         resume_uri=start.uri,
         resume_in_memory=start.in_memory is not None,
-        checkpoints_in_memory=keeper.in_memory,
+        resume_relayed=path != start.path,
+        target=keeper.target.for_ranks(),
         async_save=config.async_save,
         keep_all_ranks=config.keep_all_ranks,
         score_attribute=config.checkpoint_score_attribute,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.air import faults
 from paceline.air import session as session_slot
 from paceline.air.errors import StopTraining
+from paceline.air.temporary import temporary_directory
 from paceline.run.messages import Finished, SessionSetup, decode_setup, encode
 from paceline.run.output_files import copied_output
 from paceline.run.session import Session
@@ -34,7 +36,13 @@ class TrainTask:
     def __call__(self, channel: WorkerChannel, argument: bytes) -> None:
         setup = decode_setup(argument)
         faults.role.update(rank=str(setup.world_rank), attempt=str(setup.attempt))
-        session = Session(setup, channel, _resume_checkpoint(setup, channel))
+        with contextlib.ExitStack() as resources:
+            session = Session(setup, channel, _resume_checkpoint(setup, channel))
+            if setup.resume_relayed:
+                session.fetch_start(resources.enter_context(temporary_directory()) / "start")
+            self._run(session, setup, channel)
+
+    def _run(self, session: Session, setup: SessionSetup, channel: WorkerChannel) -> None:
         session.preprocessor = self.preprocessor
         if self.datasets is not None:
             session.shards = open_shards(self.datasets, setup)

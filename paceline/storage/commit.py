@@ -29,6 +29,7 @@ __all__ = [
     "commit",
     "delete_tree",
     "is_put_aside",
+    "merge_manifests",
     "merge_staged",
     "quarantine",
     "read_manifest",
@@ -100,27 +101,10 @@ def merge_staged(into: Path, others: Mapping[int, Path], *, into_rank: int = 0) 
     The same file from two ranks is fine if the content is the same. The checkpoint's own
     metadata file is every rank's, with small differences: the one of `into` is kept.
     """
-    merged = read_manifest(into)
-    files = dict(merged.files)
-    empty_directories = set(merged.empty_directories)
-    owner = dict.fromkeys(files, into_rank)
-    moves: list[tuple[Path, str]] = []
-    for rank, path in sorted(others.items()):
-        manifest = read_manifest(path)
-        empty_directories.update(manifest.empty_directories)
-        for name, entry in manifest.files.items():
-            if name == METADATA_NAME and name in files:
-                continue
-            if name in files:
-                if (files[name].size, files[name].hash) != (entry.size, entry.hash):
-                    raise CheckpointError(
-                        f"ranks {owner[name]} and {rank} both saved {name!r}, with different content. "
-                        "Put the rank into the file's name"
-                    )
-                continue
-            files[name], owner[name] = entry, rank
-            moves.append((path, name))
-    result = replace(merged, files=files, empty_directories=_still_empty(empty_directories, files))
+    manifests = {into_rank: read_manifest(into), **{rank: read_manifest(path) for rank, path in others.items()}}
+    result, owner = merge_manifests(manifests, into_rank)
+    moves = [(others[rank], name) for name, rank in owner.items() if rank != into_rank]
+    empty_directories = {name for manifest in manifests.values() for name in manifest.empty_directories}
     try:
         _move_files(into, moves, empty_directories)
         write_durably(into / MANIFEST_NAME, result.encode())
@@ -130,6 +114,23 @@ def merge_staged(into: Path, others: Mapping[int, Path], *, into_rank: int = 0) 
     for path in others.values():
         _delete_tree(path)
     return result
+
+
+def merge_manifests(manifests: Mapping[int, Manifest], first: int = 0) -> tuple[Manifest, dict[str, int]]:
+    """The manifest of all ranks' files together, and which rank's file each of them is."""
+    files: dict[str, FileEntry] = {}
+    owner: dict[str, int] = {}
+    for rank in (first, *sorted(manifests.keys() - {first})):
+        for name, entry in manifests[rank].files.items():
+            if name not in files:
+                files[name], owner[name] = entry, rank
+            elif name != METADATA_NAME and (files[name].size, files[name].hash) != (entry.size, entry.hash):
+                raise CheckpointError(
+                    f"ranks {owner[name]} and {rank} both saved {name!r}, with different content. "
+                    "Put the rank into the file's name"
+                )
+    empty = {name for manifest in manifests.values() for name in manifest.empty_directories}
+    return replace(manifests[first], files=files, empty_directories=_still_empty(empty, files)), owner
 
 
 def _move_files(into: Path, moves: list[tuple[Path, str]], empty_directories: set[str]) -> None:

@@ -61,6 +61,11 @@ class Filesystem(Protocol):
         ...
 
     @property
+    def uri(self) -> str:
+        """The place, with credentials."""
+        ...
+
+    @property
     def given(self) -> Any:
         """The fsspec filesystem that came with the URI; None where the URI says all."""
         ...
@@ -74,6 +79,10 @@ class Filesystem(Protocol):
 
     def upload(self, local: Path, name: str) -> None:
         """Store a local file; readers see the old content or the new one, never a part."""
+        ...
+
+    def copy(self, name: str, to: str) -> None:
+        """Store a file once more under another name, without moving its content through this machine if possible."""
         ...
 
     def download(self, name: str, local: Path) -> None:
@@ -122,7 +131,7 @@ class FsspecFilesystem:
 
     def __init__(self, uri: str, filesystem: Any = None) -> None:
         self.label = without_credentials(uri)
-        self._uri = uri
+        self.uri = uri
         self._fs, self._root = _open(uri, filesystem)
         self.given = self._fs if filesystem is not None else None
         protocol = self._fs.protocol
@@ -149,6 +158,10 @@ class FsspecFilesystem:
 
     def upload(self, local: Path, name: str) -> None:
         self._retrying(f"uploading {name}", lambda: self._put(name, lambda path: self._fs.put_file(str(local), path)))
+
+    def copy(self, name: str, to: str) -> None:
+        source = self._path(name)
+        self._retrying(f"copying {name}", lambda: self._put(to, lambda path: self._fs.cp_file(source, path)))
 
     def download(self, name: str, local: Path) -> None:
         self._retrying(f"downloading {name}", lambda: self._fs.get_file(self._path(name), str(local)))
@@ -268,13 +281,13 @@ class FsspecFilesystem:
 
     @property
     def _has_credentials(self) -> bool:
-        return self.label != self._uri
+        return self.label != self.uri
 
     def _translated(self, error: Exception, doing: str, attempts: int) -> StorageError:
         code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
         text = str(error.strerror or error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        text = text.replace(self._uri, self.label)
-        for secret in _credentials(self._uri):
+        text = text.replace(self.uri, self.label)
+        for secret in _credentials(self.uri):
             text = text.replace(secret, "***")
         text = f"{doing} failed: {text}"
         if attempts > 1:

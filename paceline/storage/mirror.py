@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from paceline.air.background_pool import BackgroundPool
 from paceline.air.errors import CheckpointNotFoundError, StorageError
-from paceline.air.manifest import Manifest, path_of, read_manifest, verify
+from paceline.air.manifest import FileEntry, Manifest, hash_of, path_of, read_manifest, verify
 from paceline.storage.commit import commit
 from paceline.storage.files import PRIVATE_DIR_MODE, delete_tree, make_private_dirs
 from paceline.storage.filesystem import Filesystem
@@ -28,6 +29,17 @@ _PARALLEL_TRANSFERS = 4
 _REMOTE_MANIFEST = re.compile(rf"checkpoint_(\d{{6,}})/{re.escape(MANIFEST_NAME)}")
 _VIEW_GROWTH = 1.25
 _EVENTS = "events.out.tfevents.*"
+
+
+def staging_prefix(attempt: int) -> str:
+    """Below which ranks that do not see the driver's disk upload the checkpoints of an attempt."""
+    return f".staging/{attempt}"
+
+
+def numbers_in(names: Iterable[str]) -> list[int]:
+    """The checkpoints among the files of a store, oldest first: those that have a manifest."""
+    matches = (_REMOTE_MANIFEST.fullmatch(name) for name in names)
+    return sorted(int(match[1]) for match in matches if match)
 
 
 class Mirror:
@@ -50,16 +62,52 @@ class Mirror:
         manifest = read_manifest(local)
         self.lease.check()
         self.filesystem.delete(f"{local.name}/{MANIFEST_NAME}")
+        self._transfer([partial(self._push_file, local, name) for name in manifest.files])
+        self.lease.check()  # the files may have taken long
+        self._push_file(local, MANIFEST_NAME)
+
+    def commit_staged(
+        self, number: int, attempt: int, manifest: Manifest, places: Mapping[str, str], added: Mapping[str, bytes]
+    ) -> None:
+        """Make a checkpoint of what ranks have uploaded below the staging prefix: `places` says where each file is.
+
+        Small files may be `added`. Until the last step the checkpoint does not exist.
+        """
+        name = self.run_dir.checkpoint(number).name
+        entries = {added_name: FileEntry(len(content), hash_of(content)) for added_name, content in added.items()}
+        complete = replace(manifest, files={**manifest.files, **entries})
+        prefix = staging_prefix(attempt)
+        self.lease.check()
+        self.filesystem.delete(f"{name}/{MANIFEST_NAME}")
+        copy = self.filesystem.copy
+        self._transfer(
+            [
+                partial(copy, f"{prefix}/{place}", f"{name}/{file}")
+                for file, place in places.items()
+                if file not in added
+            ]
+        )
+        for added_name, content in added.items():
+            self.filesystem.write_bytes(f"{name}/{added_name}", content)
+        self.lease.check()  # the files may have taken long
+        self.filesystem.write_bytes(f"{name}/{MANIFEST_NAME}", complete.encode())
+        for place in {place.partition("/")[0] for place in places.values()}:
+            self.filesystem.delete(f"{prefix}/{place}")
+
+    def remove_staged(self, attempt: int) -> None:
+        """Delete what the ranks of an attempt have uploaded and nobody has committed."""
+        self.lease.check()
+        self.filesystem.delete(staging_prefix(attempt))
+
+    def _transfer(self, transfers: Sequence[Callable[[], None]]) -> None:
         pool = BackgroundPool("paceline-transfer", _PARALLEL_TRANSFERS)
         try:
-            uploads = [pool.submit(partial(self._push_file, local, name)) for name in manifest.files]
-            for upload in uploads:
-                upload.result()
+            under_way = [pool.submit(transfer) for transfer in transfers]
+            for transfer in under_way:
+                transfer.result()
         finally:
             pool.cancel()
             pool.close()
-        self.lease.check()  # the files may have taken long
-        self._push_file(local, MANIFEST_NAME)
 
     def _push_file(self, checkpoint: Path, name: str) -> None:
         if self._given_up.is_set():
@@ -79,8 +127,7 @@ class Mirror:
 
     def checkpoint_numbers(self) -> list[int]:
         """The remote checkpoints, oldest first."""
-        matches = (_REMOTE_MANIFEST.fullmatch(name) for name in self.filesystem.list())
-        return sorted(int(match[1]) for match in matches if match)
+        return numbers_in(self.filesystem.list())
 
     def has_run(self) -> bool:
         """Whether some run has put its journal there."""

@@ -48,8 +48,10 @@ class Stager:
     A name that is staged twice keeps the later content.
     """
 
-    def __init__(self, staging_dir: Path) -> None:
+    def __init__(self, staging_dir: Path, *, durable: bool = True) -> None:
         self.directory = staging_dir
+        self._durable = durable
+        """It is to survive a power cut; otherwise it is on its way to somewhere else, and needs no manifest here."""
         self._files: dict[str, FileEntry] = {}
         self._directories: set[str] = set()
         self._empty_directories: set[str] = set()
@@ -67,9 +69,15 @@ class Stager:
             raise storage_error(error, staging_dir, "creating the staging directory") from error
         fault_point("after_stage_create")
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str, mode: int = PRIVATE_FILE_MODE) -> BinaryIO:
         """A new file of the checkpoint, to be written from start to end and closed."""
-        return io.BufferedWriter(self._create(_checked_name(name), PRIVATE_FILE_MODE), buffer_size=_CHUNK)
+        return io.BufferedWriter(self._create(_checked_name(name), mode), buffer_size=_CHUNK)
+
+    def add_empty_directory(self, name: str) -> None:
+        parents = [str(parent) for parent in PurePosixPath(_checked_name(name)).parents][:-1]
+        for directory in (*reversed(parents), name):
+            self._make_directory(directory)
+        self._empty_directories.add(name)
 
     def add_directory(self, path: str | Path, move: bool = False, expected: Manifest | None = None) -> None:
         """Copy a tree in, or with `move` take its files over by rename where the file system allows it.
@@ -111,6 +119,9 @@ class Stager:
             empty_directories=tuple(sorted(manifest_name(name) for name in self._empty_directories)),
             facts=extra,
         )
+        if not self._durable:
+            self._closed = True
+            return manifest
         try:
             content = manifest.encode()
             write_durably(self.directory / MANIFEST_NAME, content)
@@ -212,6 +223,9 @@ class Stager:
     def _file_written(self, name: str, descriptor: int, entry: FileEntry) -> None:
         """Note a complete file and have it synced in the background; the sync closes the descriptor."""
         self._files[name] = entry
+        if not self._durable:
+            os.close(descriptor)
+            return
         owned = [descriptor]
         try:
             self._unsynced.acquire()

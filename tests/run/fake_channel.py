@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air.attachment import Attachment
-from paceline.run.messages import FromWorker, Report, SessionSetup, ToWorker, decode_from_worker, encode
+from paceline.run.messages import (
+    CheckpointWanted,
+    FromWorker,
+    Report,
+    SessionSetup,
+    ToWorker,
+    decode_from_worker,
+    encode,
+)
+from paceline.run.rank_target import rank_target
+from paceline.run.staging import CheckpointStager
 
 
 class FakeChannel:
@@ -47,6 +57,16 @@ class FakeChannel:
     @property
     def reports(self) -> list[Report]:
         return [message for message in self.sent if isinstance(message, Report)]
+
+
+def stager(setup: SessionSetup, channel: FakeChannel | None = None) -> CheckpointStager:
+    """What stages the checkpoints of such a session, for a target that asks nothing."""
+
+    def ask(wanted: CheckpointWanted) -> Any:
+        raise AssertionError("nobody would answer")
+
+    line = channel or FakeChannel()
+    return CheckpointStager(setup, line, rank_target(setup, line, ask))
 
 
 def session_setup(trial_dir: Path, **facts: Any) -> SessionSetup:

@@ -21,14 +21,15 @@ from paceline.air.errors import CheckpointCorruptError, CheckpointError, Storage
 from paceline.air.manifest import read_manifest
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.messages import StagedCheckpoint
+from paceline.run.rank_target import packed_in_memory
 from paceline.run.records import FORMAT, CheckpointRetired, Record
-from paceline.run.staging import CheckpointStager, packed_in_memory
 from paceline.storage import commit as storage_commit
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal, read
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import RunDir
-from tests.run.fake_channel import FakeChannel, session_setup
+from tests.run.fake_channel import session_setup
+from tests.run.fake_channel import stager as make_stager
 
 
 @pytest.fixture
@@ -52,9 +53,7 @@ def stage(run_dir: RunDir, number: int, rank: int = 0, **files: str) -> StagedCh
     for name, content in {"model": "weights", **files}.items():
         (scratch / name).write_text(content)
     setup = session_setup(run_dir.root, next_number=number, world_rank=rank, keep_all_ranks=True)
-    staged, _, _ = CheckpointStager(setup, FakeChannel()).stage(
-        Checkpoint.from_directory(str(scratch)), number + 1, {}, lambda: None
-    )
+    staged, _, _ = make_stager(setup).stage(Checkpoint.from_directory(str(scratch)), number + 1, {}, lambda: None)
     shutil.rmtree(scratch)
     assert staged is not None
     return staged

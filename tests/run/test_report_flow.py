@@ -17,15 +17,16 @@ from paceline.run.decisions import CONTINUE, AllDeciders, Decider, Decision, Sto
 from paceline.run.history import filler_of
 from paceline.run.messages import Acknowledged, Answer, CheckpointReady, Finished, Hold, Report, StagedCheckpoint
 from paceline.run.observers import Observers
+from paceline.run.rank_target import packed_in_memory
 from paceline.run.records import AttemptStarted
 from paceline.run.report_flow import ReportFlow
 from paceline.run.spec import TrialIdentity
-from paceline.run.staging import CheckpointStager, packed_in_memory
 from paceline.run.stoppers import DictStopper
 from paceline.run.trial import Trial
 from paceline.storage.journal import Journal, read
 from paceline.storage.run_dir import RunDir
-from tests.run.fake_channel import FakeChannel, session_setup
+from tests.run.fake_channel import session_setup
+from tests.run.fake_channel import stager as make_stager
 
 ATTEMPT = AttemptStarted(attempt=0, hostname="host", node_ip="10.0.0.1", pid=1)
 
@@ -61,7 +62,7 @@ class Bench:
     def staged(self, number: int, rank: int = 0, **data: Any) -> StagedCheckpoint:
         """What a worker has on disk when it reports a checkpoint."""
         setup = session_setup(self.run_dir.root, next_number=number, world_rank=rank, keep_all_ranks=True)
-        stager = CheckpointStager(setup, FakeChannel())
+        stager = make_stager(setup)
         path = Checkpoint.from_dict(data or {"number": number}).to_directory(self.run_dir.root / f"scratch-{rank}")
         staged, _, _ = stager.stage(Checkpoint.from_directory(path), number + 1, {}, lambda: None)
         for file in Path(path).iterdir():

@@ -11,11 +11,11 @@ import pytest
 
 from paceline.air import Checkpoint
 from paceline.air.manifest import verify
-from paceline.run.messages import CheckpointReady, StagedCheckpoint
-from paceline.run.staging import CheckpointStager
+from paceline.run.messages import CheckpointReady, InMemory, StagedCheckpoint
 from paceline.storage.commit import commit
 from paceline.storage.run_dir import RunDir
 from tests.run.fake_channel import FakeChannel, session_setup
+from tests.run.fake_channel import stager as make_stager
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def a_directory(path: Path, content: str = "weights") -> Checkpoint:
 def test_in_the_foreground_the_content_is_safe_when_it_returns(tmp_path: Path, channel: FakeChannel) -> None:
     trial = tmp_path / "trial"
     trial.mkdir()
-    stager = CheckpointStager(session_setup(trial, next_number=3, attempt=2), channel)
+    stager = make_stager(session_setup(trial, next_number=3, attempt=2), channel)
     checkpoint = a_directory(tmp_path / "mine")
     staged, follows, attachments = stager.stage(checkpoint, 8, {"loss": 1}, never)
     assert staged is not None
@@ -59,14 +59,14 @@ def test_in_the_foreground_the_content_is_safe_when_it_returns(tmp_path: Path, c
     [({"loss": 2}, 2.0), ({"loss": "x"}, None), ({"loss": True}, None), ({"other": 1}, None)],
 )
 def test_the_score_in_a_dict(tmp_path: Path, channel: FakeChannel, data: dict[str, Any], score: float | None) -> None:
-    stager = CheckpointStager(session_setup(tmp_path, score_attribute="loss"), channel)
+    stager = make_stager(session_setup(tmp_path, score_attribute="loss"), channel)
     staged, _, _ = stager.stage(Checkpoint.from_dict(data), 1, {}, never)
     assert staged is not None
     assert staged.score == score
 
 
 def test_ranks_whose_files_are_not_kept_only_count_along(tmp_path: Path, channel: FakeChannel) -> None:
-    stager = CheckpointStager(session_setup(tmp_path, world_rank=1, world_size=2), channel)
+    stager = make_stager(session_setup(tmp_path, world_rank=1, world_size=2), channel)
     assert stager.stage(Checkpoint.from_dict({}), 1, {}, never) == (None, False, ())
     assert list(tmp_path.iterdir()) == []
     commit_number(tmp_path, 0, tmp_path / "of rank 0")
@@ -78,7 +78,7 @@ def test_ranks_whose_files_are_not_kept_only_count_along(tmp_path: Path, channel
 
 def commit_number(trial: Path, number: int, scratch: Path) -> None:
     """What rank 0 and the driver do together."""
-    stager = CheckpointStager(session_setup(trial, next_number=number), FakeChannel())
+    stager = make_stager(session_setup(trial, next_number=number))
     staged, _, _ = stager.stage(a_directory(scratch), number + 1, {}, never)
     assert staged is not None
     commit(where(staged), RunDir(trial).checkpoint(number))
@@ -87,7 +87,7 @@ def commit_number(trial: Path, number: int, scratch: Path) -> None:
 def test_a_rank_that_lags_behind_finds_the_newest(tmp_path: Path, channel: FakeChannel) -> None:
     trial = tmp_path / "trial"
     trial.mkdir()
-    stager = CheckpointStager(session_setup(trial, world_rank=1, world_size=2), channel)
+    stager = make_stager(session_setup(trial, world_rank=1, world_size=2), channel)
     stager.stage(Checkpoint.from_dict({}), 1, {}, never)
     stager.committed(Checkpoint.from_dict({}))
     commit_number(trial, 4, tmp_path / "newer")  # number 0 has been deleted in favour of it
@@ -99,7 +99,7 @@ def test_a_rank_that_lags_behind_finds_the_newest(tmp_path: Path, channel: FakeC
 def test_in_the_background_a_directory_is_taken_over(tmp_path: Path, channel: FakeChannel) -> None:
     trial = tmp_path / "trial"
     trial.mkdir()
-    stager = CheckpointStager(session_setup(trial, async_save=True), channel)
+    stager = make_stager(session_setup(trial, async_save=True), channel)
     assert stager.stage(a_directory(tmp_path / "mine"), 1, {}, never) == (None, True, ())
     assert not (tmp_path / "mine").exists()
     stager.close()
@@ -111,7 +111,7 @@ def test_in_the_background_a_directory_is_taken_over(tmp_path: Path, channel: Fa
 
 
 def test_in_the_background_a_dict_is_captured_before_it_returns(tmp_path: Path, channel: FakeChannel) -> None:
-    stager = CheckpointStager(session_setup(tmp_path, async_save=True), channel)
+    stager = make_stager(session_setup(tmp_path, async_save=True), channel)
     state = {"weights": [1, 2, 3]}
     stager.stage(Checkpoint.from_dict(state), 1, {}, never)
     state["weights"].clear()
@@ -124,7 +124,7 @@ def test_in_the_background_a_dict_is_captured_before_it_returns(tmp_path: Path, 
 def test_background_checkpoints_keep_their_order_and_only_two_are_in_flight(
     tmp_path: Path, channel: FakeChannel
 ) -> None:
-    stager = CheckpointStager(session_setup(tmp_path, async_save=True), channel)
+    stager = make_stager(session_setup(tmp_path, async_save=True), channel)
     committed: list[int] = []
 
     def driver_commits_one() -> None:
@@ -158,7 +158,7 @@ def test_what_goes_wrong_in_the_background_is_raised_at_the_next_report(
         raise OSError("the line is cut")
 
     monkeypatch.setattr(channel, "send", refuse)
-    stager = CheckpointStager(session_setup(tmp_path, async_save=True), channel)
+    stager = make_stager(session_setup(tmp_path, async_save=True), channel)
     stager.stage(Checkpoint.from_dict({}), 1, {}, never)
     assert sending.wait(60)
     with pytest.raises(OSError, match="the line is cut"):
@@ -168,7 +168,7 @@ def test_what_goes_wrong_in_the_background_is_raised_at_the_next_report(
 
 
 def test_into_memory_nothing_is_written_to_disk(tmp_path: Path, channel: FakeChannel) -> None:
-    stager = CheckpointStager(session_setup(tmp_path, checkpoints_in_memory=True, next_number=5), channel)
+    stager = make_stager(session_setup(tmp_path, target=InMemory(), next_number=5), channel)
     checkpoint = Checkpoint.from_dict({"n": 1})
     staged, follows, attachments = stager.stage(checkpoint, 3, {}, never)
     assert staged is not None
@@ -181,7 +181,7 @@ def test_into_memory_nothing_is_written_to_disk(tmp_path: Path, channel: FakeCha
 
 
 def test_memory_holds_a_directory_whole(tmp_path: Path, channel: FakeChannel) -> None:
-    stager = CheckpointStager(session_setup(tmp_path, checkpoints_in_memory=True), channel)
+    stager = make_stager(session_setup(tmp_path, target=InMemory()), channel)
     checkpoint = a_directory(tmp_path / "mine", "x" * 100_000)
     stager.stage(checkpoint, 1, {}, never)
     stager.committed(checkpoint)

@@ -1,0 +1,355 @@
+"""Where one rank puts its checkpoints, and where it finds committed ones: the worker's half of a CheckpointTarget.
+
+The rank captures a checkpoint (afterwards the user may change what it was made of), and delivers it: the driver can
+get at every file then, and only has to commit it. checkpoint_target.py is the driver's half.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.attachment import Attachment
+from paceline.air.background_pool import BackgroundPool
+from paceline.air.errors import CheckpointError
+from paceline.air.manifest import Manifest, path_of
+from paceline.air.temporary import temporary_directory
+from paceline.run.messages import (
+    CheckpointFile,
+    CheckpointFiles,
+    CheckpointPiece,
+    CheckpointWanted,
+    InMemory,
+    Relayed,
+    RemotePrefix,
+    SessionSetup,
+    StagedCheckpoint,
+    encode,
+)
+from paceline.storage.files import PRIVATE_DIR_MODE, delete_tree
+from paceline.storage.run_dir import MANIFEST_NAME, RunDir
+from paceline.storage.stager import Stager
+
+if TYPE_CHECKING:
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.engine.base import WorkerChannel
+
+PIECE_BYTES = 4 << 20
+"""What one message carries of a file."""
+_PARALLEL_UPLOADS = 4
+
+Ask = Callable[[CheckpointWanted], tuple[CheckpointFiles, tuple[Attachment, ...]]]
+"""Sends a question to the driver and waits for the answer."""
+
+
+class Capture(ABC):
+    """A checkpoint as it was when it was reported."""
+
+    @abstractmethod
+    def deliver(self, number: int, facts: dict[str, Any]) -> tuple[StagedCheckpoint, tuple[Attachment, ...]]:
+        """Get everything to where the driver can commit it, with the facts for the manifest."""
+
+    def abort(self) -> None:  # noqa: B027  (nothing to undo)
+        """Remove what was captured; harmless after `deliver`."""
+
+
+class RankTarget(ABC):
+    """The place that one rank's checkpoints go to."""
+
+    saves_in_background = True
+    """Delivering takes long enough for `async_save` to make sense."""
+
+    @abstractmethod
+    def capture(self, checkpoint: Checkpoint, number: int, report: Mapping[str, Any], *, move: bool = False) -> Capture:
+        """Copy the checkpoint; with `move` its directory is taken over instead."""
+
+    @abstractmethod
+    def take_over(self, source: Path, number: int) -> Path | None:
+        """Give a directory of the user's a name of ours, by one rename; None if that cannot be done."""
+
+    @abstractmethod
+    def find(self, number: int | None, kind: type[Checkpoint]) -> Checkpoint | None:
+        """The committed checkpoint of this number, or a newer one; None if there is none (yet)."""
+
+    def hold(self, attachment: Attachment) -> None:  # noqa: B027  (only what is in memory is held)
+        """The newest committed checkpoint, where it is in memory only."""
+
+    def close(self) -> None:  # noqa: B027  (nothing to give back)
+        """Give back what the rank has taken for it."""
+
+
+def rank_target(setup: SessionSetup, channel: WorkerChannel, ask: Ask) -> RankTarget:
+    """The target that the driver has chosen."""
+    chosen = setup.target
+    if isinstance(chosen, InMemory):
+        return _InMemory()
+    if isinstance(chosen, RemotePrefix):
+        return _RemotePrefix(chosen, setup.attempt)
+    if isinstance(chosen, Relayed):
+        return _Relayed(setup.attempt, channel, ask)
+    return _SharedPath(RunDir(Path(os.fsdecode(setup.trial_dir))), setup.attempt)
+
+
+# -- in memory ----------------------------------------------------------------------------
+
+
+class _InMemory(RankTarget):
+    """The packed content is an attachment of the report; the driver holds it."""
+
+    saves_in_background = False
+
+    def __init__(self) -> None:
+        self._held: Checkpoint | None = None
+
+    def capture(self, checkpoint: Checkpoint, number: int, report: Mapping[str, Any], *, move: bool = False) -> Capture:
+        return _InMemoryCapture(packed_in_memory(checkpoint, report))
+
+    def take_over(self, source: Path, number: int) -> Path | None:
+        return None
+
+    def find(self, number: int | None, kind: type[Checkpoint]) -> Checkpoint | None:
+        return self._held
+
+    def hold(self, attachment: Attachment) -> None:
+        from paceline.air.checkpoint import Checkpoint
+
+        self._held = Checkpoint.from_attachment(attachment)
+
+
+class _InMemoryCapture(Capture):
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = attachment
+
+    def deliver(self, number: int, facts: dict[str, Any]) -> tuple[StagedCheckpoint, tuple[Attachment, ...]]:
+        staged = StagedCheckpoint(b"", number, self._attachment.size, facts["score"])
+        return staged, (self._attachment,)
+
+
+def packed_in_memory(checkpoint: Checkpoint, report: Mapping[str, Any] | None = None) -> Attachment:
+    """The checkpoint in a file that has no name: it is gone with the last process that holds it."""
+    return Attachment.written("paceline-checkpoint", lambda file: checkpoint.write_packed(file, report=report))
+
+
+# -- files --------------------------------------------------------------------------------
+
+
+class _Files(RankTarget):
+    """Whatever is written into a directory first."""
+
+    is_final = True
+    """The directory is on the run's own disk: what is written there must survive a power cut."""
+
+    def capture(self, checkpoint: Checkpoint, number: int, report: Mapping[str, Any], *, move: bool = False) -> Capture:
+        stager = Stager(self._new_directory(number), durable=self.is_final)
+        try:
+            checkpoint.write_files(stager, report=report, move=move)
+        except BaseException:
+            stager.abort()
+            raise
+        return _FilesCapture(self, stager)
+
+    def take_over(self, source: Path, number: int) -> Path | None:
+        path = self._new_directory(number)
+        try:
+            os.rename(source, path)
+        except OSError:  # another file system
+            return None
+        return path
+
+    @abstractmethod
+    def _new_directory(self, number: int) -> Path:
+        """A path that does not exist yet, to write a checkpoint to."""
+
+    @abstractmethod
+    def deliver(self, directory: Path, manifest: Manifest) -> tuple[bytes, bytes | None]:
+        """Get the files to the driver. Returns where they are, and the manifest if it is not there with them."""
+
+
+class _FilesCapture(Capture):
+    def __init__(self, target: _Files, stager: Stager) -> None:
+        self._target = target
+        self._stager = stager
+
+    def deliver(self, number: int, facts: dict[str, Any]) -> tuple[StagedCheckpoint, tuple[Attachment, ...]]:
+        with self._stager:
+            manifest = self._stager.finish(facts)
+        path, encoded = self._target.deliver(self._stager.directory, manifest)
+        return StagedCheckpoint(path, number, manifest.size, facts["score"], encoded), ()
+
+    def abort(self) -> None:
+        self._stager.abort()
+
+
+class _SharedPath(_Files):
+    """Straight into the run's directory, under a temporary name: the driver only has to rename it."""
+
+    def __init__(self, run_dir: RunDir, attempt: int) -> None:
+        self._run_dir = run_dir
+        self._attempt = attempt
+
+    def _new_directory(self, number: int) -> Path:
+        return self._run_dir.staging(number, self._attempt)
+
+    def deliver(self, directory: Path, manifest: Manifest) -> tuple[bytes, bytes | None]:
+        return os.fsencode(directory), None
+
+    def find(self, number: int | None, kind: type[Checkpoint]) -> Checkpoint | None:
+        if number is None:
+            return None
+        path = self._run_dir.checkpoint(number)
+        if not path.exists():
+            present = self._run_dir.checkpoints()
+            if not present:  # this rank reported one, rank 0 did not: there is none
+                return None
+            _, path = present[-1]
+        return kind.from_directory(str(path))
+
+
+class _Away(_Files):
+    """By way of a temporary directory, for ranks that do not see the run's own."""
+
+    is_final = False
+
+    def __init__(self, attempt: int) -> None:
+        self._attempt = attempt
+        self._resources = contextlib.ExitStack()
+        self._scratch: Path | None = None
+
+    def _place(self) -> Path:
+        if self._scratch is None:
+            self._scratch = self._resources.enter_context(temporary_directory())
+        return self._scratch
+
+    def _new_directory(self, number: int) -> Path:
+        return RunDir(self._place()).staging(number, self._attempt)
+
+    def deliver(self, directory: Path, manifest: Manifest) -> tuple[bytes, bytes | None]:
+        try:
+            self._send(directory, manifest)
+        finally:
+            delete_tree(directory)
+        return directory.name.encode(), manifest.encode()
+
+    @abstractmethod
+    def _send(self, directory: Path, manifest: Manifest) -> None: ...
+
+    def close(self) -> None:
+        self._resources.close()
+
+
+class _RemotePrefix(_Away):
+    """Into the run's storage, beside the checkpoints: the driver copies it there and writes the manifest."""
+
+    def __init__(self, chosen: RemotePrefix, attempt: int) -> None:
+        from paceline.storage.filesystem import FsspecFilesystem
+        from paceline.storage.mirror import numbers_in, staging_prefix
+
+        super().__init__(attempt)
+        self._uri = chosen.uri
+        given = None if chosen.filesystem is None else _unpickled(chosen.filesystem)
+        self._filesystem = FsspecFilesystem(chosen.uri, given)
+        self._prefix = staging_prefix(attempt)
+        self._numbers_in = numbers_in
+
+    def _send(self, directory: Path, manifest: Manifest) -> None:
+        upload = self._filesystem.upload
+        pool = BackgroundPool("paceline-transfer", _PARALLEL_UPLOADS)
+        try:
+            uploads = [
+                pool.submit(partial(upload, directory / path_of(name), f"{self._prefix}/{directory.name}/{name}"))
+                for name in manifest.files
+            ]
+            for transfer in uploads:
+                transfer.result()
+        finally:
+            pool.cancel()
+            pool.close()
+
+    def find(self, number: int | None, kind: type[Checkpoint]) -> Checkpoint | None:
+        if number is None:
+            return None
+        if not self._filesystem.exists(f"{RunDir(Path()).checkpoint(number).name}/{MANIFEST_NAME}"):
+            numbers = self._numbers_in(self._filesystem.list())
+            if not numbers:
+                return None
+            number = numbers[-1]
+        uri = f"{self._uri}/{RunDir(Path()).checkpoint(number).name}"
+        return kind.from_uri(uri) if self._filesystem.given is None else kind(uri, self._filesystem.given)
+
+
+class _Relayed(_Away):
+    """Through the channel, in pieces: the driver writes the files to its own disk."""
+
+    def __init__(self, attempt: int, channel: WorkerChannel, ask: Ask) -> None:
+        super().__init__(attempt)
+        self._channel = channel
+        self._ask = ask
+        self._fetched: dict[int, Path] = {}
+
+    def _send(self, directory: Path, manifest: Manifest) -> None:
+        send, staging = self._channel.send, directory.name
+        for name in manifest.empty_directories:
+            send(encode(CheckpointPiece(staging, os.fsencode(path_of(name)), is_directory=True)))
+        for name, entry in manifest.files.items():
+            path = os.fsencode(path_of(name))
+            with open(directory / path_of(name), "rb") as file:
+                while content := file.read(PIECE_BYTES):
+                    is_last = file.tell() >= entry.size
+                    send(encode(CheckpointPiece(staging, path, entry.mode, is_last)), [Attachment(content)])
+            if not entry.size:
+                send(encode(CheckpointPiece(staging, path, entry.mode, is_last=True)))
+
+    def find(self, number: int | None, kind: type[Checkpoint]) -> Checkpoint | None:
+        if number is None:
+            return None
+        folder = self._fetched.get(number) if number >= 0 else None
+        if folder is None:
+            folder = self._place() / f"fetched-{secrets.token_hex(4)}"
+            if not fetch(self._ask, number, folder):
+                return None
+            for old in list(self._fetched)[:-1]:  # that before this one may still be in use
+                delete_tree(self._fetched.pop(old))
+            self._fetched[number] = folder
+        return kind.from_directory(str(folder))
+
+
+def fetch(ask: Ask, number: int | None, into: Path) -> bool:
+    """Get a committed checkpoint from the driver's disk, or the one that the run starts from (None), in pieces.
+
+    False if there is none.
+    """
+    listed, _ = ask(CheckpointWanted(number))
+    if listed.number is None and number is not None:
+        return False
+    into.mkdir(PRIVATE_DIR_MODE, parents=True)
+    for file in listed.files:
+        path = into / os.fsdecode(file.name)
+        path.parent.mkdir(PRIVATE_DIR_MODE, parents=True, exist_ok=True)
+        if file.is_directory:
+            path.mkdir(PRIVATE_DIR_MODE, exist_ok=True)
+        else:
+            _fetch_file(ask, listed.number, file, path)
+    return True
+
+
+def _fetch_file(ask: Ask, number: int | None, file: CheckpointFile, path: Path) -> None:
+    with open(path, "wb") as target:
+        while (offset := target.tell()) < file.size:
+            _, attachments = ask(CheckpointWanted(number, file.name, offset, PIECE_BYTES))
+            if not attachments:
+                raise CheckpointError(f"{path.name} changed, or was deleted, while it was being read")
+            attachments[0].write_to(target)
+    path.chmod(file.mode)
+
+
+def _unpickled(content: bytes) -> Any:
+    """A filesystem that the driver was given by the user."""
+    import pickle
+
+    return pickle.loads(content)

@@ -1,0 +1,200 @@
+"""The same runs, wherever the ranks put their checkpoints: on a shared disk, in memory, in a bucket, or by relay.
+
+The engine of these tests only says that its workers do not see the driver's disk. tests/hosts runs them where that
+is true.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, session
+from paceline.engine.base import Capabilities
+from paceline.engine.local.engine import LocalEngine
+from paceline.run.checkpoint_target import InMemory, Relayed, RemotePrefix, SharedPath, choose_target
+from paceline.storage.filesystem import FsspecFilesystem
+from paceline.storage.mirror import Mirror
+from paceline.storage.run_dir import RunDir
+from paceline.testing.invariants import check_checkpoints
+from tests.storage.s3_server import s3_filesystem, s3_server
+from tests.train.quick import quick_trainer
+
+SIZE = 9 << 20
+"""Of one file: more than two messages carry."""
+STEPS = 4
+
+
+class Elsewhere(LocalEngine):
+    """Its workers do not see the driver's disk, so it says."""
+
+    capabilities = Capabilities(shares_filesystem=False)
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Elsewhere]:
+    engine = Elsewhere()
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    s3fs = pytest.importorskip("s3fs")
+    pytest.importorskip("moto")
+    with s3_server() as endpoint:
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3_filesystem(endpoint).call_s3("create_bucket", Bucket="bucket")
+        yield endpoint
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture(params=["relayed", "prefix"])
+def away(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """Settings of a run whose workers are elsewhere."""
+    settings = {"engine": request.getfixturevalue("elsewhere"), "storage_path": str(tmp_path / "results")}
+    monkeypatch.setenv("ODD_NAMES", "" if request.param == "prefix" else "yes")  # no bucket takes them
+    if request.param == "prefix":
+        for name, value in {
+            "AWS_ENDPOINT_URL": request.getfixturevalue("s3_endpoint"),
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        settings["storage_path"] = f"s3://bucket/{uuid.uuid4().hex}"
+    return settings
+
+
+def saving(config: dict[str, Any]) -> None:
+    """Continue from the checkpoint, save a tree of files at each step, and see it on every rank."""
+    rank = session.get_world_rank()
+    start = session.get_checkpoint()
+    step = 0
+    if start is not None:
+        with start.as_directory() as folder:
+            step = int(Path(folder, "step").read_text())
+            assert Path(folder, "deep", "large").stat().st_size == SIZE
+            assert Path(folder, "deep", "empty").is_dir()
+    while step < STEPS:
+        step += 1
+        if config.get("fails_at") == step and start is None:
+            raise RuntimeError("injected")
+        own = Path(f"own-{step}")
+        (own / "deep" / "empty").mkdir(parents=True)
+        (own / "step").write_text(str(step))
+        (own / "deep" / "large").write_bytes(bytes([step]) * SIZE)
+        (own / "nothing").touch()
+        if os.environ.get("ODD_NAMES"):
+            os.close(os.open(os.fsencode(own) + b"/not \xff text", os.O_CREAT | os.O_WRONLY, 0o640))
+        if config.get("all_ranks"):
+            (own / f"of-rank-{rank}").write_text(str(rank))
+        session.report({"step": step}, checkpoint=Checkpoint.from_directory(own))
+        seen = session.get_checkpoint()
+        if not config.get("in_background"):
+            assert seen is not None
+            with seen.as_directory() as folder:
+                assert Path(folder, "step").read_text() == str(step)
+
+
+def check(result: Result, step: int = STEPS) -> None:
+    assert result.error is None
+    checkpoint = result.checkpoint
+    assert checkpoint is not None
+    checkpoint.verify()
+    with checkpoint.as_directory() as folder:
+        assert Path(folder, "step").read_text() == str(step)
+        assert Path(folder, "deep", "large").read_bytes() == bytes([step]) * SIZE
+        assert Path(folder, "nothing").read_bytes() == b""
+        assert Path(folder, "deep", "empty").is_dir()
+
+
+def test_saved_seen_kept_and_continued(away: dict[str, Any]) -> None:
+    trainer = quick_trainer(
+        saving,
+        config={"fails_at": 3},
+        checkpoint_config=CheckpointConfig(num_to_keep=1),
+        failure_config=FailureConfig(max_failures=1),
+        **away,
+    )
+    result = trainer.fit()
+    check(result)
+    assert result.attempts == 2
+    assert [row["step"] for _, row in result.best_checkpoints] == [STEPS]
+    assert result.log_dir is not None
+    here = RunDir(Path(result.log_dir))
+    assert not [path for path in here.root.iterdir() if path.name.startswith((".checkpoint", ".trash"))]
+    if "://" in away["storage_path"]:
+        store = FsspecFilesystem(result.path)
+        assert Mirror(store, here).checkpoint_numbers() == [3]
+        assert not store.list(".staging")
+    else:
+        check_checkpoints(here.root, result)
+
+
+def test_saved_in_the_background(away: dict[str, Any]) -> None:
+    config = CheckpointConfig(async_save=True)
+    check(quick_trainer(saving, config={"in_background": True}, checkpoint_config=config, **away).fit())
+
+
+def test_the_files_of_all_ranks(away: dict[str, Any]) -> None:
+    config = CheckpointConfig(keep_all_ranks=True)
+    result = quick_trainer(saving, config={"all_ranks": True}, checkpoint_config=config, **away).fit()
+    check(result)
+    assert result.checkpoint is not None
+    with result.checkpoint.as_directory() as folder:
+        assert {name for name in os.listdir(folder) if name.startswith("of-")} == {"of-rank-0", "of-rank-1"}
+
+
+def test_a_checkpoint_of_the_drivers_disk_travels_to_the_ranks(away: dict[str, Any], tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    (given / "deep" / "empty").mkdir(parents=True)
+    (given / "step").write_text(str(STEPS - 1))
+    (given / "deep" / "large").write_bytes(b"x" * SIZE)
+    trainer = quick_trainer(saving, resume=Checkpoint.from_directory(given), **away)
+    result = trainer.fit()
+    check(result)
+    assert result.metrics_dataframe is not None
+    assert list(result.metrics_dataframe["step"]) == [STEPS]
+
+
+def test_in_memory_and_started_from_the_drivers_disk(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    given = Checkpoint.from_dict({"step": 2}).to_directory(tmp_path / "given")
+
+    def loop() -> None:
+        start = session.get_checkpoint()
+        assert start is not None
+        for step in range(start.to_dict()["step"] + 1, STEPS + 1):
+            session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+            seen = session.get_checkpoint()
+            assert seen is not None
+            assert seen.to_dict()["step"] == step
+
+    config = CheckpointConfig(num_to_keep=0)
+    result = quick_trainer(
+        loop, resume=Checkpoint.from_directory(given), engine=elsewhere, checkpoint_config=config
+    ).fit()
+    assert result.checkpoint is not None
+    assert result.checkpoint.to_dict()["step"] == STEPS
+
+
+def test_what_is_chosen(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    mirror = Mirror(FsspecFilesystem("memory://place"), run_dir)
+    chosen = {
+        (in_memory, shares_files, with_store): type(
+            choose_target(run_dir, mirror if with_store else None, in_memory=in_memory, shares_files=shares_files)
+        )
+        for in_memory in (False, True)
+        for shares_files in (True, False)
+        for with_store in (False, True)
+    }
+    assert chosen[False, True, False] is chosen[False, True, True] is SharedPath
+    assert chosen[False, False, False] is Relayed
+    assert chosen[False, False, True] is RemotePrefix
+    assert all(issubclass(kind, InMemory) for (in_memory, *_), kind in chosen.items() if in_memory)
