@@ -27,6 +27,7 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError, StorageError
 from paceline.air.manifest import verify
+from paceline.air.settings import plain_config
 from paceline.engine.base import Engine
 from paceline.run.checkpoint_target import CheckpointTarget, SharedPath, choose_target
 from paceline.run.messages import StagedCheckpoint
@@ -42,7 +43,6 @@ from paceline.run.retention import (
     still_kept,
 )
 from paceline.run.side_files import checkpoint_at
-from paceline.run.trial_files import plain_config
 from paceline.storage import commit as storage_commit
 from paceline.storage.journal import Journal
 from paceline.storage.mirror import Mirror

@@ -1,14 +1,17 @@
-"""How a run that did not finish is continued, as the line to write."""
+"""Finds runs, and says how one that did not finish is continued: the line to write."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.air.errors import RestoreError
-from paceline.run.records import Header, header_of
+from paceline.air.errors import RestoreError, StorageError
+from paceline.run.records import Header, RunRecords, header_of
+from paceline.storage.commit import is_put_aside
 from paceline.storage.filesystem import FsspecFilesystem
+from paceline.storage.journal_parts import fetch_journal
 from paceline.storage.run_dir import SEARCH_JOURNALS, RunDir, resolve_storage, search_journal
 from paceline.storage.twin import read_origin
 
@@ -53,13 +56,11 @@ def search_of(trial: str, header: Header, filesystem: Any = None) -> str | None:
 
 def instead_of_search(path: str, filesystem: Any = None) -> str:
     """What a place that has no search holds instead, and the line that continues that; empty if it holds no run."""
-    from paceline.run.trial_files import find_remote_trials, find_trials
-
     resolved = resolve_storage(path)
     if isinstance(resolved, Path):
-        found = [(str(each.root), place_of(each), header_of(each)) for each in find_trials(resolved)[:1]]
+        found = [(str(each.root), place_of(each), header_of(each)) for each in find_run_dirs(resolved)[:1]]
     else:
-        trials, _ = find_remote_trials(resolved, filesystem)
+        trials, _ = find_remote_runs(resolved, filesystem)
         found = [(place, place, records.header) for place, records in trials[:1]]
     for directory, place, header in found:
         if header is not None:
@@ -70,6 +71,43 @@ def instead_of_search(path: str, filesystem: Any = None) -> str:
                 return f"It has trials of a search, but no {SEARCH_JOURNALS}. Result.from_path reads each trial."
             return f"It is a run of {header.trainer}. To continue it: {line_for(header, place)}"
     return ""
+
+
+def find_run_dirs(path: Path) -> list[RunDir]:
+    """The directories of runs at or below an experiment's directory, newest first."""
+    below = [each for each in path.glob("*/") if not is_put_aside(each)] if path.is_dir() else []
+    found = [RunDir(candidate) for candidate in (path, *below) if (candidate / "journal.jsonl").is_file()]
+    return sorted(found, key=lambda run_dir: run_dir.journal.stat().st_mtime, reverse=True)
+
+
+def find_remote_runs(
+    uri: str, filesystem: Any = None
+) -> tuple[list[tuple[str, RunRecords]], list[RestoreError | StorageError]]:
+    """(URI, records) of the runs at or one level below a URI, the one last worked at first.
+
+    And what is wrong with those that cannot be read: one damaged run is no reason to give up the others.
+    """
+    store = FsspecFilesystem(uri, filesystem)
+    found, problems = [], []
+    for name in store.list():
+        *folders, file = name.split("/")
+        if file == "journal.jsonl" and len(folders) <= 1:
+            try:
+                found.append(("/".join([uri, *folders]), _remote_records(store, name)))
+            except (RestoreError, StorageError) as error:
+                problems.append(error)
+    return sorted(found, key=lambda run: run[1].last_time, reverse=True), problems
+
+
+def _remote_records(store: FsspecFilesystem, journal: str) -> RunRecords:
+    with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
+        run_dir = RunDir(Path(folder))
+        fetch_journal(store, journal, run_dir.journal)
+        try:
+            return RunRecords.read(run_dir)
+        except (RestoreError, StorageError) as error:
+            text = str(error).replace(str(run_dir.journal), f"{store.label}/{journal}")
+            raise RestoreError(text) from error
 
 
 def does_not_exist(path: str, filesystem: Any, what: str) -> RestoreError | None:

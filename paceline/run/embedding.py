@@ -13,8 +13,8 @@ from paceline.run.setting_up import own_observers
 if TYPE_CHECKING:
     from paceline.run.data import RunData
     from paceline.run.decisions import Decider
+    from paceline.run.run_files import RunFiles
     from paceline.run.spec import RunSpec
-    from paceline.run.trial_files import TrialFiles
     from paceline.storage.shared_sync import SharedSync
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ def at_once(work: Callable[[], T]) -> Future[T]:
 class Embedding:
     """What a run finds around itself."""
 
-    observe: Callable[[RunSpec, TrialFiles], Observers] = own_observers
+    observe: Callable[[RunSpec, RunFiles], Observers] = own_observers
     """Makes the onlookers of the run that is described, in these files."""
     decider: Decider | None = None
     """Decides about the run; None: `RunConfig(stop=...)` does."""

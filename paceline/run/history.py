@@ -18,13 +18,12 @@ from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
 from paceline.air.manifest import read_manifest
 from paceline.air.result import Result
-from paceline.run.continuing import is_run, line_for
+from paceline.run.continuing import find_remote_runs, find_run_dirs, is_run, line_for
 from paceline.run.records import FORMAT, AttemptStarted, Header, Row, RunRecords, identity_of
 from paceline.run.retention import KeptCheckpoint, best, listed_numbers, still_kept
 from paceline.run.rows import RowFiller
 from paceline.run.side_files import checkpoint_at
 from paceline.run.spec import TrialIdentity
-from paceline.run.trial_files import find_remote_trials, find_trials
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir, resolve_storage
@@ -158,7 +157,7 @@ def load_result(path: str | Path, filesystem: Any = None) -> Result:
     resolved = resolve_storage(path)
     if isinstance(resolved, str):
         return _load_remote(resolved, filesystem)
-    trials = find_trials(resolved)
+    trials = find_run_dirs(resolved)
     if not trials:
         raise _no_run(path)
     run_dir = trials[0]
@@ -177,7 +176,7 @@ def load_result(path: str | Path, filesystem: Any = None) -> Result:
 
 def _load_remote(uri: str, filesystem: Any) -> Result:
     """The journal is fetched; checkpoints stay where they are until they are used."""
-    trials, problems = find_remote_trials(uri, filesystem)
+    trials, problems = find_remote_runs(uri, filesystem)
     if not trials:
         raise problems[0] if problems else _no_run(uri)
     trial_uri, _ = trials[0]

@@ -24,8 +24,9 @@ from paceline.air.errors import (
     WorkerFailure,
 )
 from paceline.air.result import Result, Status
+from paceline.air.settings import plain_config
 from paceline.engine.base import Engine, WorkerGroup
-from paceline.run import root_cause, trial_files
+from paceline.run import root_cause, run_files
 from paceline.run.attempt import Attempt, pickled_task
 from paceline.run.background_work import BackgroundWork
 from paceline.run.continuing import restore_line
@@ -102,9 +103,9 @@ class Run:
         self._data = embedding.data or RunData.prepared(spec)
         self._task = pickled_task(spec, self._data.packed, self._data.preprocessor)
         self._files = (
-            trial_files.reopen(spec, embedding.shared_sync)
+            run_files.reopen(spec, embedding.shared_sync)
             if spec.restore_path is not None
-            else trial_files.create(spec, engine.capabilities, embedding.shared_sync)
+            else run_files.create(spec, engine.capabilities, embedding.shared_sync)
         )
         self._closed = False
         self._broken_off = False
@@ -385,7 +386,7 @@ class Run:
     def _record_attempt(self, attempt: Attempt) -> RowFiller:
         record = attempt_record(attempt.start_point, attempt.number, attempt.places, attempt.pids, attempt.warmup_s)
         if self._files.records or self._respecified:  # the config may be another than the header's
-            record.config = trial_files.plain_config(self.spec.config)
+            record.config = plain_config(self.spec.config)
         if self._files.records:
             record.version = VERSION
         if self._files.records and self.spec.place is None:

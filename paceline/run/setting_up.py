@@ -6,12 +6,12 @@ from paceline.air.errors import RestoreError
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.history import lost_rows, missing_rows
 from paceline.run.observers import Observers
+from paceline.run.run_files import RunFiles
 from paceline.run.spec import RunSpec
 from paceline.run.trial import Trial
-from paceline.run.trial_files import TrialFiles
 
 
-def make_keeper(spec: RunSpec, files: TrialFiles) -> CheckpointKeeper:
+def make_keeper(spec: RunSpec, files: RunFiles) -> CheckpointKeeper:
     """With the checkpoints of an earlier driver, if the run is continued."""
     keeper = CheckpointKeeper(spec.run_config.checkpoint_config, files.run_dir, files.journal, files.mirror)
     keeper.warnings += files.warnings
@@ -34,7 +34,7 @@ def make_keeper(spec: RunSpec, files: TrialFiles) -> CheckpointKeeper:
     return keeper
 
 
-def own_observers(spec: RunSpec, files: TrialFiles) -> Observers:
+def own_observers(spec: RunSpec, files: RunFiles) -> Observers:
     """Those of a run that is alone."""
     identity = files.identity
     trial = Trial(

@@ -13,8 +13,7 @@ from paceline.air.constants import CHECKPOINT_MANIFEST_FILE, CHECKPOINT_METADATA
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.result import Result
 from paceline.air.secrets import without_credentials as shown
-from paceline.run.continuing import does_not_exist
-from paceline.run.trial_files import find_remote_trials, find_trials
+from paceline.run.continuing import does_not_exist, find_remote_runs, find_run_dirs
 from paceline.storage.run_dir import resolve_storage
 
 _WHAT_TO_GIVE = "Give the directory or URI of a run, an experiment or a checkpoint."
@@ -90,8 +89,8 @@ class RunOrigin:
         """The newest first."""
         resolved = resolve_storage(self.path)
         if isinstance(resolved, Path):
-            return [str(run_dir.root) for run_dir in find_trials(resolved)] or [self.path]
-        return [uri for uri, _ in find_remote_trials(resolved)[0]] or [self.path]
+            return [str(run_dir.root) for run_dir in find_run_dirs(resolved)] or [self.path]
+        return [uri for uri, _ in find_remote_runs(resolved)[0]] or [self.path]
 
     def _remark(self, path: str, without: list[str], error: BaseException | None) -> None:
         if without:
@@ -106,7 +105,7 @@ class RunOrigin:
         if not isinstance(resolved, Path):
             return None
         seen = []
-        for run_dir in find_trials(resolved):
+        for run_dir in find_run_dirs(resolved):
             seen.append((str(run_dir.root), run_dir.checkpoints()))
             if run_dir.checkpoints():
                 break
@@ -132,7 +131,7 @@ def origin_of(given: Any) -> Origin:
     if not resolved.is_dir():
         problem = "is a file" if resolved.exists() else "does not exist"
         raise ConfigError(f"There is no model: {text} {problem}. {_WHAT_TO_GIVE}")
-    if not is_checkpoint(resolved) and find_trials(resolved):
+    if not is_checkpoint(resolved) and find_run_dirs(resolved):
         return RunOrigin(str(resolved))
     return OneCheckpoint(Checkpoint.from_directory(str(resolved)))
 

@@ -11,11 +11,11 @@ from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.plugins import checked_made, plugin, plugin_names
 from paceline.air.secrets import secret_paths
+from paceline.air.settings import plain_config
 from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
 from paceline.run.backend import BackendConfig
 from paceline.run.spec import RunSpec, TrainFunction
-from paceline.run.trial_files import plain_config
 from paceline.train.arguments import TrainerArguments
 from paceline.train.base_trainer import BaseTrainer
 from paceline.train.datasets import complete_configs, continued_preprocessor, make_ingest, restored_configs

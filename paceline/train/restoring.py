@@ -13,17 +13,19 @@ from paceline.air.checks import check_choice, warn_at_users_line
 from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.keywords import reject_unknown
 from paceline.air.secrets import masked
+from paceline.air.settings import as_json, plain_config
 from paceline.engine.choose import choose_engine
-from paceline.run.continuing import does_not_exist, line_for, search_line, search_of
+from paceline.run.continuing import (
+    does_not_exist,
+    find_remote_runs,
+    find_run_dirs,
+    line_for,
+    search_line,
+    search_of,
+)
 from paceline.run.fingerprint import changes, fingerprint
 from paceline.run.records import Header, RunRecords
-from paceline.run.trial_files import (
-    as_json,
-    find_remote_trials,
-    find_trials,
-    plain_config,
-    storage_of,
-)
+from paceline.run.run_files import storage_of
 from paceline.storage.run_dir import resolve_storage, uri_below
 from paceline.train.arguments import SETTINGS_ELSEWHERE, keyword_names
 
@@ -118,11 +120,11 @@ def _trials(
 ) -> Iterator[tuple[str, RunRecords]]:
     resolved = resolve_storage(path)
     if isinstance(resolved, str):
-        found, unreadable = find_remote_trials(resolved, filesystem)
+        found, unreadable = find_remote_runs(resolved, filesystem)
         problems += unreadable
         yield from found
         return
-    for run_dir in find_trials(resolved):
+    for run_dir in find_run_dirs(resolved):
         try:
             yield str(run_dir.root), RunRecords.read(run_dir)
         except (RestoreError, StorageError) as error:

@@ -12,7 +12,7 @@ from paceline.air.checks import near_miss
 from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, MissingDatasetError, RestoreError
-from paceline.run.trial_files import as_json
+from paceline.air.settings import as_json
 from paceline.train.arguments import DataParallelArguments
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.lightning.backend import backend_config

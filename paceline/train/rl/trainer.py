@@ -11,10 +11,10 @@ from paceline.air.checks import check_bool, warn_at_users_line
 from paceline.air.config import ScalingConfig
 from paceline.air.errors import CheckpointError, ConfigError, RestoreError
 from paceline.air.secrets import secret_paths
+from paceline.air.settings import as_json
 from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
 from paceline.run.history import load_result
-from paceline.run.trial_files import as_json
 from paceline.train.base_trainer import BaseTrainer
 from paceline.train.datasets import continued_preprocessor, make_ingest
 from paceline.train.rl.backend import RLConfig

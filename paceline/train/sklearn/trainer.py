@@ -15,9 +15,9 @@ from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, MissingDatasetError, RestoreError
 from paceline.air.resources import usable_cores
 from paceline.air.secrets import secret_paths
+from paceline.air.settings import as_json
 from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
-from paceline.run.trial_files import as_json
 from paceline.train.base_trainer import BaseTrainer
 from paceline.train.datasets import missing_again
 from paceline.train.sklearn.arguments import (

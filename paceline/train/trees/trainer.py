@@ -11,8 +11,8 @@ from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.keywords import reject_unknown
 from paceline.air.secrets import secret_paths
+from paceline.air.settings import as_json
 from paceline.run.spec import RunSpec
-from paceline.run.trial_files import as_json
 from paceline.train.arguments import SETTINGS_ELSEWHERE, DataParallelArguments
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.datasets import make_ingest

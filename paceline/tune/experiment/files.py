@@ -18,8 +18,8 @@ from paceline.air.background_pool import BackgroundPool
 from paceline.air.config import RunConfig
 from paceline.air.secrets import without_credentials
 from paceline.run.continuing import does_not_exist
+from paceline.run.run_files import announce
 from paceline.run.trial import Trial
-from paceline.run.trial_files import announce
 from paceline.storage.files import make_private_dirs
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal_parts import JournalParts, fetch_journal

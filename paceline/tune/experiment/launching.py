@@ -19,9 +19,9 @@ from paceline.run.data import RunData
 from paceline.run.decisions import Decider
 from paceline.run.embedding import Embedding
 from paceline.run.run import Run
+from paceline.run.run_files import RunFiles
 from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
 from paceline.run.trial import Trial
-from paceline.run.trial_files import TrialFiles
 from paceline.storage.shared_sync import SharedSync
 from paceline.tune.experiment.audience import Audience, TrialObservers
 from paceline.tune.experiment.ledger import Request
@@ -137,7 +137,7 @@ class Launcher:
             trial_run.building = self.in_background(build)
 
     def _build(self, trial_run: TrialRun, spec: RunSpec, decider: Decider) -> Run:
-        def observe(spec: RunSpec, files: TrialFiles) -> TrialObservers:
+        def observe(spec: RunSpec, files: RunFiles) -> TrialObservers:
             config, size = spec.run_config, spec.world_size
             return TrialObservers(config, trial_run.trial, files.run_dir, size, audience=self._audience)
 

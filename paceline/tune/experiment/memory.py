@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.air.manifest import hash_file
-from paceline.run.trial_files import as_json
+from paceline.air.settings import as_json
 from paceline.tune.experiment.records import CallbackStates, Record, SearcherSaved
 from paceline.tune.search.searcher import Searcher
 

@@ -12,7 +12,7 @@ from paceline.air.config import DEFAULT_MAX_LOG_BYTES, CheckpointConfig, Failure
 from paceline.air.constants import DEFAULT_METRIC
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.secrets import masked, secret_paths
-from paceline.run.trial_files import as_json
+from paceline.air.settings import as_json
 from paceline.tune.by_name import create_scheduler, create_searcher
 from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.experiment.plugins import described, rebuilt

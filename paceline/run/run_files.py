@@ -1,11 +1,9 @@
-"""A trial's directory as a driver holds it: created or reopened, locked, with its journal open."""
+"""A run's directory as a driver holds it: created or reopened, locked, with its journal open."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,10 +15,11 @@ from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.result import Status
 from paceline.air.secrets import masked, secret_paths
+from paceline.air.settings import as_json, plain_config
 from paceline.engine.base import Capabilities
 from paceline.engine.local import drivers, leftovers
 from paceline.run import side_files
-from paceline.run.continuing import is_run, line_for, place_of
+from paceline.run.continuing import find_run_dirs, is_run, line_for, place_of
 from paceline.run.fingerprint import changes, fingerprint
 from paceline.run.records import (
     Header,
@@ -33,11 +32,10 @@ from paceline.run.records import (
     surviving_indices,
 )
 from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
-from paceline.storage.commit import is_put_aside, quarantine
+from paceline.storage.commit import quarantine
 from paceline.storage.files import delete_tree
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal
-from paceline.storage.journal_parts import fetch_journal
 from paceline.storage.lease import LEASE_SECONDS
 from paceline.storage.lock import RunLock
 from paceline.storage.mirror import Mirror
@@ -58,8 +56,8 @@ _NEXT_WAITS = f"the next driver on another machine has to wait for {LEASE_SECOND
 
 
 @dataclass
-class TrialFiles:
-    """The files of one trial while a driver writes them."""
+class RunFiles:
+    """The files of one run while a driver writes them."""
 
     run_dir: RunDir
     journal: Journal
@@ -68,7 +66,7 @@ class TrialFiles:
     identity: TrialIdentity
     mirror: Mirror | None = None
     records: RunRecords | None = None
-    """What the journal already said; None for a new trial."""
+    """What the journal already said; None for a new run."""
     surviving: list[int] = field(default_factory=list)
     """The indices of rank 0's rows that survive in the journal."""
     notes: list[str] = field(default_factory=list)
@@ -159,8 +157,8 @@ def _push_and_release(mirror: Mirror) -> list[str]:
     return warnings
 
 
-def create(spec: RunSpec, capabilities: Capabilities, shared_sync: SharedSync | None = None) -> TrialFiles:
-    """A new trial directory; earlier trials of the same name stay as they are."""
+def create(spec: RunSpec, capabilities: Capabilities, shared_sync: SharedSync | None = None) -> RunFiles:
+    """A new directory; earlier runs of the same name stay as they are."""
     if spec.place is not None:
         return _create_in_search(spec, spec.place, shared_sync)
     config = spec.run_config
@@ -171,7 +169,7 @@ def create(spec: RunSpec, capabilities: Capabilities, shared_sync: SharedSync | 
     experiment_uri = filesystem_uri and uri_below(filesystem_uri, name)
     identity, run_dir, mirror = _new_directory(spec, local_root / name, experiment_uri)
     with _locked(run_dir, mirror) as lock:
-        files = TrialFiles(run_dir, Journal(run_dir.journal), lock, name, identity, mirror, notes=notes)
+        files = RunFiles(run_dir, Journal(run_dir.journal), lock, name, identity, mirror, notes=notes)
         with _closed_on_error(files):
             files.register()
             files.journal.append(_header(spec, name, identity), finite=False)
@@ -179,7 +177,7 @@ def create(spec: RunSpec, capabilities: Capabilities, shared_sync: SharedSync | 
     return files
 
 
-def _create_in_search(spec: RunSpec, place: TrialPlace, shared_sync: SharedSync | None) -> TrialFiles:
+def _create_in_search(spec: RunSpec, place: TrialPlace, shared_sync: SharedSync | None) -> RunFiles:
     """The directory that a search chose. What an earlier driver left there before it wrote a header is removed."""
     run_dir, mirror = RunDir(place.directory), None
     if not run_dir.create_new():
@@ -189,7 +187,7 @@ def _create_in_search(spec: RunSpec, place: TrialPlace, shared_sync: SharedSync 
         mirror = Mirror(FsspecFilesystem(place.uri, spec.run_config.storage_filesystem), run_dir)
     with _locked(run_dir, mirror) as lock:
         journal = Journal(run_dir.journal, shared_sync)
-        files = TrialFiles(run_dir, journal, lock, place.experiment_name, spec.identity, mirror)
+        files = RunFiles(run_dir, journal, lock, place.experiment_name, spec.identity, mirror)
         with _closed_on_error(files):
             files.register()
             journal.append(_header(spec, place.experiment_name, spec.identity), finite=False)
@@ -238,8 +236,8 @@ def _new_directory(
     raise StorageError(f"{experiment_dir} holds too many trials to find a free name. Choose another RunConfig(name=).")
 
 
-def reopen(spec: RunSpec, shared_sync: SharedSync | None = None) -> TrialFiles:
-    """The trial directory of a run that shall be continued."""
+def reopen(spec: RunSpec, shared_sync: SharedSync | None = None) -> RunFiles:
+    """The directory of a run that shall be continued."""
     run_dir, mirror = _place_to_restore(spec)
     warnings = side_files.free_lock_name(run_dir.lock)
     with _locked(run_dir, mirror, spec.run_config.verbose if spec.place is None else 0) as lock:
@@ -249,7 +247,7 @@ def reopen(spec: RunSpec, shared_sync: SharedSync | None = None) -> TrialFiles:
         records = RunRecords.read(run_dir)
         header = records.header
         journal = Journal(run_dir.journal, shared_sync)
-        files = TrialFiles(run_dir, journal, lock, header.experiment_name, identity_of(header), mirror, records)
+        files = RunFiles(run_dir, journal, lock, header.experiment_name, identity_of(header), mirror, records)
         with _closed_on_error(files):
             files.warnings += [*warnings, *side_files.repair(run_dir, continues=files.ended_as != "finished")]
             files.surviving = surviving_indices(run_dir)
@@ -326,7 +324,7 @@ def announce(text: str) -> None:
 
 
 @contextlib.contextmanager
-def _closed_on_error(files: TrialFiles) -> Iterator[None]:
+def _closed_on_error(files: RunFiles) -> Iterator[None]:
     """Nothing stays open if the block is interrupted."""
     try:
         yield
@@ -354,7 +352,7 @@ def _how_to_restore_earlier(experiment_dir: Path) -> list[str]:
 
     Only the end and the beginning of its journal are read: a long run's journal is large.
     """
-    for trial in find_trials(experiment_dir)[:1]:
+    for trial in find_run_dirs(experiment_dir)[:1]:
         header = header_of(trial)
         try:
             ended = last_ending(trial)
@@ -366,43 +364,6 @@ def _how_to_restore_earlier(experiment_dir: Path) -> list[str]:
                 f'earlier one: {line_for(header, place_of(trial))}\nfit(resume="auto") would do so by itself.'
             ]
     return []
-
-
-def find_trials(path: Path) -> list[RunDir]:
-    """The trial directories at or below an experiment's directory, newest first."""
-    below = [each for each in path.glob("*/") if not is_put_aside(each)] if path.is_dir() else []
-    found = [RunDir(candidate) for candidate in (path, *below) if (candidate / "journal.jsonl").is_file()]
-    return sorted(found, key=lambda run_dir: run_dir.journal.stat().st_mtime, reverse=True)
-
-
-def find_remote_trials(
-    uri: str, filesystem: Any = None
-) -> tuple[list[tuple[str, RunRecords]], list[RestoreError | StorageError]]:
-    """(URI, records) of the trials at or one level below a URI, the one last worked at first.
-
-    And what is wrong with those that cannot be read: one damaged trial is no reason to give up the others.
-    """
-    store = FsspecFilesystem(uri, filesystem)
-    found, problems = [], []
-    for name in store.list():
-        *folders, file = name.split("/")
-        if file == "journal.jsonl" and len(folders) <= 1:
-            try:
-                found.append(("/".join([uri, *folders]), _remote_records(store, name)))
-            except (RestoreError, StorageError) as error:
-                problems.append(error)
-    return sorted(found, key=lambda run: run[1].last_time, reverse=True), problems
-
-
-def _remote_records(store: FsspecFilesystem, journal: str) -> RunRecords:
-    with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
-        run_dir = RunDir(Path(folder))
-        fetch_journal(store, journal, run_dir.journal)
-        try:
-            return RunRecords.read(run_dir)
-        except (RestoreError, StorageError) as error:
-            text = str(error).replace(str(run_dir.journal), f"{store.label}/{journal}")
-            raise RestoreError(text) from error
 
 
 def saved_settings(spec: RunSpec) -> dict[str, Any]:
@@ -436,16 +397,3 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
         "had_callbacks": bool(config.callbacks),
         "had_stop": config.stop is not None,
     }
-
-
-def plain_config(config: Any) -> Any:
-    """A configuration as it is written down: without its secrets; None if it is not plain JSON."""
-    return as_json(masked(config))
-
-
-def as_json(value: Any) -> Any:
-    """The value if it is plain JSON, else None."""
-    try:
-        return json.loads(json.dumps(value))
-    except (TypeError, ValueError):
-        return None

@@ -20,11 +20,13 @@ import pytest
 from paceline.air import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError, RestoreError, RunLockedError, StorageError
 from paceline.air.process_identity import boot_id
+from paceline.air.settings import as_json
 from paceline.engine.inline import InlineEngine
 from paceline.engine.local import drivers
 from paceline.engine.local.engine import LocalEngine
-from paceline.run import trial_files
+from paceline.run import run_files
 from paceline.run.checkpoint_keeper import CheckpointKeeper
+from paceline.run.continuing import find_run_dirs
 from paceline.run.records import CheckpointCommitted, Header, Row, RunRecords
 from paceline.run.spec import RunSpec, TrainFunction, TrialIdentity, TrialPlace
 from paceline.storage.commit import Stager, commit
@@ -53,7 +55,7 @@ def spec(restore: str | None = None, config: Any = None, **run_config: Any) -> R
 
 def test_a_new_trial(results_dir: Path) -> None:
     description = spec(name="experiment", config={"train_loop_config": {"lr": 0.1}})
-    files = trial_files.create(description, LocalEngine.capabilities)
+    files = run_files.create(description, LocalEngine.capabilities)
     assert files.run_dir.root == results_dir / "experiment" / f"Trainer_{description.identity.trial_id}_0"
     assert files.records is None
     assert files.attempts_so_far == 0
@@ -66,13 +68,13 @@ def test_a_new_trial(results_dir: Path) -> None:
 
 
 def test_without_a_name_the_experiment_is_named_after_trainer_and_time(results_dir: Path) -> None:
-    files = trial_files.create(spec(), LocalEngine.capabilities)
+    files = run_files.create(spec(), LocalEngine.capabilities)
     files.close()
     assert files.experiment_name.startswith("Trainer_20")
 
 
 def test_saved_settings_are_plain_data() -> None:
-    saved = trial_files.saved_settings(
+    saved = run_files.saved_settings(
         spec(
             config={"train_loop_config": {"function": nothing}},
             checkpoint_config=CheckpointConfig(num_to_keep=3, checkpoint_score_attribute="loss"),
@@ -86,12 +88,12 @@ def test_saved_settings_are_plain_data() -> None:
 
 
 def test_only_one_driver_at_a_time(results_dir: Path) -> None:
-    files = trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
+    files = run_files.create(spec(name="experiment"), LocalEngine.capabilities)
     path = str(files.run_dir.root)
     with pytest.raises(RunLockedError):
-        trial_files.reopen(spec(restore=path))
+        run_files.reopen(spec(restore=path))
     files.close()
-    again = trial_files.reopen(spec(restore=path))
+    again = run_files.reopen(spec(restore=path))
     assert again.identity == files.identity
     assert again.experiment_name == "experiment"
     again.close()
@@ -111,13 +113,13 @@ def test_the_lock_is_given_back_even_if_the_storage_has_gone(results_dir: Path) 
         def release(self) -> None:
             self.released = True
 
-    files = trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
+    files = run_files.create(spec(name="experiment"), LocalEngine.capabilities)
     mirror: Any = GoneMirror()
     files.mirror = mirror
     (warning,) = files.close()  # the result of the run is not lost for it
     assert "the storage has gone" in warning
     assert mirror.released
-    trial_files.reopen(spec(restore=str(files.run_dir.root))).close()
+    run_files.reopen(spec(restore=str(files.run_dir.root))).close()
 
 
 class TestDirectoryThatASearchChose:
@@ -127,7 +129,7 @@ class TestDirectoryThatASearchChose:
 
     def create(self, directory: Path) -> None:
         place = TrialPlace(directory, "search")
-        trial_files.create(dataclasses.replace(spec(), place=place), LocalEngine.capabilities).close()
+        run_files.create(dataclasses.replace(spec(), place=place), LocalEngine.capabilities).close()
 
     def test_what_barely_began_is_removed(self, directory: Path) -> None:
         (directory / "logs").mkdir(parents=True)
@@ -139,7 +141,7 @@ class TestDirectoryThatASearchChose:
         (directory / "checkpoint_000000").mkdir(parents=True)
         self.create(directory)
         assert (directory.parent / "trial.corrupt" / "checkpoint_000000").is_dir()
-        assert trial_files.find_trials(directory.parent)[0].root == directory
+        assert find_run_dirs(directory.parent)[0].root == directory
 
     def test_a_run_is_never_replaced(self, directory: Path) -> None:
         self.create(directory)
@@ -148,11 +150,11 @@ class TestDirectoryThatASearchChose:
 
 
 def test_reopening_sweeps_what_the_last_driver_left(results_dir: Path) -> None:
-    files = trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
+    files = run_files.create(spec(name="experiment"), LocalEngine.capabilities)
     files.close()
     leftover = files.run_dir.staging(3, 0)
     leftover.mkdir()
-    trial_files.reopen(spec(restore=str(files.run_dir.root))).close()
+    run_files.reopen(spec(restore=str(files.run_dir.root))).close()
     assert not leftover.exists()
 
 
@@ -163,14 +165,14 @@ def test_who_opens_a_run_ends_what_dead_drivers_left(results_dir: Path, how: str
         "sleep = subprocess.Popen(['sleep', '1000'], env={**os.environ, **drivers.mark()}, stdout=subprocess.DEVNULL)\n"
         "print(sleep.pid, flush=True)\nos._exit(0)"
     )
-    files = trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
+    files = run_files.create(spec(name="experiment"), LocalEngine.capabilities)
     files.close()
     left = process(int(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout))
     assert left is not None
     if how == "new":
-        files = trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
+        files = run_files.create(spec(name="experiment"), LocalEngine.capabilities)
     else:
-        files = trial_files.reopen(spec(restore=str(files.run_dir.root)))
+        files = run_files.reopen(spec(restore=str(files.run_dir.root)))
     assert not left.alive
     (warning,) = files.warnings
     assert "1 process" in warning
@@ -182,28 +184,28 @@ def test_who_opens_a_run_ends_what_dead_drivers_left(results_dir: Path, how: str
 
 def test_a_file_in_a_run_names_no_process_to_end(results_dir: Path) -> None:
     """Whoever gives away a run could write such a list into it."""
-    files = trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
+    files = run_files.create(spec(name="experiment"), LocalEngine.capabilities)
     files.close()
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as innocent:
         facts = process(innocent.pid)
         assert facts is not None
         line = {"rank": 0, "attempt": 0, "pid": facts.pid, "start": facts.start, "boot": boot_id()}
         (files.run_dir.root / "processes.jsonl").write_text(json.dumps(line) + "\n")
-        trial_files.reopen(spec(restore=str(files.run_dir.root))).close()
+        run_files.reopen(spec(restore=str(files.run_dir.root))).close()
         assert innocent.poll() is None
         innocent.kill()
 
 
 def test_memory_storage_needs_the_inline_engine(results_dir: Path) -> None:
     with pytest.raises(ConfigError, match="engine='inline'"):
-        trial_files.create(spec(storage_path="memory://somewhere"), LocalEngine.capabilities)
+        run_files.create(spec(storage_path="memory://somewhere"), LocalEngine.capabilities)
     assert not results_dir.exists()
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):
-        trial_files.create(spec(storage_path=str(tmp_path / "file" / "below")), LocalEngine.capabilities)
+        run_files.create(spec(storage_path=str(tmp_path / "file" / "below")), LocalEngine.capabilities)
 
 
 @pytest.mark.parametrize(
@@ -211,14 +213,14 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     [({"a": [1, "x", None]}, {"a": [1, "x", None]}), ({"a": (1, 2)}, {"a": [1, 2]}), ({"a": nothing}, None), (7, 7)],
 )
 def test_plain_data(value: Any, plain: Any) -> None:
-    assert trial_files.as_json(value) == plain
+    assert as_json(value) == plain
 
 
 def test_a_trial_id_that_is_taken_is_drawn_again(results_dir: Path) -> None:
     description = spec(name="experiment")
-    first = trial_files.create(description, LocalEngine.capabilities)
+    first = run_files.create(description, LocalEngine.capabilities)
     first.close()
-    second = trial_files.create(description, LocalEngine.capabilities)
+    second = run_files.create(description, LocalEngine.capabilities)
     second.close()
     assert second.run_dir.root != first.run_dir.root
     assert second.identity.trial_id != first.identity.trial_id
@@ -236,16 +238,16 @@ def test_nothing_stays_open_if_creating_is_interrupted(results_dir: Path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "sync", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
+            run_files.create(spec(name="experiment"), LocalEngine.capabilities)
     assert not open_descriptors() - before
     assert not [thread for thread in threading.enumerate() if thread.name == "paceline-journal"]
 
 
 def test_only_the_end_of_the_newest_sibling_is_read(results_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
-        trial_files.create(spec(name="experiment"), LocalEngine.capabilities).close()
+        run_files.create(spec(name="experiment"), LocalEngine.capabilities).close()
     monkeypatch.delattr(RunRecords, "read")
-    files = trial_files.create(spec(name="experiment"), LocalEngine.capabilities)
+    files = run_files.create(spec(name="experiment"), LocalEngine.capabilities)
     files.close()
     assert "did not finish" in files.notes[0]
 
@@ -268,7 +270,7 @@ def row(index: int) -> Row:
     return Row(attempt=0, index=index, rank=0, stamp=0.0, elapsed=0.0, metrics={})
 
 
-def add_row(files: trial_files.TrialFiles, index: int) -> None:
+def add_row(files: run_files.RunFiles, index: int) -> None:
     files.journal.append(row(index))
 
 
@@ -279,7 +281,7 @@ def indices(journal: Path) -> list[int]:
 @pytest.fixture
 def remote_run(memory_uri: str) -> tuple[str, Path]:
     """(URI, local directory) of a run with one row."""
-    files = trial_files.create(spec(name="experiment", storage_path=memory_uri), InlineEngine.capabilities)
+    files = run_files.create(spec(name="experiment", storage_path=memory_uri), InlineEngine.capabilities)
     add_row(files, 1)
     assert files.close() == []
     return f"{memory_uri}/experiment/{files.run_dir.root.name}", files.run_dir.root
@@ -288,7 +290,7 @@ def remote_run(memory_uri: str) -> tuple[str, Path]:
 def continue_elsewhere(uri: str, place: Path, *rows: int) -> None:
     with pytest.MonkeyPatch.context() as elsewhere:
         elsewhere.setenv("PACELINE_RESULTS_DIR", str(place))
-        files = trial_files.reopen(spec(restore=uri))
+        files = run_files.reopen(spec(restore=uri))
         for index in rows:
             add_row(files, index)
         assert files.close() == []
@@ -298,7 +300,7 @@ def test_a_stale_twin_catches_up(remote_run: tuple[str, Path], tmp_path: Path) -
     uri, local = remote_run
     continue_elsewhere(uri, tmp_path / "elsewhere", 2, 3)
     assert indices(local / "journal.jsonl") == [1]
-    files = trial_files.reopen(spec(restore=uri))
+    files = run_files.reopen(spec(restore=uri))
     assert files.last_row == 3
     add_row(files, 4)
     files.close()
@@ -313,7 +315,7 @@ def test_a_twin_that_is_ahead_is_kept(remote_run: tuple[str, Path], tmp_path: Pa
     journal.close()
     with open(local / "journal.jsonl", "ab") as file:
         file.write(b"torn")
-    files = trial_files.reopen(spec(restore=uri))
+    files = run_files.reopen(spec(restore=uri))
     assert files.last_row == 2
     files.close()
     continue_elsewhere(uri, tmp_path / "elsewhere")
@@ -327,7 +329,7 @@ def test_histories_that_differ_are_not_mixed(remote_run: tuple[str, Path], tmp_p
     journal.append(row(7))
     journal.close()
     with pytest.raises(RestoreError, match=f"delete.*{local}"):
-        trial_files.reopen(spec(restore=uri))
+        run_files.reopen(spec(restore=uri))
     continue_elsewhere(uri, tmp_path / "elsewhere", 3)  # the locks were released
     assert indices(local / "journal.jsonl") == [1, 7]
 
@@ -339,13 +341,13 @@ def test_a_checkpoint_of_the_other_driver_replaces_an_unrecorded_one_of_the_same
     make_checkpoint(RunDir(local), "mine")  # and then this driver died
     with pytest.MonkeyPatch.context() as elsewhere:
         elsewhere.setenv("PACELINE_RESULTS_DIR", str(tmp_path / "elsewhere"))
-        files = trial_files.reopen(spec(restore=uri))
+        files = run_files.reopen(spec(restore=uri))
         make_checkpoint(files.run_dir, "theirs")
         files.journal.append(CheckpointCommitted(number=0, iteration=2))
         assert files.mirror is not None
         files.mirror.push_checkpoint(0)
         files.close()
-    files = trial_files.reopen(spec(restore=uri))
+    files = run_files.reopen(spec(restore=uri))
     keeper = CheckpointKeeper(CheckpointConfig(), files.run_dir, files.journal, files.mirror)
     assert files.records is not None
     keeper.load(files.records)
@@ -363,14 +365,14 @@ def make_checkpoint(run_dir: RunDir, content: str) -> None:
 
 
 @pytest.fixture
-def mirrored(results_dir: Path) -> Iterator[trial_files.TrialFiles]:
+def mirrored(results_dir: Path) -> Iterator[run_files.RunFiles]:
     store, root = fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}"
-    yield trial_files.create(spec(storage_path=f"memory:/{root}"), InlineEngine.capabilities)
+    yield run_files.create(spec(storage_path=f"memory:/{root}"), InlineEngine.capabilities)
     store.rm(root, recursive=True)
 
 
 def test_a_store_that_does_not_answer_is_not_waited_for_after_an_interrupt(
-    mirrored: trial_files.TrialFiles, monkeypatch: pytest.MonkeyPatch
+    mirrored: run_files.RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert mirrored.mirror is not None
     over = threading.Event()
@@ -379,11 +381,11 @@ def test_a_store_that_does_not_answer_is_not_waited_for_after_an_interrupt(
     over.set()
     assert mirrored.mirror.filesystem.label in warning
     assert str(mirrored.run_dir.root) in warning
-    trial_files.reopen(spec(restore=mirrored.mirror.filesystem.label)).close()
+    run_files.reopen(spec(restore=mirrored.mirror.filesystem.label)).close()
 
 
 def test_a_store_that_is_known_to_be_out_of_reach_is_not_asked_at_the_end(
-    mirrored: trial_files.TrialFiles, monkeypatch: pytest.MonkeyPatch
+    mirrored: run_files.RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert mirrored.mirror is not None
     asked: list[str] = []
