@@ -18,7 +18,7 @@ from paceline.data.block import Block, ReadRequest, Source, default_block_rows
 from paceline.data.dataset_base import DatasetBase
 from paceline.data.dataset_combining import column_names
 from paceline.data.formats import check_batch_format
-from paceline.data.operation import Operation, Place
+from paceline.data.operation import BlockPlace, Operation
 from paceline.data.operations.user_function import Spot, UserFunction
 from paceline.data.operations.user_operation import check_resources
 from paceline.data.operations.work import BatchWork, like_before
@@ -123,7 +123,7 @@ class MapGroups(Operation):
     def output_schema(self, schema: pa.Schema) -> pa.Schema | None:
         return self._schema
 
-    def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+    def run(self, chunks: Iterator[Chunk], place: BlockPlace) -> Iterator[Chunk]:
         from paceline.data.formats import concat
 
         first = 0

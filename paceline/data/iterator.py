@@ -13,7 +13,15 @@ from paceline.data.dataset_base import named_after_class
 from paceline.data.dataset_batches import Batches
 from paceline.data.epochs import BatchOptions, Epoch, PlanEpoch
 from paceline.data.ingest import ranges as rs
-from paceline.data.ingest.position import READ_AHEAD, LocalShuffle, Progress, Shares, merged, remaining_in, share_epoch
+from paceline.data.ingest.position import (
+    READ_AHEAD,
+    LocalShuffle,
+    ReadPosition,
+    Shares,
+    merged,
+    remaining_in,
+    share_epoch,
+)
 from paceline.data.ingest.prepared import PreparedDataset
 from paceline.data.stats import IterationStats
 
@@ -37,7 +45,7 @@ class DataIterator(Batches):
         self._rank = rank if dataset.split else 0
         self._workers = workers if dataset.split else 1
         self._threads = threads or usable_cores()
-        self._progress = self._start_of(0, dataset.seed)
+        self._position = self._start_of(0, dataset.seed)
         self._yielded: int | None = None
         """Rows that the current pass has handed out of this rank's share of the current leg; None: there is none."""
         self._current: Epoch | None = None
@@ -62,18 +70,18 @@ class DataIterator(Batches):
     @property
     def epoch(self) -> int:
         """The number of the current pass, or of the next one if none is under way; the first is 0."""
-        return self._progress.epoch
+        return self._position.epoch
 
     def state_dict(self) -> dict[str, Any]:
         """The position as a few plain integers; stored with every checkpoint that is reported."""
-        progress = self._progress
+        position = self._position
         if self._yielded is not None:
-            leg = progress.legs[-1]
+            leg = position.legs[-1]
             yielded = list(leg.yielded)
             yielded[self._rank] = self._yielded
-            progress = replace(progress, legs=(*progress.legs[:-1], replace(leg, yielded=tuple(yielded))))
+            position = replace(position, legs=(*position.legs[:-1], replace(leg, yielded=tuple(yielded))))
         whose = {"rank": self._rank, "workers": self._workers}
-        return {**progress.as_json(), **whose, **({READ_AHEAD: True} if self._read_ahead else {})}
+        return {**position.as_json(), **whose, **({READ_AHEAD: True} if self._read_ahead else {})}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on from a position: this rank's own, or the list of all ranks' (needed if their number has changed)."""
@@ -82,33 +90,33 @@ class DataIterator(Batches):
         whole = merged(state) if isinstance(state, Sequence) else dict(state)
         if whole is None:
             raise DataError("load_state_dict: the list of states is empty.")
-        progress = Progress.from_json(whole)
-        misfit = self._dataset.misfit(progress)
+        position = ReadPosition.from_json(whole)
+        misfit = self._dataset.misfit(position)
         if misfit is not None:
             raise DataError(f"The state does not fit the dataset {self._dataset.name!r}: {misfit}.")
-        progress = replace(progress, equal=self._dataset.uneven == "equal")
-        if progress.legs and whole.get("workers", self._workers) != self._workers:
+        position = replace(position, equal=self._dataset.uneven == "equal")
+        if position.legs and whole.get("workers", self._workers) != self._workers:
             raise DataError(
                 f"The state is that of one of {whole['workers']} workers, and there are {self._workers} now: "
                 "pass the list of all their states."
             )
-        if progress.legs and whole.get("rank", self._rank) != self._rank:
+        if position.legs and whole.get("rank", self._rank) != self._rank:
             raise DataError(
                 f"The state is that of rank {whole['rank']}, and this is rank {self._rank}, which reads other rows: "
                 "keep each rank's own state, or pass the list of all their states."
             )
-        if progress.legs and not remaining_in(progress):  # its last row was handed out: the epoch is over
-            progress = progress.next_epoch()
-        self._progress, self._yielded, self._current, self._read_ahead = progress, None, None, False
+        if position.legs and not remaining_in(position):  # its last row was handed out: the epoch is over
+            position = position.next_epoch()
+        self._position, self._yielded, self._current, self._read_ahead = position, None, None, False
 
     def rows_left_out(self, epoch: int | None = None) -> list[int]:
         """Numbers of the rows (counted from 0 through the dataset) that no rank reads in that epoch, or in this one."""
         if epoch is None or epoch == self.epoch:
-            epoch, legs = self.epoch, self._progress.legs
+            epoch, legs = self.epoch, self._position.legs
             shares = self._shares(legs[-1].shuffle if legs else LocalShuffle())
         else:
             shares = self._fresh_shares(epoch)
-        order = self._dataset.order_of(self._progress.seed, epoch)
+        order = self._dataset.order_of(self._position.seed, epoch)
         return sorted(int(row) for rows in order.row_numbers(shares.left_out, 65_536) for row in rows)
 
     # -- what it is -----------------------------------------------------------------------
@@ -123,10 +131,10 @@ class DataIterator(Batches):
 
     def rows_left(self) -> int:
         """Rows that this rank has not been given yet of the current pass, or of the next one if none is under way."""
-        legs = self._progress.legs
+        legs = self._position.legs
         shares = self._shares(legs[-1].shuffle if legs else LocalShuffle())
         share = rs.length(shares.parts[self._rank])
-        return share - min(share, shares.progress.legs[-1].yielded[self._rank])
+        return share - min(share, shares.position.legs[-1].yielded[self._rank])
 
     def to_pandas(self, limit: int | None = 100_000) -> pd.DataFrame:
         """The rows of this rank's next pass as one pandas frame; not counted as a pass."""
@@ -253,8 +261,8 @@ class DataIterator(Batches):
                 "for epoch in ....iter_epochs(): for batch in epoch.iter_batches(): ..."
             )
         shares = self._shares(self._local_shuffle(options))
-        self._progress = shares.progress
-        self._yielded = shares.progress.legs[-1].yielded[self._rank]
+        self._position = shares.position
+        self._yielded = shares.position.legs[-1].yielded[self._rank]
         self._stats = IterationStats(source=self._label(), notes=self._dataset.plan.notes())
         self._read_ahead = options.read_ahead
         self._current = _ShardEpoch(self, *self._what_to_read(shares, options), options)
@@ -265,38 +273,38 @@ class DataIterator(Batches):
     ) -> Epoch:
         shares = self._shares(self._local_shuffle(options))
         plan, ranges, _ = self._what_to_read(shares, options)
-        order = self._dataset.order_of(self._progress.seed, self.epoch)
+        order = self._dataset.order_of(self._position.seed, self.epoch)
         pieces = order.pieces(ranges if span is None else rs.joined([span]))
         return PlanEpoch(plan, pieces, options, IterationStats(), columns=columns, threads=self._threads)
 
-    def _start_of(self, epoch: int, seed: int) -> Progress:
+    def _start_of(self, epoch: int, seed: int) -> ReadPosition:
         data = self._dataset
         equal = data.uneven == "equal"
-        return Progress(epoch, seed, data.rows, data.blocks, shuffle=data.shuffle, equal=equal, mark=data.mark)
+        return ReadPosition(epoch, seed, data.rows, data.blocks, shuffle=data.shuffle, equal=equal, mark=data.mark)
 
     def _fresh_shares(self, epoch: int) -> Shares:
         """Of an epoch of which nothing has been read."""
-        start = self._start_of(epoch, self._progress.seed)
+        start = self._start_of(epoch, self._position.seed)
         return share_epoch(start, self._workers, self._dataset.uneven, LocalShuffle())
 
     def _shares(self, shuffle: LocalShuffle) -> Shares:
-        progress = self._progress
+        position = self._position
         if self._yielded is not None:
-            progress = Progress.from_json(self.state_dict())
-        return share_epoch(progress, self._workers, self._dataset.uneven, shuffle)
+            position = ReadPosition.from_json(self.state_dict())
+        return share_epoch(position, self._workers, self._dataset.uneven, shuffle)
 
     def _local_shuffle(self, options: BatchOptions) -> LocalShuffle:
         if not options.window:
             return LocalShuffle()
-        return LocalShuffle(options.window, self._progress.seed if options.window_seed is None else options.window_seed)
+        return LocalShuffle(options.window, self._position.seed if options.window_seed is None else options.window_seed)
 
     def _what_to_read(self, shares: Shares, options: BatchOptions) -> tuple[Any, rs.Ranges, tuple[int, int]]:
         """Plan, positions to read, and (first window, rows of it that were handed out already)."""
         share = shares.parts[self._rank]
-        yielded = min(shares.progress.legs[-1].yielded[self._rank], rs.length(share))
+        yielded = min(shares.position.legs[-1].yielded[self._rank], rs.length(share))
         window, skip = divmod(yielded, options.window) if options.window else (0, 0)
         start = window * options.window if options.window else yielded
-        plan = self._dataset.plan_of(shares.progress.seed, shares.progress.epoch)
+        plan = self._dataset.plan_of(shares.position.seed, shares.position.epoch)
         return plan, rs.part(share, start, rs.length(share)), (window, skip)
 
     def _rows_per_pass(self) -> int | None:
@@ -309,7 +317,7 @@ class DataIterator(Batches):
     def _ended(self, epoch: Epoch) -> None:
         if epoch is self._current:
             self._current, self._yielded = None, None
-            self._progress = self._progress.next_epoch()
+            self._position = self._position.next_epoch()
 
 
 DatasetIterator = DataIterator
@@ -334,12 +342,12 @@ class _ShardEpoch(PlanEpoch):
     def __init__(
         self, owner: DataIterator, plan: Any, ranges: rs.Ranges, window: tuple[int, int], options: BatchOptions
     ) -> None:
-        progress = owner._progress
-        order = owner._dataset.order_of(progress.seed, progress.epoch)
+        position = owner._position
+        order = owner._dataset.order_of(position.seed, position.epoch)
         window_order = None
         if options.window:
             share = owner._shares(owner._local_shuffle(options)).parts[owner._rank]
-            window_order = owner._local_shuffle(options).order(share, progress.epoch, window[0])
+            window_order = owner._local_shuffle(options).order(share, position.epoch, window[0])
         super().__init__(
             plan,
             order.pieces(ranges),

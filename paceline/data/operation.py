@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class BlockPlace:
     """Where an operation is working: for messages, and as part of the seed of what is random."""
 
     block: int
@@ -50,7 +50,7 @@ class Operation(ABC):
         """For messages and stats: "map_batches(normalise)"."""
 
     @abstractmethod
-    def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+    def run(self, chunks: Iterator[Chunk], place: BlockPlace) -> Iterator[Chunk]:
         """The block after this operation. All chunks that come out have one schema.
 
         Raises DataError that names the operation and the place; an exception of the user's function is its cause.

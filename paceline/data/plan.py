@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest, Source
-from paceline.data.operation import Operation, Place
+from paceline.data.operation import BlockPlace, Operation
 from paceline.data.stats import TimedStage
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Plan(Source):
         if request.times is not None:
             chunks = timed = TimedStage(chunks, "reading", request.times, None)
         for operation in self.operations:
-            chunks = operation.run(chunks, Place(block, name, inner.start, fresh))
+            chunks = operation.run(chunks, BlockPlace(block, name, inner.start, fresh))
             if request.times is not None:
                 chunks = timed = TimedStage(chunks, operation.label, request.times, timed)
             fresh = fresh and operation.native and operation.keeps_memory_apart

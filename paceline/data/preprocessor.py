@@ -15,7 +15,7 @@ from paceline.air.checks import warn_at_users_line
 from paceline.air.constants import TENSOR_COLUMN_NAME
 from paceline.air.errors import ConfigError, DataError, PacelineError
 from paceline.data.dataset_base import DatasetBase
-from paceline.data.operation import Operation, Place
+from paceline.data.operation import BlockPlace, Operation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -349,7 +349,7 @@ class Preprocess(Operation):
         except Exception:
             return None
 
-    def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+    def run(self, chunks: Iterator[Chunk], place: BlockPlace) -> Iterator[Chunk]:
         for chunk in chunks:
             try:
                 result: Chunk = self.preprocessor._transform_chunk(chunk)

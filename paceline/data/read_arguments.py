@@ -10,7 +10,7 @@ from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, DataNotFoundError
 from paceline.data.datasource.file_based_datasource import FileExtensionFilter, FileMetadataProvider
 from paceline.data.datasource.partitioning import Partitioning
-from paceline.data.sources.file_entry import DETECT, FileEntry
+from paceline.data.sources.listed_file import DETECT, ListedFile
 from paceline.data.sources.listing import Paths, list_files
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ReadArguments:
         if self._codec() not in (None, DETECT):
             raise ConfigError(f"{self.function} takes no compression: {advice}.")
 
-    def files(self, paths: Paths, extensions: tuple[str, ...] = ()) -> tuple[FileEntry, ...]:
+    def files(self, paths: Paths, extensions: tuple[str, ...] = ()) -> tuple[ListedFile, ...]:
         """All files that are meant, with what the user said of their compression."""
         found = self._listed(paths, self._extensions(extensions))
         codec = self._codec()
@@ -94,7 +94,7 @@ class ReadArguments:
 
         return Dataset(PartitionedSource(source, partitions))
 
-    def partitions_below(self, files: Sequence[FileEntry]) -> Partitions:
+    def partitions_below(self, files: Sequence[ListedFile]) -> Partitions:
         """As read_parquet has them: of directories below the given one, and numbers as numbers."""
         from paceline.data.sources.partitions import Partitions
 
@@ -173,7 +173,7 @@ class ReadArguments:
         given = self.partition_filter
         return isinstance(given, FileExtensionFilter) and not given.allow_if_no_extension
 
-    def _listed(self, paths: Paths, extensions: tuple[str, ...]) -> tuple[FileEntry, ...]:
+    def _listed(self, paths: Paths, extensions: tuple[str, ...]) -> tuple[ListedFile, ...]:
         if self.partition_filter is None or self._filters_endings:
             return list_files(paths, self.filesystem, extensions, ignore_missing=self.ignore_missing_paths)
         found = list_files(paths, self.filesystem, ignore_missing=self.ignore_missing_paths)
@@ -188,7 +188,7 @@ class ReadArguments:
             )
         return tuple(usual if extensions and usual else kept)
 
-    def _partitions(self, files: Sequence[FileEntry]) -> Partitions | None:
+    def _partitions(self, files: Sequence[ListedFile]) -> Partitions | None:
         scheme = self._scheme()
         paths = bool(self.later.get("include_paths"))
         hive = scheme is not None and scheme.style == "hive"

@@ -33,18 +33,18 @@ def rows_of(source: Source, **request: Any) -> list[dict[str, Any]]:
 
 
 def check_pieces(source: Source, equal: Callable[[pa.Table, pa.Table], bool] = pa.Table.equals) -> None:
-    """What holds for every source: any cut of a block into pieces gives the block, in chunks that are small enough."""
+    """What holds for every source: any cut of a block into spans gives the block, in chunks that are small enough."""
     for block, known in enumerate(source.blocks()):
         whole = _read(source, block)
         if known.rows is not None:
             assert whole.num_rows == known.rows
         for cuts in ([1], [0, 2], [3, 5], [whole.num_rows - 1], [whole.num_rows]):
             edges = sorted({0, *(min(max(cut, 0), whole.num_rows) for cut in cuts), whole.num_rows})
-            pieces = [
+            spans = [
                 _read(source, block, start=start, stop=stop, chunk_rows=2)
                 for start, stop in zip(edges, [*edges[1:-1], None], strict=False)
             ]
-            assert equal(pa.concat_tables([*pieces, whole.slice(0, 0)]), whole)
+            assert equal(pa.concat_tables([*spans, whole.slice(0, 0)]), whole)
         assert sum(chunk.num_rows for chunk in source.read(block, ReadRequest(columns=()))) == whole.num_rows
         for name in source.schema().names:
             assert equal(_read(source, block, columns=(name,)), whole.select([name]))

@@ -77,7 +77,7 @@ class Leg:
 
 
 @dataclass(frozen=True)
-class Progress:
+class ReadPosition:
     """How far a dataset has been read: what is stored with a checkpoint."""
 
     epoch: int
@@ -109,7 +109,7 @@ class Progress:
         return {**stored, "later": [_legs_as_json(legs) for legs in self.later]} if self.later else stored
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Progress:
+    def from_json(cls, stored: Mapping[str, Any]) -> ReadPosition:
         try:
             epoch, seed, rows, blocks = (int(stored[name]) for name in ("epoch", "seed", "rows", "blocks"))
             later = tuple(_legs_from_json(legs) for legs in stored.get("later", ()))
@@ -135,7 +135,7 @@ class Progress:
             )
         return None
 
-    def next_epoch(self) -> Progress:
+    def next_epoch(self) -> ReadPosition:
         """When a rank has ended this epoch."""
         legs, *later = self.later or ((),)
         return replace(self, epoch=self.epoch + 1, legs=legs, later=tuple(later))
@@ -163,7 +163,7 @@ def _legs_from_json(stored: Any) -> tuple[Leg, ...]:
 class Shares:
     """One epoch's positions as the workers of the current leg share them."""
 
-    progress: Progress
+    position: ReadPosition
     """Its last leg is the current one."""
     parts: tuple[Ranges, ...]
     """What each worker had or has to read in this leg."""
@@ -172,45 +172,45 @@ class Shares:
 
     def remaining(self) -> Ranges:
         """What no worker has yielded yet."""
-        leg = self.progress.legs[-1]
+        leg = self.position.legs[-1]
         ranges: list[tuple[int, int]] = []
         for part, yielded in zip(self.parts, leg.yielded, strict=True):
-            ranges += rs.without(part, leg.shuffle.first(part, yielded, self.progress.epoch))
+            ranges += rs.without(part, leg.shuffle.first(part, yielded, self.position.epoch))
         return rs.joined(ranges)
 
 
-def share_epoch(progress: Progress, workers: int, uneven: Uneven, shuffle: LocalShuffle) -> Shares:
-    """The shares with which `workers` workers go on from `progress`."""
+def share_epoch(position: ReadPosition, workers: int, uneven: Uneven, shuffle: LocalShuffle) -> Shares:
+    """The shares with which `workers` workers go on from `position`."""
     shares: Shares | None = None
-    for leg in progress.legs:
-        shares = _begin_leg(shares, replace(progress, legs=()), leg)
+    for leg in position.legs:
+        shares = _begin_leg(shares, replace(position, legs=()), leg)
     new = Leg(workers, (0,) * workers, shuffle.window, shuffle.seed, equal=uneven == "equal")
-    if shares is not None and replace(shares.progress.legs[-1], yielded=new.yielded) == new:
+    if shares is not None and replace(shares.position.legs[-1], yielded=new.yielded) == new:
         return shares
-    return _begin_leg(shares, replace(progress, legs=()), new)
+    return _begin_leg(shares, replace(position, legs=()), new)
 
 
-def remaining_in(progress: Progress) -> Ranges:
+def remaining_in(position: ReadPosition) -> Ranges:
     """What no worker has yielded of an epoch that has been begun."""
-    leg = progress.legs[-1]
-    return share_epoch(progress, leg.workers, "equal" if leg.equal else "all", leg.shuffle).remaining()
+    leg = position.legs[-1]
+    return share_epoch(position, leg.workers, "equal" if leg.equal else "all", leg.shuffle).remaining()
 
 
-def _begin_leg(before: Shares | None, bare: Progress, leg: Leg) -> Shares:
+def _begin_leg(before: Shares | None, bare: ReadPosition, leg: Leg) -> Shares:
     if before is None:
         legs: tuple[Leg, ...] = ()
         remaining: Ranges = ((0, bare.rows),) if bare.rows else ()
         left_out: Ranges = ()
     else:
-        legs, remaining, left_out = before.progress.legs, before.remaining(), before.left_out
+        legs, remaining, left_out = before.position.legs, before.remaining(), before.left_out
     if leg.equal:
-        out = _not_divisible(remaining, leg.workers, bare.epoch)
+        out = _surplus_positions(remaining, leg.workers, bare.epoch)
         remaining, left_out = rs.without(remaining, out), rs.joined((*left_out, *out))
     parts = rs.dealt(remaining, leg.workers, equal=leg.equal)
     return Shares(replace(bare, legs=(*legs, leg)), tuple(parts), left_out)
 
 
-def _not_divisible(remaining: Ranges, workers: int, epoch: int) -> Ranges:
+def _surplus_positions(remaining: Ranges, workers: int, epoch: int) -> Ranges:
     """Positions to leave out so that the rest divides: in each epoch those after the ones of the epoch before."""
     total = rs.length(remaining)
     surplus = total % workers
@@ -229,32 +229,32 @@ def merged(ranks: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     begun a later epoch has yielded all of its share of the earlier one; where ranks read ahead, it has not used all
     of it, and all ranks begin that epoch anew.
     """
-    told = [None if state is None else Progress.from_json(state) for state in ranks]
-    known = [progress for progress in told if progress is not None]
+    told = [None if state is None else ReadPosition.from_json(state) for state in ranks]
+    known = [position for position in told if position is not None]
     if not known:
         return None
     if any(state is not None and state.get(READ_AHEAD) for state in ranks):
-        return min(known, key=lambda progress: progress.epoch).as_json()
-    places = [(rank, progress) if progress is not None else (0, known[0]) for rank, progress in enumerate(told)]
-    first = min(progress.epoch for progress in known)
-    last = max(progress.epoch + len(progress.later) for progress in known)
+        return min(known, key=lambda position: position.epoch).as_json()
+    places = [(rank, position) if position is not None else (0, known[0]) for rank, position in enumerate(told)]
+    first = min(position.epoch for position in known)
+    last = max(position.epoch + len(position.later) for position in known)
     legs, *later = [_merged_legs(epoch, places) for epoch in range(first, last + 1)]
     while later and not later[-1]:
         later.pop()
     return replace(known[0], epoch=first, legs=legs, later=tuple(later)).as_json()
 
 
-def _merged_legs(epoch: int, places: Sequence[tuple[int, Progress]]) -> tuple[Leg, ...]:
+def _merged_legs(epoch: int, places: Sequence[tuple[int, ReadPosition]]) -> tuple[Leg, ...]:
     """What all ranks together have read of one epoch."""
-    legs = max((progress.legs_in(epoch) for _, progress in places), key=len)
-    ahead = [progress.epoch > epoch for _, progress in places]
+    legs = max((position.legs_in(epoch) for _, position in places), key=len)
+    ahead = [position.epoch > epoch for _, position in places]
     if not legs or legs[-1].workers != len(places):  # nobody who is still in this epoch has begun the newest leg
         if not any(ahead):
             return legs
         legs = (*legs, Leg(len(places), (0,) * len(places), equal=places[0][1].equal))
     yielded = []
-    for (rank, progress), is_ahead in zip(places, ahead, strict=True):
-        own = progress.legs_in(epoch)
+    for (rank, position), is_ahead in zip(places, ahead, strict=True):
+        own = position.legs_in(epoch)
         yielded.append(_ALL if is_ahead else own[-1].yielded[rank] if len(own) == len(legs) else 0)
     return (*legs[:-1], replace(legs[-1], yielded=tuple(yielded)))
 

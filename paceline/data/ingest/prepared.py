@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.air.errors import DataError
 from paceline.data.ingest.epoch_order import EpochOrder, Shuffle
-from paceline.data.ingest.position import Progress, Uneven, merged
+from paceline.data.ingest.position import ReadPosition, Uneven, merged
 from paceline.data.plan import Plan
 from paceline.data.sources.shuffled import RowShuffled
 
@@ -36,7 +36,7 @@ class PreparedDataset:
     def blocks(self) -> int:
         return len(self.plan.blocks())
 
-    def misfit(self, position: Progress) -> str | None:
+    def misfit(self, position: ReadPosition) -> str | None:
         """Why a position was not taken in this dataset; None if it may have been."""
         return position.misfit(self.rows, self.blocks, self.shuffle, self.mark)
 
@@ -86,7 +86,7 @@ def problem_with(stored: Any, dataset: PreparedDataset) -> str | None:
     """Why a stored position cannot be taken up with this dataset; None if it can."""
     try:
         states = [stored] if "ranks" not in stored else [each for each in stored["ranks"] if each is not None]
-        positions = [Progress.from_json(state) for state in states]
+        positions = [ReadPosition.from_json(state) for state in states]
     except (DataError, TypeError, AttributeError, KeyError) as error:
         return f"the stored position cannot be read ({error})"
     if dataset.split == ("ranks" in stored):

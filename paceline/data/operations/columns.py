@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from paceline.air.errors import DataError
-from paceline.data.operation import Operation, Place
+from paceline.data.operation import BlockPlace, Operation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ class ColumnOperation(Operation):
     def __init__(self, *, checked: bool) -> None:
         self.checked = checked
 
-    def _check(self, named: Sequence[str], chunk: Chunk, place: Place) -> None:
+    def _check(self, named: Sequence[str], chunk: Chunk, place: BlockPlace) -> None:
         if not self.checked:
             names = chunk.schema.names
             missing = set(named).difference(names)
@@ -64,7 +64,7 @@ class SelectColumns(ColumnOperation):
 
         return pa.schema([schema.field(name) for name in self.columns])
 
-    def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+    def run(self, chunks: Iterator[Chunk], place: BlockPlace) -> Iterator[Chunk]:
         for chunk in chunks:
             self._check(self.columns, chunk, place)
             there = set(chunk.schema.names)
@@ -82,7 +82,7 @@ class DropColumns(ColumnOperation):
     def label(self) -> str:
         return f"drop_columns({', '.join(self.columns)})"
 
-    def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+    def run(self, chunks: Iterator[Chunk], place: BlockPlace) -> Iterator[Chunk]:
         for chunk in chunks:
             self._check(self.columns, chunk, place)
             yield chunk.select([name for name in chunk.schema.names if name not in self.columns])
@@ -108,7 +108,7 @@ class RenameColumns(ColumnOperation):
 
         return pa.schema([field.with_name(self.names.get(field.name, field.name)) for field in schema])
 
-    def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+    def run(self, chunks: Iterator[Chunk], place: BlockPlace) -> Iterator[Chunk]:
         import pyarrow as pa
 
         for chunk in chunks:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.operation import Operation, Place
+from paceline.data.operation import BlockPlace, Operation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,7 @@ class FilterExpression(Operation):
     def output_schema(self, schema: pa.Schema) -> pa.Schema | None:
         return schema
 
-    def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+    def run(self, chunks: Iterator[Chunk], place: BlockPlace) -> Iterator[Chunk]:
         import pyarrow as pa
 
         for chunk in chunks:
@@ -180,7 +180,7 @@ class RandomSample(Operation):
     def output_schema(self, schema: pa.Schema) -> pa.Schema | None:
         return schema
 
-    def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+    def run(self, chunks: Iterator[Chunk], place: BlockPlace) -> Iterator[Chunk]:
         import numpy as np
         import pyarrow as pa
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.checks import warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
 from paceline.air.resources import usable_cores
-from paceline.data.operation import Operation, Place
+from paceline.data.operation import BlockPlace, Operation
 from paceline.data.operations.user_function import Spot
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class UserOperation(Operation):
     def output_schema(self, schema: pa.Schema) -> pa.Schema | None:
         return schema if self._keeps_schema else self._schema
 
-    def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+    def run(self, chunks: Iterator[Chunk], place: BlockPlace) -> Iterator[Chunk]:
         pieces = _with_spots(self._pieces(chunks), place)
         if self.processes is None:
             return self._in_one_schema(self._results_here(pieces), place)
@@ -168,7 +168,7 @@ class UserOperation(Operation):
             return iter([concat(block)] if block else [])
         return runs(filled, self._batch_size, drop_last=False) if self._exact_batches else filled
 
-    def _in_one_schema(self, results: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+    def _in_one_schema(self, results: Iterator[Chunk], place: BlockPlace) -> Iterator[Chunk]:
         """The first result that has rows settles the schema, for this and all later blocks.
 
         Results without rows say little about types: one is passed on only if a block has no other.
@@ -206,7 +206,7 @@ class UserOperation(Operation):
             pool.close()
 
 
-def _with_spots(pieces: Iterator[Chunk], place: Place) -> Iterator[tuple[Chunk, Spot]]:
+def _with_spots(pieces: Iterator[Chunk], place: BlockPlace) -> Iterator[tuple[Chunk, Spot]]:
     first = place.start
     for chunk in pieces:
         yield chunk, Spot(place.name, first, chunk.num_rows, place.fresh)

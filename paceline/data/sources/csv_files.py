@@ -17,11 +17,11 @@ from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import Block, ReadRequest
 from paceline.data.formats import check_unique, conform
 from paceline.data.sources.file_source import FileSource, one_file, portions
-from paceline.data.sources.lines import Piece, cut_files, open_piece, piece_block, splits_at_newlines
+from paceline.data.sources.lines import ByteRange, cut_files, open_range, range_block, splits_at_newlines
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.sources.file_entry import FileEntry
+    from paceline.data.sources.listed_file import ListedFile
 
 _INFERENCE_BYTES = 4 << 20
 _READ_ERRORS = (pa.ArrowException, OSError, KeyError, UnicodeError)
@@ -37,7 +37,7 @@ class CsvSource(FileSource):
 
     format = "csv"
 
-    def __init__(self, files: tuple[FileEntry, ...], parallelism: int, arrow_csv_args: dict[str, Any]) -> None:
+    def __init__(self, files: tuple[ListedFile, ...], parallelism: int, arrow_csv_args: dict[str, Any]) -> None:
         super().__init__(files)
         options = _checked_options(arrow_csv_args)
         self._read_options: Any = options["read_options"]
@@ -49,8 +49,8 @@ class CsvSource(FileSource):
             and not self._read_options.skip_rows
             and not self._read_options.skip_rows_after_names
         )
-        self._pieces = cut_files(files, parallelism, splittable=splittable)
-        self._blocks = [piece_block(files, piece) for piece in self._pieces]
+        self._spans = cut_files(files, parallelism, splittable=splittable)
+        self._blocks = [range_block(files, span) for span in self._spans]
         self._schema: pa.Schema | None = None
         self._headers: dict[int, list[str]] = {}
 
@@ -58,7 +58,7 @@ class CsvSource(FileSource):
         return self._blocks
 
     def files_at(self, block: int, start: int, rows: int) -> range:
-        return one_file(self._pieces[block].file)
+        return one_file(self._spans[block].file)
 
     def schema(self) -> pa.Schema:
         if self._schema is None:
@@ -85,14 +85,14 @@ class CsvSource(FileSource):
         read.block_size = max(read.block_size, _INFERENCE_BYTES)
         file = self.files[index]
         try:
-            stream = open_piece(file, Piece(index, 0, file.size, True))
+            stream = open_range(file, ByteRange(index, 0, file.size, True))
             return pacsv.open_csv(stream, read, self._parse_options, self._convert_options)
         except _READ_ERRORS as error:
             self._fail(error, index)
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
-        piece = self._pieces[block]
-        label = self.files[piece.file].label
+        span = self._spans[block]
+        label = self.files[span.file].label
         schema = self.schema()
         if request.columns is not None:
             known = set(schema.names)
@@ -101,30 +101,30 @@ class CsvSource(FileSource):
                     raise DataError(f"{label} has no column {column!r}; the columns are {schema.names}.")
             # To count rows, one column has to be decoded.
             schema = pa.schema([schema.field(name) for name in request.columns or schema.names[:1]])
-        yield from portions(self._decode(piece, schema, request), request, label)
+        yield from portions(self._decode(span, schema, request), request, label)
 
-    def _decode(self, piece: Piece, schema: pa.Schema, request: ReadRequest) -> Iterator[Chunk]:
-        if piece.start == piece.stop:
+    def _decode(self, span: ByteRange, schema: pa.Schema, request: ReadRequest) -> Iterator[Chunk]:
+        if span.start == span.stop:
             return
-        self._check_header(piece.file)
+        self._check_header(span.file)
         read = copy.copy(self._read_options)
         read.use_threads = request.threads > 1
-        if piece.start > 0:
-            read.column_names = self._header(piece.file)
+        if span.start > 0:
+            read.column_names = self._header(span.file)
             read.autogenerate_column_names = False
         convert = copy.copy(self._convert_options)
         convert.column_types = schema
         convert.include_columns = schema.names
         try:
             with (
-                open_piece(self.files[piece.file], piece) as stream,
+                open_range(self.files[span.file], span) as stream,
                 pacsv.open_csv(stream, read, self._parse_options, convert) as reader,
             ):
                 for chunk in reader:
-                    yield conform(chunk, schema, self.files[piece.file].label)
+                    yield conform(chunk, schema, self.files[span.file].label)
         except _READ_ERRORS as error:
             if not _is_empty(error):  # a line may be longer than a block; the next block then has none
-                self._fail(error, piece.file)
+                self._fail(error, span.file)
 
     # -- headers --------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class CsvSource(FileSource):
             file = self.files[index]
             try:
                 with (
-                    open_piece(file, Piece(index, 0, file.size, True)) as stream,
+                    open_range(file, ByteRange(index, 0, file.size, True)) as stream,
                     pacsv.open_csv(stream, read, self._parse_options, convert) as reader,
                 ):
                     self._headers[index] = list(reader.schema.names)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.plan import chosen, cut
-from paceline.data.sources.file_entry import DETECT, FileEntry, open_checked
+from paceline.data.sources.listed_file import DETECT, ListedFile, open_checked
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
@@ -31,7 +31,7 @@ class FileSource(Source):
     format = ""
     """For messages: "csv"."""
 
-    def __init__(self, files: tuple[FileEntry, ...]) -> None:
+    def __init__(self, files: tuple[ListedFile, ...]) -> None:
         self.files = files
 
     @abstractmethod
@@ -48,7 +48,7 @@ class FileSource(Source):
 class WholeFileSource(FileSource):
     """One block per file."""
 
-    def __init__(self, files: tuple[FileEntry, ...]) -> None:
+    def __init__(self, files: tuple[ListedFile, ...]) -> None:
         super().__init__(files)
         self._blocks = [Block(file.label) for file in files]
 
@@ -62,7 +62,7 @@ class WholeFileSource(FileSource):
 class FileGroupSource(FileSource):
     """One row per file, a block for a handful of files next to each other."""
 
-    def __init__(self, files: tuple[FileEntry, ...], parallelism: int) -> None:
+    def __init__(self, files: tuple[ListedFile, ...], parallelism: int) -> None:
         super().__init__(files)
         self._groups = group_files(files, parallelism)
         self._blocks = [_group_block(group) for group in self._groups]
@@ -75,7 +75,7 @@ class FileGroupSource(FileSource):
         first = self._firsts[block] + start
         return range(first, first + rows)
 
-    def _wanted(self, block: int, request: ReadRequest) -> tuple[FileEntry, ...]:
+    def _wanted(self, block: int, request: ReadRequest) -> tuple[ListedFile, ...]:
         return self._groups[block][request.start : request.stop]
 
 
@@ -83,11 +83,11 @@ def one_file(index: int) -> range:
     return range(index, index + 1)
 
 
-def group_files(files: tuple[FileEntry, ...], parallelism: int) -> list[tuple[FileEntry, ...]]:
+def group_files(files: tuple[ListedFile, ...], parallelism: int) -> list[tuple[ListedFile, ...]]:
     """Neighbours together: at most 128 files and about 64 MB in a group, fewer if more blocks are wanted."""
     most = _FILES_PER_BLOCK if parallelism == -1 else min(_FILES_PER_BLOCK, -(-len(files) // parallelism))
-    groups: list[tuple[FileEntry, ...]] = []
-    current: list[FileEntry] = []
+    groups: list[tuple[ListedFile, ...]] = []
+    current: list[ListedFile] = []
     size = 0
     for file in files:
         if current and (len(current) >= most or size + file.size > _BYTES_PER_BLOCK):
@@ -98,12 +98,12 @@ def group_files(files: tuple[FileEntry, ...], parallelism: int) -> list[tuple[Fi
     return [*groups, tuple(current)]
 
 
-def _group_block(group: tuple[FileEntry, ...]) -> Block:
+def _group_block(group: tuple[ListedFile, ...]) -> Block:
     name = group[0].label if len(group) == 1 else f"{group[0].label} to {group[-1].label}"
     return Block(name, rows=len(group), size_bytes=sum(file.size for file in group))
 
 
-def read_bytes(file: FileEntry) -> bytes:
+def read_bytes(file: ListedFile) -> bytes:
     """All of a file; decompressed only if the user said how."""
     codec = None if file.compression == DETECT else file.compression
     with open_checked(file) as opened:
@@ -137,7 +137,7 @@ class BinarySource(FileGroupSource):
 
     format = "binary_files"
 
-    def __init__(self, files: tuple[FileEntry, ...], parallelism: int, include_paths: bool) -> None:
+    def __init__(self, files: tuple[ListedFile, ...], parallelism: int, include_paths: bool) -> None:
         super().__init__(files, parallelism)
         self._include_paths = include_paths
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from paceline.data.block import Chunk
-    from paceline.data.sources.file_entry import FileEntry
+    from paceline.data.sources.listed_file import ListedFile
 
 IMAGE_EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
@@ -31,7 +31,7 @@ class ImageSource(FileGroupSource):
 
     def __init__(
         self,
-        files: tuple[FileEntry, ...],
+        files: tuple[ListedFile, ...],
         parallelism: int,
         size: tuple[int, int] | None,
         mode: str | None,
@@ -71,7 +71,7 @@ class ImageSource(FileGroupSource):
         if paths:
             yield self._chunk(images, paths, schema, request)
 
-    def _decoded(self, file: FileEntry) -> NDArray[Any]:
+    def _decoded(self, file: ListedFile) -> NDArray[Any]:
         return decode_image(read_bytes(file), file.label, self._size, self._mode)
 
     def _chunk(self, images: list[NDArray[Any]], paths: list[str], schema: pa.Schema, request: ReadRequest) -> Chunk:

@@ -17,13 +17,13 @@ import pyarrow.json as pajson
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import Block, ReadRequest
 from paceline.data.formats import conform
-from paceline.data.sources.file_entry import open_checked
 from paceline.data.sources.file_source import FileSource, one_file, portions
-from paceline.data.sources.lines import Piece, cut_files, open_piece, piece_block, read_parts, whole_lines
+from paceline.data.sources.lines import ByteRange, cut_files, open_range, range_block, read_parts, whole_lines
+from paceline.data.sources.listed_file import open_checked
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.sources.file_entry import FileEntry
+    from paceline.data.sources.listed_file import ListedFile
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OBJECTS_AT_ONCE = 16_384
@@ -35,21 +35,21 @@ class JsonSource(FileSource):
 
     format = "json"
 
-    def __init__(self, files: tuple[FileEntry, ...], parallelism: int, arrow_json_args: dict[str, Any]) -> None:
+    def __init__(self, files: tuple[ListedFile, ...], parallelism: int, arrow_json_args: dict[str, Any]) -> None:
         super().__init__(files)
         options = _checked_options(arrow_json_args)
         self._read_options: Any = options["read_options"]
         self._parse_options: Any = options["parse_options"]
         self._across_lines = bool(self._parse_options.newlines_in_values)
-        self._pieces = cut_files(files, parallelism, splittable=not self._across_lines)
-        self._blocks = [piece_block(files, piece) for piece in self._pieces]
+        self._spans = cut_files(files, parallelism, splittable=not self._across_lines)
+        self._blocks = [range_block(files, span) for span in self._spans]
         self._schema: pa.Schema | None = None
 
     def blocks(self) -> Sequence[Block]:
         return self._blocks
 
     def files_at(self, block: int, start: int, rows: int) -> range:
-        return one_file(self._pieces[block].file)
+        return one_file(self._spans[block].file)
 
     def schema(self) -> pa.Schema:
         if self._schema is None:
@@ -57,54 +57,54 @@ class JsonSource(FileSource):
         return self._schema
 
     def _infer(self) -> pa.Schema:
-        for piece in self._pieces:
-            for buffer in self._buffers(piece):
-                table = self._parse(buffer, self._parse_options, 1, piece)
+        for span in self._spans:
+            for buffer in self._buffers(span):
+                table = self._parse(buffer, self._parse_options, 1, span)
                 if table.num_rows:
                     return table.schema
         return self._parse_options.explicit_schema or pa.schema([])
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
-        piece = self._pieces[block]
-        yield from portions(self._decode(piece, request), request, self.files[piece.file].label)
+        span = self._spans[block]
+        yield from portions(self._decode(span, request), request, self.files[span.file].label)
 
-    def _decode(self, piece: Piece, request: ReadRequest) -> Iterator[Chunk]:
+    def _decode(self, span: ByteRange, request: ReadRequest) -> Iterator[Chunk]:
         schema = self.schema()
         options = copy.copy(self._parse_options)
         options.explicit_schema = schema
         if options.unexpected_field_behavior == "infer":  # a new field must not get lost, nor change the schema
             options.unexpected_field_behavior = "error"
-        for buffer in self._buffers(piece):
-            for chunk in self._parse(buffer, options, request.threads, piece).to_batches():
-                yield conform(chunk, schema, self.files[piece.file].label)
+        for buffer in self._buffers(span):
+            for chunk in self._parse(buffer, options, request.threads, span).to_batches():
+                yield conform(chunk, schema, self.files[span.file].label)
 
-    def _buffers(self, piece: Piece) -> Iterator[bytes]:
-        """The piece as buffers of whole objects, one per line."""
-        file = self.files[piece.file]
-        if self._is_array(file, piece):
-            if piece.start == 0:
-                yield from self._array_as_lines(file, piece)
+    def _buffers(self, span: ByteRange) -> Iterator[bytes]:
+        """The span as buffers of whole objects, one per line."""
+        file = self.files[span.file]
+        if self._is_array(file, span):
+            if span.start == 0:
+                yield from self._array_as_lines(file, span)
             return
-        with open_piece(file, piece) as stream:
+        with open_range(file, span) as stream:
             parts = read_parts(stream, file.label)
             buffers = iter([b"".join(parts)]) if self._across_lines else whole_lines(parts)
             for number, buffer in enumerate(buffers):
-                content = buffer.removeprefix(_BYTE_ORDER_MARK) if number == 0 and piece.start == 0 else buffer
+                content = buffer.removeprefix(_BYTE_ORDER_MARK) if number == 0 and span.start == 0 else buffer
                 if content.strip():
                     yield content
 
-    def _is_array(self, file: FileEntry, piece: Piece) -> bool:
-        if piece.whole:
-            with open_piece(file, piece) as stream:
+    def _is_array(self, file: ListedFile, span: ByteRange) -> bool:
+        if span.whole:
+            with open_range(file, span) as stream:
                 start = stream.read(4096)
         else:
             with open_checked(file, ranges=True) as opened:
                 start = opened.read(4096)
         return bytes(start).removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"[")
 
-    def _array_as_lines(self, file: FileEntry, piece: Piece) -> Iterator[bytes]:
+    def _array_as_lines(self, file: ListedFile, span: ByteRange) -> Iterator[bytes]:
         """Written anew line by line, so that both forms give the same types."""
-        with open_piece(file, Piece(piece.file, 0, file.size, True)) as stream:
+        with open_range(file, ByteRange(span.file, 0, file.size, True)) as stream:
             content = b"".join(read_parts(stream, file.label))
         try:
             rows = json.loads(content.removeprefix(_BYTE_ORDER_MARK))
@@ -117,7 +117,7 @@ class JsonSource(FileSource):
         while group := list(itertools.islice(remaining, _OBJECTS_AT_ONCE)):
             yield "\n".join(json.dumps(row, ensure_ascii=False) for row in group).encode()
 
-    def _parse(self, buffer: bytes, options: pajson.ParseOptions, threads: int, piece: Piece) -> pa.Table:
+    def _parse(self, buffer: bytes, options: pajson.ParseOptions, threads: int, span: ByteRange) -> pa.Table:
         read = copy.copy(self._read_options)
         read.use_threads = threads > 1
         read.block_size = max(read.block_size, len(buffer))  # one block: types are inferred from all of it
@@ -126,7 +126,7 @@ class JsonSource(FileSource):
         except (pa.ArrowException, ValueError) as error:
             text = " ".join(str(error).split()).rstrip(".") + _new_fields(buffer, read, options)
             raise DataError(
-                f"{piece_block(self.files, piece).name} cannot be read as JSON lines: {text}. Types and fields are "
+                f"{range_block(self.files, span).name} cannot be read as JSON lines: {text}. Types and fields are "
                 "taken from the beginning of the first file; to choose them, pass "
                 "parse_options=pyarrow.json.ParseOptions(explicit_schema=pyarrow.schema({...}))."
             ) from error

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import Block, ReadRequest
-from paceline.data.sources.file_entry import DETECT, FileEntry, open_checked
 from paceline.data.sources.file_source import FileSource, even_ranges, one_file, portions
+from paceline.data.sources.listed_file import DETECT, ListedFile, open_checked
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
@@ -31,7 +31,7 @@ READ_STEP = 4 << 20
 
 
 @dataclass(frozen=True)
-class Piece:
+class ByteRange:
     """Bytes of a file, before the ends are moved to line ends."""
 
     file: int
@@ -40,29 +40,29 @@ class Piece:
     whole: bool
 
 
-def cut_files(files: Sequence[FileEntry], parallelism: int, *, splittable: bool) -> list[Piece]:
+def cut_files(files: Sequence[ListedFile], parallelism: int, *, splittable: bool) -> list[ByteRange]:
     """Ranges of about 32 MB, smaller if more blocks are wanted; compressed files stay whole."""
     size = BLOCK_BYTES
     if parallelism != -1:
         total = sum(file.size for file in files)
         size = max(SMALLEST_BLOCK, min(size, -(-total // parallelism)))
-    pieces = []
+    spans = []
     for index, file in enumerate(files):
         if file.size <= size or not splittable or compression(file) is not None:
-            pieces.append(Piece(index, 0, file.size, True))
+            spans.append(ByteRange(index, 0, file.size, True))
         else:
-            pieces += [
-                Piece(index, start, stop, False) for start, stop in even_ranges(file.size, -(-file.size // size))
+            spans += [
+                ByteRange(index, start, stop, False) for start, stop in even_ranges(file.size, -(-file.size // size))
             ]
-    return pieces
+    return spans
 
 
-def piece_block(files: Sequence[FileEntry], piece: Piece) -> Block:
-    label = files[piece.file].label
-    return Block(label if piece.whole else f"{label}, bytes {piece.start:,} to {piece.stop:,}")
+def range_block(files: Sequence[ListedFile], span: ByteRange) -> Block:
+    label = files[span.file].label
+    return Block(label if span.whole else f"{label}, bytes {span.start:,} to {span.stop:,}")
 
 
-def compression(file: FileEntry) -> str | None:
+def compression(file: ListedFile) -> str | None:
     """The codec that the user named, or that the file's name stands for."""
     if file.compression != DETECT:
         return file.compression
@@ -77,16 +77,16 @@ def splits_at_newlines(encoding: str) -> bool:
     return "\n".encode(encoding) == b"\n"
 
 
-def open_piece(file: FileEntry, piece: Piece) -> pa.NativeFile:
-    """A stream of the piece's lines, decompressed; closing it closes the file."""
+def open_range(file: ListedFile, span: ByteRange) -> pa.NativeFile:
+    """A stream of the span's lines, decompressed; closing it closes the file."""
     opened = open_checked(file)
     codec = compression(file)
     if codec is not None:
         return pa.CompressedInputStream(opened, codec)
-    if piece.whole:
+    if span.whole:
         return opened
-    start = _line_start(opened, piece.start, file.size)
-    stop = _line_start(opened, piece.stop, file.size)
+    start = _line_start(opened, span.start, file.size)
+    stop = _line_start(opened, span.stop, file.size)
     return opened.get_stream(start, stop - start)
 
 
@@ -139,37 +139,37 @@ class TextSource(FileSource):
 
     format = "text"
 
-    def __init__(self, files: tuple[FileEntry, ...], parallelism: int, encoding: str, drop_empty_lines: bool) -> None:
+    def __init__(self, files: tuple[ListedFile, ...], parallelism: int, encoding: str, drop_empty_lines: bool) -> None:
         super().__init__(files)
         try:
             self._encoding = codecs.lookup(encoding).name
         except LookupError as error:
             raise ConfigError(f"encoding={encoding!r}: there is no such encoding; for example use 'utf-8'.") from error
         self._drop_empty_lines = drop_empty_lines
-        self._pieces = cut_files(files, parallelism, splittable=splits_at_newlines(self._encoding))
-        self._blocks = [piece_block(files, piece) for piece in self._pieces]
+        self._spans = cut_files(files, parallelism, splittable=splits_at_newlines(self._encoding))
+        self._blocks = [range_block(files, span) for span in self._spans]
 
     def blocks(self) -> Sequence[Block]:
         return self._blocks
 
     def files_at(self, block: int, start: int, rows: int) -> range:
-        return one_file(self._pieces[block].file)
+        return one_file(self._spans[block].file)
 
     def schema(self) -> pa.Schema:
         return _SCHEMA
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
-        piece = self._pieces[block]
-        yield from portions(self._decode(piece), request, self.files[piece.file].label)
+        span = self._spans[block]
+        yield from portions(self._decode(span), request, self.files[span.file].label)
 
-    def _decode(self, piece: Piece) -> Iterator[Chunk]:
-        name = piece_block(self.files, piece).name
-        with open_piece(self.files[piece.file], piece) as stream:
+    def _decode(self, span: ByteRange) -> Iterator[Chunk]:
+        name = range_block(self.files, span).name
+        with open_range(self.files[span.file], span) as stream:
             parts = read_parts(stream, name)
             if self._encoding != "utf-8":
                 parts = _as_utf8(parts, self._encoding, name)
             for number, buffer in enumerate(whole_lines(parts)):
-                first = number == 0 and piece.start == 0
+                first = number == 0 and span.start == 0
                 lines = _lines(buffer.removeprefix(_BYTE_ORDER_MARK) if first else buffer, name)
                 if self._drop_empty_lines:
                     lines = lines.filter(pc.invert(pc.or_(pc.equal(lines, ""), pc.utf8_is_space(lines))))

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from paceline.air import session
 from paceline.air.errors import ConfigError, DataError, DataNotFoundError
 from paceline.air.secrets import without_credentials
-from paceline.data.sources.file_entry import FileEntry, local_state, stamp_of
+from paceline.data.sources.listed_file import ListedFile, local_state, stamp_of
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
@@ -29,7 +29,7 @@ LISTING_THREADS = 16
 
 def list_files(
     paths: Paths, filesystem: Any = None, extensions: tuple[str, ...] = (), *, ignore_missing: bool = False
-) -> tuple[FileEntry, ...]:
+) -> tuple[ListedFile, ...]:
     """All files that are meant, at least one. `ignore_missing`: paths that do not exist are left out, unless all are.
 
     The order of a given list is kept; within a directory or pattern, files come in the order of their names with
@@ -38,7 +38,7 @@ def list_files(
     given = _as_list(paths)
     missing: list[DataNotFoundError] = []
 
-    def expand(path: str) -> list[FileEntry]:
+    def expand(path: str) -> list[ListedFile]:
         try:
             return _expand(path, filesystem, extensions)
         except DataNotFoundError as error:
@@ -76,7 +76,7 @@ def _as_list(paths: Paths) -> list[str]:
     return result
 
 
-def _expand(path: str, filesystem: Any, extensions: tuple[str, ...]) -> list[FileEntry]:
+def _expand(path: str, filesystem: Any, extensions: tuple[str, ...]) -> list[ListedFile]:
     remote, place = _filesystem_of(path, filesystem)
     try:
         entries = (
@@ -162,7 +162,7 @@ def _before_pattern(path: str) -> str:
 # -- this machine's files -----------------------------------------------------------------
 
 
-def _local_entries(path: str, extensions: tuple[str, ...]) -> list[FileEntry]:
+def _local_entries(path: str, extensions: tuple[str, ...]) -> list[ListedFile]:
     if os.path.isdir(path):
         found = list(_local_below(path, path, extensions, ()))
         if not found:
@@ -184,14 +184,16 @@ def _local_entries(path: str, extensions: tuple[str, ...]) -> list[FileEntry]:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def _local_match(match: str, root: str, extensions: tuple[str, ...]) -> Iterator[FileEntry]:
+def _local_match(match: str, root: str, extensions: tuple[str, ...]) -> Iterator[ListedFile]:
     if os.path.isdir(match):
         yield from _local_below(root, match, extensions, ())
     else:
         yield _local_entry(match, _relative(match, root))
 
 
-def _local_below(root: str, directory: str, extensions: tuple[str, ...], open_: tuple[str, ...]) -> Iterator[FileEntry]:
+def _local_below(
+    root: str, directory: str, extensions: tuple[str, ...], open_: tuple[str, ...]
+) -> Iterator[ListedFile]:
     real = os.path.realpath(directory)
     if real in open_:
         raise DataError(f"{directory} is a link to a directory above it. Remove the link or name the files.")
@@ -212,14 +214,14 @@ def _relative(path: str, root: str) -> str:
     return os.path.relpath(path, root).replace(os.sep, "/")
 
 
-def _local_entry(path: str, below: str) -> FileEntry:
-    return FileEntry(path, *local_state(os.stat(path)), below=below)
+def _local_entry(path: str, below: str) -> ListedFile:
+    return ListedFile(path, *local_state(os.stat(path)), below=below)
 
 
 # -- remote files -------------------------------------------------------------------------
 
 
-def _remote_entries(filesystem: Any, place: str, given: str, extensions: tuple[str, ...]) -> list[FileEntry]:
+def _remote_entries(filesystem: Any, place: str, given: str, extensions: tuple[str, ...]) -> list[ListedFile]:
     label = without_credentials(given)
     filesystem.invalidate_cache()  # what was listed earlier in this process may have changed
     try:
@@ -265,7 +267,7 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0].rstrip('.')}." if lines else f"{type(error).__name__}."
 
 
-def _remote_matches(filesystem: Any, place: str, label: str) -> list[FileEntry]:
+def _remote_matches(filesystem: Any, place: str, label: str) -> list[ListedFile]:
     root = _before_pattern(place)
     entries = [
         _remote_entry(filesystem, info, path.removeprefix(root).lstrip("/"))
@@ -277,8 +279,8 @@ def _remote_matches(filesystem: Any, place: str, label: str) -> list[FileEntry]:
     return entries
 
 
-def _remote_entry(filesystem: Any, info: dict[str, Any], below: str) -> FileEntry:
-    return FileEntry(str(info["name"]), int(info["size"] or 0), stamp_of(info), filesystem, below)
+def _remote_entry(filesystem: Any, info: dict[str, Any], below: str) -> ListedFile:
+    return ListedFile(str(info["name"]), int(info["size"] or 0), stamp_of(info), filesystem, below)
 
 
 # -- what is missing ----------------------------------------------------------------------

@@ -19,8 +19,8 @@ from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest
 from paceline.data.formats import conform, from_batch
 from paceline.data.plan import chosen
-from paceline.data.sources.file_entry import FileEntry, open_checked
 from paceline.data.sources.file_source import FileSource, even_ranges, one_file, portions
+from paceline.data.sources.listed_file import ListedFile, open_checked
 from paceline.data.sources.listing import LISTING_THREADS
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class NumpySource(FileSource):
 
     format = "numpy"
 
-    def __init__(self, files: tuple[FileEntry, ...], parallelism: int) -> None:
+    def __init__(self, files: tuple[ListedFile, ...], parallelism: int) -> None:
         super().__init__(files)
         self._parallelism = parallelism
         self._slices: tuple[_Slice, ...] | None = None
@@ -114,7 +114,7 @@ class NumpySource(FileSource):
         else:
             yield from self._read_rows(file, piece.header, piece, request)
 
-    def _read_rows(self, file: FileEntry, header: _Header, piece: _Slice, request: ReadRequest) -> Iterator[Chunk]:
+    def _read_rows(self, file: ListedFile, header: _Header, piece: _Slice, request: ReadRequest) -> Iterator[Chunk]:
         begin, end, _ = slice(request.start, request.stop).indices(piece.stop - piece.start)
         row_bytes = header.row_bytes
         with open_checked(file, ranges=True) as opened:
@@ -127,7 +127,7 @@ class NumpySource(FileSource):
                 chunk = self._chunk(values, file)
                 yield chunk if request.columns is None else chosen(chunk, request.columns, file.label)
 
-    def _chunk(self, values: NDArray[Any], file: FileEntry) -> Chunk:
+    def _chunk(self, values: NDArray[Any], file: ListedFile) -> Chunk:
         return conform(from_batch({"data": values}, file.label), self.schema(), file.label)
 
 
@@ -141,7 +141,7 @@ def _cut(index: int, header: _Header | None, size: int) -> list[_Slice]:
     return [_Slice(index, header, start, stop) for start, stop in even_ranges(rows, count)]
 
 
-def _read_header(file: FileEntry) -> _Header | None:
+def _read_header(file: ListedFile) -> _Header | None:
     """None: the file is an archive (.npz)."""
     with open_checked(file, ranges=True) as opened:
         if opened.read(4) == b"PK\x03\x04":
@@ -163,7 +163,7 @@ def _read_header(file: FileEntry) -> _Header | None:
     return _Header(shape, dtype, by_columns and len(shape) > 1, offset)
 
 
-def _read_npz(file: FileEntry) -> Chunk:
+def _read_npz(file: ListedFile) -> Chunk:
     with open_checked(file) as opened:
         try:
             with np.load(opened, allow_pickle=False) as archive:

@@ -20,8 +20,8 @@ from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest
 from paceline.data.formats import check_unique, conform
 from paceline.data.plan import cut
-from paceline.data.sources.file_entry import FileEntry, check_unchanged, open_checked
 from paceline.data.sources.file_source import FileSource, empty_chunk, one_file
+from paceline.data.sources.listed_file import ListedFile, check_unchanged, open_checked
 from paceline.data.sources.listing import LISTING_THREADS
 from paceline.data.sources.partitions import Partitions
 
@@ -57,7 +57,7 @@ class ParquetSource(FileSource):
 
     def __init__(
         self,
-        files: tuple[FileEntry, ...],
+        files: tuple[ListedFile, ...],
         columns: tuple[str, ...] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         partitions: Partitions | None = None,

@@ -18,8 +18,8 @@ from paceline.data.plan import chosen
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.sources.file_entry import FileEntry
     from paceline.data.sources.file_source import FileSource
+    from paceline.data.sources.listed_file import ListedFile
 
 _ARROW_TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
 _HIVE = Partitioning("hive")
@@ -34,7 +34,7 @@ class Partitions:
     values: tuple[tuple[Any, ...], ...] = ()
 
     @classmethod
-    def below(cls, files: Sequence[FileEntry], partitioning: Partitioning = _HIVE) -> Partitions:
+    def below(cls, files: Sequence[ListedFile], partitioning: Partitioning = _HIVE) -> Partitions:
         """Only directories below what the user gave count. Whole numbers become int64, other values strings."""
         if partitioning.base_dir is None:
             parser = PathPartitionParser(partitioning)
@@ -43,7 +43,7 @@ class Partitions:
         return cls.anywhere(files, partitioning, infer=True)
 
     @classmethod
-    def anywhere(cls, files: Sequence[FileEntry], partitioning: Partitioning, *, infer: bool = False) -> Partitions:
+    def anywhere(cls, files: Sequence[ListedFile], partitioning: Partitioning, *, infer: bool = False) -> Partitions:
         """All directories of a path count, or those below `base_dir`."""
         parser = PathPartitionParser(partitioning)
         levels_below = partitioning.style is PartitionStyle.DIRECTORY and partitioning.base_dir is None
@@ -57,7 +57,7 @@ class Partitions:
 
     @classmethod
     def _of(
-        cls, files: Sequence[FileEntry], found: list[dict[str, Any]], partitioning: Partitioning, infer: bool
+        cls, files: Sequence[ListedFile], found: list[dict[str, Any]], partitioning: Partitioning, infer: bool
     ) -> Partitions:
         names = list(found[0])
         for file, values in zip(files, found, strict=True):
@@ -76,7 +76,7 @@ class Partitions:
             columns.append(typed[0])
         return cls(tuple(fields), tuple(zip(*columns, strict=True)) if columns else ())
 
-    def with_paths(self, files: Sequence[FileEntry]) -> Partitions:
+    def with_paths(self, files: Sequence[ListedFile]) -> Partitions:
         """And a column with the path of the file."""
         values = self.values or ((),) * len(files)
         return Partitions(

@@ -13,13 +13,13 @@ from paceline.data.block import Block, BlockMetadata, ReadRequest, Source
 from paceline.data.datasource.datasource import Datasink, TaskContext
 from paceline.data.formats import conform, from_batch, from_rows
 from paceline.data.sources.file_source import WholeFileSource, portions
-from paceline.data.sources.lines import Piece, open_piece
+from paceline.data.sources.lines import ByteRange, open_range
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
     from paceline.data.dataset import Dataset
     from paceline.data.plan import Plan
-    from paceline.data.sources.file_entry import FileEntry
+    from paceline.data.sources.listed_file import ListedFile
 
 
 _TASKS = 16
@@ -158,7 +158,7 @@ class FileReaderSource(WholeFileSource):
     fresh = False  # the function may keep what it hands out
 
     def __init__(
-        self, files: tuple[FileEntry, ...], read_stream: Callable[..., Any], settings: Mapping[str, Any], name: str
+        self, files: tuple[ListedFile, ...], read_stream: Callable[..., Any], settings: Mapping[str, Any], name: str
     ) -> None:
         super().__init__(files)
         self._read_stream = read_stream
@@ -178,7 +178,7 @@ class FileReaderSource(WholeFileSource):
 
     def _chunks(self, index: int) -> Iterator[Chunk]:
         file = self.files[index]
-        with open_piece(file, Piece(index, 0, file.size, True)) as stream:
+        with open_range(file, ByteRange(index, 0, file.size, True)) as stream:
             yield from chunks_from(lambda: self._read_stream(stream, file.path, **self._settings), file.label)
 
     def describe(self) -> str:

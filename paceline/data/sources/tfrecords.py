@@ -16,12 +16,12 @@ import pyarrow as pa
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import ReadRequest
 from paceline.data.sources.file_source import WholeFileSource, portions
-from paceline.data.sources.lines import Piece, open_piece
+from paceline.data.sources.lines import ByteRange, open_range
 from paceline.data.sources.tf_format import Feature, parse_example, read_records
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.sources.file_entry import FileEntry
+    from paceline.data.sources.listed_file import ListedFile
 
 
 _KINDS: dict[int, Literal["bytes", "int64", "float"]] = {1: "bytes", 2: "int64", 3: "float"}
@@ -80,7 +80,7 @@ class TfRecordSource(WholeFileSource):
 
     format = "tfrecords"
 
-    def __init__(self, files: tuple[FileEntry, ...], schema: pa.Schema | None, tf_schema: Any = None) -> None:
+    def __init__(self, files: tuple[ListedFile, ...], schema: pa.Schema | None, tf_schema: Any = None) -> None:
         super().__init__(files)
         self._schema = schema
         self._declared = {} if tf_schema is None else declared_features(tf_schema, "read_tfrecords")
@@ -124,7 +124,7 @@ class TfRecordSource(WholeFileSource):
 
     def _examples(self, index: int) -> Iterator[tuple[int, bytes, dict[str, Feature]]]:
         file = self.files[index]
-        with open_piece(file, Piece(index, 0, file.size, True)) as stream:
+        with open_range(file, ByteRange(index, 0, file.size, True)) as stream:
             for number, record in enumerate(read_records(stream, file.label)):
                 try:
                     yield number, record, parse_example(record)

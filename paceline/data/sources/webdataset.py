@@ -20,15 +20,15 @@ from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import ReadRequest
 from paceline.data.column_arrays import column_array
 from paceline.data.formats import conform, to_rows
-from paceline.data.sources.file_entry import open_checked
 from paceline.data.sources.file_source import CHUNK_BYTES, WholeFileSource, portions
 from paceline.data.sources.images import IMAGE_EXTENSIONS, check_pillow, decode_image
+from paceline.data.sources.listed_file import open_checked
 from paceline.data.tensors import ragged_array
 from paceline.data.write_formats import FileFormat
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.sources.file_entry import FileEntry
+    from paceline.data.sources.listed_file import ListedFile
 
 
 _KEY = "__key__"
@@ -41,7 +41,7 @@ class WebDatasetSource(WholeFileSource):
 
     format = "webdataset"
 
-    def __init__(self, files: tuple[FileEntry, ...], decoder: bool) -> None:
+    def __init__(self, files: tuple[ListedFile, ...], decoder: bool) -> None:
         super().__init__(files)
         self._decoder = decoder
         self._schema: pa.Schema | None = None
@@ -82,7 +82,7 @@ class WebDatasetSource(WholeFileSource):
         if rows:
             yield rows
 
-    def _rows(self, file: FileEntry) -> Iterator[tuple[dict[str, Any], int]]:
+    def _rows(self, file: ListedFile) -> Iterator[tuple[dict[str, Any], int]]:
         """The rows of a shard with their sizes. Files of one row lie next to each other in it."""
         row: dict[str, Any] = {}
         size = 0
@@ -120,7 +120,7 @@ class WebDatasetSource(WholeFileSource):
         return decode_image(content, place, None, None) if kind in _IMAGES else content
 
 
-def _members(file: FileEntry) -> Iterator[tuple[str, bytes]]:
+def _members(file: ListedFile) -> Iterator[tuple[str, bytes]]:
     """The regular files of an archive, as a stream; nothing is unpacked to disk."""
     with open_checked(file) as opened:
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from paceline.air.checkpoint import Checkpoint
     from paceline.data.block import Chunk
-    from paceline.data.operation import Place
+    from paceline.data.operation import BlockPlace
     from paceline.data.operations.user_operation import Processes
     from paceline.data.preprocessor import Preprocessor
     from paceline.train.predictor import Predictor
@@ -104,7 +104,7 @@ class Scoring(UserOperation):
             exact_batches=True,
         )
 
-    def run(self, chunks: Iterator[Chunk], place: Place) -> Iterator[Chunk]:
+    def run(self, chunks: Iterator[Chunk], place: BlockPlace) -> Iterator[Chunk]:
         empty: Chunk | None = None
         for first in chunks:
             if first.num_rows:
@@ -114,7 +114,7 @@ class Scoring(UserOperation):
         if empty is not None:
             yield from self._no_predictions(empty, place)
 
-    def _no_predictions(self, empty: Chunk, place: Place) -> Iterator[Chunk]:
+    def _no_predictions(self, empty: Chunk, place: BlockPlace) -> Iterator[Chunk]:
         """A block without rows has the columns of the predictions all the same, if the model can say which."""
         import pyarrow as pa
 

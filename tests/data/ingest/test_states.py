@@ -20,7 +20,7 @@ from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig,
 from paceline.air.errors import ConfigError, DataError
 from paceline.data import Dataset
 from paceline.data.block import ReadRequest
-from paceline.data.ingest.position import Progress
+from paceline.data.ingest.position import ReadPosition
 from paceline.data.ingest.prepare import prepared
 from paceline.data.ingest.prepared import PreparedDataset, merge_states, problem_with, state_for
 from paceline.data.iterator import DataIterator
@@ -103,7 +103,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
 
 
 def test_states_of_datasets_that_every_rank_reads_whole_stay_with_their_rank() -> None:
-    states = [{"valid": Progress(rank, 0, 10, 1).as_json()} for rank in range(2)]
+    states = [{"valid": ReadPosition(rank, 0, 10, 1).as_json()} for rank in range(2)]
     stored = merge_states(states, {"valid": False})["valid"]
     assert (state_for(stored, 1, 2) or {})["epoch"] == 1
     assert (state_for(stored, 2, 3) or {})["epoch"] == 0
@@ -119,7 +119,7 @@ def test_states_of_datasets_that_every_rank_reads_whole_stay_with_their_rank() -
 
 def test_what_is_no_state_is_refused() -> None:
     with pytest.raises(DataError, match="state of a dataset shard"):
-        Progress.from_json({"epoch": 1})
+        ReadPosition.from_json({"epoch": 1})
     assert "cannot be read" in str(problem_with({"legs": 3}, PreparedDataset("x", Plan(RangeSource(1)), split=True)))
 
 

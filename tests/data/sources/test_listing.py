@@ -21,7 +21,7 @@ from paceline.air import session
 from paceline.air.errors import ConfigError, DataError, DataNotFoundError
 from paceline.data.read import read_parquet
 from paceline.data.sources.csv_files import CsvSource
-from paceline.data.sources.file_entry import open_checked
+from paceline.data.sources.listed_file import open_checked
 from paceline.data.sources.listing import list_files
 from paceline.data.sources.parquet import ParquetSource
 from tests.data.reading import table_of, write_parts

@@ -20,7 +20,7 @@ _STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", 
 
 
 @dataclass(frozen=True)
-class FileEntry:
+class ListedFile:
     """A file as it was when it was listed."""
 
     path: str
@@ -67,7 +67,7 @@ def stamp_of(info: dict[str, Any], name: str | None = None) -> str:
 # -- opening ------------------------------------------------------------------------------
 
 
-def open_checked(entry: FileEntry, *, ranges: bool = False) -> pa.NativeFile:
+def open_checked(entry: ListedFile, *, ranges: bool = False) -> pa.NativeFile:
     """Open a listed file, or raise DataError if it is not the file that was listed any more.
 
     `ranges`: the caller reads exactly what it needs, so that reading ahead would be a waste.
@@ -84,7 +84,7 @@ def open_checked(entry: FileEntry, *, ranges: bool = False) -> pa.NativeFile:
         raise DataError(f"{entry.label} cannot be opened: {error}") from error
 
 
-def check_unchanged(entry: FileEntry) -> None:
+def check_unchanged(entry: ListedFile) -> None:
     """For a file that is kept open: raise DataError if it was replaced or written to. Costs no request."""
     if entry.filesystem is None:
         try:
@@ -94,7 +94,7 @@ def check_unchanged(entry: FileEntry) -> None:
         _compare(entry, size, stamp)
 
 
-def _open_local(entry: FileEntry) -> pa.NativeFile:
+def _open_local(entry: ListedFile) -> pa.NativeFile:
     import pyarrow as pa
 
     file = pa.OSFile(entry.path)
@@ -106,7 +106,7 @@ def _open_local(entry: FileEntry) -> pa.NativeFile:
     return file
 
 
-def _open_remote(entry: FileEntry, ranges: bool) -> pa.NativeFile:
+def _open_remote(entry: ListedFile, ranges: bool) -> pa.NativeFile:
     import pyarrow as pa
     from fsspec.implementations.arrow import ArrowFSWrapper
 
@@ -127,7 +127,7 @@ def _open_remote(entry: FileEntry, ranges: bool) -> pa.NativeFile:
     return pa.PythonFile(opened, mode="r")
 
 
-def _compare(entry: FileEntry, size: int, stamp: str) -> None:
+def _compare(entry: ListedFile, size: int, stamp: str) -> None:
     if size == entry.size and (stamp == entry.stamp or not stamp or not entry.stamp):
         return
     raise DataError(
