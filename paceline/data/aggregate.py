@@ -1,7 +1,9 @@
 """What can be computed over a group of rows: Count, Sum, Min, ..., or functions of the user's.
 
-Each of the built-in ones is computed in three steps: *parts* of a chunk by Arrow's hash aggregation (say a sum and a
-number of values), parts of several chunks merged to parts of the same kind, and the result from the merged parts.
+Everything is computed in three steps: rows are accumulated, what was accumulated of several blocks is merged, and the
+result is made of that. There are two ways to do so. A `ColumnAggregation` works on all groups at once: its *parts* of
+a chunk (say a sum and a number of values) come from Arrow's hash aggregation. An `Accumulated` has an object for each
+group: functions of the user's, and what preprocessors want to know (`statistics.py`). `aggregation.py` runs both.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ import pyarrow.compute as pc
 from paceline.air.absent import advise
 from paceline.air.checks import is_number, whole_number
 from paceline.air.errors import ConfigError, DataError
+from paceline.data.formats import to_rows
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
+    from paceline.data.scratch import Scratch
 
 Offsets = npt.NDArray[np.int64]
 """Where each group begins in rows that are sorted by group, and where the last one ends."""
@@ -39,7 +43,35 @@ class Aggregation(ABC):
     name: str
 
 
-class AggregateFn(Aggregation):
+class Accumulator(ABC):
+    """What is known of the rows of one group that were seen so far. Used by one thread at a time."""
+
+    @abstractmethod
+    def add(self, values: Any) -> None:
+        """Take in what `Accumulated.seen_in` gives for more rows; it must not be kept."""
+
+    @abstractmethod
+    def merge(self, other: Self) -> None:
+        """Take in what another accumulator of the same kind has seen; it is not used afterwards."""
+
+    @abstractmethod
+    def result(self) -> Any:
+        """The value for all rows seen."""
+
+
+class Accumulated(Aggregation):
+    """An aggregation with an accumulator for each group."""
+
+    @abstractmethod
+    def start(self, key: Any, scratch: Scratch) -> Accumulator:
+        """A new accumulator for the group of this key; `scratch` holds what is too much for memory."""
+
+    @abstractmethod
+    def seen_in(self, rows: Chunk) -> Any:
+        """What an accumulator is given of these rows."""
+
+
+class AggregateFn(Accumulated):
     """An aggregation made of functions of the user's.
 
     `init(key)` gives a new accumulator for a group (key: the group's value, a tuple for several columns, None
@@ -67,6 +99,36 @@ class AggregateFn(Aggregation):
         self.finalize = finalize
         self.name = name
 
+    def start(self, key: Any, scratch: Scratch) -> Accumulator:
+        return _UsersAccumulator(self, key)
+
+    def seen_in(self, rows: Chunk) -> Chunk:
+        return rows
+
+
+class _UsersAccumulator(Accumulator):
+    def __init__(self, functions: AggregateFn, key: Any) -> None:
+        self._functions = functions
+        self._value = functions.init(key)
+
+    def add(self, values: Chunk) -> None:
+        functions = self._functions
+        try:
+            if functions.accumulate_block is not None:
+                self._value = functions.accumulate_block(self._value, pa.Table.from_batches([values]))
+                return
+            assert functions.accumulate_row is not None
+            for row in to_rows(values):
+                self._value = functions.accumulate_row(self._value, row)
+        except Exception as error:
+            raise DataError(f"aggregate({functions.name}) failed: {type(error).__name__}: {error}") from error
+
+    def merge(self, other: Self) -> None:
+        self._value = self._functions.merge(self._value, other._value)
+
+    def result(self) -> Any:
+        return self._functions.finalize(self._value) if self._functions.finalize else self._value
+
 
 class ColumnAggregation(Aggregation):
     """Base of the built-in ones, each over one column. Without `on`: the only one there is beside the keys.
@@ -76,6 +138,8 @@ class ColumnAggregation(Aggregation):
 
     label: ClassVar[str]
     numbers_only: ClassVar[bool] = True
+    in_floats: ClassVar[bool] = False
+    """Computed in float64, whatever numbers the column has."""
     parts: tuple[Part, ...]
     merges: tuple[str, ...] = ()
     """The functions of Arrow that merge the parts; without them, `merge` does it."""
@@ -112,11 +176,15 @@ class ColumnAggregation(Aggregation):
         if pa.types.is_float16(column.type):
             column = column.cast(pa.float32())
         self._check_type(column.type)
-        return column
+        if not self.in_floats:
+            return column
+        if pa.types.is_boolean(column.type):
+            column = column.cast(pa.uint8())
+        return column.cast(pa.float64(), safe=False)  # integers beyond 2**53 are rounded
 
     def _check_type(self, kind: pa.DataType) -> None:
         is_plain = not pa.types.is_nested(kind) and not isinstance(kind, pa.BaseExtensionType)
-        if not (is_plain and (not self.numbers_only or _is_number(kind))):
+        if not (is_plain and (not self.numbers_only or is_number_type(kind))):
             wanted = "numbers" if self.numbers_only else "plain values"
             raise DataError(
                 f"{self.name}: column {self.on!r} holds {kind}, and {self.label} takes {wanted}."
@@ -131,9 +199,9 @@ class ColumnAggregation(Aggregation):
         """The merged parts of each group; rows of the given ones are sorted by group."""
         raise NotImplementedError
 
-    @abstractmethod
     def finish(self, parts: list[pa.Array]) -> pa.Array:
         """The result of each group."""
+        return parts[0]
 
 
 class Count(ColumnAggregation):
@@ -144,7 +212,7 @@ class Count(ColumnAggregation):
 
     def __init__(self, on: str | None = None, ignore_nulls: bool = False, alias_name: str | None = None) -> None:
         super().__init__(on, True, alias_name)
-        self.parts = (("count", "only_valid" if on and ignore_nulls else "all"),)
+        self.parts = (("count", VALID if on and ignore_nulls else "all"),)
 
     @property
     def needs_column(self) -> bool:
@@ -198,18 +266,12 @@ class Min(ColumnAggregation):
     parts = (("min", VALID),)
     merges = ("min",)
 
-    def finish(self, parts: list[pa.Array]) -> pa.Array:
-        return parts[0]
-
 
 class Max(ColumnAggregation):
     label = "max"
     numbers_only = False
     parts = (("max", VALID),)
     merges = ("max",)
-
-    def finish(self, parts: list[pa.Array]) -> pa.Array:
-        return parts[0]
 
 
 class AbsMax(ColumnAggregation):
@@ -222,27 +284,22 @@ class AbsMax(ColumnAggregation):
     def values(self, chunk: Chunk) -> pa.Array:
         return pc.abs_checked(super().values(chunk))
 
-    def finish(self, parts: list[pa.Array]) -> pa.Array:
-        return parts[0]
-
 
 class Mean(ColumnAggregation):
     label = "mean"
+    in_floats = True
     parts = (("sum", VALID), ("count", VALID))
     merges = ("sum", "sum")
 
-    def values(self, chunk: Chunk) -> pa.Array:
-        return as_float64(super().values(chunk))
-
     def finish(self, parts: list[pa.Array]) -> pa.Array:
-        total, count = parts
-        return pc.divide(total, count.cast(pa.float64()))  # without values the sum is null
+        return pc.divide(parts[0], parts[1].cast(pa.float64()))  # without values the sum is null
 
 
 class Std(ColumnAggregation):
     """The standard deviation; ddof=1 that of a sample. Null for `ddof` values or fewer."""
 
     label = "std"
+    in_floats = True
     parts = (("count", VALID), ("mean", VALID), ("variance", VALID))
 
     def __init__(
@@ -250,9 +307,6 @@ class Std(ColumnAggregation):
     ) -> None:
         super().__init__(on, ignore_nulls, alias_name)
         self.ddof = whole_number(ddof, "ddof", least=0)
-
-    def values(self, chunk: Chunk) -> pa.Array:
-        return as_float64(super().values(chunk))
 
     def tidied(self, parts: list[pa.Array]) -> list[pa.Array]:
         count, mean, variance = parts
@@ -277,10 +331,18 @@ class Std(ColumnAggregation):
         return pc.sqrt(pc.divide(squares, freedom))
 
 
-class Quantile(ColumnAggregation):
+class _OfLists(ColumnAggregation):
+    """Collects values of each group as a list."""
+
+    def tidied(self, parts: list[pa.Array]) -> list[pa.Array]:
+        return [parts[0].cast(pa.large_list(parts[0].type.value_type))]
+
+
+class Quantile(_OfLists):
     """The value below which a share `q` of the values lies, interpolated. Exact: holds all values in memory."""
 
     label = "quantile"
+    in_floats = True
     parts = (("list", VALID),)
 
     def __init__(
@@ -291,21 +353,15 @@ class Quantile(ColumnAggregation):
             raise ConfigError(f"Quantile: q is {q!r}; give a number from 0 to 1.")
         self.q = q
 
-    def values(self, chunk: Chunk) -> pa.Array:
-        return as_float64(super().values(chunk))
-
-    def tidied(self, parts: list[pa.Array]) -> list[pa.Array]:
-        return [parts[0].cast(pa.large_list(parts[0].type.value_type))]
-
     def merge(self, parts: list[pa.Array], offsets: Offsets) -> list[pa.Array]:
         return [_joined_lists(parts[0], offsets)]
 
     def finish(self, parts: list[pa.Array]) -> pa.Array:
-        values = (each.values.drop_null().to_numpy() for each in parts[0])
-        return pa.array([float(np.quantile(each, self.q)) if len(each) else None for each in values], pa.float64())
+        groups = (group.values.drop_null().to_numpy() for group in parts[0])
+        return pa.array((float(np.quantile(some, self.q)) if len(some) else None for some in groups), pa.float64())
 
 
-class Unique(ColumnAggregation):
+class Unique(_OfLists):
     """The different values, as a list; nulls among them with ignore_nulls=False."""
 
     label = "unique"
@@ -313,10 +369,7 @@ class Unique(ColumnAggregation):
 
     def __init__(self, on: str | None = None, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
         super().__init__(on, True, alias_name)
-        self.parts = (("distinct", "only_valid" if ignore_nulls else "all"),)
-
-    def tidied(self, parts: list[pa.Array]) -> list[pa.Array]:
-        return [parts[0].cast(pa.large_list(parts[0].type.value_type))]
+        self.parts = (("distinct", VALID if ignore_nulls else "all"),)
 
     def merge(self, parts: list[pa.Array], offsets: Offsets) -> list[pa.Array]:
         joined = _joined_lists(parts[0], offsets)
@@ -328,19 +381,13 @@ class Unique(ColumnAggregation):
         values = pairs.column("value").take(order).combine_chunks()
         return [pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), values)]
 
-    def finish(self, parts: list[pa.Array]) -> pa.Array:
-        return parts[0]
 
-
-def as_float64(column: pa.Array) -> pa.Array:
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.uint8())
-    return column.cast(pa.float64(), safe=False)  # integers beyond 2**53 are rounded
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_null)
-    return any(check(kind) for check in checks)
+def is_number_type(kind: pa.DataType) -> bool:
+    """True for what can be calculated with: integers, floats, decimals, truth values; null stands for any type."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_null)
+    return any(test(kind) for test in tests)
 
 
 def _joined_lists(lists: pa.LargeListArray, offsets: Offsets) -> pa.LargeListArray:

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import paceline.data.aggregation as aggregation_module
+import paceline.data.column_parts as column_parts
 from paceline import data
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.aggregate import AbsMax, AggregateFn, Count, Max, Mean, Quantile, Std, Sum, Unique
@@ -80,7 +80,7 @@ def test_several_keys_and_aggregations_at_once(frame: pd.DataFrame) -> None:
 
 
 def test_memory_goes_with_groups_by_merging_on_the_way(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aggregation_module, "ROWS_TO_MERGE_AT", 10)
+    monkeypatch.setattr(column_parts, "ROWS_TO_MERGE_AT", 10)
     found = of_frame(frame, 7).groupby("key").aggregate(Std("x"), Count(), Unique("sub")).to_pandas()
     np.testing.assert_allclose(found["std(x)"], frame.groupby("key")["x"].std(), rtol=1e-9)
     assert found["count()"].sum() == 1000

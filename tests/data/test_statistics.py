@@ -12,14 +12,15 @@ import pyarrow as pa
 import pytest
 
 from paceline.air.errors import DataError
+from paceline.data.aggregate import Sum
 from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.dataset import Dataset
 from paceline.data.plan import Plan
+from paceline.data.quantiles import Quantiles
+from paceline.data.scratch import Scratch
 from paceline.data.sources.memory import TableSource
-from paceline.data.statistics import Statistic, compute
-from paceline.data.statistics_numeric import AbsMax, Count, Max, Mean, Min, Moments, Std
-from paceline.data.statistics_quantiles import Quantiles
-from paceline.data.statistics_scratch import Scratch
-from paceline.data.statistics_values import ItemCounts, MostFrequent, ValueCounts
+from paceline.data.statistics import Extremes, Moments, Statistic, compute
+from paceline.data.value_counts import ItemCounts, ValueCounts
 from tests.data.preprocessing import skewed
 
 if TYPE_CHECKING:
@@ -39,44 +40,40 @@ def value_of(statistic: Statistic, values: Any, block_rows: int = 7) -> Any:
 def test_numbers_of_every_type(dtype: str, block_rows: int) -> None:
     numbers = np.random.default_rng(1).integers(0, 100, 300).astype(dtype)
     wide = numbers.astype(np.float64)
-    found = compute(
-        plan(block_rows, x=pa.array(numbers)), [Count("x"), Mean("x"), Std("x"), Std("x", 1), Min("x"), Max("x")]
-    )
-    assert found[Count("x")] == 300
-    assert found[Mean("x")] == pytest.approx(wide.mean(), rel=1e-13)
-    assert found[Std("x")] == pytest.approx(wide.std(), rel=1e-12)
-    assert found[Std("x", 1)] == pytest.approx(wide.std(ddof=1), rel=1e-12)
-    assert (found[Min("x")], found[Max("x")]) == (wide.min(), wide.max())
+    found = compute(plan(block_rows, x=pa.array(numbers)), [Moments("x"), Extremes("x")])
+    assert found[Moments("x")].count == 300
+    assert found[Moments("x")].mean == pytest.approx(wide.mean(), rel=1e-13)
+    assert found[Moments("x")].variance == pytest.approx(wide.var(), rel=1e-12)
+    assert found[Extremes("x")] == (wide.min(), wide.max())
 
 
 def test_missing_values_are_left_out_whether_null_or_nan() -> None:
     numbers = skewed()
     with_nulls = pa.array(numbers, mask=np.arange(500) % 7 == 0)
     left = with_nulls.to_numpy(zero_copy_only=False)
-    statistics = [Count("x"), Mean("x"), Min("x"), AbsMax("x"), Quantiles("x", (0.5,))]
-    found = compute(plan(x=with_nulls), statistics)
-    assert found[Count("x")] == np.count_nonzero(~np.isnan(left))
-    assert found[Mean("x")] == pytest.approx(np.nanmean(left), rel=1e-13)
-    assert found[Min("x")] == np.nanmin(left)
-    assert found[AbsMax("x")] == np.nanmax(np.abs(left))
+    found = compute(plan(x=with_nulls), [Moments("x"), Extremes("x"), Quantiles("x", (0.5,))])
+    assert found[Moments("x")].count == np.count_nonzero(~np.isnan(left))
+    assert found[Moments("x")].mean == pytest.approx(np.nanmean(left), rel=1e-13)
+    assert found[Extremes("x")] == (np.nanmin(left), np.nanmax(left))
     assert found[Quantiles("x", (0.5,))] == (np.nanquantile(left, 0.5),)
 
 
 def test_a_small_spread_around_a_large_mean_is_exact() -> None:
     numbers = 1e9 + np.random.default_rng(2).normal(0, 1e-3, 50_000)
     exact = np.std((numbers - 1e9).astype(np.longdouble))
-    assert value_of(Std("x"), numbers, block_rows=9_999) == pytest.approx(float(exact), rel=1e-9)
+    moments = value_of(Moments("x"), numbers, block_rows=9_999)
+    assert np.sqrt(moments.variance) == pytest.approx(float(exact), rel=1e-9)
 
 
 def test_equal_values_have_no_spread_below_zero() -> None:
-    assert value_of(Std("x"), np.full(1000, 0.1)) == pytest.approx(0, abs=1e-16)
+    assert value_of(Moments("x"), np.full(1000, 0.1)).variance == pytest.approx(0, abs=1e-32)
 
 
 @pytest.mark.parametrize("values", [pa.array([], pa.float64()), pa.array([None, None], pa.int32()), pa.nulls(3)])
 def test_without_values_there_are_no_statistics(values: pa.Array) -> None:
-    statistics = [Count("x"), Mean("x"), Std("x"), Moments("x"), Min("x"), AbsMax("x"), Quantiles("x", (0.1,))]
-    found = compute(plan(x=values), [*statistics, MostFrequent("x")])
-    assert list(found.values()) == [0, None, None, None, None, None, None, None]
+    found = compute(plan(x=values), [Moments("x"), Extremes("x"), Quantiles("x", (0.1,)), ValueCounts("x")])
+    assert [found[Moments("x")], found[Extremes("x")], found[Quantiles("x", (0.1,))]] == [None, None, None]
+    assert found[ValueCounts("x")].most_frequent() is None
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "int8", "uint64", "uint32"])
@@ -157,7 +154,7 @@ def test_value_counts_of_text_floats_and_truth_values() -> None:
 
 
 def test_many_different_values_are_merged_along_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.data.statistics_values.PENDING", 50)
+    monkeypatch.setattr("paceline.data.value_counts.PENDING", 50)
     words = [f"w{i % 700:04}" for i in range(3000)]
     table = value_of(ValueCounts("x"), words, block_rows=99)
     assert table.values.to_pylist() == sorted(set(words))
@@ -175,13 +172,28 @@ def test_items_of_lists() -> None:
 
 
 def test_the_most_frequent_value_is_the_smallest_of_several() -> None:
-    assert value_of(MostFrequent("x"), ["b", "a", "c", "a", "b"], block_rows=2) == "a"
+    assert value_of(ValueCounts("x"), ["b", "a", "c", "a", "b"], block_rows=2).most_frequent() == "a"
 
 
-def test_statistics_of_one_column_share_one_accumulator() -> None:
-    assert Mean("x").measured == Std("x").measured == Std("x", 1).measured
-    assert Min("x").measured == Max("x").measured == AbsMax("x").measured
-    assert MostFrequent("x").measured == ValueCounts("x")
+def test_equal_statistics_are_computed_once() -> None:
+    added = []
+
+    class Counted(Moments):
+        def seen_in(self, rows: Chunk) -> pa.Array:
+            added.append(rows.num_rows)
+            return super().seen_in(rows)
+
+    assert len(compute(plan(x=np.arange(5)), [Counted("x"), Counted("x")])) == 1
+    assert added == [5]
+
+
+def test_what_preprocessors_want_to_know_can_be_asked_of_groups_too() -> None:
+    table = pa.table({"k": ["a", "b", "a", "b"], "x": [1.0, 2.0, 3.0, None]})
+    found = Dataset(TableSource(table, 1)).groupby("k").aggregate(Extremes("x"), Sum("x"))
+    assert found.take_all() == [
+        {"k": "a", "Extremes(x)": [1.0, 3.0], "sum(x)": 4.0},
+        {"k": "b", "Extremes(x)": [2.0, 2.0], "sum(x)": 2.0},
+    ]
 
 
 class Watched(Source):
@@ -206,7 +218,7 @@ class Watched(Source):
 
 def test_one_pass_reads_each_block_once_and_only_the_columns_needed() -> None:
     source = Watched(pa.table({name: np.arange(40) for name in "abcd"}), block_rows=10)
-    compute(Plan(source), [Mean("b"), Std("b"), Quantiles("d", (0.5,)), ValueCounts("b"), Max("d")])
+    compute(Plan(source), [Moments("b"), Quantiles("d", (0.5,)), ValueCounts("b"), Extremes("d")])
     assert source.read_columns == [("b", "d")] * 4
 
 
@@ -219,11 +231,10 @@ def test_the_result_does_not_depend_on_which_thread_is_first() -> None:
 @pytest.mark.parametrize(
     ("statistic", "message"),
     [
-        (Mean("nothing"), r"Scaler.*'nothing'.*\['x', 'tags'\]"),
-        (Mean("x"), "Scaler.*'x'.*string.*numbers"),
+        (Moments("nothing"), r"Scaler.*'nothing'.*\['x', 'tags'\]"),
+        (Moments("x"), "Scaler.*'x'.*string.*numbers"),
         (Quantiles("x", (0.5,)), "'x'.*string"),
         (ValueCounts("tags"), "'tags'.*list.*plain values"),
-        (MostFrequent("tags"), "'tags'.*list.*plain values"),
         (ItemCounts("x"), "'x'.*string.*lists"),
     ],
 )

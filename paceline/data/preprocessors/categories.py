@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 from paceline.air.errors import DataError
 from paceline.data.preprocessor import Preprocessor
 from paceline.data.statistics import Statistic
-from paceline.data.statistics_categories import as_lists, item_type, list_keys
-from paceline.data.statistics_values import ValueTable
+from paceline.data.value_counts import ValueTable, as_lists, item_type, list_keys
 
 _SIMPLE_KINDS: tuple[tuple[str, Any, tuple[type, ...]], ...] = (
     ("truth values", pa.types.is_boolean, (bool,)),

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.air.errors import ConfigError, DataError
+from paceline.data.aggregate import is_number_type
 from paceline.data.preprocessor import Preprocessor
-from paceline.data.statistics_numeric import is_number_type
 
 
 def checked_columns(columns: Any, what: str) -> list[str]:

@@ -12,8 +12,7 @@ import pyarrow as pa
 from paceline.air.checks import check_bool, check_choice, whole_number
 from paceline.air.errors import ConfigError
 from paceline.data.preprocessors.columns import NumericPreprocessor, learnt
-from paceline.data.statistics import Statistic
-from paceline.data.statistics_numeric import Max, Min
+from paceline.data.statistics import Extremes, Statistic
 
 WIDENING = 0.001
 """By this share of the range the outer bin is widened, so that the extreme value itself lies in it."""
@@ -146,13 +145,14 @@ class UniformKBinsDiscretizer(_Discretizer):
             whole_number(self._bins_of(column), f"UniformKBinsDiscretizer: bins of column {column!r}", least=1)
 
     def _statistics(self) -> list[Statistic]:
-        return [statistic(column) for column in self.columns for statistic in (Min, Max)]
+        return [Extremes(column) for column in self.columns]
 
     def _learn(self, values: dict[Statistic, Any]) -> None:
         stats: dict[str, Any] = {}
         for column in self.columns:
-            low = learnt(values[Min(column)], "minimum", column, "UniformKBinsDiscretizer")
-            high = learnt(values[Max(column)], "maximum", column, "UniformKBinsDiscretizer")
+            found = values[Extremes(column)] or (None, None)
+            low = learnt(found[0], "minimum", column, "UniformKBinsDiscretizer")
+            high = learnt(found[1], "maximum", column, "UniformKBinsDiscretizer")
             edges = _equal_widths(float(low), float(high), self._bins_of(column), self.right)
             edges = _distinct(edges, self.duplicates, f"UniformKBinsDiscretizer: bins of column {column!r}")
             self._check_labels(column, len(edges) - 1)

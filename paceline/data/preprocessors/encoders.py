@@ -22,9 +22,8 @@ from paceline.data.preprocessors.columns import (
     with_columns,
 )
 from paceline.data.statistics import Statistic
-from paceline.data.statistics_categories import CategoryCounts, as_lists, item_type, with_items
-from paceline.data.statistics_values import ValueCounts
 from paceline.data.tensors import tensor_array
+from paceline.data.value_counts import CategoryCounts, ValueCounts, as_lists, item_type, with_items
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 
 from paceline.air.checks import check_choice
 from paceline.air.errors import ConfigError, DataError
+from paceline.data.aggregate import is_number_type
 from paceline.data.preprocessor import Preprocessor
 from paceline.data.preprocessors.columns import checked_columns, column_of, learnt, with_columns
-from paceline.data.statistics import Statistic
-from paceline.data.statistics_numeric import Mean, is_number_type
-from paceline.data.statistics_values import MostFrequent
+from paceline.data.statistics import Moments, Statistic
+from paceline.data.value_counts import ValueCounts
 
 
 class SimpleImputer(Preprocessor):
@@ -43,7 +43,7 @@ class SimpleImputer(Preprocessor):
         return tuple(self.columns)
 
     def _statistic(self, column: str) -> Statistic:
-        return Mean(column) if self.strategy == "mean" else MostFrequent(column)
+        return Moments(column) if self.strategy == "mean" else ValueCounts(column)
 
     def _statistics(self) -> list[Statistic]:
         return [self._statistic(column) for column in self.columns]
@@ -51,7 +51,8 @@ class SimpleImputer(Preprocessor):
     def _learn(self, values: dict[Statistic, Any]) -> None:
         stats: dict[str, Any] = {}
         for column in self.columns:
-            value = values[self._statistic(column)]
+            found = values[self._statistic(column)]
+            value = (found and found.mean) if self.strategy == "mean" else found.most_frequent()
             if self.strategy == "mean" or value is None:
                 value = learnt(value, self.strategy.replace("_", " "), column, "SimpleImputer")
             stats[f"{self.strategy}({column})"] = value

@@ -22,9 +22,8 @@ from paceline.data.preprocessors.columns import (
     scaled,
     with_columns,
 )
-from paceline.data.statistics import Statistic
-from paceline.data.statistics_numeric import AbsMax, Max, Min, Moments, MomentsOf
-from paceline.data.statistics_quantiles import Quantiles
+from paceline.data.quantiles import Quantiles
+from paceline.data.statistics import Extremes, Moments, MomentsOf, Statistic
 
 ROUNDING = float(np.finfo(np.float64).eps)
 
@@ -45,7 +44,7 @@ class StandardScaler(NumericPreprocessor):
             moments = values[Moments(column)]
             mean = learnt(moments and moments.mean, "mean", column, type(self).__name__)
             stats[f"mean({column})"] = mean
-            stats[f"std({column})"] = 0.0 if _is_constant(moments) else math.sqrt(moments.variance())
+            stats[f"std({column})"] = 0.0 if _is_constant(moments) else math.sqrt(moments.variance)
         self.stats_ = stats
 
     def _transform_numbers(self, column: str, numbers: np.ndarray) -> np.ndarray:
@@ -54,7 +53,7 @@ class StandardScaler(NumericPreprocessor):
 
 def _is_constant(moments: MomentsOf) -> bool:
     """True if the variance is no more than what rounding makes of equal values."""
-    variance = moments.variance()
+    variance = moments.variance
     rounding = moments.count * ROUNDING
     return variance <= rounding * variance + (rounding * moments.mean) ** 2
 
@@ -63,13 +62,14 @@ class MinMaxScaler(NumericPreprocessor):
     """(x - min) / (max - min), per column: from 0 to 1. A column of one value becomes 0."""
 
     def _statistics(self) -> list[Statistic]:
-        return [statistic(column) for column in self.columns for statistic in (Min, Max)]
+        return [Extremes(column) for column in self.columns]
 
     def _learn(self, values: dict[Statistic, Any]) -> None:
         stats: dict[str, Any] = {}
         for column in self.columns:
-            stats[f"min({column})"] = learnt(values[Min(column)], "minimum", column, type(self).__name__)
-            stats[f"max({column})"] = learnt(values[Max(column)], "maximum", column, type(self).__name__)
+            low, high = values[Extremes(column)] or (None, None)
+            stats[f"min({column})"] = learnt(low, "minimum", column, type(self).__name__)
+            stats[f"max({column})"] = learnt(high, "maximum", column, type(self).__name__)
         self.stats_ = stats
 
     def _transform_numbers(self, column: str, numbers: np.ndarray) -> np.ndarray:
@@ -81,13 +81,15 @@ class MaxAbsScaler(NumericPreprocessor):
     """x / max(|x|), per column: from -1 to 1, where 0 stays 0."""
 
     def _statistics(self) -> list[Statistic]:
-        return [AbsMax(column) for column in self.columns]
+        return [Extremes(column) for column in self.columns]
 
     def _learn(self, values: dict[Statistic, Any]) -> None:
-        self.stats_ = {
-            f"abs_max({column})": learnt(values[AbsMax(column)], "maximum", column, type(self).__name__)
-            for column in self.columns
-        }
+        stats: dict[str, Any] = {}
+        for column in self.columns:
+            found = values[Extremes(column)]
+            largest = found and max(abs(found[0]), abs(found[1]))
+            stats[f"abs_max({column})"] = learnt(largest, "maximum", column, type(self).__name__)
+        self.stats_ = stats
 
     def _transform_numbers(self, column: str, numbers: np.ndarray) -> np.ndarray:
         return scaled(numbers, 0.0, _divisor(self.stats_[f"abs_max({column})"]))

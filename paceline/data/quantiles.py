@@ -10,9 +10,9 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.statistics import Accumulator
-from paceline.data.statistics_numeric import NumericStatistic, numbers_of, without_nan
-from paceline.data.statistics_scratch import Scratch, Stored
+from paceline.data.aggregate import Accumulator
+from paceline.data.scratch import Scratch, Stored
+from paceline.data.statistics import NumericStatistic, numbers_of, without_nan
 
 DIGIT_BITS = 16
 
@@ -23,7 +23,7 @@ class Quantiles(NumericStatistic):
 
     qs: tuple[float, ...]
 
-    def start(self, scratch: Scratch) -> Accumulator:
+    def start(self, key: Any, scratch: Scratch) -> Accumulator:
         return _Values(self.qs, scratch)
 
 
@@ -37,9 +37,7 @@ class _Values(Accumulator):
         self._count = 0
 
     def add(self, values: pa.Array) -> None:
-        numbers = numbers_of(values)
-        if numbers.dtype.kind == "f" and len(numbers) and np.isnan(numbers.min()):
-            numbers = without_nan(numbers)
+        numbers = without_nan(numbers_of(values))
         if numbers.dtype.itemsize < 4:
             numbers = numbers.astype(np.float32 if numbers.dtype.kind == "f" else np.int32)
         if len(numbers):
