@@ -40,11 +40,13 @@ class Alignment:
         """Rank to the index it waits on."""
         self.finished: dict[int, int] = {}
         """Rank to its number of reports."""
-        self._gathering: dict[int, dict[int, Report]] = {}
+        self.metrics: dict[int, dict[str, Any]] = {}
+        """What each rank has reported last."""
 
     def received(self, rank: int, report: Report) -> None:
         """Note a report; reports of one rank come in order."""
         self.last_index[rank] = report.index
+        self.metrics[rank] = report.metrics
         self._with_checkpoint[rank] += report.with_checkpoint
         if report.waits:
             self.waiting[rank] = report.index
@@ -100,27 +102,19 @@ class Alignment:
             if rank not in self.finished and self.last_index[rank] > self.start_index
         )
 
-    def gather(self, rank: int, report: Report) -> dict[int, Report] | None:
-        """Collect the reports of one index; all of them once the last rank has reported it."""
-        reports = self._gathering.setdefault(report.index, {})
-        reports[rank] = report
-        if len(reports) < self.world_size:
-            return None
-        return self._gathering.pop(report.index)
 
-    def left_out(self) -> tuple[int, str] | None:
-        """(rank, why) of a rank that others gather with in vain: it has passed their report, or finished."""
-        for index, reports in self._gathering.items():
-            for rank in range(self.world_size):
-                if rank not in reports and (self.last_index[rank] >= index or rank in self.finished):
-                    others = ", ".join(map(str, sorted(reports)))
-                    asked = next(iter(reports.values())).reduce
-                    what = f"reduce={asked}" if asked else "a checkpoint of all ranks (keep_all_ranks)"
-                    return rank, (
-                        f"rank {rank} did not take part in report {index}, for which rank(s) {others} gave {what}. "
-                        "Every rank must give it at the same report."
-                    )
-        return None
+def left_out(alignment: Alignment, index: int, reports: Mapping[int, Report]) -> tuple[int, str] | None:
+    """(rank, why) of a rank without which the others wait in vain: it has passed their report, or finished."""
+    for rank in range(alignment.world_size):
+        if rank not in reports and (alignment.last_index[rank] >= index or rank in alignment.finished):
+            others = ", ".join(map(str, sorted(reports)))
+            asked = next(iter(reports.values())).reduce
+            what = f"reduce={asked}" if asked else "a checkpoint of all ranks (keep_all_ranks)"
+            return rank, (
+                f"rank {rank} did not take part in report {index}, for which rank(s) {others} gave {what}. "
+                "Every rank must give it at the same report."
+            )
+    return None
 
 
 def reduce_metrics(reports: Mapping[int, Report]) -> dict[str, float]:

@@ -32,6 +32,7 @@ class DataPositions:
         self._wanted: dict[int, float] = {}
         """Reports whose checkpoint waits for positions, and since when."""
         self._first_wanted: float | None = None
+        self._warned_of: set[int] = set()
 
     def note(self, rank: int, index: int, state: RankState | None, *, with_checkpoint: bool) -> None:
         """A rank has reported. Kept only if the checkpoint of this report, or of a later one of rank 0, may need it."""
@@ -62,6 +63,17 @@ class DataPositions:
         if all(self._last[rank] == self._start for rank in missing):
             return now - (self._first_wanted or now) >= SILENT_WAIT_S
         return now - self._wanted.get(index, now) >= LATE_WAIT_S
+
+    def warnings(self, index: int) -> list[str]:
+        """About ranks that did not reach this report; once, not for each checkpoint."""
+        missing = self.missing(index)
+        if self._warned_of.issuperset(missing):
+            return []
+        self._warned_of.update(missing)
+        return [
+            f"Rank(s) {', '.join(map(str, missing))} did not reach report {index}, which has a checkpoint: their place "
+            "in the datasets is taken to be that of rank 0. Call report() on every rank."
+        ]
 
     def take(self, index: int) -> dict[str, Any]:
         """What is stored with the checkpoint of this report."""

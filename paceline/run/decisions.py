@@ -128,13 +128,17 @@ class AllDeciders(Decider):
 
     def __init__(self, *deciders: Decider) -> None:
         self._deciders = deciders
+        # Rows are many: those who do not look at them need not be asked.
+        self._of_rows = [each for each in deciders if type(each).after_row is not Decider.after_row]
 
     @property
     def may_decide(self) -> bool:
         return any(decider.may_decide for decider in self._deciders)
 
     def after_row(self, index: int, row: dict[str, Any], has_checkpoint: bool) -> Decision:
-        return strongest([decider.after_row(index, row, has_checkpoint) for decider in self._deciders])
+        if not self._of_rows:
+            return CONTINUE
+        return strongest([decider.after_row(index, row, has_checkpoint) for decider in self._of_rows])
 
     def between_rows(self) -> Decision:
         return strongest([decider.between_rows() for decider in self._deciders])

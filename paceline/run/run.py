@@ -27,6 +27,7 @@ from paceline.air.result import Result, Status
 from paceline.air.settings import plain_config
 from paceline.engine.base import Engine, WorkerGroup
 from paceline.run import root_cause, run_files
+from paceline.run.alignment import Alignment
 from paceline.run.attempt import Attempt, pickled_task
 from paceline.run.background_work import BackgroundWork
 from paceline.run.continuing import restore_line
@@ -248,7 +249,7 @@ class Run:
         self.stop.wanted, self.stop.within_s = True, within_s
         self.stop.interrupted = self.stop.interrupted or interrupted
         if self._flow is not None:
-            self._flow.release(stop=True)
+            self._flow.to_ranks.release(stop=True)
 
     def decided(self, decision: Decision) -> None:
         """How a run that waits continues, or that it ends: then no further step is taken, not even by a retry."""
@@ -263,7 +264,7 @@ class Run:
         if self.phase is Phase.SUSPENDED and not self.stop.pending:
             self.phase = Phase.STARTING
         elif self._flow is not None:
-            self._flow.release(stop=not isinstance(decision, Continue))
+            self._flow.to_ranks.release(stop=not isinstance(decision, Continue))
 
     def _drop_change(self) -> None:
         dropped, self._next = self._next, None
@@ -279,7 +280,7 @@ class Run:
         return Donor(str(self._observers.trial), self._keeper.reference(newest), dict(newest.row), pin)
 
     def _start_grace_period(self, flow: ReportFlow) -> None:
-        if flow.stop_index is not None and not self._told_to_stop:
+        if flow.to_ranks.stop_index is not None and not self._told_to_stop:
             self._told_to_stop = True
             self._deadline = time.monotonic() + self.spec.run_config.failure_config.stop_grace_s
 
@@ -359,8 +360,7 @@ class Run:
         start = attempt.start_point
         filler = self._record_attempt(attempt)
         self._flow = ReportFlow(
-            self.spec.world_size,
-            start.index,
+            Alignment(attempt.world_size, start.index),
             filler,
             self._journal,
             self._keeper,
@@ -405,9 +405,9 @@ class Run:
     # -- trouble --------------------------------------------------------------------------
 
     def _look_for_trouble(self, attempt: Attempt, flow: ReportFlow) -> None:
-        undecided = not flow.holding and flow.stop_index is None
+        undecided = not flow.to_ranks.holding and flow.to_ranks.stop_index is None
         if undecided and isinstance(self._decider.between_rows(), Stop):
-            flow.hold()
+            flow.to_ranks.hold()
             self._deadline = time.monotonic() + self.stop.within_s
             if self.stop.signal is not None:
                 self._observers.warn(
@@ -433,7 +433,7 @@ class Run:
     # -- endings --------------------------------------------------------------------------
 
     def _end_if_over(self, attempt: Attempt, flow: ReportFlow) -> None:
-        stopping = flow.stop_index is not None or flow.holding
+        stopping = flow.to_ranks.stop_index is not None or flow.to_ranks.holding
         if flow.problem is not None:
             self._attempt_failed(attempt, [failure_of(flow.problem, self._run_dir)])
         elif not attempt.running and not flow.commits_under_way:
@@ -443,7 +443,7 @@ class Run:
                 self._attempt_succeeded(attempt, flow)
         elif attempt.failed and not stopping:
             self._attempt_failed(attempt, attempt.failures)
-        elif attempt.failed and flow.stop_index is None:
+        elif attempt.failed and flow.to_ranks.stop_index is None:
             self._attempt_succeeded(attempt, flow)  # the report at which all ranks would stop never comes
         elif attempt.running and time.monotonic() >= self._deadline:
             self._observers.warn("Workers did not end within their grace period and were killed.")
@@ -478,7 +478,7 @@ class Run:
         attempt, flow = self._attempt, self._flow
         warnings = attempt.stop() if attempt is not None else []
         self._attempt = self._flow = None
-        self._rank_metrics = flow.rank_metrics if flow is not None else {}
+        self._rank_metrics = flow.alignment.metrics if flow is not None else {}
         if flow is not None:
             flow.settle()
         self._keeper.settle()
@@ -492,7 +492,7 @@ class Run:
         self._work.begin(end, lambda _warnings: self._failed(attempt, failures))
 
     def _failed(self, attempt: Attempt, failures: list[WorkerFailure]) -> None:
-        waits = self._flow is not None and self._flow.waits
+        waits = self._flow is not None and self._flow.to_ranks.waits
         self._wind_up()
         made_progress = self._keeper.newest is not self._newest_before
         failure = self._failures.add(attempt.number, failures, made_progress=made_progress)

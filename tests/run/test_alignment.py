@@ -1,4 +1,4 @@
-"""Who is where: counts, mismatches, gathering and reducing over ranks."""
+"""Who is where: counts, mismatches, and reducing over ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.air.errors import MetricError
-from paceline.run.alignment import Alignment, check_reduce, reduce_metrics
+from paceline.run.alignment import Alignment, check_reduce, left_out, reduce_metrics
 from paceline.run.messages import Report
 
 
@@ -96,28 +96,18 @@ def test_the_highest_index_that_nobody_waited_on() -> None:
     assert alignment.highest_free == 7
 
 
-def test_reports_of_an_index_are_gathered_until_the_last_rank_has_reported_it() -> None:
-    alignment = Alignment(3, 0)
-    assert alignment.gather(2, report(1)) is None
-    assert alignment.gather(0, report(1)) is None
-    assert alignment.gather(0, report(2)) is None
-    gathered = alignment.gather(1, report(1))
-    assert gathered is not None
-    assert sorted(gathered) == [0, 1, 2]
-
-
 @pytest.mark.parametrize("way", ["passes it", "finishes"])
 def test_a_rank_that_others_gather_with_in_vain_is_named(way: str) -> None:
     alignment = Alignment(3, 0)
-    for rank in (0, 2):
-        alignment.received(rank, report(1, waits=True, reduce={"x": "sum"}))
-        alignment.gather(rank, report(1, reduce={"x": "sum"}))
-    assert alignment.left_out() is None  # rank 1 may still come
+    reports = {rank: report(1, waits=True, reduce={"x": "sum"}) for rank in (0, 2)}
+    for rank, gathered in reports.items():
+        alignment.received(rank, gathered)
+    assert left_out(alignment, 1, reports) is None  # rank 1 may still come
     if way == "passes it":
         alignment.received(1, report(1))
     else:
         alignment.finish(1, 0)
-    found = alignment.left_out()
+    found = left_out(alignment, 1, reports)
     assert found is not None
     rank, why = found
     assert rank == 1

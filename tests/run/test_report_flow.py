@@ -11,6 +11,7 @@ import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, RunConfig
 from paceline.air.attachment import Attachment
+from paceline.run.alignment import Alignment
 from paceline.run.callbacks import Callback
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.decisions import CONTINUE, AllDeciders, Decider, Decision, StopperDecider, Wait
@@ -51,9 +52,8 @@ class Bench:
         self.observers = Observers(RunConfig(verbose=0, **run_config), trial, self.run_dir, world_size)
         self.observers.started([], continues=False)
         filler = filler_of(TrialIdentity("4913f_00000", "4913f"), {}, ATTEMPT)
-        self.flow = ReportFlow(
-            world_size, 0, filler, self.journal, self.keeper, self.observers, decider or AllDeciders()
-        )
+        alignment, decider = Alignment(world_size, start_index=0), decider or AllDeciders()
+        self.flow = ReportFlow(alignment, filler, self.journal, self.keeper, self.observers, decider)
 
     def report(self, rank: int, index: int, attachments: tuple[Attachment, ...] = (), **facts: Any) -> None:
         metrics = facts.pop("metrics", {"n": index})
@@ -133,7 +133,7 @@ def test_the_decision_needs_rank_zero_alone(benches: Any) -> None:
     for index, stop in ((2, False), (3, True)):
         bench.report(1, index, waits=True)
         assert bench.answers() == [(1, Answer(index, stop=stop))]
-    assert bench.flow.stop_index == 3
+    assert bench.flow.to_ranks.stop_index == 3
 
 
 def test_a_hold_stops_everybody_at_the_first_report_that_nobody_has_passed(benches: Any) -> None:
@@ -141,7 +141,7 @@ def test_a_hold_stops_everybody_at_the_first_report_that_nobody_has_passed(bench
     for rank, last in enumerate((4, 2, 3)):
         for index in range(1, last + 1):
             bench.report(rank, index)
-    bench.flow.hold()
+    bench.flow.to_ranks.hold()
     assert bench.answers() == [(rank, Hold()) for rank in range(3)]
     bench.report(0, 5, waits=True)
     assert bench.answers() == []
@@ -166,7 +166,7 @@ def test_reduced_values_go_to_every_rank_at_once(benches: Any) -> None:
     ]
     assert bench.observers.last_row is not None
     assert (bench.observers.last_row["x"], bench.observers.last_row["y"]) == (2.5, 7)
-    assert bench.flow.rank_metrics == {0: {"x": 1, "y": 7}, 1: {"x": 4}}
+    assert bench.flow.alignment.metrics == {0: {"x": 1, "y": 7}, 1: {"x": 4}}
 
 
 def test_ranks_that_ask_for_different_reductions(benches: Any) -> None:
@@ -296,20 +296,20 @@ def test_a_row_whose_answer_is_put_off_holds_every_rank(benches: Any) -> None:
     bench = benches(decider=Undecided())
     waiting_at_two(bench)
     assert bench.flow.excused_ranks() == {0, 1}
-    bench.flow.release(stop=False)
+    bench.flow.to_ranks.release(stop=False)
     assert bench.answers() == [(0, Answer(2, False, None)), (1, Answer(2, False, None))]
-    assert bench.flow.stop_index is None
-    bench.flow.release(stop=True)  # nothing waits any more
-    assert bench.flow.stop_index is None
+    assert bench.flow.to_ranks.stop_index is None
+    bench.flow.to_ranks.release(stop=True)  # nothing waits any more
+    assert bench.flow.to_ranks.stop_index is None
 
 
 def test_a_row_whose_answer_was_put_off_can_be_the_last(benches: Any) -> None:
     bench = benches(decider=Undecided())
     waiting_at_two(bench)
     assert isinstance(bench.flow.take_decision(), Wait)
-    bench.flow.release(stop=True)
+    bench.flow.to_ranks.release(stop=True)
     assert bench.answers() == [(0, Answer(2, True, None)), (1, Answer(2, True, None))]
-    assert bench.flow.stop_index == 2
+    assert bench.flow.to_ranks.stop_index == 2
 
 
 def test_reduced_values_come_with_the_late_answer(benches: Any) -> None:
@@ -318,5 +318,5 @@ def test_reduced_values_come_with_the_late_answer(benches: Any) -> None:
         for rank in (0, 1):
             bench.report(rank, index, waits=True, metrics={"n": rank}, reduce={"n": "sum"})
     bench.answers()
-    bench.flow.release(stop=False)
+    bench.flow.to_ranks.release(stop=False)
     assert bench.answers() == [(0, Answer(2, False, {"n": 1})), (1, Answer(2, False, {"n": 1}))]
