@@ -27,7 +27,7 @@ from paceline.air.checks import (
 from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError
 from paceline.air.keywords import names_what_was_meant, settings_of
-from paceline.air.resources import STRATEGIES, PlacementGroupFactory, check_accelerator, checked_resources, usable_cores
+from paceline.air.resources import STRATEGIES, PlacementGroupFactory, check_accelerator, checked_resources
 from paceline.air.run_checks import check_stop, output_files, safe_name
 from paceline.air.sync_config import SyncConfig
 
@@ -39,16 +39,12 @@ __all__ = [
     "RunConfig",
     "ScalingConfig",
     "SyncConfig",
-    "most_workers",
 ]
 
 ENGINES = ("local", "inline")
+MOST_WORKERS = 100_000
+"""Beyond it a typo is likelier than a wish; what can really be started, the engine says."""
 DEFAULT_MAX_LOG_BYTES = 256 * 1024 * 1024
-
-
-def most_workers() -> int:
-    """The largest number of workers a run may ask for: beyond it a typo is likelier than a wish."""
-    return max(256, 64 * usable_cores())
 
 
 @names_what_was_meant()
@@ -77,11 +73,8 @@ class ScalingConfig(ShortRepr):
     def __post_init__(self) -> None:
         if self.num_workers is not None and not is_search_space(self.num_workers):
             self.num_workers = whole_number(self.num_workers, "num_workers", least=1)
-            if self.num_workers > most_workers():
-                raise ConfigError(
-                    f"num_workers is {self.num_workers}, more than the {most_workers()} this machine could be asked "
-                    "to run (64 per core). Use fewer workers."
-                )
+            if self.num_workers > MOST_WORKERS:
+                raise ConfigError(f"num_workers is {self.num_workers}: more than {MOST_WORKERS} cannot be meant.")
         if not is_search_space(self.use_gpu):
             check_bool(self.use_gpu, "use_gpu", advice="Ask for several GPUs with resources_per_worker={'GPU': n}.")
         for name in ("trainer_resources", "resources_per_worker"):

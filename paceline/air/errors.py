@@ -61,7 +61,7 @@ class WorkerFailure:
     message: str
     """One line: what happened."""
     time_ns: int = 0
-    """CLOCK_MONOTONIC of the machine, stamped as early as possible; 0 if unknown."""
+    """By the monotonic clock of the driver's machine, stamped as early as possible; 0 if unknown."""
     exception_type: str | None = None
     """Qualified name of the user's exception class, e.g. ``builtins.ValueError``."""
     traceback: str = ""

@@ -55,7 +55,8 @@ class WorkerRequest:
     rank: int
     cwd: str
     log_path: str
-    """Where the driver shall find its output."""
+    """A file of the driver, to which the engine appends what the worker writes to its standard output and error. It may
+    be truncated at any time. All of a worker's output is there once its group is shut down."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of this worker on top of the environment that workers have anyway."""
     defaults: Mapping[str, str] = field(default_factory=dict)
@@ -71,7 +72,8 @@ class Placement:
     resources: Mapping[str, float] = field(default_factory=dict)
     """What each worker gets, such as ``{"CPU": 2, "GPU": 1}``."""
     devices: tuple[str, ...] | None = None
-    """The ids of the GPUs that the group may use; None: those that the engine has."""
+    """The names of the GPUs that the group may use, of `Engine.gpu_names`; None: all of them. An engine on several
+    machines may take others, as many."""
     share_gpus: bool = False
     """Every worker of a machine sees the GPUs of all of them."""
     hide_other_gpus: bool = False
@@ -111,7 +113,7 @@ class TaskEnded:
 
 @dataclass(frozen=True)
 class TaskFailed:
-    """The task on `rank` raised."""
+    """The task on `rank` raised. The time of the failure is by the driver's monotonic clock, wherever the worker is."""
 
     rank: int
     failure: WorkerFailure
@@ -185,6 +187,10 @@ class WorkerGroup(ABC):
     def processes(self) -> dict[int, int]:
         """Rank to process id on its node, of the workers that have a process of their own."""
 
+    def wall_offset(self, rank: int) -> float:
+        """Seconds to add to that worker's wall clock to get the driver's, as far as is known."""
+        return 0.0
+
     @abstractmethod
     def shutdown(self, grace: float = 0.0) -> list[str]:
         """End every worker and everything it started. Workers get `grace` seconds to end by
@@ -212,6 +218,10 @@ class Engine(ABC):
     @abstractmethod
     def resources(self) -> dict[str, float]:
         """What there is: at least ``{"CPU": n, "GPU": m}``."""
+
+    def gpu_names(self) -> list[str]:
+        """One name for each GPU, to share them out among groups by `Placement.devices`."""
+        return [str(number) for number in range(int(self.resources().get("GPU", 0.0)))]
 
     def warm(self, preload: Sequence[str]) -> None:  # noqa: B027  (optional)
         """Begin loading what workers will need, without waiting for it."""

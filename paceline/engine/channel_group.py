@@ -63,6 +63,8 @@ class Member:
         self.rank = request.rank
         self.frames = frames
         self.arrivals = Arrivals()
+        self.offsets: protocol.ClockOffsets | None = None
+        """None: it has the driver's clocks."""
         self.state = State.STARTING
         self.failure: WorkerFailure | None = None
         """Why the state is FAILED."""
@@ -124,6 +126,8 @@ class ChannelGroup(WorkerGroup):
     # Frames in
 
     def _attach(self, member: Member) -> None:
+        if not self.places[member.rank].node.is_drivers:
+            member.offsets = protocol.ClockOffsets()
         self._members.append(member)
         self._reactor.add(member.frames.fileno(), lambda mask: self._on_channel(member, mask))
 
@@ -174,6 +178,10 @@ class ChannelGroup(WorkerGroup):
             pass
 
     def _on_control(self, member: Member, tag: int, body: bytes, fds: tuple[int, ...]) -> None:
+        if member.offsets is not None and tag in (protocol.HEARTBEAT, protocol.READY):
+            member.offsets.note(body)
+            if member.offsets.seen < member.offsets.ENOUGH:
+                self._post(member, protocol.PING, b"")
         if tag == protocol.HEARTBEAT:
             return
         if member.state is State.FAILED:
@@ -200,7 +208,13 @@ class ChannelGroup(WorkerGroup):
             member.frames.broken = f"a frame with the unknown tag {tag}"
 
     def _placed(self, member: Member, failure: WorkerFailure) -> WorkerFailure:
-        return dataclasses.replace(failure, rank=member.rank, log_path=member.request.log_path)
+        """What a worker says of its failure, completed. Its time becomes the driver's: that puts failures in order."""
+        time_ns = failure.time_ns if member.offsets is None else member.offsets.drivers_ns(failure.time_ns)
+        return dataclasses.replace(failure, rank=member.rank, time_ns=time_ns, log_path=member.request.log_path)
+
+    def wall_offset(self, rank: int) -> float:
+        offsets = self._members[rank].offsets
+        return 0.0 if offsets is None else offsets.wall_ns / 1e9
 
     def _fail(self, member: Member, kind: FailureKind, message: str, **details: Any) -> None:
         details.setdefault("time_ns", time.monotonic_ns())

@@ -22,7 +22,7 @@ from paceline.air.resources import usable_cores
 from paceline.engine import protocol
 from paceline.engine.base import Capabilities, Engine, Placement, WorkerGroup
 from paceline.engine.channel_group import ChannelGroup, Member, State, wait_for_groups
-from paceline.engine.devices import visible_gpus
+from paceline.engine.devices import usable_gpus, visible_gpus
 from paceline.engine.frames import FrameSocket, socket_pair
 from paceline.engine.places import WorkerPlace, drivers_node, lay_out, variables
 from paceline.engine.reactor import Reactor
@@ -153,6 +153,9 @@ class InlineEngine(Engine):
         cpus = self._num_cpus if self._num_cpus is not None else float(usable_cores())
         gpus = self._num_gpus if self._num_gpus is not None else float(len(visible_gpus()))
         return {"CPU": cpus, "GPU": gpus}
+
+    def gpu_names(self) -> list[str]:
+        return usable_gpus(self.resources()["GPU"])
 
     def start_group(self, placement: Placement) -> WorkerGroup:
         if self._closed:

@@ -91,7 +91,8 @@ def _gpus_of(placement: Placement, node: Node, workers: int) -> list[tuple[str, 
     each = placement.resources.get("GPU", 0.0)
     if not each:
         return [() if placement.hide_other_gpus else None] * workers
-    assigned = assign_gpus(workers, each, node.gpus if placement.devices is None else placement.devices)
+    named = placement.devices if node.is_drivers else None  # Elsewhere the names mean nothing.
+    assigned = assign_gpus(workers, each, node.gpus if named is None else named)
     if placement.share_gpus:
         assigned = [list(dict.fromkeys(device for devices in assigned for device in devices))] * workers
     return [tuple(devices) for devices in assigned]

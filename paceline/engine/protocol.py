@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import time
 from typing import Final
 
 import msgspec
@@ -18,16 +20,19 @@ RUN: Final = 3
 MESSAGE: Final = 4
 """To or from the task; opaque here."""
 EXIT: Final = 5
+PING: Final = 6
+"""Answer with a HEARTBEAT: its clocks are looked at."""
 
 # Worker to driver
 READY: Final = 16
-"""The worker is set up; carries the descriptor of its crash file."""
+"""The worker is set up; the body is `clocks()`. One of the local engine sends the descriptor of its crash file."""
 RETURNED: Final = 17
 RAISED: Final = 18
 ENDED: Final = 19
 FAILED: Final = 20
 """A WorkerFailure: the task raised, or the worker could not be set up."""
 HEARTBEAT: Final = 21
+"""Nothing but a sign of life; the body is `clocks()`."""
 LOADED: Final = 22
 """The task is unpickled; the user's own code runs from here on."""
 
@@ -56,6 +61,47 @@ class Raised(msgspec.Struct, frozen=True, array_like=True):
 
     number: int
     failure: WorkerFailure
+
+
+_CLOCKS = struct.Struct("<qq")
+
+
+def clocks() -> bytes:
+    """What the monotonic and the wall clock of this process show, in nanoseconds."""
+    return _CLOCKS.pack(time.monotonic_ns(), time.time_ns())
+
+
+class ClockOffsets:
+    """How far the clocks of a worker on another machine are behind those of this process.
+
+    A message that shows a worker's clocks can only arrive late. The smallest difference seen is therefore the closest
+    to the truth, and at most as wrong as the quickest message took.
+    """
+
+    ENOUGH: Final = 5
+    """So many messages are asked for at the start; later ones come anyway."""
+
+    def __init__(self) -> None:
+        self.monotonic_ns = 0
+        self.wall_ns = 0
+        self.seen = 0
+        """How many messages have shown the clocks."""
+
+    def note(self, shown: bytes) -> None:
+        """The body of a frame that has just arrived."""
+        if len(shown) != _CLOCKS.size:  # From a worker that shows none.
+            return
+        monotonic_ns, wall_ns = _CLOCKS.unpack(shown)
+        behind = time.monotonic_ns() - monotonic_ns
+        self.seen += 1
+        if self.seen == 1 or behind < self.monotonic_ns:
+            self.monotonic_ns, self.wall_ns = behind, time.time_ns() - wall_ns
+
+    def drivers_ns(self, monotonic_ns: int) -> int:
+        """A time of the worker's monotonic clock by the driver's: at the latest, and if nothing is known of the
+        worker's clock, now."""
+        now = time.monotonic_ns()
+        return min(now, monotonic_ns + self.monotonic_ns) if self.seen else now
 
 
 encode = msgspec.msgpack.Encoder().encode

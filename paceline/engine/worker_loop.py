@@ -94,12 +94,15 @@ class Channel:
         return frame
 
     def _next_here(self) -> Frame | None:
-        """The next frame that has come; those that only bring attachments are for the one behind them."""
+        """The next frame that has come, except for those that are dealt with here."""
         while self._inbox:
             frame = self._inbox.popleft()
-            if frame[0] != ATTACHED:
+            if frame[0] == ATTACHED:  # For the frame behind it.
+                self._arrivals.take_in(frame[1], frame[2])
+            elif frame[0] == protocol.PING:
+                self.frames.send(protocol.HEARTBEAT, protocol.clocks())
+            else:
                 return frame
-            self._arrivals.take_in(frame[1], frame[2])
         return None
 
 
@@ -188,7 +191,7 @@ def start_pulse(
             poller.register(driver_fd, select.POLLIN)
         while not poller.poll(None if interval is None else interval * 1000):
             try:
-                frames.send_unless_busy(protocol.HEARTBEAT)
+                frames.send_unless_busy(protocol.HEARTBEAT, protocol.clocks())
             except OSError:
                 break
         on_hangup()

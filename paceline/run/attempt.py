@@ -91,7 +91,7 @@ class Attempt:
             self._backend.on_start(group, config)
             self._backend.on_training_start(group, config)
             self._is_at_work = True
-            arguments = [encode(self._for_rank(setup, place)) for place in group.places]
+            arguments = [encode(self._for_rank(group, setup, place)) for place in group.places]
             group.start(task.content, arguments, task.attachments)
             self._hand_over_checkpoint(group)
         except BaseException:
@@ -131,7 +131,7 @@ class Attempt:
             heartbeat_timeout_s=failure.heartbeat_timeout_s,
         )
 
-    def _for_rank(self, setup: SessionSetup, place: WorkerPlace) -> SessionSetup:
+    def _for_rank(self, group: WorkerGroup, setup: SessionSetup, place: WorkerPlace) -> SessionSetup:
         return msgspec.structs.replace(
             setup,
             world_rank=place.rank,
@@ -139,6 +139,7 @@ class Attempt:
             local_rank=place.local_rank,
             local_world_size=place.local_world_size,
             node_rank=place.node_rank,
+            wall_offset_s=group.wall_offset(place.rank),
         )
 
     def _hand_over_checkpoint(self, group: WorkerGroup) -> None:

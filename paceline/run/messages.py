@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ class Report(msgspec.Struct, frozen=True, tag=True, array_like=True):
     index: int
     metrics: dict[str, Any]
     stamp: float
-    """Wall clock of the worker."""
+    """When, by the driver's wall clock."""
     elapsed: float
     """Seconds of monotonic time since the rank's session began."""
     finite: bool = True
@@ -224,8 +225,14 @@ class SessionSetup(msgspec.Struct, frozen=True):
     """Checkpoints are numbered by iteration, beginning after this one; None: they are counted."""
     output_files: tuple[str, str] | None = None
     """In the trial's directory, where rank 0 copies what it prints."""
+    wall_offset_s: float = 0.0
+    """What to add to the rank's wall clock to get the driver's, as it was at the start."""
     window: int = 1000
     """How many rows a rank may run ahead of the journal."""
+
+    def drivers_time(self) -> float:
+        """The time of day by the driver's clock: rows of all hosts, and the journal, are stamped by one clock."""
+        return time.time() + self.wall_offset_s
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -107,7 +107,7 @@ class Session:
                     Report(
                         index=index,
                         metrics=plain,
-                        stamp=time.time(),
+                        stamp=self._setup.drivers_time(),
                         elapsed=time.monotonic() - self._began,
                         finite=finite,
                         waits=waits,

@@ -71,7 +71,7 @@ class CheckpointStager:
             self._stage_in_background(checkpoint, number, index, facts)
             staged = None, True, ()
         else:
-            capture = self._target.capture(checkpoint, number, _report_facts(number, index))
+            capture = self._target.capture(checkpoint, number, self._report_facts(number, index))
             delivered, self._uncommitted = capture.deliver(number, facts)
             staged = delivered, False, self._uncommitted
         self._numbers.append(number)  # not before: a checkpoint that was refused has no number
@@ -92,9 +92,12 @@ class CheckpointStager:
             "world_size": self._setup.world_size,
             "score": self._score_in(checkpoint),
             "metrics": dict(metrics),
-            "created": time.time(),
+            "created": self._setup.drivers_time(),
             "elapsed": time.monotonic() - self._began,
         }
+
+    def _report_facts(self, number: int, index: int) -> dict[str, Any]:
+        return {"timestamp": int(self._setup.drivers_time()), "number": number, "iteration": index}
 
     def _score_in(self, checkpoint: Checkpoint) -> float | None:
         key = self._setup.score_attribute
@@ -105,7 +108,7 @@ class CheckpointStager:
         if self._background is None:
             self._background = BackgroundPool("paceline-checkpoint-writer")
         self._raise_if_failed()
-        report = _report_facts(number, index)
+        report = self._report_facts(number, index)
         taken = self._take_over(checkpoint, number)
         # A dict must be captured now; only delivering it can wait.
         captured = self._target.capture(checkpoint, number, report) if taken is None else None
@@ -182,7 +185,3 @@ class CheckpointStager:
             self._background.close()
             self._raise_if_failed()
         self._target.close()
-
-
-def _report_facts(number: int, index: int) -> dict[str, Any]:
-    return {"timestamp": int(time.time()), "number": number, "iteration": index}

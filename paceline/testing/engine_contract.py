@@ -44,6 +44,7 @@ from paceline.engine.serialization import dumps, pickled
 
 PATIENCE_S = 60.0
 """A guard against hanging; nothing here is expected to take long."""
+SECOND_NS = 1_000_000_000
 
 
 def placement_in(folder: Path, workers: int, **settings: Any) -> Placement:
@@ -184,6 +185,55 @@ class EngineContract:
                     assert group.execute(os.getenv, THREADS_VARIABLE) == [str(number) for number in wanted]
             finally:
                 group.shutdown()
+
+    # Clocks and output
+
+    def test_failures_are_stamped_by_the_clock_of_the_driver(self, group: WorkerGroup) -> None:
+        """Also where the clocks of workers are off: which of them failed first is told by these times."""
+
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            channel.receive()
+            raise RuntimeError("now")
+
+        run_task(group, task)
+        times = []
+        for rank in reversed(range(self.max_workers)):
+            before = time.monotonic_ns()
+            group.reply(rank, b"")
+            failure = _failure_of(collect(group, lambda events: bool(events)))
+            assert failure.rank == rank
+            assert before - SECOND_NS < failure.time_ns < time.monotonic_ns() + SECOND_NS
+            times.append(failure.time_ns)
+        assert times == sorted(times)
+
+    def test_the_wall_clock_of_each_worker_is_known(self, group: WorkerGroup) -> None:
+        before = time.time()
+        shown = group.execute(time.time)
+        after = time.time()
+        for rank, seconds in enumerate(shown):
+            assert before - 1 < seconds + group.wall_offset(rank) < after + 1
+
+    def test_output_is_in_the_log_that_was_asked_for(self, group: WorkerGroup) -> None:
+        self._needs_processes()
+
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            print("before")
+            channel.receive()
+            os.write(2, b"after\n")
+
+        run_task(group, task)
+        for request in group.placement.workers:
+            log = Path(request.log_path)
+            deadline = time.monotonic() + PATIENCE_S
+            while not log.exists() or log.read_text() != "before\n":
+                assert time.monotonic() < deadline, "the output did not come"
+                assert group.poll(0.01) == []
+            os.truncate(log, 0)  # As the driver does with one that is too long.
+        for rank in range(self.max_workers):
+            group.reply(rank, b"")
+        collect_to_end(group)
+        group.shutdown(grace=PATIENCE_S)
+        assert {Path(request.log_path).read_text() for request in group.placement.workers} == {"after\n"}
 
     # Calls
 

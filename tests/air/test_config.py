@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, SyncConfig, most_workers
+from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, SyncConfig
 from paceline.air.errors import ConfigError, PacelineError
 from paceline.air.resources import PlacementGroupFactory
 
@@ -36,14 +35,10 @@ def test_number_of_workers_is_accepted(workers: Any) -> None:
     assert scaling.num_workers is None or type(scaling.num_workers) is int
 
 
-def test_the_largest_number_of_workers_depends_on_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(2)))
-    assert most_workers() == 256
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(100)))
-    assert most_workers() == 6400
-    ScalingConfig(num_workers=6400)
-    with pytest.raises(ConfigError, match="6400"):
-        ScalingConfig(num_workers=6401)
+def test_how_many_workers_there_can_be_is_for_the_engine_to_say() -> None:
+    ScalingConfig(num_workers=100_000)
+    with pytest.raises(ConfigError, match="100001"):
+        ScalingConfig(num_workers=100_001)
 
 
 @pytest.mark.parametrize(

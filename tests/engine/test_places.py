@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,11 +39,19 @@ def test_ranks_are_counted_on_each_node() -> None:
         ({"resources": {"GPU": 1}, "hide_other_gpus": True}, [("0",), ("1",), ("4",)]),
         ({"resources": {"GPU": 1}, "share_gpus": True}, [("0", "1"), ("0", "1"), ("4",)]),
         ({"resources": {"GPU": 0.5}}, [("0",), ("0",), ("4",)]),
-        ({"resources": {"GPU": 1}, "devices": ("7", "8")}, [("7",), ("8",), ("7",)]),
+        ({"resources": {"GPU": 1}, "devices": ("7", "8")}, [("0",), ("1",), ("4",)]),  # names of the driver's machine
     ],
 )
 def test_gpus_are_dealt_out_on_each_node(settings: dict[str, Any], expected: list[Any]) -> None:
     assert [place.gpus for place in lay_out(placement(3, **settings), [A, A, B])] == expected
+
+
+def test_on_the_drivers_machine_a_group_gets_the_gpus_that_were_named() -> None:
+    here = replace(A, is_drivers=True)
+    named = placement(2, resources={"GPU": 1}, devices=("7", "8"))
+    assert [place.gpus for place in lay_out(named, [here, here])] == [("7",), ("8",)]
+    with pytest.raises(ConfigError, match=r"\b2 GPU.*\b0\b"):
+        lay_out(replace(named, devices=()), [here, here])
 
 
 def test_gpus_that_are_not_there() -> None:

@@ -281,12 +281,6 @@ class HostsGroup(ChannelGroup):
         host = member.line.host
         return Overdue(member, "unresponsive", f"no sign of life for {limit:g} s from {host.name} ({host.address})")
 
-    def _placed(self, member: Member, failure: WorkerFailure) -> WorkerFailure:
-        placed = super()._placed(member, failure)
-        return placed.__class__(
-            **{**_fields(placed), "time_ns": placed.time_ns + self._lines[member.rank].clock_offset_ns}
-        )
-
     # Looking at workers
 
     def processes(self) -> dict[int, int]:
@@ -428,7 +422,3 @@ class HostsEngine(Engine):
                 line.process.wait(START_TIMEOUT_S)
         self._reactor.close()
         self._listener.close()
-
-
-def _fields(failure: WorkerFailure) -> dict[str, object]:
-    return {name: getattr(failure, name) for name in failure.__dataclass_fields__}

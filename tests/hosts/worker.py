@@ -34,7 +34,7 @@ def main(errand: Errand) -> NoReturn:
     frames = FrameSocket(dial(errand, spawn.group, spawn.rank), send_limit=protocol.WORKER_FRAME_LIMIT)
     try:
         start_pulse(frames, spawn.pulse_s, lambda: os._exit(DRIVER_LOST_EXIT))
-        frames.send(protocol.READY, b"")
+        frames.send(protocol.READY, protocol.clocks())
         WorkerLoop(Channel(frames, spawn.rank, spawn.world_size)).run()
     except ConnectionError:
         os._exit(DRIVER_LOST_EXIT)

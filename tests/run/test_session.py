@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,17 @@ def test_a_plain_report_does_not_wait(tmp_path: Path) -> None:
     assert (first.index, first.metrics, first.waits, first.finite) == (5, {"loss": 1.5}, False, True)
     assert (second.index, second.finite) == (6, False)
     assert session.reports == 2
+
+
+def test_rows_are_stamped_by_the_clock_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wall clock of a worker elsewhere may be off, and its monotonic clock may begin anywhere."""
+    monkeypatch.setattr(time, "time", lambda: 1_000.0)
+    channel = FakeChannel()
+    session = Session(session_setup(tmp_path, wall_offset_s=-100.0), channel, None)
+    session.report({"loss": 1.5})
+    (report,) = channel.reports
+    assert report.stamp == 900.0
+    assert 0 <= report.elapsed < 60
 
 
 @pytest.mark.parametrize(

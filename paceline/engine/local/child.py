@@ -77,7 +77,7 @@ def serve(request: messages.Spawn, channel: Channel, crash_fd: int) -> NoReturn:
     driver_fd = drivers.open_driver(driver)
     try:
         start_pulse(channel.frames, request.pulse_s, lambda: _end_without_driver(driver), driver_fd)
-        channel.frames.send(protocol.READY, b"", [crash_fd])
+        channel.frames.send(protocol.READY, protocol.clocks(), [crash_fd])
         WorkerLoop(channel).run()
     except ConnectionError:
         _end_without_driver(driver)

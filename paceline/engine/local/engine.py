@@ -13,7 +13,7 @@ from paceline.air.errors import ConfigError, EngineError
 from paceline.air.resources import usable_cores
 from paceline.engine.base import Capabilities, Engine, Placement, WorkerGroup
 from paceline.engine.channel_group import wait_for_groups
-from paceline.engine.devices import visible_gpus
+from paceline.engine.devices import usable_gpus, visible_gpus
 from paceline.engine.local.group import LocalGroup
 from paceline.engine.local.warden_client import WardenClient
 from paceline.engine.places import drivers_node, lay_out
@@ -54,6 +54,9 @@ class LocalEngine(Engine):
         cpus = self._num_cpus if self._num_cpus is not None else float(usable_cores())
         gpus = self._num_gpus if self._num_gpus is not None else float(len(visible_gpus()))
         return {"CPU": cpus, "GPU": gpus}
+
+    def gpu_names(self) -> list[str]:
+        return usable_gpus(self.resources()["GPU"])
 
     def warm(self, preload: Sequence[str]) -> None:
         if os.getpid() == self._pid:

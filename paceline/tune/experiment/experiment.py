@@ -13,7 +13,6 @@ from concurrent.futures import Future
 
 from paceline.air.result import Status
 from paceline.engine.base import Engine
-from paceline.engine.devices import usable_gpus
 from paceline.run.decisions import Wait
 from paceline.run.run import BREAK_OFF_WAIT_S, STORE_WAIT_S, Phase, Run
 from paceline.tune.experiment.audience import Audience
@@ -49,8 +48,7 @@ class Experiment(OldNames):
         self.place = place
         self.result: ResultGrid | None = None
         self._engine = engine
-        resources = engine.resources()
-        self.trials = Trials(Ledger(resources, usable_gpus(resources.get("GPU", 0.0))))
+        self.trials = Trials(Ledger(engine.resources(), engine.gpu_names()))
         self.audience = Audience(setup.run_config, _view(setup, place, self.trials.ledger))
         self.launcher = Launcher(setup, engine, place, self.trials, self.audience)
         self.files = ExperimentFiles(place, setup.run_config, self.launcher.shared_sync)
