@@ -79,7 +79,7 @@ class AbsentFinder:
     @classmethod
     def find_spec(cls, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         parent, _, name = fullname.rpartition(".")
-        if not fullname.startswith(_ROOT) or name.startswith("_") or fullname in cls._asked:
+        if not fullname.startswith(_ROOT) or name.startswith("__") or fullname in cls._asked:
             return None
         cls._asked.add(fullname)  # a __getattr__ may try to import the very module that is being looked for
         try:
@@ -87,6 +87,8 @@ class AbsentFinder:
 
             if spec := spec_of(fullname):
                 return spec
+            if name.startswith("_"):
+                return None
             error = _error_of(parent, name)
         finally:
             cls._asked.discard(fullname)

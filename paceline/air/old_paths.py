@@ -60,6 +60,14 @@ NEW_PLACES = {
     "data.grouped_dataset": "data.grouped_data",
     "data.read_api": "data",
     "data.row": "data.block",
+    "train._internal": "compat.train",
+    "train._internal.utils": "compat.train",
+    "train._internal.worker_group": "engine.base",
+    "train.backend": "run.backend",
+    "train.callbacks": "compat.train",
+    "train.error": "air.errors",
+    "train.gbdt_trainer": "compat.train",
+    "train.trainer": "compat.train",
     **{f"train.{name}.config": f"train.{name}.backend" for name in ("horovod", "tensorflow")},
     "train.horovod.horovod_trainer": "train.horovod",
     "train.tensorflow.keras": "train.tensorflow.callback",
@@ -108,7 +116,19 @@ _REPORTER = "derive from ProgressReporter, and pass it as RunConfig(progress_rep
 _SPACE = "generate_variants(space) yields the chosen values by path, and the configuration with them"
 _STORAGE = "RunConfig(storage_path=...) names a directory, a mounted one, or a URI of any fsspec filesystem"
 _TRACKER = "derive a callback from tune.logger.LoggerCallback and call the tracker in its log_trial_result()"
+_LOGGERS = "a run writes its rows as JSON, CSV and for TensorBoard by itself"
 _ADVICE = {
+    "train.callbacks": {
+        "JsonLoggerCallback": _LOGGERS,
+        "MLflowLoggerCallback": _TRACKER,
+        "PrintCallback": "a run shows its progress by itself; to print each row, pass RunConfig(callbacks=[...]) a "
+        "paceline.tune.Callback with on_trial_result()",
+        "TBXLoggerCallback": _LOGGERS,
+        "TrainingCallback": "derive it from paceline.tune.Callback and pass it in RunConfig(callbacks=[...])",
+    },
+    "train.trainer": {
+        "TrainingIterator": "Trainer.fit() returns the Result; RunConfig(callbacks=[...]) sees each report",
+    },
     "tune.callback": {"CallbackList": "the run calls the callbacks of RunConfig(callbacks=[...]) itself"},
     "tune.execution": dict.fromkeys(("ray_trial_executor", "trial_runner", "tune_controller"), _LOOP),
     "tune.experiment.trial": {

@@ -7,13 +7,16 @@ import inspect
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, ForwardRef, TypedDict
+from dataclasses import fields
+from typing import Any, ForwardRef, TypedDict, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.checks import check_kind
 from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import CheckpointNotFoundError, ConfigError
 from paceline.air.keywords import names_what_was_meant, settings_of
+from paceline.run.backend import BackendConfig
 from paceline.storage.filesystem import FsspecFilesystem
 
 SETTINGS_ELSEWHERE = {
@@ -108,3 +111,25 @@ def check_is_there(checkpoint: Checkpoint | None) -> None:
         store = FsspecFilesystem(checkpoint.uri, checkpoint.filesystem)
         if not store.list():
             raise CheckpointNotFoundError(f"resume_from_checkpoint: there is no checkpoint at {store.label}.")
+
+
+# -- a trainer's settings for its framework, which have several names in existing code -------------
+
+
+C = TypeVar("C", bound=BackendConfig)
+
+
+def chosen_config(trainer: str, kind: type[C], **spellings: object) -> C:
+    """The one that is given, or the defaults. Giving it by two names leaves open which one is meant."""
+    given = {name: value for name, value in spellings.items() if value is not None}
+    if len(given) > 1:
+        raise ConfigError(f"{trainer} got {' and '.join(given)}, which mean the same: give one of them.")
+    for name, value in given.items():
+        return check_kind(value, kind, name) or kind()
+    return kind()
+
+
+def config_as(kind: type[C], config: BackendConfig, **added: Any) -> C:
+    """The same settings as an object of a class that is derived from the config's own, with others added."""
+    same = {each.name: getattr(config, each.name) for each in fields(kind) if hasattr(config, each.name)}
+    return kind(**{**same, **added})

@@ -10,14 +10,16 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.checks import check_bool, whole_number
 from paceline.air.errors import ConfigError
 from paceline.train.prediction.arguments import (
+    check_keywords,
+    check_predict_keywords,
     column_names,
     gpu_keywords,
+    keywords_of,
     only_needed_columns,
     processes_wanted,
     the_predictor_class,
     warn_without_effect,
 )
-from paceline.train.prediction.keywords import check_keywords, check_predict_keywords, keywords_of
 from paceline.train.predictor import checked_checkpoint, checked_preprocessor
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class BatchPredictor:
     @classmethod
     def from_pandas_udf(cls, pandas_udf: Callable[[pd.DataFrame], pd.DataFrame]) -> BatchPredictor:
         """One that calls a function: it takes a DataFrame and returns one with as many rows."""
-        from paceline.train.prediction.pandas_function import PandasFunctionPredictor
+        from paceline.train.predictor import PandasFunctionPredictor
 
         PandasFunctionPredictor(pandas_udf)  # refused here if it is no function
         return cls(Checkpoint.from_dict({}), PandasFunctionPredictor, pandas_udf=pandas_udf)

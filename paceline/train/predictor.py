@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Arrays: TypeAlias = NDArray[np.generic] | dict[str, NDArray[np.generic]]
     PredictionData: TypeAlias = pd.DataFrame | Arrays | pa.Table | pa.RecordBatch
 
+
 BatchFormat = Literal["pandas", "numpy", "pyarrow"]
 
 __all__ = ["DataBatchType", "Predictor", "PredictorNotSerializableException", "prediction_columns"]
@@ -60,8 +61,6 @@ class Predictor(ABC):
     @classmethod
     def from_pandas_udf(cls, pandas_udf: Callable[[pd.DataFrame], pd.DataFrame]) -> Predictor:
         """A predictor that calls a function: it takes a DataFrame and returns one with as many rows."""
-        from paceline.train.prediction.pandas_function import PandasFunctionPredictor
-
         return PandasFunctionPredictor(pandas_udf)
 
     def get_preprocessor(self) -> Preprocessor | None:
@@ -121,7 +120,7 @@ class Predictor(ABC):
 
     def _check_model_keywords(self, given: Mapping[str, Any]) -> None:
         """Refuse arguments of `predict` that this very model does not take, as far as can be known beforehand."""
-        from paceline.train.prediction.keywords import check_predict_keywords
+        from paceline.train.prediction.arguments import check_predict_keywords
 
         check_predict_keywords(type(self), given)
 
@@ -200,3 +199,22 @@ def checked_preprocessor(preprocessor: Any) -> Preprocessor | None:
             "BatchMapper makes one of a function."
         )
     return preprocessor
+
+
+class PandasFunctionPredictor(Predictor):
+    """Calls a function with a DataFrame; the preprocessor, if one is set, is applied before."""
+
+    def __init__(
+        self, pandas_udf: Callable[[pd.DataFrame], pd.DataFrame], preprocessor: Preprocessor | None = None
+    ) -> None:
+        if isinstance(pandas_udf, type) or not callable(pandas_udf):
+            raise ConfigError(f"from_pandas_udf takes a function of a DataFrame, not {pandas_udf!r}.")
+        super().__init__(preprocessor)
+        self._function = pandas_udf
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint, *, pandas_udf: Callable[[pd.DataFrame], pd.DataFrame]) -> Self:
+        return cls(pandas_udf, checkpoint.get_preprocessor())
+
+    def _predict_pandas(self, data: pd.DataFrame, **kwargs: Any) -> pd.DataFrame:
+        return self._function(data, **kwargs)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.air import session as session_slot
-from paceline.air.errors import MetricError
-from paceline.train.names_to_keys import names_to_keys
+from paceline.air.errors import ConfigError, MetricError
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
@@ -76,3 +75,15 @@ class ChosenMetrics:
             computed = ", ".join(row) or f"nothing: {self._none_computed}"
             raise MetricError(f"ReportCallback(metrics=...): no {', '.join(missing)}. Computed was {computed}.")
         return {name: row[key] for name, key in self._names_to_keys.items()}
+
+
+def names_to_keys(metrics: Any, *, example: str) -> dict[str, str] | None:
+    """`metrics` is one key of the library's, a list of keys, or a dict of new names to keys; None: all of them."""
+    if metrics is None or isinstance(metrics, Mapping):
+        return None if metrics is None else dict(metrics)
+    keys = [metrics] if isinstance(metrics, str) else metrics
+    if not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
+        raise ConfigError(
+            f"metrics is {metrics!r}: give a key such as {example!r}, a list of keys, or a dict of new names to keys."
+        )
+    return {key: key for key in keys}

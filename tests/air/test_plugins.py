@@ -15,7 +15,7 @@ from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError
 from paceline.air.plugins import plugin, plugin_names
 from paceline.train.data_parallel_trainer import DataParallelTrainer
-from paceline.train.predictors import predictor_for
+from paceline.train.prediction.predictors import predictor_for
 from paceline.tune.by_name import create_scheduler, create_searcher
 
 CODE = """

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from paceline.train.after_import import AfterImport
+from paceline.train.imports import AfterImport
 
 NAME = "a_package_to_correct.inner"
 

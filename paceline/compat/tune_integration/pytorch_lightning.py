@@ -16,7 +16,7 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
 from paceline.train.lightning.packages import lightning, package_in_use
-from paceline.train.names_to_keys import names_to_keys
+from paceline.train.rounds import names_to_keys
 
 __all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]
 

@@ -16,7 +16,7 @@ from paceline.air.errors import ConfigError
 from paceline.air.keywords import names_what_was_meant
 from paceline.run.backend import Backend, BackendConfig
 from paceline.train.horovod import loop
-from paceline.train.preloads import FOR_TORCH_TRAINING
+from paceline.train.imports import FOR_TORCH_TRAINING
 
 if TYPE_CHECKING:
     from paceline.air.errors import WorkerFailure

@@ -16,8 +16,7 @@ from typing import Any
 
 from paceline.air.errors import ConfigError
 from paceline.run.spec import TrainFunction
-from paceline.train.after_import import AfterImport
-from paceline.train.referred_modules import referred_modules
+from paceline.train.imports import AfterImport, referred_modules
 
 _FLAVOURS = ("horovod.torch", "horovod.tensorflow")
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from paceline.train.arguments import DataParallelArguments
-from paceline.train.chosen_config import chosen_config, config_as
+from paceline.train.arguments import DataParallelArguments, chosen_config, config_as
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.horovod.backend import HorovodConfig, HorovodTorchConfig
 from paceline.train.horovod.loop import HorovodFunction, uses_only_torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from paceline.train.chosen_config import chosen_config, config_as
+from paceline.train.arguments import chosen_config, config_as
 from paceline.train.lightning.packages import LIGHTNING, PYTORCH_LIGHTNING
 from paceline.train.torch.backend import TorchBackend
 from paceline.train.torch.config import TorchConfig

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from paceline.air import session
 from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError, MetricError
-from paceline.train.names_to_keys import names_to_keys
+from paceline.train.rounds import names_to_keys
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import Any
 
 from paceline.air.errors import ConfigError
 from paceline.run.backend import WorkerState
-from paceline.train.after_import import AfterImport
+from paceline.train.imports import AfterImport
 
 LOOPBACK = "127.0.0.1"
 LOOK_EVERY_S = 0.02

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from paceline.air.errors import ConfigError
+from paceline.train.prediction.tensor_predictor import TensorPredictor, one_or_all
 from paceline.train.predictor import checked_checkpoint
-from paceline.train.tensor_predictor import TensorPredictor, one_or_all
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
 from paceline.train.tensorflow.keras_files import keras_of
 

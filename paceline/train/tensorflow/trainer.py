@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from paceline.train.arguments import DataParallelArguments
-from paceline.train.chosen_config import chosen_config
+from paceline.train.arguments import DataParallelArguments, chosen_config
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.tensorflow.backend import TensorflowConfig
 from paceline.train.tensorflow.loop import TensorflowFunction

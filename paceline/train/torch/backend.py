@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from paceline.engine.places import LOOPBACK
 from paceline.run.backend import Backend, BackendConfig
-from paceline.train.preloads import FOR_TORCH_TRAINING
+from paceline.train.imports import FOR_TORCH_TRAINING
 from paceline.train.torch import process_group
 from paceline.train.torch.config import TorchConfig
 from paceline.train.torch.devices import VISIBLE, WorkerGpus, plan_gpus

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from paceline.air.errors import ConfigError, DataError
+from paceline.train.prediction.tensor_predictor import TensorPredictor, one_or_all
 from paceline.train.predictor import checked_checkpoint
-from paceline.train.tensor_predictor import TensorPredictor, one_or_all
 from paceline.train.torch.checkpoint import TorchCheckpoint
 
 if TYPE_CHECKING:

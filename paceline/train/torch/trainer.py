@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
-from paceline.train.arguments import DataParallelArguments
-from paceline.train.chosen_config import chosen_config
+from paceline.train.arguments import DataParallelArguments, chosen_config
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.torch.config import TorchConfig
 

@@ -19,7 +19,7 @@ from paceline.run.attempt import modules_to_preload
 from paceline.run.backend import Backend, BackendConfig
 from paceline.run.spec import RunSpec
 from paceline.train.base_trainer import BaseTrainer
-from paceline.train.referred_modules import referred_modules
+from paceline.train.imports import referred_modules
 from paceline.tune.registry import get_trainable
 from paceline.tune.trainable.class_loop import ClassLoop
 from paceline.tune.trainable.function import FunctionLoop, call_form

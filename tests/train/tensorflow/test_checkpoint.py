@@ -18,7 +18,7 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError, ConfigError
 from paceline.air.packing import MAX_ZIP_GROWTH, MAX_ZIP_SLACK
 from paceline.data.preprocessors import StandardScaler
-from paceline.train.predictors import predictor_for
+from paceline.train.prediction.predictors import predictor_for
 from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor, keras_files
 from paceline.train.tensorflow.keras_files import MAX_JSON_BYTES
 from tests.air.damage import committed, flip

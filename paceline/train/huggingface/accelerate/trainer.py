@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, RestoreError
-from paceline.train.arguments import DataParallelArguments
-from paceline.train.chosen_config import chosen_config, config_as
+from paceline.train.arguments import DataParallelArguments, chosen_config, config_as
 from paceline.train.huggingface.accelerate.backend import AccelerateConfig
 from paceline.train.huggingface.accelerate.launch import check_devices, overridden
 from paceline.train.huggingface.accelerate.settings import read_settings

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+
 _THE_ARRAY = "array"
 """What a bare array is called as a column."""
 

@@ -1,12 +1,15 @@
-"""Which modules a function refers to: what its workers will import, and so how they are best started."""
+"""What workers import: which modules a function refers to, what is loaded once for all, and corrections afterwards."""
 
 from __future__ import annotations
 
 import functools
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from itertools import islice
+from types import ModuleType
 from typing import Any
 
 _LIBRARIES = (
@@ -111,3 +114,76 @@ def _names_in_code(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names_in_code(constant)
+
+
+FOR_TORCH_TRAINING = (
+    "torch",
+    # Pulled in by the first optimizer step or DDP model: hundreds of modules, seconds.
+    "torch._dynamo",
+    "torch.profiler._cupti_monitor",
+    # torch.save and torch.load, a DataLoader with worker processes.
+    "torch.utils.serialization.config",
+    "multiprocessing.popen_fork",
+    "multiprocessing.queues",
+    "multiprocessing.synchronize",
+    # What every worker of ours goes through, besides what all runs load.
+    "xxhash",
+    "paceline.train.functions",
+)
+
+
+# -- corrections of a framework's modules ----------------------------------------------------------
+
+
+Action = Callable[[ModuleType], None]
+
+
+class AfterImport(MetaPathFinder):
+    """For each module, by name, what is done with it once it has run. The import stays that of the other finders."""
+
+    def __init__(self, actions: Mapping[str, Action]) -> None:
+        self._actions = actions
+        self._done: set[ModuleType] = set()
+
+    def install(self) -> None:
+        """Modules that are loaded already get their turn now."""
+        if self in sys.meta_path:
+            return
+        sys.meta_path.insert(0, self)
+        for name in self._actions:
+            module = sys.modules.get(name)
+            if module is not None and module not in self._done:
+                self.act(module)
+
+    def remove(self) -> None:
+        """What was done stays done."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def act(self, module: ModuleType) -> None:
+        self._actions[module.__name__](module)
+        self._done.add(module)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name not in self._actions:
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _ThenAct(spec.loader, self)
+                return spec
+        return None
+
+
+class _ThenAct(Loader):
+    def __init__(self, loader: Loader, hook: AfterImport) -> None:
+        self._loader = loader
+        self._hook = hook
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._hook.act(module)

@@ -12,6 +12,7 @@ from paceline.air.plugins import plugin
 if TYPE_CHECKING:
     from paceline.train.predictor import Predictor
 
+
 _PREDICTORS = {
     "paceline.train.huggingface.transformers.checkpoint.TransformersCheckpoint": (
         "paceline.train.huggingface.transformers.predictor.TransformersPredictor"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.train.referred_modules import referred_modules
+from paceline.train.imports import referred_modules
 
 
 def run(source: str, **names: Any) -> Any:

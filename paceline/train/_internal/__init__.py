@@ -1,1 +1,0 @@
-"""Old paths that backends written for Ray Train import from, because its guide did."""
