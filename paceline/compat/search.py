@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.air.errors import ConfigError
-from paceline.tune.search.searcher import Searcher, Suggestion, tell_complete
+from paceline.tune.search.searcher import Searcher, Suggestion, report_completion
 from paceline.tune.search.wrapping_searcher import WrappingSearcher
 
 __all__ = ["SearchAlgorithm", "SearchGenerator"]
@@ -44,7 +44,7 @@ class SearchGenerator(WrappingSearcher, SearchAlgorithm):
         self.searcher.on_trial_result(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        tell_complete(self.searcher, trial_id, result, error)
+        report_completion(self.searcher, trial_id, result, error)
 
     def save(self, path: str) -> None:
         self.searcher.save(path)

@@ -92,12 +92,12 @@ class Tuner:
         from paceline.tune.experiment.place import new_place
         from paceline.tune.experiment.planning import facts_of, make_setup, mark_as_used
 
-        plan = make_setup(self._kind, self._param_space, self._tune_config, self._run_config)
+        setup = make_setup(self._kind, self._param_space, self._tune_config, self._run_config)
         engine = choose_engine(self._run_config.engine)
         place = new_place(self._run_config, self._kind.name, engine.capabilities)
-        experiment = Experiment(plan, engine, place)
-        experiment.journal.started(facts_of(plan, place))
-        mark_as_used(plan)
+        experiment = Experiment(setup, engine, place)
+        experiment.files.journal.started(facts_of(setup, place))
+        mark_as_used(setup)
         return experiment
 
     def get_results(self) -> ResultGrid:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from paceline.run.decisions import Stop
 from paceline.run.trial import Trial
+from paceline.tune.experiment.place import ExperimentPlace
+from paceline.tune.experiment.setup import SearchSetup
+from paceline.tune.experiment.trials import Trials
 from paceline.tune.schedulers.trial_scheduler import Restart
-
-if TYPE_CHECKING:
-    from paceline.tune.experiment.experiment import Experiment
 
 
 class ExperimentController:
@@ -19,45 +17,46 @@ class ExperimentController:
     nothing is taken down: what came of it is in the journal too.
     """
 
-    def __init__(self, experiment: Experiment) -> None:
-        self._experiment = experiment
+    def __init__(self, setup: SearchSetup, place: ExperimentPlace, trials: Trials) -> None:
+        self._setup = setup
+        self._place = place
+        self._trials = trials
         self.replaying = False
         self._queued: list[tuple[Trial, Stop | Restart]] = []
 
     @property
     def metric(self) -> str | None:
-        return self._experiment.plan.metric
+        return self._setup.metric
 
     @property
     def mode(self) -> str | None:
-        return self._experiment.plan.mode
+        return self._setup.mode
 
     @property
     def experiment_path(self) -> str:
-        return str(self._experiment.place.root)
+        return str(self._place.root)
 
     @property
     def expects_more_trials(self) -> bool:
-        return not self._experiment.created_all
+        return not self._trials.are_complete
 
     @property
     def total_resources(self) -> dict[str, float]:
-        return dict(self._experiment.ledger.total)
+        return dict(self._trials.ledger.total)
 
     @property
     def free_resources(self) -> dict[str, float]:
-        return self._experiment.ledger.free
+        return self._trials.ledger.free
 
     def get_trials(self) -> list[Trial]:
-        return list(self._experiment.view.trials)
+        return [trial_run.trial for trial_run in self._trials]
 
     def waiting_trials(self) -> list[Trial]:
         stopped = {trial for trial, decision in self._queued if isinstance(decision, Stop)}
-        return [trial for trial in self._experiment.waiting if trial not in stopped]
+        return [trial for trial in self._trials.waiting if trial not in stopped]
 
     def has_resources_for(self, trial: Trial) -> bool:
-        each = self._experiment.by_trial[trial]
-        return self._experiment.ledger.fits(each.request)
+        return self._trials.ledger.fits(self._trials.of(trial).request)
 
     def stop_trial(self, trial: Trial) -> None:
         self._decide(trial, Stop())

@@ -1,9 +1,9 @@
-"""What becomes of a trial after a row: it goes on, stops, waits, or starts anew, changed."""
+"""What becomes of a trial after a row: it continues, stops, waits, or starts anew, changed."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.air.constants import AUTOFILLED_KEYS
 from paceline.air.errors import ConfigError
@@ -12,16 +12,13 @@ from paceline.run.decisions import CONTINUE, Change, Decider, Donor, Stop, Wait
 from paceline.run.history import load_result
 from paceline.run.nested import nested_get
 from paceline.run.trial import Trial
+from paceline.tune.experiment.audience import Audience
+from paceline.tune.experiment.launching import Launcher
 from paceline.tune.experiment.records import ChangePlanned, ExperimentJournal, TrialChanged, config_record
 from paceline.tune.experiment.rows import RowRecorder
 from paceline.tune.experiment.setup import SearchSetup
 from paceline.tune.experiment.trials import TrialRun, Trials
-from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
-
-if TYPE_CHECKING:
-    from paceline.tune.experiment.audience import Audience
-    from paceline.tune.experiment.experiment import Experiment
-
+from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Restart, TrialScheduler
 
 _KNOWN = (TrialScheduler.CONTINUE, TrialScheduler.PAUSE, TrialScheduler.STOP, TrialScheduler.NOOP)
 MOST_WAITING = 16
@@ -31,67 +28,79 @@ MOST_WAITING = 16
 class Decisions:
     """Carries out what scheduler and stopper decide."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        self._experiment = experiment
-        self._plan = experiment.plan
-        self._audience = experiment.audience
-        self._rows = RowRecorder(experiment.plan, experiment.audience.stopper, experiment.journal)
+    def __init__(
+        self,
+        setup: SearchSetup,
+        trials: Trials,
+        audience: Audience,
+        journal: ExperimentJournal,
+        controller: Controller,
+        launcher: Launcher,
+    ) -> None:
+        self._setup = setup
+        self._trials = trials
+        self._audience = audience
+        self._journal = journal
+        self._controller = controller
+        self._launcher = launcher
+        self._rows = RowRecorder(setup, audience.stopper, journal, self._ask_scheduler)
 
     @property
     def may_decide(self) -> bool:
         """Whether a row can be the last, so that workers wait for the answer to each."""
         return self._rows.may_decide
 
-    def after_row(self, each: TrialRun, index: int, row: dict[str, Any], has_checkpoint: bool) -> decisions.Decision:
+    def after_row(
+        self, trial_run: TrialRun, index: int, row: dict[str, Any], has_checkpoint: bool
+    ) -> decisions.Decision:
         """What becomes of a trial at work; its run acts on it."""
-        if index <= each.seen:  # reported again after a retry
-            return Stop() if self._rows.stops_again(each, index, row) else CONTINUE
-        each.seen = index
-        self._note_metric(each, row)
-        decision = self._rows.take(each, index, row, self._ask_scheduler)
+        if index <= trial_run.seen:  # reported again after a retry
+            return Stop() if self._rows.stops_again(trial_run, index, row) else CONTINUE
+        trial_run.seen = index
+        self._note_metric(trial_run, row)
+        decision = self._rows.take(trial_run, index, row)
         if isinstance(decision, Restart):
-            return self._restart(each, decision)
+            return self._restart(trial_run, decision)
         if decision == TrialScheduler.STOP:
             return Stop()
         if decision == TrialScheduler.PAUSE:
-            return self._wait(each, has_checkpoint)
+            return self._wait(trial_run, has_checkpoint)
         return CONTINUE
 
     def guarded(self) -> AbstractContextManager[None]:
         """For a block that calls code of the user's own."""
-        audience: Audience = self._audience
-        return audience.guarded()
+        return self._audience.guarded()
 
-    def after_earlier_row(self, each: TrialRun, index: int, row: dict[str, Any]) -> Decision:
+    def after_earlier_row(self, trial_run: TrialRun, index: int, row: dict[str, Any]) -> Decision:
         """What shall become of a trial that does not run, by a row that an earlier driver did not come to decide on."""
-        each.seen = index
-        self._note_metric(each, row)
-        decision = self._rows.take(each, index, row, self._ask_scheduler)
-        each.trial.last_result = row
+        trial_run.seen = index
+        self._note_metric(trial_run, row)
+        decision = self._rows.take(trial_run, index, row)
+        trial_run.trial.last_result = row
         return decision
 
-    def replay(self, each: TrialRun, row: dict[str, Any], decision: str | None, *, to_searcher: bool) -> bool:
+    def replay(self, trial_run: TrialRun, row: dict[str, Any], decision: str | None, *, to_searcher: bool) -> bool:
         """Show a recorded row again; False if the scheduler decides otherwise now."""
-        return self._rows.replay(each, row, decision, self._ask_scheduler, to_searcher=to_searcher)
+        return self._rows.replay(trial_run, row, decision, to_searcher=to_searcher)
 
-    def _ask_scheduler(self, each: TrialRun, row: dict[str, Any]) -> Decision:
-        decision = self._plan.scheduler.on_trial_result(self._experiment.controller, each.trial, row)
+    def _ask_scheduler(self, trial_run: TrialRun, row: dict[str, Any]) -> Decision:
+        decision = self._setup.scheduler.on_trial_result(self._controller, trial_run.trial, row)
         if not isinstance(decision, Restart) and decision not in _KNOWN:
             raise ConfigError(
-                f"{type(self._plan.scheduler).__name__}.on_trial_result() returned {decision!r}: return one of "
+                f"{type(self._setup.scheduler).__name__}.on_trial_result() returned {decision!r}: return one of "
                 f"TrialScheduler's {', '.join(_KNOWN)}, or a Restart."
             )
         return decision
 
-    def _note_metric(self, each: TrialRun, row: dict[str, Any]) -> None:
+    def _note_metric(self, trial_run: TrialRun, row: dict[str, Any]) -> None:
         """Remember what the trial is judged by: its last row need not say it again."""
-        for metric in self._plan.metrics:
+        for metric in self._setup.metrics:
             value = nested_get(row, metric)
             if isinstance(value, str):
                 self._audience.warn_once(f"metric {metric!r} is reported as text, {value!r}: report a number.")
             if value is not None:
-                each.judged_by[metric] = value
-            elif metric not in each.judged_by:
+                trial_run.judged_by[metric] = value
+            elif metric not in trial_run.judged_by:
                 self._warn_of_missing_metric(metric, row)
 
     def _warn_of_missing_metric(self, metric: str, row: dict[str, Any]) -> None:
@@ -101,49 +110,46 @@ class Decisions:
                 f"metric={metric!r} of TuneConfig was not reported (there is: {own}). Such rows cannot be compared."
             )
 
-    def _wait(self, each: TrialRun, can_end: bool) -> Wait:
+    def _wait(self, trial_run: TrialRun, can_end: bool) -> Wait:
         """Its processes wait inside report(), where they are.
 
         Where too many would wait, or where they hold cards that others need, they end, if they can continue from this
         very row.
         """
-        crowded = self._experiment.runs_in_this_process or self._waiting_processes() >= MOST_WAITING
-        shall_end = can_end and (crowded or each.trial.resources.get("GPU", 0) > 0)
-        if self._experiment.runs_in_this_process and not can_end:
+        crowded = self._launcher.runs_in_this_process or self._trials.waiting_processes >= MOST_WAITING
+        shall_end = can_end and (crowded or trial_run.trial.resources.get("GPU", 0) > 0)
+        if self._launcher.runs_in_this_process and not can_end:
             raise ConfigError(
-                f"{type(self._plan.scheduler).__name__} lets {each.trial} wait for others, but engine='inline' has "
-                "room for one worker. Report a checkpoint with each row, so that the worker can end meanwhile, or use "
-                "engine='local'."
+                f"{type(self._setup.scheduler).__name__} lets {trial_run.trial} wait for others, but engine='inline' "
+                "has room for one worker. Report a checkpoint with each row, so that the worker can end meanwhile, or "
+                "use engine='local'."
             )
         return Wait(keeps_workers=not shall_end)
 
-    def pause(self, each: TrialRun) -> None:
+    def pause(self, trial_run: TrialRun) -> None:
         """A trial's run waits: its resources are for others."""
-        each.trial.status = "PAUSED"
-        self._experiment.give_back(each)
-        self._experiment.waiting[each.trial] = each
-        self._audience.trial_changed(each.trial)
+        trial_run.trial.status = "PAUSED"
+        self._trials.give_back(trial_run)
+        self._trials.wait(trial_run)
+        self._audience.trial_changed(trial_run.trial)
 
-    def _waiting_processes(self) -> int:
-        return sum(1 for each in self._experiment.waiting.values() if each.run is not None and each.run.group)
-
-    def _restart(self, each: TrialRun, restart: Restart) -> decisions.Decision:
+    def _restart(self, trial_run: TrialRun, restart: Restart) -> decisions.Decision:
         if restart.resources is not None:
-            self._experiment.give_back(each)
-            each.set_resources(restart.resources)
-            each.grant = self._experiment.ledger.take(each.request)
-        return self.restarted(each, restart)
+            self._trials.give_back(trial_run)
+            trial_run.set_resources(restart.resources)
+            self._trials.take_resources(trial_run)
+        return self.restarted(trial_run, restart)
 
-    def restarted(self, each: TrialRun, restart: Restart) -> decisions.Decision:
+    def restarted(self, trial_run: TrialRun, restart: Restart) -> decisions.Decision:
         """How the trial's run continues as the scheduler wants it; as it is if the donor has nothing to give."""
-        change = self._change(each, restart)
+        change = self._change(trial_run, restart)
         return CONTINUE if change is None else decisions.Restart(change)
 
-    def _change(self, each: TrialRun, restart: Restart) -> Change | None:
-        """How the trial goes on; None if the donor has nothing to give."""
-        experiment, trial, donor = self._experiment, each.trial, None
+    def _change(self, trial_run: TrialRun, restart: Restart) -> Change | None:
+        """How the trial continues; None if the donor has nothing to give."""
+        trial, donor = trial_run.trial, None
         if restart.donor is not None:
-            donor, each.donor = each.donor or donor_of(experiment.by_trial[restart.donor]), None
+            donor, trial_run.donor = trial_run.donor or donor_of(self._trials.of(restart.donor)), None
             if donor is None:
                 self._audience.warn_once(
                     f"{restart.donor} was to hand its state to {trial}, but has no checkpoint on disk. Report "
@@ -154,15 +160,15 @@ class Decisions:
         if restart.config is not None:
             trial.config = restart.config
             trial.evaluated_params = values_in(restart.config, trial)
-        experiment.journal.append(
+        self._journal.append(
             TrialChanged(
-                n=each.number,
-                **config_record(self._plan, trial.config),
-                donor=None if restart.donor is None else experiment.by_trial[restart.donor].number,
+                n=trial_run.number,
+                **config_record(self._setup, trial.config),
+                donor=None if restart.donor is None else self._trials.of(restart.donor).number,
                 resources=restart.resources,
             )
         )
-        return Change(spec=experiment.launcher.spec(each), donor=donor)
+        return Change(spec=self._launcher.spec(trial_run), donor=donor)
 
 
 class TrialDecider(Decider):
@@ -181,18 +187,18 @@ class TrialDecider(Decider):
             return self._deciding.after_row(self._trial_run, index, row, has_checkpoint)
 
 
-def donor_of(each: TrialRun) -> Donor | None:
+def donor_of(trial_run: TrialRun) -> Donor | None:
     """The trial's newest checkpoint, be it at work or not."""
-    if each.run is not None and (donor := each.run.donate()) is not None:
+    if trial_run.run is not None and (donor := trial_run.run.donate()) is not None:
         return donor
     newest = None
-    if each.outcome is not None:
-        newest = each.outcome.result.checkpoint
-    elif each.run is None and each.has_files:  # after a restore, when it has not had its turn
-        newest = load_result(each.directory).checkpoint
+    if trial_run.outcome is not None:
+        newest = trial_run.outcome.result.checkpoint
+    elif trial_run.run is None and trial_run.has_files:  # after a restore, when it has not had its turn
+        newest = load_result(trial_run.directory).checkpoint
     if newest is None or newest.path is None:
         return None
-    return Donor(str(each.trial), newest, each.trial.last_result, _nothing_to_release)
+    return Donor(str(trial_run.trial), newest, trial_run.trial.last_result, _nothing_to_release)
 
 
 def change_waiting(

@@ -23,7 +23,7 @@ from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.experiment.records import ExperimentJournal, TrialStopped
 from paceline.tune.experiment.setup import SearchSetup
 from paceline.tune.experiment.trials import TrialRun, Trials
-from paceline.tune.search.searcher import tell_complete
+from paceline.tune.search.searcher import report_completion
 from paceline.tune.trial_outcome import TrialOutcome
 
 TRIALS_IN_VAIN = 10
@@ -253,9 +253,9 @@ class Endings:
         self._audience.trial_changed(trial)
         scheduler = self._setup.scheduler
         with self._audience.guarded():
-            if to_searcher and not trial_run.was_told:
+            if to_searcher and not trial_run.searcher_knows_end:
                 last = {**trial_run.judged_by, **outcome.metrics} if outcome.metrics else None
-                tell_complete(self._setup.searcher, trial.trial_id, last, error=failed)
+                report_completion(self._setup.searcher, trial.trial_id, last, error=failed)
             if failed:
                 scheduler.on_trial_error(self._controller, trial)
             elif trial_run.seen == 0 and not outcome.metrics:
@@ -268,7 +268,7 @@ class Endings:
         if directory != trial_run.directory.name:  # from its beginning: every row counts again
             trial_run.seen, trial_run.trial.last_result = 0, {}
         trial_run.directory = self._place.assign(trial_run.trial, directory)
-        trial_run.outcome, trial_run.was_told, trial_run.trial.status = None, True, "PENDING"
+        trial_run.outcome, trial_run.searcher_knows_end, trial_run.trial.status = None, True, "PENDING"
         self._trials.wait(trial_run)
         self._setup.scheduler.on_trial_add(self._controller, trial_run.trial)
         self._audience.trial_changed(trial_run.trial)

@@ -20,7 +20,6 @@ from paceline.tune.experiment.controller import ExperimentController
 from paceline.tune.experiment.deciding import Decisions
 from paceline.tune.experiment.ending import Endings, Stopping
 from paceline.tune.experiment.files import ExperimentFiles
-from paceline.tune.experiment.for_now import OldNames
 from paceline.tune.experiment.launching import Launcher
 from paceline.tune.experiment.ledger import Ledger
 from paceline.tune.experiment.memory import Memory
@@ -40,7 +39,7 @@ LEAST_STORE_WAIT_S = 1.0
 """For each trial, once a remote store has used up the time that all of them share after an interrupt."""
 
 
-class Experiment(OldNames):
+class Experiment:
     """The state machine of one experiment. Use it from one thread."""
 
     def __init__(self, setup: SearchSetup, engine: Engine, place: ExperimentPlace) -> None:
@@ -53,8 +52,8 @@ class Experiment(OldNames):
         self.launcher = Launcher(setup, engine, place, self.trials, self.audience)
         self.files = ExperimentFiles(place, setup.run_config, self.launcher.shared_sync)
         journal = self.files.journal
-        self.controller = ExperimentController(self)
-        self.decisions = Decisions(self)
+        self.controller = ExperimentController(setup, place, self.trials)
+        self.decisions = Decisions(setup, self.trials, self.audience, journal, self.controller, self.launcher)
         self.stop = Stopping(setup, self.trials, self.audience, journal)
         self.memory = Memory(place, setup.searcher, self.audience, journal)
         self.endings = Endings(

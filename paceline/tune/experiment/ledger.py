@@ -26,14 +26,14 @@ class Request:
     @property
     def gpu_parts(self) -> tuple[int, float]:
         """(how many cards, how much of each)."""
-        each = self.gpus_per_worker
-        if each <= 0:
+        share = self.gpus_per_worker
+        if share <= 0:
             return 0, 0.0
-        if each >= 1:
-            return math.ceil(each) * self.workers, 1.0
-        per_card = int(1 / each + _ROUNDING)
+        if share >= 1:
+            return math.ceil(share) * self.workers, 1.0
+        per_card = int(1 / share + _ROUNDING)
         cards = -(-self.workers // per_card)
-        return cards, min(1.0, each * min(self.workers, per_card))
+        return cards, min(1.0, share * min(self.workers, per_card))
 
 
 @dataclass(frozen=True)

@@ -11,54 +11,54 @@ from paceline.air.errors import RestoreError, StorageError
 from paceline.air.result import Result, Status
 from paceline.run.history import JournalHistory, load_result
 from paceline.storage.run_dir import RunDir
-from paceline.tune.experiment.trial_run import TrialRun
+from paceline.tune.experiment.trials import TrialRun
 from paceline.tune.trial_outcome import TrialOutcome
 
 
-def outcome_of_result(each: TrialRun, result: Result) -> TrialOutcome:
+def outcome_of_result(trial_run: TrialRun, result: Result) -> TrialOutcome:
     """The outcome of a run that this driver has carried out."""
     reported = TRAINING_ITERATION in result.metrics
     metrics = result.metrics if reported else {}
-    return TrialOutcome(each.trial, metrics, result.status, result.error, each.directory, lambda: result)
+    return TrialOutcome(trial_run.trial, metrics, result.status, result.error, trial_run.directory, lambda: result)
 
 
 def outcome_from_files(
-    each: TrialRun,
+    trial_run: TrialRun,
     status: Status,
     metrics: dict[str, Any],
     error: BaseException | None = None,
     filesystem: Any = None,
 ) -> TrialOutcome:
     """The outcome of a trial of an earlier driver; its files are read when somebody looks at them."""
-    remote = each.trial.path if "://" in each.trial.path else None
+    remote = trial_run.trial.path if "://" in trial_run.trial.path else None
 
     def load() -> Result:
-        result = result_from_files(each.directory, status, metrics, error, remote, filesystem)
+        result = result_from_files(trial_run.directory, status, metrics, error, remote, filesystem)
         if result.metrics:  # a file has no tuples, and no objects
-            result.metrics["config"] = each.trial.config
+            result.metrics["config"] = trial_run.trial.config
         return result
 
-    return TrialOutcome(each.trial, metrics, status, error, each.directory, load)
+    return TrialOutcome(trial_run.trial, metrics, status, error, trial_run.directory, load)
 
 
-def last_metrics(each: TrialRun, *, done: bool = True) -> dict[str, Any]:
+def last_metrics(trial_run: TrialRun, *, done: bool = True) -> dict[str, Any]:
     """The last row of a trial that is not running, from its own journal: that of the experiment may keep parts only."""
-    rows = JournalHistory(RunDir(each.directory).journal).rows() if each.has_files else []
-    return {**rows[-1], "config": each.trial.config, "done": done} if rows else {}
+    rows = JournalHistory(RunDir(trial_run.directory).journal).rows() if trial_run.has_files else []
+    return {**rows[-1], "config": trial_run.trial.config, "done": done} if rows else {}
 
 
-def outcome_without_run(each: TrialRun, status: Status, error: BaseException | None = None) -> TrialOutcome:
+def outcome_without_run(trial_run: TrialRun, status: Status, error: BaseException | None = None) -> TrialOutcome:
     """The outcome of a trial of which nothing was started, or nothing more than a failed start."""
-    metrics = dict(each.trial.last_result) if each.seen else {}
-    result = Result(metrics=metrics, error=error, log_dir=each.directory, status=status)
-    return TrialOutcome(each.trial, metrics, status, error, each.directory, lambda: result)
+    metrics = dict(trial_run.trial.last_result) if trial_run.seen else {}
+    result = Result(metrics=metrics, error=error, log_dir=trial_run.directory, status=status)
+    return TrialOutcome(trial_run.trial, metrics, status, error, trial_run.directory, lambda: result)
 
 
-def outcome_so_far(each: TrialRun) -> TrialOutcome:
+def outcome_so_far(trial_run: TrialRun) -> TrialOutcome:
     """What a trial that has not ended has reached."""
-    if each.has_files:
-        return outcome_from_files(each, "unfinished", last_metrics(each, done=False))
-    return outcome_without_run(each, "unfinished")
+    if trial_run.has_files:
+        return outcome_from_files(trial_run, "unfinished", last_metrics(trial_run, done=False))
+    return outcome_without_run(trial_run, "unfinished")
 
 
 def original_error(error: Exception) -> Exception:

@@ -17,6 +17,7 @@ from paceline.air.result import Status
 from paceline.run.history import JournalHistory, load_result
 from paceline.run.records import CheckpointCommitted, RunRecords
 from paceline.storage.run_dir import RunDir
+from paceline.tune.experiment.deciding import change_waiting
 from paceline.tune.experiment.experiment import Experiment
 from paceline.tune.experiment.files import fetch_trial
 from paceline.tune.experiment.outcomes import last_metrics, outcome_from_files
@@ -24,7 +25,7 @@ from paceline.tune.experiment.records import TrialAgain
 from paceline.tune.experiment.replay import Replay
 from paceline.tune.experiment.trials import TrialRun
 from paceline.tune.schedulers.trial_scheduler import Restart, TrialScheduler
-from paceline.tune.search.searcher import tell_complete
+from paceline.tune.search.searcher import report_completion
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,6 @@ class Settlement:
         self._controller = experiment.controller
         self._decisions = experiment.decisions
         self._endings = experiment.endings
-        self._change_waiting = experiment.change_waiting
         self._replay = replay
         self._rules = rules
         self._filesystem = experiment.setup.run_config.storage_filesystem
@@ -119,7 +119,7 @@ class Settlement:
                     self._end_now(trial_run, "finished")
                     return
                 if isinstance(decision, Restart):
-                    self._change_waiting(trial_run, decision)
+                    change_waiting(self._setup, self._trials, self._files.journal, trial_run, decision)
 
     def _maybe_again(self, trial_run: TrialRun) -> None:
         if not self._rules.errored and not self._rules.restart_errored:
@@ -127,7 +127,7 @@ class Settlement:
         directory = trial_run.directory.name
         if self._rules.restart_errored:
             directory = self._place.free_name(trial_run.directory.name)
-        trial_run.was_told = True
+        trial_run.searcher_knows_end = True
         self._files.journal.append(TrialAgain(n=trial_run.number, dir=directory))
         self._endings.reopen(trial_run, directory)
         trial_run.has_files = not self._rules.restart_errored and self._ending_of(trial_run) is not None
@@ -156,8 +156,8 @@ class Settlement:
             self._audience.view.note_row(trial_run.trial, metrics)
         self._audience.trial_changed(trial_run.trial)
         with self._audience.guarded():
-            if not trial_run.was_told:
-                tell_complete(self._setup.searcher, trial_run.trial.trial_id)
+            if not trial_run.searcher_knows_end:
+                report_completion(self._setup.searcher, trial_run.trial.trial_id)
             self._setup.scheduler.on_trial_remove(self._controller, trial_run.trial)
         self._endings.carry_out_queued()
 

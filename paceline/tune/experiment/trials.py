@@ -45,7 +45,7 @@ class TrialRun:
     """How it shall continue when it is chosen to run again."""
     donor: Donor | None = None
     """Whose state it takes over then, as it was when that was decided: the other trial may be further by then."""
-    was_told: bool = False
+    searcher_knows_end: bool = False
     """The searcher knows its end already, from an attempt that failed before a restore."""
     outcome: TrialOutcome | None = None
     due: float = 0.0

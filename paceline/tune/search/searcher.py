@@ -193,7 +193,7 @@ def completion_call(searcher: Searcher) -> Call:
     return keyword_call(searcher.on_trial_complete, ("trial_id", "result", "error"), least=1)
 
 
-def tell_complete(
+def report_completion(
     searcher: Searcher, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
 ) -> None:
     """Tell a searcher, maybe one of the user's own, that a trial has ended."""

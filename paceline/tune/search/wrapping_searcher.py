@@ -13,7 +13,7 @@ from paceline.air.checks import check_bool, is_number, whole_number
 from paceline.air.constants import TRIAL_INDEX
 from paceline.air.errors import ConfigError
 from paceline.run.nested import nested_get
-from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion, introduce, tell_complete
+from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion, introduce, report_completion
 
 
 class WrappingSearcher(Searcher):
@@ -121,7 +121,7 @@ class ConcurrencyLimiter(WrappingSearcher):
             return
         self._unfinished.remove(trial_id)
         if not self.batch:
-            tell_complete(self.searcher, trial_id, result, error)
+            report_completion(self.searcher, trial_id, result, error)
             return
         self._held_back[trial_id] = (result, error)
         if len(self._held_back) >= self.max_concurrent:
@@ -130,7 +130,7 @@ class ConcurrencyLimiter(WrappingSearcher):
     def _tell_batch(self) -> None:
         held_back, self._held_back = self._held_back, {}
         for trial_id, (result, error) in held_back.items():
-            tell_complete(self.searcher, trial_id, result, error)
+            report_completion(self.searcher, trial_id, result, error)
 
     def save(self, path: str) -> None:
         """Save the searcher, and beside it which of its trials are unfinished."""
@@ -233,10 +233,10 @@ class Repeater(WrappingSearcher):
 
     def _tell(self, group: _Group) -> None:
         if not group.values:
-            tell_complete(self.searcher, group.first_id, error=True)
+            report_completion(self.searcher, group.first_id, error=True)
             return
         means = [sum(column) / len(group.values) for column in zip(*group.values, strict=True)]
-        tell_complete(self.searcher, group.first_id, dict(zip(self._metrics, means, strict=True)))
+        report_completion(self.searcher, group.first_id, dict(zip(self._metrics, means, strict=True)))
 
     @property
     def _metrics(self) -> list[str]:

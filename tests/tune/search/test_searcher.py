@@ -11,7 +11,7 @@ import pytest
 from paceline.air.errors import ConfigError
 from paceline.testing.searcher_contract import SearcherContract
 from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter
-from paceline.tune.search.searcher import Searcher, Suggestion, tell_complete
+from paceline.tune.search.searcher import Searcher, Suggestion, report_completion
 from paceline.tune.search.space import find
 
 
@@ -167,7 +167,7 @@ def test_the_end_of_a_trial_may_be_heard_in_any_of_the_usual_forms() -> None:
             told.append((name, row, failed))
 
     for kind in (Whole, Keywords, WithoutError, OtherNames):
-        tell_complete(kind(), "a", {"x": 1}, error=True)
+        report_completion(kind(), "a", {"x": 1}, error=True)
     assert told == [("a", {"x": 1}, True), ("a", {"x": 1}, True), ("a", {"x": 1}), ("a", {"x": 1}, True)]
 
 
