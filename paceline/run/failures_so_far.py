@@ -30,6 +30,11 @@ class FailuresSoFar:
         self._without_progress = 1 if made_progress else self._without_progress + 1
         return failure
 
+    @property
+    def last_cause(self) -> str:
+        """Why the last attempt failed; empty if none did."""
+        return failure_record(self._failures[-1]).in_words if self._failures else ""
+
     def decide(self, config: FailureConfig) -> Retry | GiveUp:
         return decide(config, self._failures, self._without_progress)
 

@@ -35,6 +35,8 @@ class Header(Struct, tag_field="kind", tag="run", kw_only=True):
     experiment_id: str
     experiment_tag: str
     settings: dict[str, Any]
+    time: float = 0.0
+    """Journals of earlier versions do not say it."""
 
 
 class AttemptStarted(Struct, tag_field="kind", tag="attempt", kw_only=True):
@@ -102,6 +104,28 @@ class AttemptFailed(Struct, tag_field="kind", tag="failure", kw_only=True):
     message: str = ""
     traceback: str = ""
 
+    @property
+    def in_words(self) -> str:
+        return f"rank {self.rank}: {self.message}"
+
+
+class Reached(Struct, kw_only=True):
+    """How far a run has come: what a summary shows."""
+
+    iteration: int = 0
+    time_total_s: float = 0.0
+    attempts: int = 0
+    metrics: dict[str, Any] = {}
+    """Of the last row: what the user reported."""
+    best: dict[str, Any] = {}
+    """Of the best checkpoint that is kept; empty without a score attribute."""
+    checkpoints: list[int] = []
+    """The numbers of those that are kept, oldest first."""
+    size: int = 0
+    """Of these checkpoints, in bytes."""
+    error: str = ""
+    """The cause of the last failure, whether or not the run was retried."""
+
 
 class Ended(Struct, tag_field="kind", tag="end", kw_only=True):
     """The run is over, or its driver left it."""
@@ -109,6 +133,8 @@ class Ended(Struct, tag_field="kind", tag="end", kw_only=True):
     status: Status
     message: str = ""
     time: float = 0.0
+    reached: Reached | UnsetType = UNSET
+    """Here too, so that nobody has to read a long journal to show a run. Earlier versions did not write it."""
 
 
 Record = Header | AttemptStarted | Row | CheckpointCommitted | CheckpointRetired | AttemptFailed | Ended
@@ -156,6 +182,11 @@ class RunRecords:
     def last_message(self) -> str:
         """What the last driver that ended the run said about it."""
         return next((record.message for record in reversed(self._records) if isinstance(record, Ended)), "")
+
+    @property
+    def last_cause(self) -> str:
+        """Why the last attempt that failed did so."""
+        return next((record.in_words for record in reversed(self._records) if isinstance(record, AttemptFailed)), "")
 
     @property
     def code(self) -> dict[str, Any] | None:

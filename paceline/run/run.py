@@ -67,6 +67,7 @@ from paceline.run.start_point import (
     session_setup,
 )
 from paceline.run.stoppers import make_stopper
+from paceline.run.summary import reached_at_end
 from paceline.storage.files import write_durably
 
 POLL_S = 0.2
@@ -574,9 +575,16 @@ class Run:
             with contextlib.suppress(OSError):  # for people to read; the journal has it, too
                 write_durably(self._run_dir.error_txt, text.encode("utf-8", "backslashreplace") + b"\n")
         self._observers.write_out()
-        self._journal.append(Ended(status=status, message=str(error or ""), time=time.time()), finite=False)
+        self._journal.append(self._end_record(result), finite=False)
         self._write_down()
         self._conclude(result)
+
+    def _end_record(self, result: Result) -> Ended:
+        kept = [] if self._keeper.in_memory else self._keeper.committed
+        cause = self._failures.last_cause or (self._files.records.last_cause if self._files.records else "")
+        row = self._observers.last_row or {}
+        reached = reached_at_end(row, self._attempts, kept, self._keeper.config, cause)
+        return Ended(status=result.status, message=str(result.error or ""), time=time.time(), reached=reached)
 
     def _conclude(self, result: Result) -> None:
         self.result = result

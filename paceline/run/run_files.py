@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -215,6 +216,7 @@ def _header(spec: RunSpec, experiment_name: str, identity: TrialIdentity) -> Hea
         experiment_id=identity.experiment_id,
         experiment_tag=identity.experiment_tag,
         settings=saved_settings(spec),
+        time=time.time(),
     )
 
 

@@ -33,7 +33,6 @@ _TAIL_BYTES = 256 * 1024
 """Many times the record that says how a run ended."""
 
 _encode_finite = msgspec.json.Encoder().encode
-_encode_exactly = json.JSONEncoder(separators=(",", ":")).encode
 _decode = msgspec.json.Decoder().decode
 
 
@@ -221,8 +220,7 @@ def encode_record(record: msgspec.Struct | Mapping[str, Any], *, finite: bool = 
             return _encode_finite(record)
         except (UnicodeEncodeError, OverflowError):
             pass  # lone surrogates of odd file names, integers beyond 64 bit: slower, but exact
-    plain = _as_dict(record) if isinstance(record, msgspec.Struct) else record
-    return _encode_exactly(plain).encode()
+    return _encode_exactly(_as_dict(record) if isinstance(record, msgspec.Struct) else record).encode()
 
 
 def _as_dict(record: msgspec.Struct) -> dict[str, Any]:
@@ -243,6 +241,16 @@ def _shape(kind: type[msgspec.Struct]) -> tuple[dict[str, Any], dict[str, Any]]:
     tag = {} if config.tag_field is None else {config.tag_field: config.tag}
     fields = msgspec.structs.fields(kind)
     return tag, {field.name: field.default if config.omit_defaults else msgspec.UNSET for field in fields}
+
+
+def _inner(value: Any) -> dict[str, Any]:
+    """A struct within a record."""
+    if not isinstance(value, msgspec.Struct):
+        raise TypeError(f"{type(value).__name__} is not plain data")
+    return _as_dict(value)
+
+
+_encode_exactly = json.JSONEncoder(separators=(",", ":"), default=_inner).encode
 
 
 def decode_record(body: bytes) -> Any:
@@ -289,9 +297,9 @@ def records_in(lines: Iterable[bytes], start: int, label: str) -> Iterator[tuple
     """The same for lines from anywhere; `label` names their place in an error."""
     offset, lines = start, iter(lines)
     for line in lines:
-        body = _body(line)
+        body = body_of(line)
         if body is None:
-            if any(_body(later) is not None for later in lines):
+            if any(body_of(later) is not None for later in lines):
                 raise StorageError(
                     f"journal {label} is damaged at byte {offset}: a record there does not match its checksum, "
                     "though whole records follow. Restore the file from a copy; what stands before that byte is sound."
@@ -309,10 +317,10 @@ def last_records(path: Path) -> list[bytes]:
             lines = file.read().splitlines(keepends=True)
     except OSError as error:
         raise storage_error(error, path, "reading the journal") from error
-    return [body for line in lines if (body := _body(line)) is not None]
+    return [body for line in lines if (body := body_of(line)) is not None]
 
 
-def _body(line: bytes) -> bytes | None:
+def body_of(line: bytes) -> bytes | None:
     """The JSON of a line, or None if the line is not a whole record."""
     if len(line) < 12 or line[-1:] != b"\n":
         return None

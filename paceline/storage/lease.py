@@ -221,6 +221,13 @@ class Lease:
         )
 
 
+def is_held(filesystem: Filesystem, folder: str = "lease") -> bool:
+    """Whether a driver holds the lease of a place: it was neither released nor silent for `LEASE_SECONDS`."""
+    lease = Lease(filesystem, folder)
+    number, text = lease._look()
+    return bool(number) and not _is_free(text) and filesystem.age(lease._name(number)) < LEASE_SECONDS
+
+
 def _is_free(text: str) -> bool:
     holder = _parsed(text)
     if is_of_this_process(holder):

@@ -121,11 +121,40 @@ class RunLock:
         self.release()
 
 
+def is_held(path: Path) -> bool:
+    """Whether a driver holds the lock at this path, here or on another machine. Nothing is taken or changed.
+
+    A system on which locks belong to processes cannot be asked without risk to this process's own locks: there the
+    answer is whether the holder that the file names is known to be gone.
+    """
+    if _held and os.path.realpath(path) in _held:
+        return True
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise storage_error(error, path, "looking at the lock file") from error
+    try:
+        if hasattr(fcntl, "F_OFD_GETLK"):
+            asked = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _whole_file(fcntl.F_WRLCK))
+            return bool(struct.unpack_from("h", asked)[0] != fcntl.F_UNLCK)
+        holder = _read_holder(descriptor)
+        return bool(holder) and not is_provably_dead(holder)
+    except OSError as error:
+        raise storage_error(error, path, "asking who holds the lock") from error
+    finally:
+        os.close(descriptor)
+
+
+def _whole_file(kind: int) -> bytes:
+    return struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)  # struct flock
+
+
 def _set_lock(descriptor: int, kind: int) -> None:
     """Take or give back the lock, without waiting."""
     if hasattr(fcntl, "F_OFD_SETLK"):
-        whole_file = struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)  # struct flock
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, whole_file)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _whole_file(kind))
     else:
         fcntl.lockf(descriptor, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB)
 

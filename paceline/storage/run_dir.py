@@ -53,14 +53,38 @@ class RunDir:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.journal = root / "journal.jsonl"
-        self.lock = root / "lock"
-        self.origin = root / "origin"
-        self.params = root / "params.json"
-        self.result_json = root / "result.json"
-        self.progress_csv = root / "progress.csv"
-        self.error_txt = root / "error.txt"
-        self.logs_dir = root / "logs"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def origin(self) -> Path:
+        return self.root / "origin"
+
+    @property
+    def params(self) -> Path:
+        return self.root / "params.json"
+
+    @property
+    def result_json(self) -> Path:
+        return self.root / "result.json"
+
+    @property
+    def progress_csv(self) -> Path:
+        return self.root / "progress.csv"
+
+    @property
+    def error_txt(self) -> Path:
+        return self.root / "error.txt"
+
+    @property
+    def logs_dir(self) -> Path:
+        return self.root / "logs"
 
     def __repr__(self) -> str:
         return f"RunDir({str(self.root)!r})"

@@ -18,6 +18,7 @@ from paceline.run.records import (
     CheckpointRetired,
     Ended,
     Header,
+    Reached,
     Record,
     Row,
     RunRecords,
@@ -62,6 +63,7 @@ EVERY_KIND: list[Record] = [
     CheckpointRetired(number=1, reason="damaged"),
     AttemptFailed(attempt=1, rank=3, cause="exception", message="ValueError: x", traceback="Traceback"),
     Ended(status="failed", message="x", time=3.5),
+    Ended(status="finished", reached=Reached(iteration=3, metrics={"a": 1}, checkpoints=[1])),
 ]
 
 

@@ -434,3 +434,18 @@ def test_a_forked_child_does_not_give_it_back(tmp_path: Path) -> None:
     assert "released" not in holder(store)
     lease.check()
     lease.release()
+
+
+def test_asking_whether_somebody_holds_the_lease(
+    store: FsspecFilesystem, leases: Callable[[], Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not lease_module.is_held(store)
+    with machine("elsewhere"):
+        lease = leases()
+        lease.acquire()
+    assert lease_module.is_held(store)
+    monkeypatch.setattr(store, "age", lambda name: LEASE_SECONDS)
+    assert not lease_module.is_held(store), "its holder is silent"
+    monkeypatch.undo()
+    lease.release()
+    assert not lease_module.is_held(store)

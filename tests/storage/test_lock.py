@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from paceline.air.errors import RunLockedError, StorageError
-from paceline.storage.lock import RunLock
+from paceline.storage.lock import RunLock, is_held
 
 HOLDER = (
     "import sys; from pathlib import Path\n"
@@ -129,3 +129,27 @@ def test_a_forked_child_that_lives_on_does_not_keep_the_lock(tmp_path: Path) -> 
 def test_a_missing_directory_is_a_storage_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="gone/lock"):
         RunLock(tmp_path / "gone" / "lock").acquire()
+
+
+def test_asking_whether_somebody_holds_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not is_held(path)
+    assert not path.exists(), "asking made a file"
+    with RunLock(path):
+        assert is_held(path)
+        code = f"from paceline.storage.lock import Path, is_held; print(is_held(Path({str(path)!r})))"
+        assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True).stdout == "True\n"
+        with pytest.raises(RunLockedError):
+            RunLock(path).acquire()
+    assert not is_held(path)
+
+
+def test_the_lock_of_a_process_that_was_killed_is_not_held(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    code = (
+        "import os, signal; from pathlib import Path; from paceline.storage.lock import RunLock\n"
+        f"RunLock(Path({str(path)!r})).acquire(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -9
+    assert path.read_text(), "it could not clean up"
+    assert not is_held(path)
