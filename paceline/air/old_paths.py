@@ -68,7 +68,10 @@ NEW_PLACES = {
     "train.error": "air.errors",
     "train.gbdt_trainer": "compat.train",
     "train.trainer": "compat.train",
-    **{f"train.{name}.config": f"train.{name}.backend" for name in ("horovod", "tensorflow")},
+    **{
+        f"train.{name}.config": f"train.{name}.backend"
+        for name in ("horovod", "lightgbm", "tensorflow", "torch", "xgboost")
+    },
     "train.horovod.horovod_trainer": "train.horovod",
     "train.tensorflow.keras": "train.tensorflow.callback",
     "train.tensorflow.train_loop_utils": "train.tensorflow",

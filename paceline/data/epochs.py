@@ -157,8 +157,7 @@ class BatchIterable(Generic[B]):
         """What a DataLoader of torch asks for first: it takes everything that has a length for a list of rows."""
         raise ConfigError(
             "A DataLoader asks for rows by number, and iter_torch_batches() gives complete batches: iterate over them "
-            "without a DataLoader. If they are a dataset of a transformers.Trainer, call prepare_trainer(trainer) of "
-            "paceline.train.huggingface.transformers before trainer.train()."
+            "without a DataLoader."
         )
 
     def _new_pass(self) -> Iterator[B]:

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from paceline.train.arguments import chosen_config, config_as
 from paceline.train.lightning.packages import LIGHTNING, PYTORCH_LIGHTNING
-from paceline.train.torch.backend import TorchBackend
-from paceline.train.torch.config import TorchConfig
+from paceline.train.torch.backend import TorchBackend, TorchConfig
 
 
 class LightningBackend(TorchBackend):

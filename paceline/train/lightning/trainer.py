@@ -22,7 +22,7 @@ from paceline.train.lightning.settings import LightningSettings, checked_setting
 
 if TYPE_CHECKING:
     from paceline.run.spec import RunSpec
-    from paceline.train.torch.config import TorchConfig
+    from paceline.train.torch.backend import TorchConfig
 
 _PLAIN_PARTS = ("module_args", "trainer_args", "fit_args", "strategy", "strategy_args", "checkpoint_args")
 

@@ -5,8 +5,8 @@ from importlib.util import find_spec
 if find_spec("torch") is None:
     raise ImportError("paceline.train.torch needs PyTorch: pip install 'paceline[torch]'", name="torch")
 
+from paceline.train.torch.backend import TorchConfig
 from paceline.train.torch.checkpoint import TorchCheckpoint
-from paceline.train.torch.config import TorchConfig
 from paceline.train.torch.devices import get_device, get_devices
 from paceline.train.torch.loop import (
     TorchWorkerProfiler,

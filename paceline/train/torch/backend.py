@@ -6,17 +6,74 @@ import dataclasses
 import os
 import socket
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from paceline.air.errors import ConfigError
+from paceline.air.keywords import names_what_was_meant
 from paceline.engine.places import LOOPBACK
 from paceline.run.backend import Backend, BackendConfig
 from paceline.train.imports import FOR_TORCH_TRAINING
 from paceline.train.torch import process_group
-from paceline.train.torch.config import TorchConfig
 from paceline.train.torch.devices import VISIBLE, WorkerGpus, plan_gpus
 
 if TYPE_CHECKING:
+    from paceline.air.config import ScalingConfig
+    from paceline.air.errors import WorkerFailure
     from paceline.engine.base import WorkerGroup
+
+
+_BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl")
+_NEED_GPUS = ("nccl", "cuda:nccl")
+_INIT_METHODS = ("env", "tcp")
+
+
+@names_what_was_meant()
+@dataclass
+class TorchConfig(BackendConfig):
+    """How the workers of a TorchTrainer are connected."""
+
+    backend: str | None = None
+    """"gloo", "nccl", ... or a mix such as "cpu:gloo,cuda:nccl"; None takes nccl with GPUs and gloo without."""
+    init_method: str = "env"
+    """"env" meets in memory and opens no port; "tcp" meets at a store that rank 0 hosts on the loopback address.
+    With both, MASTER_ADDR and MASTER_PORT are set for groups that the train function makes itself."""
+    timeout_s: float = 1800
+    """How long a collective operation may take before it fails."""
+
+    def __post_init__(self) -> None:
+        if self.backend is not None:
+            _check_backend(self.backend)
+        if self.init_method not in _INIT_METHODS:
+            raise ConfigError(f"TorchConfig(init_method={self.init_method!r}): choose 'env' or 'tcp'.")
+        number = isinstance(self.timeout_s, int | float) and not isinstance(self.timeout_s, bool)
+        if not number or not 0 < self.timeout_s < float("inf"):
+            raise ConfigError(
+                f"TorchConfig(timeout_s={self.timeout_s!r}): give a number of seconds greater than 0, e.g. 1800."
+            )
+
+    def check(self, scaling: ScalingConfig) -> None:
+        if self.backend in _NEED_GPUS and not scaling.num_gpus_per_worker:
+            raise ConfigError(
+                f"TorchConfig(backend={self.backend!r}) connects GPUs, but the workers have none: ask for them with "
+                "ScalingConfig(use_gpu=True), or leave backend out, which takes gloo without GPUs."
+            )
+
+    @property
+    def backend_cls(self) -> type[TorchBackend]:
+        return TorchBackend
+
+
+def _check_backend(backend: str) -> None:
+    """Refuse a misspelt backend here: in a worker it would only fail after the start."""
+    parts = backend.split(",") if isinstance(backend, str) else []
+    names = [part.rpartition(":")[2] for part in parts]
+    if not names or any(name not in _BACKENDS for name in names):
+        raise ConfigError(
+            f"TorchConfig(backend={backend!r}): choose one of {', '.join(map(repr, _BACKENDS))}, a mix such as "
+            "'cpu:gloo,cuda:nccl', or None to let the devices decide."
+        )
+
 
 _LEAVE_TIMEOUT_S = 5.0
 
@@ -38,6 +95,15 @@ class TorchBackend(Backend):
     )
     thread_setters: ClassVar[tuple[str, ...]] = ("torch:set_num_threads",)
     collateral_phrases: ClassVar[tuple[str, ...]] = ("gloo/transport", "nccl communicator was aborted")
+
+    @classmethod
+    def hint_for(cls, failure: WorkerFailure) -> str:
+        if "A DataLoader asks for rows by number" in failure.message:
+            return (
+                "If the batches are a dataset of a transformers.Trainer, call prepare_trainer(trainer) of "
+                "paceline.train.huggingface.transformers before trainer.train()."
+            )
+        return ""
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         assert isinstance(backend_config, TorchConfig)

@@ -12,9 +12,11 @@ import os
 import socket
 import struct
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from paceline.run.backend import WorkerState
 from paceline.train.torch.devices import assign_gpus
 
 if TYPE_CHECKING:
@@ -24,22 +26,26 @@ _GET_INTERFACE_ADDRESS = 0x8915
 """SIOCGIFADDR of Linux."""
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 
-_store_file: int | None = None
-"""This worker's own descriptor of the memory file in which the ranks meet. It stays open for the life of the
-process: the store uses the number even when it is destroyed, and would then write into another file."""
-_listener: socket.socket | None = None
-"""On rank 0: the bound socket on which it will host the store."""
-_group: Any = None
-"""The default group. A train function may call destroy_process_group() while its model still
-uses the group; dropping the last reference there joins a thread that waits for the
-interpreter lock, and hangs. This reference outlives the train function."""
+
+@dataclass
+class Member(WorkerState):
+    """This worker's part in the group."""
+
+    store_file: int | None = None
+    """This worker's own descriptor of the memory file in which the ranks meet. It stays open for the life of the
+    process: the store uses the number even when it is destroyed, and would then write into another file."""
+    listener: socket.socket | None = None
+    """On rank 0: the bound socket on which it will host the store."""
+    group: Any = None
+    """The default group. A train function may call destroy_process_group() while its model still
+    uses the group; dropping the last reference there joins a thread that waits for the
+    interpreter lock, and hangs. This reference outlives the train function."""
 
 
 def listen(address: str) -> int:
     """On rank 0: bind the port of the store before anyone connects to it; returns its number."""
-    global _listener
-    _listener = socket.create_server((address, 0), backlog=socket.SOMAXCONN)
-    return int(_listener.getsockname()[1])
+    Member.here().listener = listener = socket.create_server((address, 0), backlog=socket.SOMAXCONN)
+    return int(listener.getsockname()[1])
 
 
 def free_port(address: str) -> int:
@@ -63,17 +69,17 @@ def interface_with(addresses: Collection[str]) -> str | None:
 
 def enter(environment: Mapping[str, str], own_gpus: tuple[int, ...], store_path: str | None) -> bool:
     """Set this rank's variables and open the memory file; False if the file cannot be opened."""
-    global _store_file
     chosen = os.environ.get(INTERFACE_VARIABLE)
     os.environ.update(environment)
     if chosen is not None:  # The user knows better.
         os.environ[INTERFACE_VARIABLE] = chosen
     assign_gpus(tuple(own_gpus))
+    member = Member.here()
     if store_path is None:
-        _store_file = None
+        member.store_file = None
         return True
     try:
-        _store_file = os.open(store_path, os.O_RDWR | os.O_CLOEXEC)
+        member.store_file = os.open(store_path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
     return True
@@ -81,7 +87,6 @@ def enter(environment: Mapping[str, str], own_gpus: tuple[int, ...], store_path:
 
 def join(backend: str, timeout_s: float) -> None:
     """Make the default process group, together with all other ranks."""
-    global _group
     import torch
     import torch.distributed as dist
 
@@ -90,30 +95,30 @@ def join(backend: str, timeout_s: float) -> None:
     if device != "cpu":
         torch.cuda.set_device(torch.device(device))
     timeout = timedelta(seconds=timeout_s)
-    if _group is not None and dist.is_initialized() and dist.group.WORLD is _group:
+    member = Member.here()
+    if member.group is not None and dist.is_initialized() and dist.group.WORLD is member.group:
         # A failed run in this same process did not get to leave its group.
         dist.destroy_process_group()
     dist.init_process_group(
-        backend, store=_store(world_size, timeout), rank=rank, world_size=world_size, timeout=timeout
+        backend, store=_store(member, world_size, timeout), rank=rank, world_size=world_size, timeout=timeout
     )
-    _group = dist.group.WORLD
+    member.group = dist.group.WORLD
 
 
-def _store(world_size: int, timeout: timedelta) -> Store:
-    global _listener
+def _store(member: Member, world_size: int, timeout: timedelta) -> Store:
     from torch._C._distributed_c10d import FileStore, HashStore, TCPStore
 
     if world_size == 1:
         return HashStore()
-    if _store_file is not None:
+    if member.store_file is not None:
         # The store opens its path again for every operation; this one stays valid while the
         # descriptor is open, needs no name in a file system and is gone with the last worker.
-        return FileStore(f"/proc/self/fd/{_store_file}", world_size)
+        return FileStore(f"/proc/self/fd/{member.store_file}", world_size)
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if _listener is None:
+    if member.listener is None:
         return TCPStore(address, port, world_size, is_master=False, timeout=timeout)
-    descriptor = _listener.detach()  # the store's from here on
-    _listener = None
+    descriptor = member.listener.detach()  # the store's from here on
+    member.listener = None
     return TCPStore(
         address,
         port,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from paceline.train.arguments import DataParallelArguments, chosen_config
 from paceline.train.data_parallel_trainer import DataParallelTrainer
-from paceline.train.torch.config import TorchConfig
+from paceline.train.torch.backend import TorchConfig
 
 if TYPE_CHECKING:
     pass

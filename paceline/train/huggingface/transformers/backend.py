@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from paceline.train.huggingface import worker
-from paceline.train.torch.backend import TorchBackend
-from paceline.train.torch.config import TorchConfig
+from paceline.train.torch.backend import TorchBackend, TorchConfig
 
 if TYPE_CHECKING:
     from paceline.engine.base import WorkerGroup

@@ -12,7 +12,7 @@ from paceline.air.errors import ConfigError, MissingDatasetError
 from paceline.train.arguments import DataParallelArguments, chosen_config, config_as
 from paceline.train.huggingface.transformers.backend import TransformersConfig
 from paceline.train.huggingface.transformers.loop import EVALUATION_DATASET_KEY, TransformersLoop
-from paceline.train.torch.config import TorchConfig
+from paceline.train.torch.backend import TorchConfig
 from paceline.train.torch.trainer import TorchTrainer
 
 if TYPE_CHECKING:
