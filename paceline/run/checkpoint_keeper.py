@@ -29,8 +29,9 @@ from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError,
 from paceline.air.manifest import verify
 from paceline.air.settings import plain_config
 from paceline.engine.base import Engine
-from paceline.run.checkpoint_target import CheckpointTarget, SharedPath, choose_target
-from paceline.run.messages import StagedCheckpoint
+from paceline.run.checkpoint_background import COMMITS, STORE, Commit, Deletions, Uploads
+from paceline.run.checkpoint_target import CheckpointTarget, Reply, SharedPath, choose_target
+from paceline.run.messages import CheckpointFiles, CheckpointWanted, ForTarget, StagedCheckpoint
 from paceline.run.records import CheckpointCommitted, CheckpointRetired, Record, RunRecords
 from paceline.run.retention import (
     KeptCheckpoint,
@@ -48,42 +49,6 @@ from paceline.storage.journal import Journal
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 from paceline.storage.stager import Stager
-
-_LOCAL, _REMOTE, _DELETIONS = "local", "remote", "deletions"
-"""Within each of them the order is kept; the three do not wait for each other."""
-
-
-@dataclass
-class Commit:
-    """A commit under way: the work is done in the background, and `check` is called once it is `done`."""
-
-    kept: KeptCheckpoint
-    stored: Future[None]
-    """On the run's own disk and in its journal."""
-    upload: Future[None] | None
-    take: Callable[[KeptCheckpoint], None]
-    """Counts the checkpoint among the committed ones; called once, in the thread that checks."""
-    taken: bool = False
-
-    @property
-    def done(self) -> bool:
-        return (self.upload or self.stored).done()
-
-    def check(self) -> None:
-        """Wait until it is done and raise what went wrong; what is stored counts as committed from here on."""
-        self.wait_until_stored()
-        if self.upload is not None:
-            try:
-                self.upload.result()
-            except OSError as error:
-                raise StorageError(f"the checkpoint could not be uploaded: {error}") from error
-
-    def wait_until_stored(self) -> None:
-        """The same for this disk alone: an upload may still be under way."""
-        self.stored.result()
-        if not self.taken:
-            self.taken = True
-            self.take(self.kept)
 
 
 @dataclass
@@ -108,11 +73,8 @@ class CheckpointKeeper:
     _pool: BackgroundPool = field(default_factory=lambda: BackgroundPool("paceline-checkpoints", threads=3))
     _under_way: list[Commit] = field(default_factory=list)
     """Commits that nobody has checked yet, oldest first."""
-    _unfinished_uploads: dict[int, Commit] = field(default_factory=dict)
-    """By checkpoint number, those that failed among them."""
-    _deletions: dict[int, Future[None]] = field(default_factory=dict)
-    _remote_deletions: dict[int, Future[None]] = field(default_factory=dict)
-    _given_up: bool = False
+    _uploads: Uploads | None = field(init=False)
+    _deletions: Deletions = field(init=False)
     _damaged: list[str] = field(default_factory=list)
     _pinned: set[tuple[int, object]] = field(default_factory=set)
     """Numbers of checkpoints that another run is copying, in a thread of its own, each with a token."""
@@ -120,6 +82,8 @@ class CheckpointKeeper:
     _told: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self._uploads = None if self.mirror is None else Uploads(self.run_dir, self.mirror, self._pool)
+        self._deletions = Deletions(self.run_dir, self.mirror, self._pool, self._warn_once)
         self.target = choose_target(self.run_dir, self.mirror, in_memory=self.in_memory, shares_files=True)
 
     def work_with(self, engine: Engine) -> None:
@@ -151,13 +115,11 @@ class CheckpointKeeper:
         kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size)
         self.next_number = kept.number + 1
         target = target or self.target
-        stored = self._pool.submit(partial(self._store, target, kept, {0: staged, **parts}, data, self.attempt), _LOCAL)
-        upload: Future[None] | None = None
-        if self.mirror is not None:
-            upload = self._pool.submit(partial(self._upload, target, kept.number, stored), _REMOTE)
+        stored = self._pool.submit(
+            partial(self._store, target, kept, {0: staged, **parts}, data, self.attempt), COMMITS
+        )
+        upload = None if self._uploads is None else self._uploads.begin(kept.number, stored, target.is_remote)
         commit = Commit(kept, stored, upload, self._take)
-        if upload is not None:
-            self._unfinished_uploads[kept.number] = commit
         self._under_way.append(commit)
         (upload or stored).add_done_callback(lambda _future: self.wake())
         return commit
@@ -196,30 +158,15 @@ class CheckpointKeeper:
         for commit in under_way:
             with contextlib.suppress(Exception):  # the attempt failed anyway
                 commit.wait_until_stored()
-        self._pool.submit(partial(self.target.abandon, self.attempt), _REMOTE)
+        if not self.target.shares_files:
+            self._pool.submit(partial(self.target.abandon, self.attempt), STORE)
 
     def adopt(self, checkpoint: Checkpoint, iteration: int, row: Mapping[str, Any], copied_from: str) -> Commit:
         """Make a copy of another run's checkpoint the newest one of this run."""
-        number = self.next_number
-        facts = {"timestamp": int(time.time()), "number": number, "iteration": iteration}
-        with Stager(self.run_dir.staging(number, self.attempt)) as stager:
-            checkpoint.write_files(stager, report=facts)
-            manifest = stager.finish(
-                {
-                    "number": number,
-                    "iteration": iteration,
-                    "attempt": self.attempt,
-                    "score": None,
-                    "metrics": {},
-                    "created": time.time(),
-                    "elapsed": 0.0,
-                    "copied_from": copied_from,
-                }
-            )
-            staged = StagedCheckpoint(os.fsencode(stager.directory), number, manifest.size, None)
-            commit = self.commit(staged, {}, iteration, row, target=SharedPath(self.run_dir))
-            commit.wait_until_stored()
-            return commit
+        staged = _staged_copy(checkpoint, self.run_dir, self.next_number, iteration, self.attempt, copied_from)
+        commit = self.commit(staged, {}, iteration, row, target=SharedPath(self.run_dir))
+        commit.wait_until_stored()
+        return commit
 
     def pin(self, number: int) -> Callable[[], None]:
         """Keep a checkpoint until the function that is returned has been called."""
@@ -254,14 +201,6 @@ class CheckpointKeeper:
                 f"checkpoint {kept.number}; such checkpoints rank worst."
             )
 
-    def _upload(self, target: CheckpointTarget, number: int, stored: Future[None]) -> None:
-        assert self.mirror is not None
-        stored.result()
-        if not target.is_remote:
-            self.mirror.push_checkpoint(number)
-        if not self._given_up:  # afterwards the store may belong to another driver
-            self.mirror.push_state()
-
     # -- retention ------------------------------------------------------------------------
 
     def retire(self, reached: Sequence[int] = ()) -> None:
@@ -270,9 +209,7 @@ class CheckpointKeeper:
         `reached` is the last report of each rank at work: what a slow rank sees as the newest
         checkpoint, and may be reading, stays until it has reported a newer one.
         """
-        self._look_after_deletions()
-        self._look_after_uploads()
-        self._look_after_remote_deletions()
+        self._deletions.look_after()
         if not self.config.num_to_keep or not self.committed:
             return
         numbers = {kept.number for kept in best(self.config, self.committed)} | {self.committed[-1].number}
@@ -284,52 +221,10 @@ class CheckpointKeeper:
         for kept in gone:
             self.journal.append(CheckpointRetired(number=kept.number))
             self.journal.flush()
-            self._discard_remotely(kept.number)
-            self._discard(kept.number)
-
-    def _discard(self, number: int) -> None:
-        path = self.run_dir.checkpoint(number)
-        if self.mirror is None or path.exists():
-            # In the order of the commits: a number that goes by the iteration may be used again.
-            trash = self._pool.submit(partial(storage_commit.to_trash, path), _LOCAL)
-            self._deletions[number] = self._pool.submit(partial(_delete, trash), _DELETIONS)
-
-    def _discard_remotely(self, number: int) -> None:
-        if self.mirror is not None:
-            self._unfinished_uploads.pop(number, None)
-            remove = partial(self.mirror.remove_checkpoint, number)
-            self._remote_deletions[number] = self._pool.submit(remove, _REMOTE)
-
-    def _look_after_uploads(self) -> None:
-        """Who waits for a commit raises what went wrong; of the others only those under way are remembered."""
-        for number, commit in list(self._unfinished_uploads.items()):
-            if commit.done and _why_not_uploaded(commit) is None:
-                del self._unfinished_uploads[number]
-
-    def _look_after_deletions(self, again: bool = True) -> None:
-        for number, deletion in list(self._deletions.items()):
-            if not deletion.done():
-                continue
-            del self._deletions[number]
-            error = None if deletion.cancelled() else deletion.exception()
-            if isinstance(error, _NotDeletedError):
-                self._warn_once(f"{error.path.name} could not be deleted and is tried again later: {error.reason}")
-                if again:
-                    self._deletions[number] = self._pool.submit(partial(_delete_trash, error.path), _DELETIONS)
-            elif error is not None:
-                self._warn_once(f"checkpoint {number} could not be deleted: {error}")
-
-    def _look_after_remote_deletions(self, again: bool = True) -> None:
-        for number, deletion in list(self._remote_deletions.items()):
-            if not deletion.done():
-                continue
-            del self._remote_deletions[number]
-            error = None if deletion.cancelled() else deletion.exception()  # a restore finishes what was cancelled
-            if error is not None:
-                later = "tried again later" if again else "removed when the run is restored"
-                self._warn_once(f"checkpoint {number} could not be deleted remotely and is {later}: {error}")
-                if again:
-                    self._discard_remotely(number)
+            if self._uploads is not None:
+                self._uploads.forget(kept.number)
+            self._deletions.discard_remotely(kept.number)
+            self._deletions.discard(kept.number)
 
     # -- reading --------------------------------------------------------------------------
 
@@ -359,6 +254,15 @@ class CheckpointKeeper:
             with contextlib.suppress(StorageError):
                 found.append((self.reference(kept), dict(kept.row)))
         return found
+
+    def received(self, rank: int, message: ForTarget, attachments: tuple[Attachment, ...], reply: Reply) -> None:
+        """A rank that does not see the driver's disk sends a part of a checkpoint, or asks for one."""
+        if isinstance(message, CheckpointWanted) and message.all_kept:
+            kept = sorted(best(self.config, self.committed), key=lambda kept: kept.number)
+            rows = [(kept.number, {**kept.row, "config": plain_config(kept.row.get("config"))}) for kept in kept]
+            reply(rank, CheckpointFiles(None, kept=rows), ())
+        else:
+            self.target.received(rank, message, attachments, reply)
 
     def newest_valid(self) -> KeptCheckpoint | None:
         """The newest checkpoint whose content matches its manifest; damaged ones are set aside."""
@@ -401,10 +305,10 @@ class CheckpointKeeper:
         self.committed = still_kept(records, present)
         self.next_number = max(mentioned_numbers(records) | present.keys(), default=-1) + 1
         for number in sorted(deleted_numbers(records) & set(on_disk)):
-            self._discard(number)
-        wait(self._deletions.values())
+            self._deletions.discard(number)
+        self._deletions.wait()
         for number in sorted((deleted_numbers(records) - damaged_numbers(records)) & set(remote)):
-            self._discard_remotely(number)
+            self._deletions.discard_remotely(number)
         listed = listed_numbers(records)
         for number in sorted(listed - set(present)):
             path = self.run_dir.checkpoint(number)
@@ -428,19 +332,14 @@ class CheckpointKeeper:
         With complete=False (an interruption) what is still to be uploaded is given up. `warnings` says what went wrong.
         """
         if not complete:
-            self._given_up = True
-            if self.mirror is not None:
-                self.mirror.give_up_uploads()
+            if self._uploads is not None:
+                self._uploads.give_up()
             self.wait_for_commits()
             self._pool.cancel()
         self._pool.close(None if complete else 0)
-        self._look_after_deletions(again=False)
-        self._look_after_remote_deletions(again=False)
-        for number, commit in self._unfinished_uploads.items():
-            if (problem := _why_not_uploaded(commit)) is not None and self.mirror is not None:
-                name, label = self.run_dir.checkpoint(number).name, self.mirror.filesystem.label
-                self._warn_once(f"{name} is not in {label}, only in {self.run_dir.root}: {problem}")
-        self._unfinished_uploads.clear()
+        self._deletions.look_after(again=False)
+        for problem in self._uploads.problems() if self._uploads is not None else []:
+            self._warn_once(problem)
         self.target.close()
         self.newest_in_memory = None
 
@@ -450,32 +349,13 @@ class CheckpointKeeper:
             self.warnings.append(text)
 
 
-def _why_not_uploaded(commit: Commit) -> str | None:
-    """None if it is uploaded, or if there is nothing to upload."""
-    upload = commit.upload
-    if upload is None:
-        return None
-    if upload.cancelled() or not upload.done():
-        return "its upload was given up because the run was interrupted"
-    error = upload.exception()
-    return None if error is None or commit.stored.exception() is not None else str(error)
-
-
-class _NotDeletedError(Exception):
-    """What is left of a checkpoint that was renamed to trash, and why."""
-
-    def __init__(self, path: Path, reason: OSError) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-
-def _delete(trash: Future[Path]) -> None:
-    _delete_trash(trash.result())
-
-
-def _delete_trash(trash: Path) -> None:
-    try:
-        storage_commit.delete_tree(trash)
-    except OSError as error:
-        raise _NotDeletedError(trash, error) from error
+def _staged_copy(
+    checkpoint: Checkpoint, run_dir: RunDir, number: int, iteration: int, attempt: int, copied_from: str
+) -> StagedCheckpoint:
+    """Another run's checkpoint, ready to be committed as one of this run."""
+    now = time.time()
+    facts: dict[str, Any] = {"attempt": attempt, "score": None, "metrics": {}, "created": now, "elapsed": 0.0}
+    with Stager(run_dir.staging(number, attempt)) as stager:
+        checkpoint.write_files(stager, report={"timestamp": int(now), "number": number, "iteration": iteration})
+        manifest = stager.finish({"number": number, "iteration": iteration, **facts, "copied_from": copied_from})
+    return StagedCheckpoint(os.fsencode(stager.directory), number, manifest.size, None)

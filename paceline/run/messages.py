@@ -105,6 +105,8 @@ class CheckpointWanted(msgspec.Struct, frozen=True, tag=True, array_like=True):
     offset: int = 0
     most: int = 0
     """Bytes."""
+    all_kept: bool = False
+    """Nothing but which ones are kept."""
 
 
 ForTarget = CheckpointPiece | CheckpointWanted
@@ -155,6 +157,8 @@ class CheckpointFiles(msgspec.Struct, frozen=True, tag=True, array_like=True):
     number: int | None
     """None also if there is no such checkpoint."""
     files: list[CheckpointFile] = []
+    kept: list[tuple[int, dict[str, Any]]] = []
+    """The numbers of those that are kept, and the rows they were reported with."""
 
 
 ToWorker = CheckpointFiles | Acknowledged | Answer | Hold | Met

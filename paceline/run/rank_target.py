@@ -77,6 +77,10 @@ class RankTarget(ABC):
     def find(self, number: int | None, kind: type[Checkpoint]) -> Checkpoint | None:
         """The committed checkpoint of this number, or a newer one; None if there is none (yet)."""
 
+    @abstractmethod
+    def kept(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        """All that are committed and kept, oldest first, with the rows they were reported with."""
+
     def hold(self, attachment: Attachment) -> None:  # noqa: B027  (only what is in memory is held)
         """The newest committed checkpoint, where it is in memory only."""
 
@@ -90,7 +94,7 @@ def rank_target(setup: SessionSetup, channel: WorkerChannel, ask: Ask) -> RankTa
     if isinstance(chosen, InMemory):
         return _InMemory()
     if isinstance(chosen, RemotePrefix):
-        return _RemotePrefix(chosen, setup.attempt)
+        return _RemotePrefix(chosen, setup.attempt, ask)
     if isinstance(chosen, Relayed):
         return _Relayed(setup.attempt, channel, ask)
     return _SharedPath(RunDir(Path(os.fsdecode(setup.trial_dir))), setup.attempt)
@@ -115,6 +119,9 @@ class _InMemory(RankTarget):
 
     def find(self, number: int | None, kind: type[Checkpoint]) -> Checkpoint | None:
         return self._held
+
+    def kept(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        return []
 
     def hold(self, attachment: Attachment) -> None:
         from paceline.air.checkpoint import Checkpoint
@@ -210,14 +217,21 @@ class _SharedPath(_Files):
             _, path = present[-1]
         return kind.from_directory(str(path))
 
+    def kept(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        from paceline.run.history import load_result
+
+        # The journal knows: the driver has written it before it answered.
+        return sorted(load_result(self._run_dir.root).best_checkpoints, key=lambda kept: kept[0].number or 0)
+
 
 class _Away(_Files):
     """By way of a temporary directory, for ranks that do not see the run's own."""
 
     is_final = False
 
-    def __init__(self, attempt: int) -> None:
+    def __init__(self, attempt: int, ask: Ask) -> None:
         self._attempt = attempt
+        self._ask = ask
         self._resources = contextlib.ExitStack()
         self._scratch: Path | None = None
 
@@ -239,6 +253,20 @@ class _Away(_Files):
     @abstractmethod
     def _send(self, directory: Path, manifest: Manifest) -> None: ...
 
+    @abstractmethod
+    def _locate(self, number: int, kind: type[Checkpoint]) -> Checkpoint | None:
+        """The same as `find`, of whatever number."""
+
+    def find(self, number: int | None, kind: type[Checkpoint]) -> Checkpoint | None:
+        return None if number is None else self._locate(number, kind)
+
+    def kept(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        from paceline.air.checkpoint import Checkpoint
+
+        answer, _ = self._ask(CheckpointWanted(None, all_kept=True))
+        found = [(self._locate(number, Checkpoint), row) for number, row in answer.kept]
+        return [(checkpoint, row) for checkpoint, row in found if checkpoint is not None]
+
     def close(self) -> None:
         self._resources.close()
 
@@ -246,11 +274,11 @@ class _Away(_Files):
 class _RemotePrefix(_Away):
     """Into the run's storage, beside the checkpoints: the driver copies it there and writes the manifest."""
 
-    def __init__(self, chosen: RemotePrefix, attempt: int) -> None:
+    def __init__(self, chosen: RemotePrefix, attempt: int, ask: Ask) -> None:
         from paceline.storage.filesystem import FsspecFilesystem
         from paceline.storage.mirror import numbers_in, staging_prefix
 
-        super().__init__(attempt)
+        super().__init__(attempt, ask)
         self._uri = chosen.uri
         given = None if chosen.filesystem is None else _unpickled(chosen.filesystem)
         self._filesystem = FsspecFilesystem(chosen.uri, given)
@@ -271,9 +299,7 @@ class _RemotePrefix(_Away):
             pool.cancel()
             pool.close()
 
-    def find(self, number: int | None, kind: type[Checkpoint]) -> Checkpoint | None:
-        if number is None:
-            return None
+    def _locate(self, number: int, kind: type[Checkpoint]) -> Checkpoint | None:
         if not self._filesystem.exists(f"{RunDir(Path()).checkpoint(number).name}/{MANIFEST_NAME}"):
             numbers = self._numbers_in(self._filesystem.list())
             if not numbers:
@@ -287,9 +313,8 @@ class _Relayed(_Away):
     """Through the channel, in pieces: the driver writes the files to its own disk."""
 
     def __init__(self, attempt: int, channel: WorkerChannel, ask: Ask) -> None:
-        super().__init__(attempt)
+        super().__init__(attempt, ask)
         self._channel = channel
-        self._ask = ask
         self._fetched: dict[int, Path] = {}
 
     def _send(self, directory: Path, manifest: Manifest) -> None:
@@ -306,16 +331,18 @@ class _Relayed(_Away):
                 send(encode(CheckpointPiece(staging, path, entry.mode, is_last=True)))
 
     def find(self, number: int | None, kind: type[Checkpoint]) -> Checkpoint | None:
-        if number is None:
-            return None
-        folder = self._fetched.get(number) if number >= 0 else None
+        for old in list(self._fetched)[:-1]:  # the last one may still be in use
+            delete_tree(self._fetched.pop(old))
+        return super().find(number, kind)
+
+    def _locate(self, number: int, kind: type[Checkpoint]) -> Checkpoint | None:
+        folder = self._fetched.get(number)
         if folder is None:
             folder = self._place() / f"fetched-{secrets.token_hex(4)}"
             if not fetch(self._ask, number, folder):
                 return None
-            for old in list(self._fetched)[:-1]:  # that before this one may still be in use
-                delete_tree(self._fetched.pop(old))
-            self._fetched[number] = folder
+            if number >= 0:  # not "the newest there is"
+                self._fetched[number] = folder
         return kind.from_directory(str(folder))
 
 

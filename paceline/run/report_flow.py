@@ -17,7 +17,8 @@ from paceline.air.attachment import Attachment
 from paceline.air.errors import CheckpointError, FailureKind, MetricError, StorageError
 from paceline.run.alignment import Alignment, left_out, reduce_metrics
 from paceline.run.answers import Answers
-from paceline.run.checkpoint_keeper import CheckpointKeeper, Commit
+from paceline.run.checkpoint_background import Commit
+from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.decisions import CONTINUE, Decider, Decision
 from paceline.run.meetings import Meetings
 from paceline.run.messages import (

@@ -210,7 +210,7 @@ class Run:
         for rank, message, attachments in attempt.poll(timeout):
             self._watch.progressed(rank)
             if isinstance(message, ForTarget):
-                self._keeper.target.received(rank, message, attachments, attempt.reply)
+                self._keeper.received(rank, message, attachments, attempt.reply)
             else:
                 flow.received(rank, message, attachments)
         flow.conclude_commits()

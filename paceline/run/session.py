@@ -184,12 +184,10 @@ class Session:
 
     def get_all_reported_checkpoints(self) -> list[ReportedCheckpoint]:
         """What is committed and kept, oldest first. The journal knows: the driver has written it before it answered."""
-        from paceline.run.history import load_result
-
         if not self.reports and self._resume is None:
             return []
-        kept = load_result(self.trial_dir).best_checkpoints
-        return [ReportedCheckpoint(*each) for each in sorted(kept, key=lambda each: each[0].number or 0)]
+        with self._lock:
+            return [ReportedCheckpoint(*kept) for kept in self._stager.kept()]
 
     def get_dataset_shard(self, name: str | None = None) -> Any:
         """This rank's part of a dataset; None for a name that there is not."""

@@ -179,6 +179,10 @@ class CheckpointStager:
         number, kind = self._newest
         return self._target.find(number, kind or Checkpoint)
 
+    def kept(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        """What is committed and kept, oldest first, with the rows."""
+        return self._target.kept()
+
     def close(self) -> None:
         """Wait until everything that was handed over is delivered and announced."""
         if self._background is not None:

@@ -10,7 +10,6 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def commit(keeper: CheckpointKeeper, number: int, **row: Any) -> None:
 def retire(keeper: CheckpointKeeper, **given: Any) -> None:
     """Also wait until the background has done it."""
     keeper.retire(**given)
-    wait(keeper._deletions.values())
+    keeper._deletions.wait()
 
 
 def on_disk(run_dir: RunDir) -> list[int]:

@@ -100,6 +100,12 @@ def saving(config: dict[str, Any]) -> None:
             assert seen is not None
             with seen.as_directory() as folder:
                 assert Path(folder, "step").read_text() == str(step)
+    if config.get("all_ranks"):
+        kept = session.get_all_reported_checkpoints()
+        assert [each.metrics["step"] for each in kept] == list(range(1, STEPS + 1))
+        for each in kept:
+            with each.checkpoint.as_directory() as folder:
+                assert int(Path(folder, "step").read_text()) == each.metrics["step"]
 
 
 def check(result: Result, step: int = STEPS) -> None:
