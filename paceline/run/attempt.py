@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import msgspec
 
 from paceline.air import faults
 from paceline.air.attachment import Attachment
-from paceline.air.errors import WorkerFailure
+from paceline.air.errors import ConfigError, WorkerFailure
 from paceline.engine.base import (
     Engine,
     Message,
@@ -87,6 +87,8 @@ class Attempt:
             self._group = group = self._engine.start_group(self._placement())
             self.places, self.pids = group.places, group.processes()
             config = self._spec.backend_config
+            if self._backend.one_machine:
+                _refuse_other_machines(type(config).__name__, group.places)
             self._is_set_up = True
             self._backend.on_start(group, config)
             self._backend.on_training_start(group, config)
@@ -223,6 +225,16 @@ class Attempt:
         finally:
             self._group = None
             self._backend.on_end()
+
+
+def _refuse_other_machines(backend: str, places: Sequence[WorkerPlace]) -> None:
+    """Workers that look for each other at the loopback address would wait in vain."""
+    elsewhere = sorted({place.node.hostname for place in places if not place.node.is_drivers})
+    if elsewhere:
+        raise ConfigError(
+            f"{backend} connects workers on the driver's machine only, and the engine has put some on "
+            f"{', '.join(elsewhere)}. Use RunConfig(engine='local'), or a trainer that is built on PyTorch."
+        )
 
 
 def _original_directory() -> dict[str, str]:

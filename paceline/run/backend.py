@@ -27,6 +27,8 @@ class Backend:
     """True if every worker of a machine shall see the GPUs of all its workers."""
     hide_other_gpus: ClassVar[bool] = False
     """True if workers that were given no GPUs shall see none; otherwise they see what the driver sees."""
+    one_machine: ClassVar[bool] = False
+    """True if its workers find each other, or what the driver gives them, on the driver's own machine only."""
     thread_setters: ClassVar[tuple[str, ...]] = ()
     """Functions such as "torch:set_num_threads" of preloaded modules that do not read OMP_NUM_THREADS again: each new
     worker calls them with its number of threads."""

@@ -116,6 +116,7 @@ class HorovodBackend(Backend):
     Workers are new interpreters, because TensorFlow does not work in a forked process.
     """
 
+    one_machine: ClassVar[bool] = True
     fresh: ClassVar[bool] = True
     share_cuda_visible_devices: ClassVar[bool] = True
     """So that the device of a worker is `hvd.local_rank()`, as Horovod's users write it."""

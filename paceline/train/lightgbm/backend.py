@@ -25,6 +25,7 @@ class LightGBMBackend(Backend):
     ports are closed again when everyone is there, some milliseconds later.
     """
 
+    one_machine: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = (
         "lightgbm",
         "pyarrow",

@@ -22,6 +22,7 @@ SCRATCH = ".rllib"
 class RLBackend(Backend):
     """There is one worker, so nothing is to be connected. The driver removes what Ray and RLlib write."""
 
+    one_machine: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = (
         "paceline.train.rl.rllib",
         "paceline.train.rl.loop",

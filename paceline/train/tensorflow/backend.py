@@ -42,6 +42,7 @@ class TensorflowBackend(Backend):
     held by its worker from the start, so that nobody else can take it in between.
     """
 
+    one_machine: ClassVar[bool] = True
     fresh: ClassVar[bool] = True
     hide_other_gpus: ClassVar[bool] = True
     """TensorFlow takes every GPU that it sees, and all of its memory, in each worker."""

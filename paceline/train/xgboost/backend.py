@@ -26,6 +26,7 @@ class XGBoostBackend(Backend):
     The driver never loads xgboost: a process that has run it cannot be forked afterwards.
     """
 
+    one_machine: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = (
         "xgboost",
         "xgboost.tracker",
