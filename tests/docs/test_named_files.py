@@ -1,0 +1,19 @@
+"""Files that the maps of the code name are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MAPS = [ROOT / "docs" / "architecture.md", ROOT / "docs" / "decisions.md", *sorted(ROOT.glob("paceline/**/README.md"))]
+
+
+@pytest.mark.parametrize("path", MAPS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_named_files_exist(path: Path) -> None:
+    named = set(re.findall(r"`((?:[\w]+/)*[\w]+\.py)`", path.read_text()))
+    places = (path.parent, ROOT / "paceline", ROOT)
+    missing = [name for name in sorted(named) if not any((place / name).exists() for place in places)]
+    assert not missing
