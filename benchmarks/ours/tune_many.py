@@ -72,7 +72,7 @@ class Accounts:
 def account_for_the_loop() -> Accounts:
     accounts = Accounts()
     accounts.charge("run", Observers, *HOOKS)  # before the class that inherits from it
-    accounts.charge("run", Run, "__init__", "step")
+    accounts.charge("run", Run, "open", "step")
     accounts.charge("engine", LocalEngine, "wait")
     accounts.charge("tune", TrialObservers, *HOOKS)
     accounts.charge("tune", TrialDecider, "after_row")

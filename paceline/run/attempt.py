@@ -47,13 +47,14 @@ class Attempt:
         self,
         number: int,
         spec: RunSpec,
+        world_size: int,
         engine: Engine,
         run_dir: RunDir,
         start: StartPoint,
     ) -> None:
         self.number = number
         self.start_point = start
-        self.world_size = spec.world_size
+        self.world_size = world_size
         self.failures: list[WorkerFailure] = []
         self.ended: set[int] = set()
         """Ranks whose task has returned."""

@@ -28,7 +28,6 @@ class Observers:
         config: RunConfig,
         trial: Trial,
         run_dir: RunDir,
-        world_size: int,
         *,
         callbacks: CallbackList | None = None,
         progress: Progress | None = None,
@@ -39,7 +38,6 @@ class Observers:
         self.last_row: dict[str, Any] | None = None
         self._config = config
         self._run_dir = run_dir
-        self._world_size = world_size
         self._shares = callbacks is not None
         self._callbacks = callbacks or CallbackList(config.callbacks, default_loggers())
         self._progress = progress or make_progress(config.verbose)
@@ -50,12 +48,12 @@ class Observers:
 
     # -- beginnings -----------------------------------------------------------------------
 
-    def started(self, notes: list[str], continues: bool) -> None:
+    def started(self, notes: list[str], world_size: int, continues: bool) -> None:
         """The run begins, or is taken up again."""
-        self._progress.started(self.trial, self._run_dir.root, self._world_size)
+        self._progress.started(self.trial, self._run_dir.root, world_size)
         for note in notes:
             self._progress.warning(note)
-        logs = {rank: self._run_dir.log(rank) for rank in range(self._world_size)}
+        logs = {rank: self._run_dir.log(rank) for rank in range(world_size)}
         if self._config.verbose > 1:
             self._follower = LogFollower(logs, from_end=continues)
         self._rotation = LogRotation(logs, self._config.max_log_bytes, self._follower, self.warn)

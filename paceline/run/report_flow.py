@@ -37,7 +37,7 @@ from paceline.run.rows import RowFiller
 from paceline.storage.journal import Journal
 
 if TYPE_CHECKING:
-    from paceline.run.data_positions import DataPositions
+    from paceline.run.data import DataPositions
 
 
 @dataclass(frozen=True)

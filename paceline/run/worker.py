@@ -12,10 +12,10 @@ from paceline.air import faults
 from paceline.air import session as session_slot
 from paceline.air.errors import StopTraining
 from paceline.air.temporary import temporary_directory
+from paceline.run.data import open_shards
 from paceline.run.messages import Finished, SessionSetup, decode_setup, encode
 from paceline.run.output_files import copied_output
 from paceline.run.session import Session
-from paceline.run.shards import open_shards
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint

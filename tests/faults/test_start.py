@@ -16,8 +16,7 @@ from paceline.air import FailureConfig, RunConfig, ScalingConfig, session
 from paceline.engine.local import messages
 from paceline.engine.local.warden_client import WardenClient
 from paceline.run.backend import Backend, BackendConfig
-from paceline.run.background_work import BackgroundWork
-from paceline.run.run import BREAK_OFF_WAIT_S
+from paceline.run.run import BREAK_OFF_WAIT_S, Run
 from paceline.testing.invariants import journal_records
 from paceline.testing.processes import children, wait_for
 from paceline.train import DataParallelTrainer
@@ -128,13 +127,13 @@ def test_an_interrupted_search_waits_once_for_all_workers_that_come_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    wait = BackgroundWork.wait
+    wait = Run.wait_for_job
 
-    def noted(work: BackgroundWork, timeout: float | None = None) -> None:
+    def noted(run: Run, timeout: float | None = None) -> None:
         waits.append(timeout or 0.0)
-        wait(work, timeout)
+        wait(run, timeout)
 
-    monkeypatch.setattr(BackgroundWork, "wait", noted)
+    monkeypatch.setattr(Run, "wait_for_job", noted)
     trainer = DataParallelTrainer(
         report_once,
         backend_config=SlowConfig(),

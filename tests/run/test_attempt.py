@@ -139,7 +139,7 @@ def attempt(tmp_path: Path, engine: Engine, backend: BackendConfig | None = None
         run_config=RunConfig(failure_config=FailureConfig(start_timeout_s=7, heartbeat_timeout_s=3)),
         backend_config=backend or BackendConfig(),
     )
-    return Attempt(0, description, engine, run_dir, StartPoint())
+    return Attempt(0, description, description.world_size, engine, run_dir, StartPoint())
 
 
 def test_what_workers_are_asked_for(tmp_path: Path) -> None:

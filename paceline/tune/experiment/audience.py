@@ -6,6 +6,7 @@ not. So the calls of such code go through `guarded`, which remembers the error a
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.checkpoint import Checkpoint
@@ -78,10 +79,13 @@ class _Guard:
 class TrialProgress(Progress):
     """What a run tells its display, passed on to that of the experiment."""
 
-    def __init__(self, shared: ExperimentProgress, view: ExperimentView, trial: Trial, world_size: int) -> None:
+    def __init__(self, shared: ExperimentProgress, view: ExperimentView, trial: Trial) -> None:
         self._shared = shared
         self._view = view
         self._trial = trial
+        self._alone = True
+
+    def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
         self._alone = world_size == 1
 
     def row(self, row: Any) -> None:
@@ -102,22 +106,19 @@ class TrialProgress(Progress):
 class TrialObservers(Observers):
     """The onlookers of one trial: those of the experiment."""
 
-    def __init__(
-        self, config: RunConfig, trial: Trial, run_dir: RunDir, world_size: int, *, audience: Audience
-    ) -> None:
+    def __init__(self, config: RunConfig, trial: Trial, run_dir: RunDir, *, audience: Audience) -> None:
         super().__init__(
             config,
             trial,
             run_dir,
-            world_size,
             callbacks=audience.callbacks,
-            progress=TrialProgress(audience.progress, audience.view, trial, world_size),
+            progress=TrialProgress(audience.progress, audience.view, trial),
         )
         self._audience = audience
 
-    def started(self, notes: list[str], continues: bool) -> None:
+    def started(self, notes: list[str], world_size: int, continues: bool) -> None:
         with self._audience.guarded():
-            super().started(notes, continues)
+            super().started(notes, world_size, continues)
         self._audience.trial_changed(self.trial)
 
     def attempt_resumed(self, index: int, checkpoint: int | None, history: JournalHistory) -> None:

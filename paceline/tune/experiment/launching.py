@@ -17,7 +17,7 @@ from paceline.data.ingest.request import Ingest
 from paceline.engine.base import Engine
 from paceline.run.data import RunData
 from paceline.run.decisions import Decider
-from paceline.run.embedding import Embedding
+from paceline.run.opening import Embedding
 from paceline.run.run import Run
 from paceline.run.run_files import RunFiles
 from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
@@ -138,12 +138,11 @@ class Launcher:
 
     def _build(self, trial_run: TrialRun, spec: RunSpec, decider: Decider) -> Run:
         def observe(spec: RunSpec, files: RunFiles) -> TrialObservers:
-            config, size = spec.run_config, spec.world_size
-            return TrialObservers(config, trial_run.trial, files.run_dir, size, audience=self._audience)
+            return TrialObservers(spec.run_config, trial_run.trial, files.run_dir, audience=self._audience)
 
         prepared = self._datasets.prepared(spec)
         embedding = Embedding(observe, decider, self.in_background, self.shared_sync, prepared)
-        run = Run(spec, self._engine, embedding)
+        run = Run(spec, self._engine, embedding).open()
         trial_run.has_files = True
         return run
 
@@ -197,7 +196,7 @@ class SharedDatasets:
 def _tried(spec: RunSpec) -> RunData | Exception:
     """What cannot be prepared for one trial cannot be prepared for the next: it is not tried again."""
     try:
-        return RunData.prepared(spec)
+        return RunData.prepared(spec, spec.world_size)
     except Exception as error:
         return error
 

@@ -11,8 +11,8 @@ import paceline.data
 from paceline.air import Checkpoint, CheckpointConfig, session
 from paceline.data.ingest.prepare import prepared
 from paceline.data.iterator import DataIterator
-from paceline.run import data_positions
-from paceline.run.data_positions import DataPositions
+from paceline.run import data as run_data
+from paceline.run.data import DataPositions
 from paceline.testing.invariants import check_run
 from tests.train.quick import quick_trainer
 
@@ -98,14 +98,14 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(data_positions, "time", clock)
+    monkeypatch.setattr(run_data, "time", clock)
     return clock
 
 
 def test_a_rank_that_never_reports_delays_the_first_checkpoint_only(clock: Clock) -> None:
     positions = DataPositions(2, 0, TRAIN)
     positions.note(0, 1, place(0, 1), with_checkpoint=True)
-    clock.now += data_positions.SILENT_WAIT_S - 1
+    clock.now += run_data.SILENT_WAIT_S - 1
     assert not positions.complete(1)
     clock.now += 1
     assert positions.complete(1)
@@ -119,7 +119,7 @@ def test_a_rank_that_has_reported_before_is_given_more_time(clock: Clock) -> Non
     positions.note(1, 1, place(1, 1), with_checkpoint=False)
     for index in (1, 2):
         positions.note(0, index, place(0, index), with_checkpoint=index == 2)
-    clock.now += data_positions.LATE_WAIT_S - 1
+    clock.now += run_data.LATE_WAIT_S - 1
     assert not positions.complete(2)
     clock.now += 1
     assert positions.complete(2)
@@ -136,7 +136,7 @@ def only_rank_0_reports() -> None:
 def test_a_run_in_which_only_rank_0_reports_keeps_its_checkpoints(
     monkeypatch: pytest.MonkeyPatch, async_save: bool
 ) -> None:
-    monkeypatch.setattr(data_positions, "SILENT_WAIT_S", 0.05)
+    monkeypatch.setattr(run_data, "SILENT_WAIT_S", 0.05)
     trainer = quick_trainer(only_rank_0_reports, checkpoint_config=CheckpointConfig(async_save=async_save))
     trainer.datasets = {"train": paceline.data.range(100)}
     result = trainer.fit()

@@ -1,17 +1,24 @@
-"""What follows from a failure: try again or give up. A pure decision; only the run acts on it."""
+"""How many workers an attempt gets, and what follows from a failure. Pure decisions; only the run acts on them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.air.config import FailureConfig
+from paceline.air.config import FailureConfig, ScalingConfig
 from paceline.air.errors import AttemptFailure
 
 _NEVER_RETRIED = frozenset({"startup", "storage"})
 """A worker that cannot start or a full disk fails the next time too: retrying hides it."""
 
 _LONGEST_DELAY_S = 60.0
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start an attempt with so many workers."""
+
+    workers: int
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,12 @@ class GiveUp:
     reason: str
 
 
-def decide(config: FailureConfig, failures: Sequence[AttemptFailure], without_progress: int) -> Retry | GiveUp:
+def decide_size(scaling: ScalingConfig) -> Start:
+    """The decision before an attempt: as many workers as the user asked for."""
+    return Start(scaling.num_workers or 1)
+
+
+def decide_retry(config: FailureConfig, failures: Sequence[AttemptFailure], without_progress: int) -> Retry | GiveUp:
     """The decision after the last of `failures`.
 
     `without_progress` counts the attempts in a row, the last one included, that ended

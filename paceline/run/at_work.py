@@ -1,0 +1,173 @@
+"""The workers of one attempt while they are at work: what they say is heard and answered, and its end noticed."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.air import faults
+from paceline.air.errors import WorkerFailure
+from paceline.engine.base import Engine
+from paceline.run.alignment import Alignment
+from paceline.run.attempt import Attempt
+from paceline.run.decisions import INTERRUPT_WAIT_S, Decision, Stop, StopRequest
+from paceline.run.hang_watch import HangWatch, stacks_text
+from paceline.run.messages import ForTarget
+from paceline.run.opening import OpenRun
+from paceline.run.report_flow import Problem, ReportFlow
+from paceline.run.rows import RowFiller
+from paceline.run.spec import RunSpec
+from paceline.storage.run_dir import RunDir
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ends."""
+
+    failures: Sequence[WorkerFailure] = ()
+    """Why it failed; none if it ended well."""
+    is_clean: bool = False
+    """All workers have returned: there is nobody to be killed."""
+
+
+class AtWork:
+    """An attempt whose workers have started, with their reports and their clocks."""
+
+    def __init__(self, attempt: Attempt, spec: RunSpec, parts: OpenRun, stop: StopRequest, filler: RowFiller) -> None:
+        self.attempt = attempt
+        size, start = attempt.world_size, attempt.start_point
+        self.flow = ReportFlow(
+            Alignment(size, start.index),
+            filler,
+            parts.files.journal,
+            parts.keeper,
+            parts.observers,
+            parts.decider,
+            parts.data.positions(size, start.index),
+        )
+        self._parts = parts
+        self._stop = stop
+        self._watch = HangWatch(size, spec.run_config.failure_config.hang_timeout_s)
+        self._grace_s = spec.run_config.failure_config.stop_grace_s
+        self._deadline = float("inf")
+        """When workers that were asked to end are killed."""
+        self._in_grace_period = False
+
+    def time_to_wait(self, longest: float) -> float:
+        """For how long nothing has to be done unless somebody says something."""
+        if self.flow.has_committed:
+            return 0.0
+        nearest = min(self._deadline, self.attempt.settled_at)
+        return max(0.0, min(longest, nearest - time.monotonic()))
+
+    def listen(self, engine: Engine, timeout: float) -> Decision:
+        """Hear what the workers say, act on it and answer. Returns what was decided about the run."""
+        self._hear(engine, self.time_to_wait(timeout))
+        mirror = self._parts.files.mirror
+        if mirror is not None:  # after the commits: one that failed because of it must not cause a retry
+            mirror.lease.raise_if_lost()
+        decision = self.flow.take_decision()
+        self._hold_if_asked_to_stop()
+        if not self.attempt.failures:
+            self.flow.find_mismatch()
+        self._look_for_hang()
+        self._start_grace_period()
+        self._answer()
+        self._parts.pass_on_warnings()
+        self._parts.observers.catch_up()
+        return decision
+
+    def _hear(self, engine: Engine, timeout: float) -> None:
+        attempt, flow = self.attempt, self.flow
+        if flow.committing and attempt.group is not None:
+            engine.wait([attempt.group], timeout)  # the keeper wakes it when a commit is done
+            timeout = 0.0
+        for rank, message, attachments in attempt.poll(timeout):
+            self._watch.progressed(rank)
+            if isinstance(message, ForTarget):
+                self._parts.keeper.received(rank, message, attachments, attempt.reply)
+            else:
+                flow.received(rank, message, attachments)
+        flow.conclude_commits()
+
+    def _hold_if_asked_to_stop(self) -> None:
+        if self.flow.to_ranks.stopping or not isinstance(self._parts.decider.between_rows(), Stop):
+            return
+        self.flow.to_ranks.hold()
+        self._deadline = time.monotonic() + self._stop.within_s
+        if self._stop.signal is not None:
+            self._parts.warn(
+                f"{signal.Signals(self._stop.signal).name}: stopping at the next report (at most "
+                f"{INTERRUPT_WAIT_S:.0f} s). A second signal stops it immediately."
+            )
+
+    def _look_for_hang(self) -> None:
+        if not self._watch.is_due():
+            return
+        attempt, flow = self.attempt, self.flow
+        found = self._watch.find(attempt.running, attempt.ended, flow.alignment.last_index, flow.excused_ranks())
+        if found is None:
+            return
+        stacks = stacks_text(attempt.stacks(), first=found.ranks)
+        if found.is_error:
+            flow.problem = Problem("hang", found.ranks[0], found.text, stacks)
+        else:
+            self._parts.warn(f"{found.text}.\n{stacks}")
+
+    def _start_grace_period(self) -> None:
+        if self.flow.to_ranks.stop_index is not None and not self._in_grace_period:
+            self._in_grace_period = True
+            self._deadline = time.monotonic() + self._grace_s
+
+    def _answer(self) -> None:
+        answers = self.flow.answers()
+        if answers:
+            faults.fault_point("before_ack")
+            for rank, answer, attachments in answers:
+                self.attempt.reply(rank, answer, attachments)
+        self.flow.after_answers()
+
+    def ending(self) -> Ending | None:
+        """How the attempt ends, if it does now."""
+        attempt, flow = self.attempt, self.flow
+        well = Ending(is_clean=not attempt.running and not attempt.failures)
+        if flow.problem is not None:
+            return Ending([failure_of(flow.problem, self._parts.files.run_dir)])
+        if not attempt.running and not flow.commits_under_way:
+            return Ending(attempt.failures) if attempt.failures and not flow.to_ranks.stopping else well
+        if attempt.failed and not flow.to_ranks.stopping:
+            return Ending(attempt.failures)
+        if attempt.failed and flow.to_ranks.stop_index is None:
+            return well  # the report at which all ranks would stop never comes
+        if attempt.running and time.monotonic() >= self._deadline:
+            self._parts.warn("Workers did not end within their grace period and were killed.")
+            return well
+        return None
+
+    def closing_warnings(self) -> list[str]:
+        """What the user should know of an attempt that ended well."""
+        warnings = [
+            f"rank {failure.rank} failed while stopping: {failure.message}" for failure in self.attempt.failures
+        ]
+        if self.flow.alignment.only_rank_zero_reported:
+            warnings.append("Only rank 0 called report(); its rows are the result.")
+        if self.flow.alignment.lost_checkpoints:
+            warnings.append(
+                "Checkpoints were reported by other ranks but not by rank 0: only rank 0's are kept "
+                "(CheckpointConfig(keep_all_ranks=True) keeps every rank's files)."
+            )
+        return warnings
+
+
+def failure_of(problem: Problem, run_dir: RunDir) -> WorkerFailure:
+    """Something that the driver found, as a failure of the rank that it concerns."""
+    return WorkerFailure(
+        rank=problem.rank,
+        kind=problem.kind,
+        message=problem.message,
+        time_ns=time.monotonic_ns(),
+        traceback=problem.details,
+        log_path=str(run_dir.log(problem.rank)),
+    )

@@ -1,0 +1,152 @@
+"""What a run has reached, and how it ends: failures that are retried or not, the result, the last record."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.air.errors import AttemptFailure, TrainingFailedError, WorkerFailure
+from paceline.air.result import Result, Status
+from paceline.run import root_cause
+from paceline.run.backend import Backend
+from paceline.run.continuing import restore_line
+from paceline.run.opening import OpenRun
+from paceline.run.policies import GiveUp, Retry, decide_retry
+from paceline.run.records import AttemptFailed, Ended
+from paceline.run.retention import KeptCheckpoint
+from paceline.run.rows import with_metrics_of
+from paceline.run.spec import RunSpec
+from paceline.run.summary import reached_at_end
+from paceline.storage.files import write_durably
+
+
+@dataclass
+class Reached:
+    """What the attempts so far have come to; the result is made of it."""
+
+    attempts: int = 0
+    index: int = 0
+    """The row at which the last attempt ended."""
+    rank_metrics: dict[int, dict[str, Any]] = field(default_factory=dict)
+    newest_before: KeptCheckpoint | None = None
+    """The newest checkpoint when the last attempt started: another one is progress."""
+    taken_over: tuple[int, Mapping[str, Any]] | None = None
+    """Since which row another run's state has taken the place of this one's, and the row it came with."""
+    is_changed: bool = False
+    """The run continues by another spec than it began with."""
+    failures: list[AttemptFailure] = field(default_factory=list)
+    without_progress: int = 0
+    """Failed attempts in a row that brought no new checkpoint."""
+
+
+def after_failure(
+    reached: Reached, attempt: int, failures: Sequence[WorkerFailure], spec: RunSpec, parts: OpenRun
+) -> Retry | GiveUp:
+    """Write a failed attempt down, and decide whether there is another one."""
+    backend: type[Backend] = spec.backend_config.backend_cls
+    failure = root_cause.attempt_failure(attempt, failures, backend)
+    made_progress = parts.keeper.newest is not reached.newest_before
+    reached.failures.append(failure)
+    reached.without_progress = 1 if made_progress else reached.without_progress + 1
+    parts.write_down(_failure_record(failure))
+    return decide_retry(spec.run_config.failure_config, reached.failures, reached.without_progress)
+
+
+def _failure_record(failure: AttemptFailure) -> AttemptFailed:
+    cause = failure.root_cause
+    return AttemptFailed(
+        attempt=failure.attempt, rank=cause.rank, cause=cause.kind, message=cause.message, traceback=cause.traceback
+    )
+
+
+def final_error(reached: Reached, reason: str, how_to_continue: str) -> TrainingFailedError:
+    """What fit() raises when nothing is tried any more."""
+    message = root_cause.describe(reached.failures, reason)
+    if how_to_continue:  # the last line, where people look first
+        message += f"\n\nTo continue: {how_to_continue}"
+    error = TrainingFailedError(message, failures=tuple(reached.failures))
+    error.__cause__ = root_cause.cause_exception(reached.failures[-1].root_cause)
+    return error
+
+
+def how_to_continue(spec: RunSpec, parts: OpenRun) -> str:
+    """Nothing to say of a trial, which its search continues, nor where everything was in memory only."""
+    if spec.place is not None or parts.keeper.in_memory:
+        return ""
+    mirror = parts.files.mirror
+    place = str(parts.files.run_dir.root) if mirror is None else mirror.filesystem.label
+    return restore_line(spec.trainer_name, place, spec.again)
+
+
+def read_back(reached: Reached, parts: OpenRun) -> None:
+    """The last row and metrics that survive, for an attempt that reported nothing itself."""
+    rows = parts.history.rows()
+    parts.observers.last_row = rows[-1] if rows else None
+    reached.rank_metrics = parts.history.last_rank_metrics()
+
+
+def write_end(reached: Reached, spec: RunSpec, parts: OpenRun, status: Status, error: Exception | None) -> Result:
+    """Write the end down; what the run has come to."""
+    parts.pass_on_warnings()
+    parts.files.journal.flush()
+    if 0 not in reached.rank_metrics:
+        read_back(reached, parts)
+    if (remark := parts.decider.remark(parts.observers.last_row or {})) is not None:
+        parts.warn(remark)
+    result = make_result(reached, spec, parts, status, error)
+    if error is not None:
+        text = str(error) if isinstance(error, TrainingFailedError) else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OSError):  # for people to read; the journal has it, too
+            write_durably(parts.files.run_dir.error_txt, text.encode("utf-8", "backslashreplace") + b"\n")
+    parts.observers.write_out()
+    parts.write_down(_end_record(reached, parts, result))
+    return result
+
+
+def _end_record(reached: Reached, parts: OpenRun, result: Result) -> Ended:
+    keeper, records = parts.keeper, parts.files.records
+    if reached.failures:
+        cause = _failure_record(reached.failures[-1]).in_words
+    else:
+        cause = records.last_cause if records else ""
+    kept = [] if keeper.in_memory else keeper.committed
+    summary = reached_at_end(parts.observers.last_row or {}, reached.attempts, kept, keeper.config, cause)
+    return Ended(status=result.status, message=str(result.error or ""), time=time.time(), reached=summary)
+
+
+def result_without_storage(
+    reached: Reached, spec: RunSpec, parts: OpenRun, status: Status, error: Exception | None
+) -> Result:
+    """A full or deleted store may refuse even the end: the error still says what was reached."""
+    with contextlib.suppress(OSError):  # rows that did not get into the journal are lost
+        read_back(reached, parts)
+        parts.observers.trial.last_result = parts.observers.last_row or {}
+    return make_result(reached, spec, parts, status, error)
+
+
+def make_result(reached: Reached, spec: RunSpec, parts: OpenRun, status: Status, error: Exception | None) -> Result:
+    observers, keeper, files = parts.observers, parts.keeper, parts.files
+    row = observers.last_row if observers.last_row is not None else observers.trial.last_result
+    if reached.taken_over is not None and reached.taken_over[0] == reached.index:
+        row = with_metrics_of(reached.taken_over[1], row, spec.config)
+    result = Result(
+        metrics={"config": dict(spec.config), **row, "done": True},  # also if no attempt came up
+        checkpoint=keeper.newest_checkpoint(),
+        error=error,
+        log_dir=files.run_dir.root,
+        path=files.mirror.filesystem.label if files.mirror is not None else "",
+        filesystem=spec.run_config.storage_filesystem,
+        best_checkpoints=keeper.best_checkpoints(),
+        rank_metrics=dict(sorted(reached.rank_metrics.items())),
+        warnings=list(observers.warnings),
+        attempts=reached.attempts,
+        status=status,
+        how_to_continue="" if status == "finished" else how_to_continue(spec, parts),
+        _history=parts.history,
+    )
+    if error is not None:
+        vars(error)["result"] = result
+    return result

@@ -1,0 +1,213 @@
+"""What a run works with from `open()` to `close()`: its datasets, its files, its checkpoints, and who watches it.
+
+A run is alone in front of its user, or embedded in a search as one of many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from paceline.air.errors import RestoreError
+from paceline.air.settings import plain_config
+from paceline.engine.base import Engine
+from paceline.engine.serialization import Pickled
+from paceline.run import run_files
+from paceline.run.attempt import Attempt, pickled_task
+from paceline.run.checkpoint_keeper import CheckpointKeeper
+from paceline.run.data import RunData
+from paceline.run.decisions import AllDeciders, Decider, StopperDecider, StopRequest
+from paceline.run.fingerprint import fingerprint
+from paceline.run.history import JournalHistory, filler_of, lost_rows, missing_rows
+from paceline.run.observers import Observers
+from paceline.run.policies import decide_size
+from paceline.run.records import VERSION, Record
+from paceline.run.rows import RowFiller
+from paceline.run.run_files import RunFiles
+from paceline.run.spec import RunSpec
+from paceline.run.start_point import StartPoint, attempt_record, from_given_checkpoint, from_own_checkpoint
+from paceline.run.stoppers import make_stopper
+from paceline.run.trial import Trial
+
+if TYPE_CHECKING:
+    from paceline.storage.shared_sync import SharedSync
+
+T = TypeVar("T")
+
+
+class InBackground(Protocol):
+    """Does a piece of work, now or soon, here or in another thread."""
+
+    def __call__(self, work: Callable[[], T], /) -> Future[T]: ...
+
+
+def at_once(work: Callable[[], T]) -> Future[T]:
+    """Do the work here and now: a run that is alone has nothing else to do meanwhile."""
+    future: Future[T] = Future()
+    try:
+        future.set_result(work())
+    except Exception as error:  # an interruption passes
+        future.set_exception(error)
+    return future
+
+
+def own_observers(spec: RunSpec, files: RunFiles) -> Observers:
+    """Those of a run that is alone."""
+    identity = files.identity
+    trial = Trial(
+        trial_id=identity.trial_id,
+        trainable_name=spec.trainer_name,
+        local_path=str(files.run_dir.root),
+        experiment_id=identity.experiment_id,
+        experiment_name=files.experiment_name,
+        experiment_tag=identity.experiment_tag,
+        config=dict(spec.config),
+        evaluated_params=dict(spec.evaluated),
+    )
+    return Observers(spec.run_config, trial, files.run_dir)
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """What a run finds around itself."""
+
+    observe: Callable[[RunSpec, RunFiles], Observers] = own_observers
+    """Makes the onlookers of the run that is described, in these files."""
+    decider: Decider | None = None
+    """Decides about the run; None: `RunConfig(stop=...)` does."""
+    in_background: InBackground = at_once
+    """Does what takes long: starting and ending workers. One of many runs must not hold up the others."""
+    shared_sync: SharedSync | None = None
+    """Syncs the journal where many runs share one thread for it; None: the run waits for the disk itself."""
+    data: RunData | None = None
+    """Datasets that were prepared already, by another run with the same ones."""
+
+
+ALONE = Embedding()
+
+
+@dataclass
+class OpenRun:
+    """The parts of a run that is open."""
+
+    data: RunData
+    task: Pickled
+    files: RunFiles
+    keeper: CheckpointKeeper
+    observers: Observers
+    decider: Decider
+    history: JournalHistory
+    syncs: bool
+    """Wait for the disk when something was written down; otherwise somebody else sees to it."""
+    pid: int = field(default_factory=os.getpid)
+    is_closed: bool = False
+    broken_off: bool = False
+    """The driver was interrupted, or something in it failed."""
+    store_wait_s: float | None = None
+    """How long a remote store may take at the end; None: as long as it needs."""
+    _given: StartPoint | None = None
+
+    def write_down(self, record: Record) -> None:
+        """It survives from here on: this process, and the machine as soon as the disk has it."""
+        self.files.journal.append(record, finite=False)
+        if self.syncs:
+            self.files.journal.sync()
+        else:
+            self.files.journal.flush()
+
+    def start_point(self, spec: RunSpec) -> StartPoint:
+        """After the run's own newest checkpoint, else with the one that the user gave."""
+        own = from_own_checkpoint(self.keeper)
+        if own is not None:
+            return own
+        if self._given is None:
+            self._given = from_given_checkpoint(spec.resume_from)
+        return self._given
+
+    def record_attempt(self, attempt: Attempt, spec: RunSpec, *, is_changed: bool) -> RowFiller:
+        """Write down that workers are at work; what their rows are completed by."""
+        record = attempt_record(attempt.start_point, attempt.number, attempt.places, attempt.pids, attempt.warmup_s)
+        if self.files.records or is_changed:  # the config may be another than the header's
+            record.config = plain_config(spec.config)
+        if self.files.records:
+            record.version = VERSION
+        if self.files.records and spec.place is None:
+            record.code = fingerprint(spec.code)
+        self.write_down(record)
+        return filler_of(self.files.identity, spec.config, record)
+
+    def warn(self, *texts: str) -> None:
+        for text in texts:
+            self.observers.warn(text)
+
+    def pass_on_warnings(self) -> None:
+        """Show what the keeper of the checkpoints has found."""
+        if self.keeper.warnings:
+            warnings, self.keeper.warnings = self.keeper.warnings, []
+            self.warn(*warnings)
+
+    def close(self, *, complete: bool) -> list[str]:
+        """Give everything back, each part whatever becomes of the others; what the user should know of it."""
+        warnings: list[str] = []
+        self._given = None
+        with contextlib.ExitStack() as stack:  # in this order from below
+            stack.callback(lambda: warnings.extend(self.files.close(self.store_wait_s)))
+            stack.callback(self.keeper.close, complete=complete and not self.broken_off)
+            stack.callback(self.observers.close)
+        return [*self.keeper.warnings, *warnings]
+
+
+def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequest) -> OpenRun:
+    """Prepare the datasets, pickle the train function and open the run's files. What cannot work is refused here,
+    before anything is started."""
+    data = embedding.data or RunData.prepared(spec, decide_size(spec.scaling).workers)
+    task = pickled_task(spec, data.packed, data.preprocessor)
+    files = (
+        run_files.reopen(spec, embedding.shared_sync)
+        if spec.restore_path is not None
+        else run_files.create(spec, engine.capabilities, embedding.shared_sync)
+    )
+    try:
+        history = JournalHistory(files.run_dir.journal)
+        keeper = _keeper(spec, files)
+        keeper.work_with(engine)
+        observers = embedding.observe(spec, files)
+        decider = AllDeciders(stop, *_deciders(spec, embedding, files))
+    except BaseException:
+        files.close()
+        raise
+    return OpenRun(data, task, files, keeper, observers, decider, history, syncs=embedding.shared_sync is None)
+
+
+def _deciders(spec: RunSpec, embedding: Embedding, files: RunFiles) -> list[Decider]:
+    if embedding.decider is not None:
+        return [embedding.decider]
+    stopper = make_stopper(spec.run_config.stop)
+    return [] if stopper is None else [StopperDecider(stopper, files.identity.trial_id)]
+
+
+def _keeper(spec: RunSpec, files: RunFiles) -> CheckpointKeeper:
+    """With the checkpoints of an earlier driver, if the run is continued."""
+    keeper = CheckpointKeeper(spec.run_config.checkpoint_config, files.run_dir, files.journal, files.mirror)
+    keeper.warnings += files.warnings
+    if files.records:
+        if files.kept_in_memory and files.ended_as != "finished":
+            raise RestoreError(
+                "This run kept its checkpoints in memory only (num_to_keep=0); they went with its driver. "
+                "Start it anew, and give num_to_keep another value to be able to restore."
+            )
+        keeper.load(files.records)
+        lost = list(lost_rows(files.run_dir, keeper.committed, files.last_row))
+        for row in lost:
+            files.journal.append(row, finite=False)
+        files.journal.sync()
+        if keeper.newest is not None:
+            indices = [*files.surviving, *(row.index for row in lost)]
+            keeper.warnings += missing_rows(files.run_dir.journal, indices, keeper.newest.iteration)
+    if keeper.next_number == 0 and spec.resume_from is not None:
+        keeper.continue_after(spec.resume_from)
+    return keeper
