@@ -205,7 +205,7 @@ class ExperimentAnalysis:
 
 
 def _read_grid(path: str) -> ResultGrid:
-    from paceline.tune.experiment.reading import grid_of, load_grid
+    from paceline.tune.experiment.outcomes import grid_of, load_grid
 
     journal = Path(path).expanduser()
     return grid_of(journal.parent, journal) if journal.is_file() else load_grid(path)

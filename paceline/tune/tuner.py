@@ -90,7 +90,7 @@ class Tuner:
         from paceline.engine.choose import choose_engine
         from paceline.tune.experiment.experiment import Experiment
         from paceline.tune.experiment.place import new_place
-        from paceline.tune.experiment.planning import facts_of, make_setup, mark_as_used
+        from paceline.tune.experiment.setup import facts_of, make_setup, mark_as_used
 
         setup = make_setup(self._kind, self._param_space, self._tune_config, self._run_config)
         engine = choose_engine(self._run_config.engine)

@@ -21,7 +21,7 @@ from paceline.storage.lock import RunLock
 from paceline.storage.mirror import Mirror
 from paceline.tune import ResultGrid, TuneConfig, Tuner
 from paceline.tune.experiment import experiment, files
-from paceline.tune.experiment.files import RemoteJournal
+from paceline.tune.experiment.files import RemoteCopy
 from tests.storage.s3_server import s3_filesystem, s3_server
 
 pytest.importorskip("s3fs")
@@ -128,7 +128,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for_after_an_interrupt(
 
     def interrupt() -> None:
         monkeypatch.setattr(Mirror, "push_state", hang)
-        monkeypatch.setattr(RemoteJournal, "upload", hang)
+        monkeypatch.setattr(RemoteCopy, "upload", hang)
         raise KeyboardInterrupt
 
     try:
@@ -193,16 +193,16 @@ class During(Callback):
 @pytest.fixture
 def wait_for_upload(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Waits until the journal was uploaded, or was to be, after the end of the first trial."""
-    over, upload = threading.Event(), RemoteJournal.upload
+    over, upload = threading.Event(), RemoteCopy.upload
 
-    def uploading(remote: RemoteJournal) -> None:
+    def uploading(remote: RemoteCopy) -> None:
         upload(remote)
         over.set()
 
     def wait() -> None:
         assert over.wait(60)
 
-    monkeypatch.setattr(RemoteJournal, "upload", uploading)
+    monkeypatch.setattr(RemoteCopy, "upload", uploading)
     return wait
 
 

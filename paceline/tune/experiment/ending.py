@@ -8,10 +8,8 @@ from paceline.air.errors import ConfigError, DataError, SerializationError
 from paceline.air.result import Result
 from paceline.run.decisions import INTERRUPT_WAIT_S, Stop
 from paceline.tune.experiment.audience import Audience
-from paceline.tune.experiment.controller import ExperimentController
 from paceline.tune.experiment.deciding import change_waiting
-from paceline.tune.experiment.files import ExperimentFiles
-from paceline.tune.experiment.memory import Memory
+from paceline.tune.experiment.files import ExperimentFiles, Memory
 from paceline.tune.experiment.outcomes import (
     last_metrics,
     original_error,
@@ -22,7 +20,7 @@ from paceline.tune.experiment.outcomes import (
 from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.experiment.records import ExperimentJournal, TrialStopped
 from paceline.tune.experiment.setup import SearchSetup
-from paceline.tune.experiment.trials import TrialRun, Trials
+from paceline.tune.experiment.trials import ExperimentController, TrialRun, Trials
 from paceline.tune.search.searcher import report_completion
 from paceline.tune.trial_outcome import TrialOutcome
 
@@ -149,7 +147,7 @@ class Endings:
         self._audience = audience
         self._files = files
         self._stopping = stopping
-        self._memory = memory
+        self.memory = memory
         self._controller = controller
         self._is_carrying_out = False
 
@@ -234,7 +232,7 @@ class Endings:
         self._files.push()
         self.report_end(trial_run, outcome)
         self.carry_out_queued()
-        self._memory.keep()
+        self.memory.keep()
         self._stopping.look_at(outcome)
 
     def report_end(self, trial_run: TrialRun, outcome: TrialOutcome, *, to_searcher: bool = True) -> None:

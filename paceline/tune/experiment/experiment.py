@@ -16,18 +16,16 @@ from paceline.engine.base import Engine
 from paceline.run.decisions import Wait
 from paceline.run.run import BREAK_OFF_WAIT_S, STORE_WAIT_S, Phase, Run
 from paceline.tune.experiment.audience import Audience
-from paceline.tune.experiment.controller import ExperimentController
 from paceline.tune.experiment.deciding import Decisions
 from paceline.tune.experiment.ending import Endings, Stopping
-from paceline.tune.experiment.files import ExperimentFiles
+from paceline.tune.experiment.files import ExperimentFiles, Memory
 from paceline.tune.experiment.launching import Launcher
 from paceline.tune.experiment.ledger import Ledger
-from paceline.tune.experiment.memory import Memory
 from paceline.tune.experiment.outcomes import outcome_of_result, outcome_so_far
 from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.experiment.setup import SearchSetup
 from paceline.tune.experiment.starting import Starter
-from paceline.tune.experiment.trials import TrialRun, Trials
+from paceline.tune.experiment.trials import ExperimentController, TrialRun, Trials
 from paceline.tune.progress.base import ExperimentSummary, ExperimentView
 from paceline.tune.result_grid import ResultGrid
 
@@ -55,10 +53,8 @@ class Experiment:
         self.controller = ExperimentController(setup, place, self.trials)
         self.decisions = Decisions(setup, self.trials, self.audience, journal, self.controller, self.launcher)
         self.stop = Stopping(setup, self.trials, self.audience, journal)
-        self.memory = Memory(place, setup.searcher, self.audience, journal)
-        self.endings = Endings(
-            setup, place, self.trials, self.audience, self.files, self.stop, self.memory, self.controller
-        )
+        memory = Memory(place, setup.searcher, self.audience, journal)
+        self.endings = Endings(setup, place, self.trials, self.audience, self.files, self.stop, memory, self.controller)
         self._starter = Starter(
             setup,
             self.trials,

@@ -1,7 +1,8 @@
 """The files of an experiment: its lock, its journal, and the copy of the journal on remote storage.
 
 The copy is pushed as trials end, and fetched by a restore elsewhere, which takes the newer of the two. Each trial
-mirrors its own directory.
+mirrors its own directory. Beside the journal lies what only the user's own objects know: the state of a searcher of
+their own. Searchers of paceline need none: replaying the journal leads them to where they were.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.air.background_pool import BackgroundPool
 from paceline.air.config import RunConfig
+from paceline.air.manifest import hash_file
 from paceline.air.secrets import without_credentials
+from paceline.air.settings import as_json
 from paceline.run.continuing import does_not_exist
 from paceline.run.run_files import announce
 from paceline.run.trial import Trial
@@ -30,7 +33,13 @@ from paceline.storage.run_dir import SEARCH_JOURNALS, RunDir, default_storage_ro
 from paceline.storage.shared_sync import SharedSync
 from paceline.storage.twin import name_of_its_own, newer_of, read_origin, write_origin
 from paceline.tune.experiment.place import ExperimentPlace, no_search, origin_of
-from paceline.tune.experiment.records import ExperimentJournal
+from paceline.tune.experiment.records import CallbackStates, ExperimentJournal, Record, SearcherSaved
+from paceline.tune.search.searcher import Searcher
+
+if TYPE_CHECKING:
+    from paceline.tune.experiment.audience import Audience
+    from paceline.tune.experiment.place import ExperimentPlace
+    from paceline.tune.experiment.records import ExperimentJournal
 
 
 class ExperimentFiles:
@@ -39,14 +48,14 @@ class ExperimentFiles:
     def __init__(self, place: ExperimentPlace, run_config: RunConfig, shared_sync: SharedSync) -> None:
         self.warning = ""
         """What went wrong with the remote copy; known when it is closed."""
-        self._remote: RemoteJournal | None = None
+        self._remote: RemoteCopy | None = None
         with contextlib.ExitStack() as undo:
             self._lock = RunLock(place.lock)
             self._lock.acquire()
             undo.callback(self._lock.release)
             if place.uri is not None:
                 announcer = announce if run_config.verbose else None
-                self._remote = RemoteJournal(place, run_config.storage_filesystem, announcer)
+                self._remote = RemoteCopy(place, run_config.storage_filesystem, announcer)
                 undo.callback(self._remote.release)
             self.journal = ExperimentJournal(place.journal, shared_sync)
             undo.pop_all()
@@ -63,7 +72,7 @@ class ExperimentFiles:
             self._remote.push()
 
     def close_journal(self, store_wait_s: float | None) -> None:
-        """Close the journal and its copy; see RemoteJournal.close()."""
+        """Close the journal and its copy; see RemoteCopy.close()."""
         self.journal.close()
         if self._remote is not None:
             self._remote.close(store_wait_s)
@@ -73,7 +82,7 @@ class ExperimentFiles:
         self._lock.release()
 
 
-class RemoteJournal:
+class RemoteCopy:
     """Keeps the remote copy of the journal up to date, off the event loop, as the one driver that may write it."""
 
     def __init__(self, place: ExperimentPlace, filesystem: Any, announce: Callable[[str], None] | None = None) -> None:
@@ -174,3 +183,75 @@ def fetch_trial(trial: Trial, directory: Path, filesystem: Any) -> None:
         mirror = Mirror(FsspecFilesystem(trial.path, filesystem), run_dir)
         if mirror.has_run():
             mirror.pull_state(directory)
+
+
+class Memory:
+    """Keeps the states of the user's own objects beside the journal."""
+
+    def __init__(
+        self, place: ExperimentPlace, searcher: Searcher, audience: Audience, journal: ExperimentJournal
+    ) -> None:
+        self._place = place
+        self._searcher = searcher
+        self._audience = audience
+        self._journal = journal
+        self._saves_searcher = saves_itself(searcher)
+        self._saved = 0
+        self._last_file: Path | None = None
+
+    def keep(self) -> None:
+        """Save what there is to save; called when a trial has ended and everybody knows."""
+        states = self._audience.callbacks.get_states()
+        if states is not None:
+            self._journal.append(CallbackStates(states=[as_json(state) for state in states]))
+        if self._saves_searcher:
+            self._saved += 1
+            file = self._file(self._saved)
+            with self._audience.guarded():
+                self._searcher.save(str(file))
+            self._journal.append(SearcherSaved(saved=self._saved, hash=hash_file(file)[1] if file.is_file() else None))
+            self._journal.flush()
+            self._forget_older(file)
+
+    def _file(self, number: int) -> Path:
+        return self._place.root / f"searcher-{self._place.experiment_id[:5]}-{number}.state"
+
+    def _forget_older(self, newest: Path) -> None:
+        if self._last_file is not None:
+            with contextlib.suppress(OSError):
+                self._last_file.unlink()
+        self._last_file = newest
+
+    def newest_save(self, records: list[Record]) -> int | None:
+        """The position of the record up to which a saved searcher knows everything; None: replay it all."""
+        if not self._saves_searcher:
+            return None
+        for position in range(len(records) - 1, -1, -1):
+            record = records[position]
+            if isinstance(record, SearcherSaved):
+                self._saved = max(self._saved, record.saved)  # what is saved from now on gets a name of its own
+                if self._is_sound(record):
+                    return position
+        return None
+
+    def _is_sound(self, record: SearcherSaved) -> bool:
+        """Whether the state is there as it was saved; journals of earlier versions do not contain its hash."""
+        file = self._file(record.saved)
+        if not file.is_file():
+            return False
+        if record.hash in (None, hash_file(file)[1]):
+            return True
+        self._audience.warn_once(f"{file.name} is damaged; the results so far are replayed to the searcher instead.")
+        return False
+
+    def restore_searcher(self, number: int) -> None:
+        self._last_file = self._file(number)
+        with self._audience.guarded():
+            self._searcher.restore(str(self._last_file))
+
+
+def saves_itself(searcher: Searcher) -> bool:
+    """Whether it is a searcher of the user's own that can save and restore its state."""
+    kind = type(searcher)
+    own = not kind.__module__.startswith("paceline.")
+    return own and kind.save is not Searcher.save and kind.restore is not Searcher.restore

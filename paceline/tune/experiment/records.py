@@ -16,15 +16,14 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from paceline.air.errors import RestoreError
-from paceline.air.metrics import flattened
 from paceline.air.result import Status
-from paceline.air.secrets import masked
+from paceline.run.records import header_of
+from paceline.storage.commit import is_put_aside
 from paceline.storage.journal import Journal
 from paceline.storage.record_format import RecordFormat
-from paceline.storage.run_dir import is_plain_name
+from paceline.storage.run_dir import RunDir, is_plain_name
 from paceline.storage.shared_sync import SharedSync
-from paceline.tune.experiment.setup import SearchSetup
-from paceline.tune.search.space import describe, evaluated_record, from_description, path_text, values_in
+from paceline.tune.search.space import from_description
 
 VERSION = 1
 
@@ -202,21 +201,6 @@ class ExperimentJournal:
         self._journal.close()
 
 
-def config_record(setup: SearchSetup, config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The configuration that a trial continues with, for a record.
-
-    Where an object in it has no plain form, what makes it differ from the search space is written instead.
-    """
-    written = None if config is None else describe(masked(config))
-    if config is None or written is not None:
-        return {"config": written}
-    chosen: dict[str, Any] = {}
-    for path, value in values_in(setup.space, config, setup.found).items():
-        name = setup.found.texts.get(path)
-        chosen.update(flattened({path_text(path): value}) if name is None else {name: value})
-    return {"config": None, "evaluated": evaluated_record(setup.space, chosen, setup.found)}
-
-
 class SearchRecords:
     """The records of an experiment, checked: the files may come from anywhere."""
 
@@ -267,3 +251,21 @@ def _check_directory(journal: Path, name: str) -> None:
             f"{journal.parent / name} is a symbolic link, so that a trial would write elsewhere. Replace it by the "
             "directory that it points to."
         )
+
+
+def unrecorded_trials(journal: Path, records: SearchRecords) -> list[str]:
+    """What to tell the user if trials of this experiment are in no record: the journal was cut short."""
+    known = records.directories
+    found = []
+    for path in sorted(journal.parent.glob("*/journal.jsonl")):
+        if path.parent.name not in known and not is_put_aside(path.parent):
+            header = header_of(RunDir(path.parent))
+            if header is not None and header.experiment_id == records.facts.id:
+                found.append(path.parent.name)
+    if not found:
+        return []
+    shown = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+    return [
+        f"{journal} was cut short: it does not know {shown}, although these trials belong to the experiment. Their "
+        "files stay as they are; Result.from_path reads them."
+    ]

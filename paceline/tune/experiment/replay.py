@@ -5,16 +5,12 @@ Places are relative, so the directory may have been moved.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UnsetType
 
 from paceline.air.errors import RestoreError, TrainingFailedError
 from paceline.air.secrets import filled
-from paceline.run.records import header_of
-from paceline.storage.commit import is_put_aside
-from paceline.storage.run_dir import RunDir
 from paceline.tune.experiment.deciding import values_in
 from paceline.tune.experiment.outcomes import outcome_from_files
 from paceline.tune.experiment.records import (
@@ -40,24 +36,6 @@ if TYPE_CHECKING:
     from paceline.tune.experiment.experiment import Experiment
 
 
-def unrecorded_trials(journal: Path, records: SearchRecords) -> list[str]:
-    """What to tell the user if trials of this experiment are in no record: the journal was cut short."""
-    known = records.directories
-    found = []
-    for path in sorted(journal.parent.glob("*/journal.jsonl")):
-        if path.parent.name not in known and not is_put_aside(path.parent):
-            header = header_of(RunDir(path.parent))
-            if header is not None and header.experiment_id == records.facts.id:
-                found.append(path.parent.name)
-    if not found:
-        return []
-    shown = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
-    return [
-        f"{journal} was cut short: it does not know {shown}, although these trials belong to the experiment. Their "
-        "files stay as they are; Result.from_path reads them."
-    ]
-
-
 class Replay:
     """Brings an experiment that was just made to where its records end. What becomes of its trials then: settling.py"""
 
@@ -67,7 +45,7 @@ class Replay:
         self._audience = experiment.audience
         self._controller = experiment.controller
         self._decisions = experiment.decisions
-        self._memory = experiment.memory
+        self._memory = experiment.endings.memory
         self._launcher = experiment.launcher
         self._endings = experiment.endings
         self._records = records.all

@@ -1,4 +1,4 @@
-"""The table of an experiment's trials: what is known of each, which of them wait and which are at work.
+"""The table of an experiment's trials: what is known of each, which wait, which are at work; and as schedulers see it.
 
 Whoever proposes, starts, decides, ends, settles or replays is given this table and nothing more of the experiment.
 """
@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.run.decisions import Donor
+from paceline.run.decisions import Donor, Stop
 from paceline.run.run import Run
 from paceline.run.trial import Trial
 from paceline.tune.experiment.ledger import Grant, Ledger, Request
+from paceline.tune.experiment.place import ExperimentPlace
+from paceline.tune.experiment.setup import SearchSetup
 from paceline.tune.schedulers.trial_scheduler import Restart
 from paceline.tune.trial_outcome import TrialOutcome
 
@@ -139,3 +141,67 @@ class Trials:
     def are_busy(self) -> bool:
         """Whether some trial is at work, or ending: its end may change what the scheduler and the searcher want."""
         return any(trial_run.trial not in self.waiting for trial_run in self.active)
+
+
+class ExperimentController:
+    """Answers a scheduler's questions, and takes down what it decides about trials that wait.
+
+    The experiment acts on that when the scheduler has returned, so that nothing calls it while it is at it. In a replay
+    nothing is taken down: what came of it is in the journal too.
+    """
+
+    def __init__(self, setup: SearchSetup, place: ExperimentPlace, trials: Trials) -> None:
+        self._setup = setup
+        self._place = place
+        self._trials = trials
+        self.replaying = False
+        self._queued: list[tuple[Trial, Stop | Restart]] = []
+
+    @property
+    def metric(self) -> str | None:
+        return self._setup.metric
+
+    @property
+    def mode(self) -> str | None:
+        return self._setup.mode
+
+    @property
+    def experiment_path(self) -> str:
+        return str(self._place.root)
+
+    @property
+    def expects_more_trials(self) -> bool:
+        return not self._trials.are_complete
+
+    @property
+    def total_resources(self) -> dict[str, float]:
+        return dict(self._trials.ledger.total)
+
+    @property
+    def free_resources(self) -> dict[str, float]:
+        return self._trials.ledger.free
+
+    def get_trials(self) -> list[Trial]:
+        return [trial_run.trial for trial_run in self._trials]
+
+    def waiting_trials(self) -> list[Trial]:
+        stopped = {trial for trial, decision in self._queued if isinstance(decision, Stop)}
+        return [trial for trial in self._trials.waiting if trial not in stopped]
+
+    def has_resources_for(self, trial: Trial) -> bool:
+        return self._trials.ledger.fits(self._trials.of(trial).request)
+
+    def stop_trial(self, trial: Trial) -> None:
+        self._decide(trial, Stop())
+
+    def restart_trial(self, trial: Trial, restart: Restart) -> None:
+        self._decide(trial, restart)
+
+    def _decide(self, trial: Trial, decision: Stop | Restart) -> None:
+        if not self.replaying:
+            self._queued.append((trial, decision))
+
+    def take_decisions(self) -> list[tuple[Trial, Stop | Restart]]:
+        """What was decided since this was last called, in order."""
+        queued, self._queued = self._queued, []
+        return queued

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.checks import is_number
 from paceline.air.errors import ConfigError
 from paceline.run.trial import Trial
-from paceline.tune.schedulers.pbt import ExploreFunction, Member, PopulationBasedTraining
+from paceline.tune.schedulers.pbt import ExploreFunction, PopulationBasedTraining, PopulationMember
 from paceline.tune.schedulers.pbt_explore import copied
 from paceline.tune.schedulers.trial_scheduler import Controller, Restart
 
@@ -95,7 +95,7 @@ class PB2(PopulationBasedTraining):
         super().on_trial_add(controller, trial)
         self._point_of(trial)  # refuses text and the like before anything runs
 
-    def _take_turn(self, trial: Trial, member: Member, time: float, score: float) -> None:
+    def _take_turn(self, trial: Trial, member: PopulationMember, time: float, score: float) -> None:
         from paceline.tune.schedulers.pb2_model import Gain
 
         started, before = self._start_of_interval.get(trial, (time, score))

@@ -25,7 +25,7 @@ ExploreFunction = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass
-class Member:
+class PopulationMember:
     """A trial of the population that has not ended."""
 
     time: float = 0.0
@@ -107,7 +107,7 @@ class PopulationBasedTraining(TrialScheduler):
         self._require_attrs = require_attrs
         self._synch = synch
         self._seed = 0
-        self._members: dict[Trial, Member] = {}
+        self._members: dict[Trial, PopulationMember] = {}
         self._held: dict[Trial, None] = {}
         """With synch: those who have had their turn and wait for the others."""
         self._added = 0
@@ -135,7 +135,7 @@ class PopulationBasedTraining(TrialScheduler):
         trial.config = filled(trial.config, self._mutations, self._generator("start", self._added))
         searched = {name: nested_get(trial.config, name) for name in flattened(self._mutations)}
         trial.evaluated_params = {**searched, **trial.evaluated_params}
-        self._members[trial] = Member()
+        self._members[trial] = PopulationMember()
 
     def on_trial_result(self, controller: Controller, trial: Trial, result: Row) -> Decision:
         time, score = number_of(result, self._time_attr), self.score_of(result)
@@ -190,7 +190,7 @@ class PopulationBasedTraining(TrialScheduler):
     def debug_string(self) -> str:
         return f"{type(self).__name__}: {self._takeovers} takeovers, {len(self._members)} trials alive"
 
-    def _take_turn(self, trial: Trial, member: Member, time: float, score: float) -> None:
+    def _take_turn(self, trial: Trial, member: PopulationMember, time: float, score: float) -> None:
         member.time, member.score = time, score
 
     def _new_config(self, trial: Trial, donor: Trial, rng: random.Random) -> dict[str, Any]:
@@ -229,7 +229,7 @@ class PopulationBasedTraining(TrialScheduler):
         member.decided = [*giver.lineage, takeover]
         return Restart(config=config, donor=donor)
 
-    def _confirm_takeover(self, controller: Controller, trial: Trial, member: Member) -> None:
+    def _confirm_takeover(self, controller: Controller, trial: Trial, member: PopulationMember) -> None:
         """Record a takeover once the trial goes on with its new configuration: it may have been stopped instead."""
         decided, member.decided = member.decided, []
         if not decided or plain(trial.config) != decided[-1].new_config:

@@ -22,7 +22,7 @@ Mutations = Mapping[str, Any]
 
 
 @runtime_checkable
-class Domain(Protocol):
+class Drawable(Protocol):
     """What is asked of ``tune.uniform(...)`` and its like."""
 
     def sample(self, spec: Any = None, size: int = 1, random_state: Any = None) -> Any: ...
@@ -45,9 +45,9 @@ def check_mutations(mutations: Any, where: str = "hyperparam_mutations") -> None
         elif isinstance(mutation, (list, tuple)):
             if not mutation:
                 raise ConfigError(f"{place} is empty: there is no value to choose.")
-        elif callable(mutation) and not isinstance(mutation, Domain):
+        elif callable(mutation) and not isinstance(mutation, Drawable):
             _check_callable_without_arguments(mutation, place)
-        elif not isinstance(mutation, Domain):
+        elif not isinstance(mutation, Drawable):
             raise ConfigError(
                 f"{place} is {mutation!r}: give a list of values, a domain such as tune.uniform(0, 1), a function "
                 "without arguments that draws a value, or a dict of these. A value that stays belongs in param_space."
@@ -119,7 +119,7 @@ def _nested(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def _drawn(mutation: Any, rng: random.Random) -> Any:
     if isinstance(mutation, (list, tuple)):
         return rng.choice(mutation)
-    if isinstance(mutation, Domain):
+    if isinstance(mutation, Drawable):
         return mutation.sample(random_state=rng)
     return mutation()
 
@@ -150,7 +150,7 @@ def _scaled(number: Any, factor: float, mutation: Any) -> Any:
     # Rounded away from the old value: 2 * 1.2 would come back to 2 for ever.
     count = round(abs(number) / step * factor, 9)
     count = math.ceil(count) if factor > 1 else math.floor(count)
-    if not isinstance(mutation, Domain):
+    if not isinstance(mutation, Drawable):
         count = max(count, min(1, math.ceil(abs(number) / step)))  # nothing says that 0 layers make sense
     moved = math.copysign(1, number) * count * step
     return _within(int(moved) if isinstance(number, Integral) else moved, mutation)

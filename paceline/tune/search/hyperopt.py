@@ -13,7 +13,7 @@ from paceline.air.errors import ConfigError
 from paceline.tune.search.domains import Categorical, Normal, Quantized, index_of
 from paceline.tune.search.model_searcher import Encoded, ModelSearcher
 from paceline.tune.search.parameters import Parameter, Parameters, parameters_of
-from paceline.tune.search.ranges import Float, Integer
+from paceline.tune.search.sample import Float, Integer
 from paceline.tune.search.space import find
 
 
@@ -172,7 +172,7 @@ class HyperOptSpace(ABC):
         if isinstance(space, Mapping):
             found = find(space)
             if found.texts or not _has_labels(space):
-                return DomainSpace(parameters_of(space, "HyperOptSearch", all_by_index=True, normal=True))
+                return HyperOptDomains(parameters_of(space, "HyperOptSearch", all_by_index=True, normal=True))
         return LabelSpace(space)
 
     def exact(self, labels: Mapping[str, Any]) -> Labels:
@@ -192,7 +192,7 @@ class HyperOptSpace(ABC):
         """The labels of a point to evaluate; `drawn` is for what it leaves open."""
 
 
-class DomainSpace(HyperOptSpace):
+class HyperOptDomains(HyperOptSpace):
     """A param_space with domains of tune: each parameter is a label."""
 
     def __init__(self, parameters: Parameters) -> None:

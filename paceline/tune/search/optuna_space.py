@@ -11,7 +11,7 @@ from paceline.air.errors import ConfigError
 from paceline.air.metrics import flattened
 from paceline.tune.search.domains import Categorical
 from paceline.tune.search.parameters import Parameter, Parameters, nested, parameters_of
-from paceline.tune.search.ranges import Float, Integer
+from paceline.tune.search.sample import Float, Integer
 
 if TYPE_CHECKING:
     import optuna
@@ -39,7 +39,7 @@ class OptunaSpace(ABC):
         flat = flattened(space)
         given = [name for name, value in flat.items() if isinstance(value, BaseDistribution)]
         if not given:
-            return DomainSpace(parameters_of(space, "OptunaSearch", all_by_index=False, normal=False))
+            return OptunaDomains(parameters_of(space, "OptunaSearch", all_by_index=False, normal=False))
         for name, value in flat.items():
             if name not in given:
                 raise ConfigError(
@@ -105,7 +105,7 @@ class DistributionSpace(OptunaSpace):
         super().check_point(point)
 
 
-class DomainSpace(DistributionSpace):
+class OptunaDomains(DistributionSpace):
     """A param_space with domains of tune."""
 
     def __init__(self, parameters: Parameters) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from paceline import tune
 from paceline.air.errors import RestoreError
-from paceline.tune.experiment.plugins import described, rebuilt
+from paceline.tune.experiment.setup import described, rebuilt
 from paceline.tune.schedulers import (
     ASHAScheduler,
     FIFOScheduler,
