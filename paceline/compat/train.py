@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Any, NoReturn
 
 from paceline.air.errors import ConfigError
+from paceline.engine.places import ADDRESS_VARIABLE, LOOPBACK
 from paceline.train.base_trainer import BaseTrainer, TrainingFailedError
 from paceline.train.trees.trainer import TreeTrainer as GBDTTrainer
 
@@ -43,6 +45,7 @@ class TorchTensorboardProfilerCallback:
 def get_address_and_port() -> tuple[str, int]:
     """Where the other workers of a run reach this one, and a port that is free there now. Backends call it on a
     worker."""
+    address = os.environ.get(ADDRESS_VARIABLE, LOOPBACK)
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return "127.0.0.1", int(probe.getsockname()[1])
+        probe.bind((address, 0))
+        return address, int(probe.getsockname()[1])

@@ -22,6 +22,8 @@ LOOPBACK = "127.0.0.1"
 FAIR_SHARE = 0
 """As the number of threads: what the environment says, else the worker's CPUs, else its share of the cores."""
 THREADS_VARIABLE = "OMP_NUM_THREADS"
+ADDRESS_VARIABLE = "PACELINE_NODE_ADDRESS"
+"""Where the other workers of its group reach a worker, unless all are on the driver's machine."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ def variables(placement: Placement, place: WorkerPlace, environment: Mapping[str
     request = placement.workers[place.rank]
     added = {name: value for name, value in request.defaults.items() if name not in found}
     added.update(request.env)
+    if not place.node.is_drivers:
+        added[ADDRESS_VARIABLE] = place.node.address
     if place.gpus is not None:
         added[VISIBLE_VARIABLE] = ",".join(place.gpus)
     return added

@@ -35,9 +35,11 @@ from paceline.run.messages import (
     CheckpointFiles,
     CheckpointPiece,
     CheckpointWanted,
+    Printed,
     StagedCheckpoint,
     ToWorker,
 )
+from paceline.run.output_files import open_text
 from paceline.storage import commit as storage_commit
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import RunDir
@@ -141,6 +143,9 @@ class _Elsewhere(CheckpointTarget):
         if isinstance(message, CheckpointWanted):
             answer, content = self._answer(message)
             reply(rank, answer, content)
+        elif isinstance(message, Printed):
+            with open_text(self._run_dir.root / Path(message.name).name) as copy:
+                copy.write(message.text)
 
     def _answer(self, wanted: CheckpointWanted) -> tuple[CheckpointFiles, tuple[Attachment, ...]]:
         number, path = self._where(wanted.number)

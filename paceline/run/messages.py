@@ -109,7 +109,14 @@ class CheckpointWanted(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Nothing but which ones are kept."""
 
 
-ForTarget = CheckpointPiece | CheckpointWanted
+class Printed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What rank 0 has printed, for a file of the trial's directory that it does not see."""
+
+    name: str
+    text: str
+
+
+ForTarget = CheckpointPiece | CheckpointWanted | Printed
 """What ranks that do not see the driver's disk say to the run's CheckpointTarget."""
 FromWorker = Report | CheckpointReady | CheckpointFailed | Warned | Meeting | Finished
 
@@ -198,6 +205,7 @@ class SessionSetup(msgspec.Struct, frozen=True):
     trial_name: str
     trial_id: str
     trial_dir: bytes
+    """Only its name, if the rank does not see the driver's disk: it gets a directory of its own by that name."""
     experiment_name: str
     resources: dict[str, Any]
     metadata: dict[str, Any]

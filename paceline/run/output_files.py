@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,7 +16,7 @@ class _Tee:
     A handler of `logging` that was made in the block keeps hold of this object.
     """
 
-    def __init__(self, stream: TextIO, file: TextIO) -> None:
+    def __init__(self, stream: TextIO, file: io.TextIOBase) -> None:
         self._stream = stream
         self._file = file
 
@@ -37,9 +38,37 @@ class _Tee:
         return getattr(self._stream, name)
 
 
+class SentText(io.TextIOBase):
+    """A text file that hands on what is written to it, in whole lines: for a file on another machine."""
+
+    def __init__(self, send: Callable[[str], None]) -> None:
+        self._send = send
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        lines, line_end, self._rest = (self._rest + text).rpartition("\n")
+        if line_end:
+            self._send(_encodable(lines + line_end))
+        return len(text)
+
+    def close(self) -> None:
+        if self._rest and not self.closed:
+            self._send(_encodable(self._rest))
+        super().close()
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+def open_text(path: Path) -> io.TextIOBase:
+    """Line by line, so that the file tells how far a trial is, and so that a killed one leaves what it printed."""
+    return path.open("a", encoding="utf-8", errors="replace", buffering=1)
+
+
 @contextlib.contextmanager
-def copied_output(directory: Path, names: tuple[str, str] | None) -> Iterator[None]:
-    """Copy what Python code prints in the block to two files of the directory, or to one of two equal names.
+def copied_output(open_copy: Callable[[str], io.TextIOBase], names: tuple[str, str] | None) -> Iterator[None]:
+    """Copy what Python code prints in the block to two files, or to one of two equal names.
 
     Code outside of Python writes past it, to the log of the worker only. A retry appends.
     """
@@ -47,11 +76,7 @@ def copied_output(directory: Path, names: tuple[str, str] | None) -> Iterator[No
         yield
         return
     with contextlib.ExitStack() as stack:
-        # Line by line, so that the files tell how far a trial is, and so that a killed one leaves what it printed.
-        files = {
-            name: stack.enter_context((directory / name).open("a", encoding="utf-8", errors="replace", buffering=1))
-            for name in dict.fromkeys(names)
-        }
+        files = {name: stack.enter_context(open_copy(name)) for name in dict.fromkeys(names)}
         before = sys.stdout, sys.stderr
         stack.callback(_set_streams, *before)
         _set_streams(_Tee(before[0], files[names[0]]), _Tee(before[1], files[names[1]]))

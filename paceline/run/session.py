@@ -52,7 +52,7 @@ class Session:
         self.node_rank = setup.node_rank
         self.trial_name = setup.trial_name
         self.trial_id = setup.trial_id
-        self.trial_dir = os.fsdecode(setup.trial_dir)
+        self.trial_dir = os.path.abspath(os.fsdecode(setup.trial_dir))
         self.experiment_name = setup.experiment_name
         self.trial_resources = setup.resources
         self.metadata = setup.metadata
@@ -62,6 +62,8 @@ class Session:
         self._setup = setup
         self._channel = channel
         self._stager = CheckpointStager(setup, channel, rank_target(setup, channel, self._ask))
+        if not os.path.isabs(setup.trial_dir):
+            os.makedirs(self.trial_dir, exist_ok=True)
         self._began = time.monotonic()
         self._index = setup.start_index
         self._acknowledged = setup.start_index

@@ -115,7 +115,7 @@ def session_setup(
         **_KNOWN_TO_THE_GROUP,
         trial_name=str(trial),
         trial_id=trial.trial_id,
-        trial_dir=os.fsencode(trial.local_path),
+        trial_dir=os.fsencode(trial.local_path if keeper.target.shares_files else os.path.basename(trial.local_path)),
         experiment_name=trial.experiment_name,
         resources={"bundles": factory.bundles, "strategy": factory.strategy},
         metadata=dict(spec.metadata),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
+from io import TextIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,8 +14,8 @@ from paceline.air import session as session_slot
 from paceline.air.errors import StopTraining
 from paceline.air.temporary import temporary_directory
 from paceline.run.data import open_shards
-from paceline.run.messages import Finished, SessionSetup, decode_setup, encode
-from paceline.run.output_files import copied_output
+from paceline.run.messages import Finished, Printed, SessionSetup, decode_setup, encode
+from paceline.run.output_files import SentText, copied_output, open_text
 from paceline.run.session import Session
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class TrainTask:
         session_slot.install(session)
         stopped = False
         try:
-            with copied_output(Path(session.trial_dir), setup.output_files if setup.world_rank == 0 else None):
+            with copied_output(_open_copy(setup, channel), setup.output_files if setup.world_rank == 0 else None):
                 self.train()
         except StopTraining:
             stopped = True
@@ -59,6 +60,14 @@ class TrainTask:
         # The session stays installed, so that a late report() is told what is wrong.
         session.end()
         channel.send(encode(Finished(reports=session.reports, stopped=stopped)))
+
+
+def _open_copy(setup: SessionSetup, channel: WorkerChannel) -> Callable[[str], TextIOBase]:
+    """How to open a file of the trial's directory, to append to it."""
+    directory = Path(os.fsdecode(setup.trial_dir))
+    if not directory.is_absolute():
+        return lambda name: SentText(lambda text: channel.send(encode(Printed(name, text))))
+    return lambda name: open_text(directory / name)
 
 
 def _resume_checkpoint(setup: SessionSetup, channel: WorkerChannel) -> Checkpoint | None:

@@ -86,7 +86,7 @@ def test_defaults_give_way_to_the_environment_that_a_worker_finds(monkeypatch: p
     request = WorkerRequest(0, "", "", env={"SET": "ours"}, defaults={"OPEN": "ours", "TAKEN": "ours"})
     asked = Placement("test", (request,), resources={"GPU": 1})
     (place,) = lay_out(asked, [A])
-    wanted = {"SET": "ours", "OPEN": "ours", "CUDA_VISIBLE_DEVICES": "0"}
+    wanted = {"SET": "ours", "OPEN": "ours", "CUDA_VISIBLE_DEVICES": "0", "PACELINE_NODE_ADDRESS": "10.0.0.1"}
     assert variables(asked, place, {"TAKEN": "theirs", "SET": "theirs"}) == wanted
     monkeypatch.setenv("TAKEN", "the driver's")
     monkeypatch.delenv("OPEN", raising=False)
@@ -95,10 +95,10 @@ def test_defaults_give_way_to_the_environment_that_a_worker_finds(monkeypatch: p
 
 def test_nothing_says_which_gpus_a_worker_sees_if_nobody_asked() -> None:
     asked = placement(1)
-    (place,) = lay_out(asked, [A])
+    (place,) = lay_out(asked, [drivers_node()])
     assert variables(asked, place, {}) == {}
     hiding = placement(1, hide_other_gpus=True)
-    (place,) = lay_out(hiding, [A])
+    (place,) = lay_out(hiding, [drivers_node()])
     assert variables(hiding, place, {}) == {"CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -24,7 +24,7 @@ from paceline.engine.failures import describe_exit
 from paceline.engine.frames import FrameSocket
 from paceline.engine.local.crash_file import tail_of, user_stacks
 from paceline.engine.local.warden_client import absolute_sys_path
-from paceline.engine.places import Node, lay_out
+from paceline.engine.places import Node, lay_out, variables
 from paceline.engine.reactor import READ, WRITE, Reactor
 from tests.hosts import agent
 from tools.hosts import Host, Hosts
@@ -181,9 +181,12 @@ class HostsGroup(ChannelGroup):
             group=self.number,
             rank=request.rank,
             world_size=self.world_size,
-            directory=Path(request.cwd).name,
+            directory=os.path.basename(os.path.abspath(request.cwd)),
             defaults=dict(request.defaults),
-            variables={protocol.RUN_ID_VARIABLE: self.placement.run_id, **request.env},
+            variables={
+                **variables(self.placement, self.places[request.rank], request.defaults),
+                protocol.RUN_ID_VARIABLE: self.placement.run_id,
+            },
             sys_path=absolute_sys_path(),
             argv=sys.argv,
             threads=self.places[request.rank].threads,
@@ -397,8 +400,10 @@ class HostsEngine(Engine):
         alive = [line for line in self._lines if not line.is_dead]
         if not alive:
             raise EngineError("all hosts are gone")
-        lines = [alive[rank * len(alive) // placement.world_size] for rank in range(placement.world_size)]
-        group = HostsGroup(next(self._numbers), placement, lines, self._reactor)
+        number, size = next(self._numbers), placement.world_size
+        first = number if size == 1 else 0  # Groups of one take turns.
+        lines = [alive[(first + rank * len(alive) // size) % len(alive)] for rank in range(size)]
+        group = HostsGroup(number, placement, lines, self._reactor)
         self._groups[group.number] = group
         group.launch(self)
         return group

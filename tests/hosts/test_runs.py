@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
 import time
@@ -12,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from paceline import train
-from paceline.train import DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
+from paceline import train, tune
+from paceline.compat.train import get_address_and_port
+from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
 from paceline.tune import Callback
 from tests.hosts.engine import HostsEngine
 from tools.hosts import NETWORK, Hosts
@@ -61,6 +63,56 @@ def test_the_first_failure_is_the_cause_whatever_the_clocks_say(
     assert "LookupError: the cause" in summary
     for rank in (0, 1):
         assert f"output of h{rank + 1}" in (Path(result.path) / "logs" / f"rank_{rank}.log").read_text()
+
+
+def look_around(config: dict[str, Any]) -> None:
+    """What a function may ask for, where the run's directory is on another machine."""
+    print("to be copied")
+    context = train.get_context()
+    trial_dir = Path(context.get_trial_dir() or "")
+    (trial_dir / "note").write_text("stays here")
+    address, port = get_address_and_port()
+    train.report({"trial_dir": trial_dir.name, "address": address, "port": port})
+
+
+def test_a_function_finds_what_it_needs_on_its_own_host(hosts_engine: HostsEngine, tmp_path: Path) -> None:
+    result = DataParallelTrainer(
+        look_around,
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(engine=hosts_engine, storage_path=str(tmp_path), log_to_file=True),
+    ).fit()
+    place = Path(result.path)
+    assert [result.rank_metrics[rank]["address"] for rank in (0, 1)] == ["10.231.0.1", "10.231.0.2"]
+    assert result.metrics["trial_dir"] == place.name
+    assert (place / "stdout").read_text() == "to be copied\n"
+    assert not (place / "note").exists()
+
+
+def count_to_three(config: dict[str, Any]) -> None:
+    checkpoint = train.get_checkpoint()
+    begun = 0 if checkpoint is None else checkpoint.to_dict()["done"]
+    for done in range(begun + 1, 4):
+        metrics = {"done": done, "begun": begun, "score": done * config["factor"], "host": socket.gethostname()}
+        train.report(metrics, checkpoint=Checkpoint.from_dict({"done": done}))
+        if config["factor"] == 2 and done == 2 and not begun:
+            os._exit(1)
+
+
+def test_the_trials_of_a_search_run_on_all_hosts(hosts_engine: HostsEngine, tmp_path: Path) -> None:
+    """One of them dies there, and continues from its checkpoint on whichever host."""
+    results = tune.Tuner(
+        count_to_three,
+        param_space={"factor": tune.grid_search([1, 2, 3])},
+        tune_config=tune.TuneConfig(metric="score", mode="max"),
+        run_config=RunConfig(
+            engine=hosts_engine, storage_path=str(tmp_path), failure_config=FailureConfig(max_failures=1)
+        ),
+    ).fit()
+    assert [result.error for result in results] == [None] * 3
+    assert sorted(result.metrics["score"] for result in results) == [3, 6, 9]
+    assert [result.metrics["begun"] for result in results if result.config["factor"] == 2] == [2]
+    assert {result.metrics["host"] for result in results} == {"h1", "h2"}
+    assert results.get_best_result().checkpoint.to_dict()["done"] == 3
 
 
 def wait_unless_alone(config: dict[str, Any]) -> None:
