@@ -6,7 +6,6 @@ Subclasses bring workers to life, notice their ends and shut them down; here fra
 from __future__ import annotations
 
 import dataclasses
-import enum
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -25,9 +24,9 @@ from paceline.engine.base import (
     TaskFailed,
     WorkerDied,
     WorkerGroup,
-    WorkerRequest,
 )
-from paceline.engine.frames import ATTACHED, Arrivals, FrameSocket, close_all
+from paceline.engine.frames import ATTACHED, close_all
+from paceline.engine.member import ClockOffsets, Member, Overdue, State
 from paceline.engine.places import WorkerPlace
 from paceline.engine.reactor import MAX_WAIT_S, READ, WRITE, Reactor
 from paceline.engine.serialization import dumps
@@ -43,57 +42,6 @@ STACKS_WAIT_S = 0.5
 """How long ranks that are about to be given up may take to show where they are."""
 LOSS_SETTLE_S = 0.15
 """How long after one rank's exception the death of another, which may be its cause, is waited for."""
-
-
-class State(enum.Enum):
-    """Where a worker is between its start and its end."""
-
-    STARTING = "not ready yet"
-    IDLE = "ready for calls and for a task"
-    WORKING = "its task was started"
-    ENDED = "its task returned"
-    FAILED = "its task raised, or the worker was lost: it has nothing more to say"
-
-
-class Member:
-    """What the driver knows about one worker."""
-
-    def __init__(self, request: WorkerRequest, frames: FrameSocket) -> None:
-        self.request = request
-        self.rank = request.rank
-        self.frames = frames
-        self.arrivals = Arrivals()
-        self.offsets: protocol.ClockOffsets | None = None
-        """None: it has the driver's clocks."""
-        self.state = State.STARTING
-        self.failure: WorkerFailure | None = None
-        """Why the state is FAILED."""
-        self.gone = False
-        """The process is known to be dead."""
-        self.last_seen = time.monotonic()
-        self.watched_s = 0.0
-        """How long the driver has listened since then; a gap in which it could not counts little."""
-        self.time_to_load_s: float | None = None
-        """What is left of the time to load the task; None once it is loaded."""
-
-    @property
-    def is_over(self) -> bool:
-        """How its task ended is known."""
-        return self.state in (State.ENDED, State.FAILED)
-
-    def heard(self) -> None:
-        self.last_seen = time.monotonic()
-        self.watched_s = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Overdue:
-    """A worker that took longer than it may."""
-
-    member: Member
-    kind: FailureKind
-    message: str
-    hint: str = ""
 
 
 class ChannelGroup(WorkerGroup):
@@ -127,7 +75,7 @@ class ChannelGroup(WorkerGroup):
 
     def _attach(self, member: Member) -> None:
         if not self.places[member.rank].node.is_drivers:
-            member.offsets = protocol.ClockOffsets()
+            member.offsets = ClockOffsets()
         self._members.append(member)
         self._reactor.add(member.frames.fileno(), lambda mask: self._on_channel(member, mask))
 

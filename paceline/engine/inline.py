@@ -21,10 +21,10 @@ from paceline.air.errors import ConfigError, EngineError
 from paceline.air.resources import usable_cores
 from paceline.engine import protocol
 from paceline.engine.base import Capabilities, Engine, Placement, WorkerGroup
-from paceline.engine.channel_group import ChannelGroup, Member, State, wait_for_groups
-from paceline.engine.devices import usable_gpus, visible_gpus
+from paceline.engine.channel_group import ChannelGroup, wait_for_groups
 from paceline.engine.frames import FrameSocket, socket_pair
-from paceline.engine.places import WorkerPlace, drivers_node, lay_out, variables
+from paceline.engine.member import Member, State
+from paceline.engine.places import WorkerPlace, drivers_node, lay_out, usable_gpus, variables, visible_gpus
 from paceline.engine.reactor import Reactor
 from paceline.engine.worker_loop import Channel, WorkerLoop
 

@@ -12,16 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.air.errors import ConfigError
 from paceline.air.resources import usable_cores
-from paceline.engine.devices import VISIBLE_VARIABLE, assign_gpus, usable_gpus
 
 if TYPE_CHECKING:
     from paceline.engine.base import Placement
 
 LOOPBACK = "127.0.0.1"
+VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
+DRIVER_FOLDER = "/proc/driver/nvidia/gpus"
+
 FAIR_SHARE = 0
 """As the number of threads: what the environment says, else the worker's CPUs, else its share of the cores."""
-THREADS_VARIABLE = "OMP_NUM_THREADS"
+THREADS_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""Read by libraries when they are loaded: for those that a worker or its children load themselves."""
 ADDRESS_VARIABLE = "PACELINE_NODE_ADDRESS"
 """Where the other workers of its group reach a worker, unless all are on the driver's machine."""
 
@@ -103,7 +107,7 @@ def _gpus_of(placement: Placement, node: Node, workers: int) -> list[tuple[str, 
 def _threads(placement: Placement, share: int, environment: Mapping[str, str]) -> int | None:
     if placement.threads != FAIR_SHARE:
         return placement.threads
-    chosen = environment.get(THREADS_VARIABLE, "")
+    chosen = environment.get(THREADS_VARIABLES[0], "")
     if chosen.isdigit() and int(chosen) > 0:
         return int(chosen)
     cpus = placement.resources.get("CPU", 0.0)
@@ -121,3 +125,62 @@ def variables(placement: Placement, place: WorkerPlace, environment: Mapping[str
     if place.gpus is not None:
         added[VISIBLE_VARIABLE] = ",".join(place.gpus)
     return added
+
+
+# GPUs
+
+
+def visible_gpus(environment: dict[str, str] | None = None, driver_folder: str = DRIVER_FOLDER) -> list[str]:
+    """The ids this process may use: what CUDA_VISIBLE_DEVICES says, else every card of the driver.
+
+    Found without importing a framework: that alone would cost seconds and memory on each card.
+    """
+    variables = os.environ if environment is None else environment
+    chosen = variables.get(VISIBLE_VARIABLE)
+    if chosen is not None:
+        return _listed(chosen)
+    try:
+        return [str(index) for index in range(len(os.listdir(driver_folder)))]
+    except OSError:
+        return []
+
+
+def usable_gpus(declared: float) -> list[str]:
+    """As many ids as were declared: of the cards that can be seen, or numbers where none can."""
+    return (visible_gpus() or [str(number) for number in range(int(declared))])[: int(declared)]
+
+
+def _listed(chosen: str) -> list[str]:
+    """As CUDA reads it: the first entry that is no device ends the list."""
+    ids: list[str] = []
+    for entry in chosen.split(","):
+        device = entry.strip()
+        if not device or device.startswith("-") or device == "NoDevFiles":
+            break
+        ids.append(device)
+    return ids
+
+
+def assign_gpus(num_workers: int, gpus_per_worker: float, visible: Sequence[str]) -> list[list[str]]:
+    """The device ids of each worker. Fractions share a card: 0.5 puts two workers on each."""
+    if gpus_per_worker <= 0:
+        return [[] for _ in range(num_workers)]
+    if gpus_per_worker < 1:
+        per_card = int(1 / gpus_per_worker + 1e-9)
+        needed = -(-num_workers // per_card)
+        _check(needed, num_workers, gpus_per_worker, visible)
+        return [[visible[rank // per_card]] for rank in range(num_workers)]
+    if gpus_per_worker != int(gpus_per_worker):
+        raise ConfigError(f"{gpus_per_worker} GPUs per worker: above one, it must be a whole number")
+    each = int(gpus_per_worker)
+    _check(num_workers * each, num_workers, gpus_per_worker, visible)
+    return [list(visible[rank * each : (rank + 1) * each]) for rank in range(num_workers)]
+
+
+def _check(needed: int, num_workers: int, gpus_per_worker: float, visible: Sequence[str]) -> None:
+    if needed > len(visible):
+        raise ConfigError(
+            f"{num_workers} workers with {gpus_per_worker:g} GPU(s) each need {needed} GPU(s), "
+            f"but {len(visible)} can be seen here. Use fewer workers, fewer GPUs per worker, "
+            f"or use_gpu=False; {VISIBLE_VARIABLE} limits which are seen."
+        )

@@ -39,7 +39,7 @@ from paceline.engine.base import (
     WorkerGroup,
     WorkerRequest,
 )
-from paceline.engine.places import FAIR_SHARE, THREADS_VARIABLE, WorkerPlace
+from paceline.engine.places import FAIR_SHARE, THREADS_VARIABLES, WorkerPlace
 from paceline.engine.serialization import dumps, pickled
 
 PATIENCE_S = 60.0
@@ -182,7 +182,7 @@ class EngineContract:
                 wanted = [place.threads for place in group.places]
                 assert all(number and (not threads or number == threads) for number in wanted)
                 if self.isolated:  # One that shares the driver's process has the driver's threads.
-                    assert group.execute(os.getenv, THREADS_VARIABLE) == [str(number) for number in wanted]
+                    assert group.execute(os.getenv, THREADS_VARIABLES[0]) == [str(number) for number in wanted]
             finally:
                 group.shutdown()
 

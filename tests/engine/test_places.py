@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,17 @@ import pytest
 from paceline.air.errors import ConfigError
 from paceline.air.resources import usable_cores
 from paceline.engine.base import Placement, WorkerRequest
-from paceline.engine.places import FAIR_SHARE, LOOPBACK, Node, drivers_node, lay_out, variables
+from paceline.engine.places import (
+    FAIR_SHARE,
+    LOOPBACK,
+    Node,
+    assign_gpus,
+    drivers_node,
+    lay_out,
+    usable_gpus,
+    variables,
+    visible_gpus,
+)
 
 A = Node("a", "10.0.0.1", "alpha", cores=8, gpus=("0", "1"))
 B = Node("b", "10.0.0.2", "beta", cores=3, gpus=("4", "5"))
@@ -115,3 +126,58 @@ def test_cores_are_counted_where_processes_cannot_be_bound_to_some(monkeypatch: 
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
     assert usable_cores() == 12
+
+
+# Which GPUs there are, and who gets which
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        ("0,1,3", ["0", "1", "3"]),
+        ("GPU-8f3a, GPU-77bc", ["GPU-8f3a", "GPU-77bc"]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("2,-1,3", ["2"]),
+    ],
+)
+def test_the_variable_decides_what_is_visible(variable: str, expected: list[str]) -> None:
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": variable}) == expected
+
+
+def test_without_the_variable_the_cards_of_the_driver_count(tmp_path: Path) -> None:
+    assert visible_gpus({}, str(tmp_path / "no driver")) == []
+    for card in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / card).mkdir()
+    assert visible_gpus({}, str(tmp_path)) == ["0", "1"]
+
+
+def test_whole_gpus_are_not_shared() -> None:
+    assert assign_gpus(2, 1, ["0", "1", "2"]) == [["0"], ["1"]]
+    assert assign_gpus(2, 2, ["a", "b", "c", "d"]) == [["a", "b"], ["c", "d"]]
+    assert assign_gpus(3, 0, []) == [[], [], []]
+
+
+def test_fractions_share_a_gpu() -> None:
+    assert assign_gpus(4, 0.5, ["5", "7"]) == [["5"], ["5"], ["7"], ["7"]]
+    assert assign_gpus(3, 1 / 3, ["0"]) == [["0"], ["0"], ["0"]]
+    assert assign_gpus(2, 0.7, ["0", "1"]) == [["0"], ["1"]]
+
+
+@pytest.mark.parametrize(("workers", "each", "needed"), [(2, 1, 2), (2, 2, 4), (3, 0.5, 2)])
+def test_too_few_gpus_are_refused_with_the_numbers(workers: int, each: float, needed: int) -> None:
+    with pytest.raises(ConfigError, match=rf"\b{needed} GPU.*\b1\b"):
+        assign_gpus(workers, each, ["0"])
+
+
+def test_a_fraction_above_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"1\.5 GPUs.*whole number"):
+        assign_gpus(1, 1.5, ["0", "1"])
+
+
+def test_no_more_cards_are_used_than_were_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")
+    assert usable_gpus(2.0) == ["5", "6"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert usable_gpus(2.0) == ["0", "1"]

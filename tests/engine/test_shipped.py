@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from paceline.air.errors import SerializationError
-from paceline.engine.serialization import dumps, loads, pickled
-from paceline.engine.shipped import LARGE_BYTES, Shipped
+from paceline.engine.serialization import LARGE_BYTES, Shipped, dumps, loads, pickled
 from tests.descriptors import open_files
 
 

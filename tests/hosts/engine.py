@@ -19,11 +19,12 @@ from pathlib import Path
 from paceline.air.errors import EngineError, StartupTimeoutError, WorkerDiedError, WorkerFailure
 from paceline.engine import protocol
 from paceline.engine.base import Engine, Placement, WorkerGroup, WorkerRequest
-from paceline.engine.channel_group import ChannelGroup, Member, Overdue, State, wait_for_groups
+from paceline.engine.channel_group import ChannelGroup, wait_for_groups
 from paceline.engine.failures import describe_exit
 from paceline.engine.frames import FrameSocket
 from paceline.engine.local.crash_file import tail_of, user_stacks
 from paceline.engine.local.warden_client import absolute_sys_path
+from paceline.engine.member import Member, Overdue, State
 from paceline.engine.places import Node, lay_out, variables
 from paceline.engine.reactor import READ, WRITE, Reactor
 from tests.hosts import agent

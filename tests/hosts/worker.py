@@ -10,7 +10,8 @@ from typing import NoReturn
 from paceline.air import faults
 from paceline.engine import protocol
 from paceline.engine.frames import FrameSocket
-from paceline.engine.local import linux, thread_pools
+from paceline.engine.local import linux
+from paceline.engine.places import THREADS_VARIABLES
 from paceline.engine.serialization import new_main_module
 from paceline.engine.worker_loop import Channel, WorkerLoop, flush_output, start_pulse
 from tests.hosts.agent import Errand, decode_errand, dial
@@ -23,7 +24,7 @@ def main(errand: Errand) -> NoReturn:
     assert spawn is not None
     faults.role["rank"] = str(spawn.rank)
     if spawn.threads is not None:
-        for name in thread_pools.VARIABLES:
+        for name in THREADS_VARIABLES:
             os.environ.setdefault(name, str(spawn.threads))
     sys.path[:] = spawn.sys_path
     sys.argv[:] = spawn.argv

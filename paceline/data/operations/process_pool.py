@@ -27,8 +27,9 @@ from paceline.air.errors import DataError, RemoteError, SerializationError
 from paceline.air.resources import usable_cores
 from paceline.data.operations import pool_connection, pool_worker
 from paceline.engine.failures import describe_exit
-from paceline.engine.local import drivers, linux, thread_pools
-from paceline.engine.local.start_interpreter import boot_command, write_boot_config
+from paceline.engine.local import drivers, linux
+from paceline.engine.local.boot import boot_command, write_boot_config
+from paceline.engine.places import THREADS_VARIABLES
 from paceline.engine.serialization import dumps, loads
 
 if TYPE_CHECKING:
@@ -318,7 +319,7 @@ def _start_process(shared: _Shared) -> tuple[subprocess.Popen[bytes], pool_conne
 def _environment(processes: int) -> dict[str, str]:
     """The cores are shared out among the processes, unless the user has settled the threads of libraries."""
     threads = str(max(1, usable_cores() // processes))
-    return {**dict.fromkeys(thread_pools.VARIABLES, threads), **os.environ, **drivers.inherited_mark()}
+    return {**dict.fromkeys(THREADS_VARIABLES, threads), **os.environ, **drivers.inherited_mark()}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

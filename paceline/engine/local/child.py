@@ -22,9 +22,10 @@ from paceline.air.attachment import anonymous_file
 from paceline.engine import protocol
 from paceline.engine.failures import describe_exception
 from paceline.engine.frames import FrameSocket
-from paceline.engine.local import drivers, environment, leftovers, linux, messages, processes, thread_pools
-from paceline.engine.local.start_interpreter import boot_command, write_boot_config
-from paceline.engine.local.thread_pools import call_setters
+from paceline.engine.local import drivers, leftovers, linux, messages, processes
+from paceline.engine.local.boot import boot_command, write_boot_config
+from paceline.engine.local.surroundings import call_setters, change
+from paceline.engine.places import THREADS_VARIABLES
 from paceline.engine.serialization import new_main_module
 from paceline.engine.worker_loop import Channel, WorkerLoop, flush_output, start_pulse
 
@@ -139,10 +140,10 @@ def _enter_surroundings(request: messages.Spawn) -> None:
     os.dup2(log_fd, 2)
     os.close(log_fd)
     marks = processes.own_marks()
-    environment.change(around.changed_variables, around.removed_variables)
+    change(around.changed_variables, around.removed_variables)
     os.environ.update(marks)  # The driver's own environment does not have them, or has those of a driver above it.
     if request.threads is not None:
-        for name in thread_pools.VARIABLES:
+        for name in THREADS_VARIABLES:
             os.environ.setdefault(name, str(request.threads))
     try:
         os.chdir(around.cwd)

@@ -13,10 +13,9 @@ from paceline.air.errors import ConfigError, EngineError
 from paceline.air.resources import usable_cores
 from paceline.engine.base import Capabilities, Engine, Placement, WorkerGroup
 from paceline.engine.channel_group import wait_for_groups
-from paceline.engine.devices import usable_gpus, visible_gpus
 from paceline.engine.local.group import LocalGroup
 from paceline.engine.local.warden_client import WardenClient
-from paceline.engine.places import drivers_node, lay_out
+from paceline.engine.places import drivers_node, lay_out, usable_gpus, visible_gpus
 from paceline.engine.reactor import Reactor
 
 IMPORT_TIME_PREFIXES = (b"OMP_", b"MKL_", b"TORCH", b"LD_", b"PYTHON")

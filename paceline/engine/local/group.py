@@ -10,10 +10,10 @@ from dataclasses import replace
 from paceline.air.errors import EngineError, StartupTimeoutError, WorkerDiedError
 from paceline.engine import protocol
 from paceline.engine.base import Placement, WorkerRequest
-from paceline.engine.channel_group import ChannelGroup, Member, Overdue, State
+from paceline.engine.channel_group import ChannelGroup
 from paceline.engine.failures import describe_exit, signal_name
 from paceline.engine.frames import FrameSocket, socket_pair
-from paceline.engine.local import environment, linux, messages
+from paceline.engine.local import linux, messages, surroundings
 from paceline.engine.local.child import CHANNEL_LOST_EXIT
 from paceline.engine.local.crash_file import (
     SETTLE_S,
@@ -23,8 +23,8 @@ from paceline.engine.local.crash_file import (
     user_stacks,
     wait_until_written,
 )
-from paceline.engine.local.thread_pools import wanted_threads
 from paceline.engine.local.warden_client import WardenClient, absolute_sys_path
+from paceline.engine.member import Member, Overdue, State
 from paceline.engine.places import WorkerPlace, variables
 from paceline.engine.reactor import Reactor
 
@@ -91,16 +91,16 @@ class LocalGroup(ChannelGroup):
         umask = linux.current_umask()
         main_file = script_file()
         heartbeat = self.placement.heartbeat_timeout_s
-        drivers_own = environment.with_variables(
-            environment.current(), {protocol.RUN_ID_VARIABLE: self.placement.run_id}
+        drivers_own = surroundings.with_variables(
+            surroundings.current(), {protocol.RUN_ID_VARIABLE: self.placement.run_id}
         )
         for asked, place in zip(self.placement.workers, self.places, strict=True):
             ours, theirs = socket_pair()
             member = LocalMember(asked, FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
             self._locals.append(member)
             self._attach(member)
-            wanted = environment.with_variables(drivers_own, variables(self.placement, place))
-            changed, removed = environment.difference(self._warden.environment, wanted)
+            wanted = surroundings.with_variables(drivers_own, variables(self.placement, place))
+            changed, removed = surroundings.difference(self._warden.environment, wanted)
             request = messages.Spawn(
                 group=self.number,
                 run_id=self.placement.run_id,
@@ -108,7 +108,7 @@ class LocalGroup(ChannelGroup):
                 world_size=self.world_size,
                 fresh=self.placement.fresh or not linux.IS_LINUX,
                 threads=place.threads,
-                pool_threads=wanted_threads(place.threads, wanted),
+                pool_threads=surroundings.wanted_threads(place.threads, wanted),
                 thread_setters=self.placement.thread_setters,
                 pulse_s=None if heartbeat is None else heartbeat / 5,
                 surroundings=messages.Surroundings(

@@ -20,8 +20,7 @@ import weakref
 from dataclasses import dataclass, field
 
 from paceline.engine.frames import FrameSocket
-from paceline.engine.local import child, drivers, environment, leftovers, linux, messages, processes
-from paceline.engine.local.thread_pools import ThreadPools
+from paceline.engine.local import child, drivers, leftovers, linux, messages, processes, surroundings
 
 DYING_POLL_S = 0.001
 MAX_DYING_POLL_S = 0.05
@@ -83,12 +82,14 @@ class Warden:
             os.set_inheritable(fd, False)
         linux.die_at_hangup(self._settings.lifeline_fd)
         gc.disable()  # What imports make stays: looking for garbage among it costs a tenth of the time.
-        before = environment.current()
+        before = surroundings.current()
         error = self._preload()
-        environment.change(*environment.difference(environment.current(), before))  # imports set variables now and then
+        surroundings.change(
+            *surroundings.difference(surroundings.current(), before)
+        )  # imports set variables now and then
         linux.survive_hangup(self._settings.lifeline_fd)  # From here on there is somebody to take along.
         self._tell(messages.Loaded(error))
-        self._thread_pools = ThreadPools()
+        self._thread_pools = surroundings.ThreadPools()
         self._forget_exit_work()
         gc.enable()
         gc.freeze()  # Or the first collection in each worker would copy most of the memory.

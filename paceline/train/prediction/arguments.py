@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checks import is_number, near_miss, warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
-from paceline.engine.devices import visible_gpus
+from paceline.engine.places import visible_gpus
 from paceline.train.prediction.predictors import check_belongs_together, predictor_for
 from paceline.train.predictor import Predictor
 

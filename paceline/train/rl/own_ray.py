@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from paceline.air.temporary import SHORT_PREFIX, temporary_directory
-from paceline.engine.local.thread_pools import VARIABLES as THREAD_VARIABLES
+from paceline.engine.places import THREADS_VARIABLES
 from paceline.run.backend import WorkerState
 
 _LONGEST_SOCKET_PATH = 107
@@ -71,7 +71,7 @@ def started(cpus: int) -> Iterator[None]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # what makes Ray listen on the loopback address, and use no other
         "RAY_COLOR_PREFIX": "0",
         # Unset, Ray gives each of its processes as many threads as it has CPUs, by default one.
-        **dict.fromkeys(THREAD_VARIABLES),
+        **dict.fromkeys(THREADS_VARIABLES),
     }
     sockets = Places.here().sockets
     with _environment(variables), _loopback_only():

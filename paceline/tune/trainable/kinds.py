@@ -14,7 +14,7 @@ from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError
 from paceline.air.resources import PlacementGroupFactory
 from paceline.engine.choose import choose_engine
-from paceline.engine.shipped import Shipped
+from paceline.engine.serialization import Shipped
 from paceline.run.attempt import modules_to_preload
 from paceline.run.backend import Backend, BackendConfig
 from paceline.run.spec import RunSpec

@@ -12,7 +12,7 @@ from paceline.air.config import CheckpointConfig, RunConfig, ScalingConfig
 from paceline.air.constants import TRIAL_INDEX
 from paceline.air.errors import ConfigError
 from paceline.air.resources import PlacementGroupFactory
-from paceline.engine.shipped import Shipped
+from paceline.engine.serialization import Shipped
 from paceline.run.spec import RunSpec, TrainFunction
 from paceline.train.base_trainer import BaseTrainer, TrainerLoop, merged
 from paceline.train.data_parallel_trainer import DataParallelTrainer

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from paceline.engine.protocol import ClockOffsets, clocks
+from paceline.engine.member import ClockOffsets
+from paceline.engine.protocol import clocks
 
 HUNDRED_SECONDS = 100_000_000_000
 

@@ -1,13 +1,42 @@
-"""How many threads the numeric libraries of a worker use."""
+"""What a worker finds around itself: its variables, as bytes, and the threads of numeric libraries."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-"""Read by libraries when they are loaded: for those that a worker or its children load themselves."""
+Environment = dict[bytes, bytes]
+
+
+# Variables need not be text, and most never change.
+
+
+def current() -> Environment:
+    return dict(os.environb)
+
+
+def with_variables(environment: Environment, variables: Mapping[str, str]) -> Environment:
+    """The environment with more variables in it."""
+    return {**environment, **{os.fsencode(name): os.fsencode(value) for name, value in variables.items()}}
+
+
+def difference(before: Environment, after: Environment) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+    """What to set and what to remove to get from one to the other."""
+    changed = [item for item in after.items() if before.get(item[0]) != item[1]]
+    return changed, [name for name in before if name not in after]
+
+
+def change(changed: Iterable[tuple[bytes, bytes]], removed: Iterable[bytes]) -> None:
+    """Change the environment of this process."""
+    for name in removed:
+        os.environb.pop(name, None)
+    for name, value in changed:
+        os.environb[name] = value
+
+
+# Threads
 
 
 def wanted_threads(threads: int | None, environment: Mapping[bytes, bytes]) -> int | None:
