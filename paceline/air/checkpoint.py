@@ -12,10 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from paceline.air import checkpoint_preprocessor
 from paceline.air.attachment import Attachment
-from paceline.air.checkpoint_metadata import CheckpointMetadata, checked_notes, loaded_class, qualified_name
-from paceline.air.checkpoint_preprocessor import preprocessor_loaders
+from paceline.air.checkpoint_facts import CheckpointFacts, naming
+from paceline.air.checkpoint_files import (
+    CheckpointMetadata,
+    loaded_class,
+    preprocessor_loaders,
+    qualified_name,
+)
 from paceline.air.checkpoint_sources import (
     Kind,
     LocalDirectory,
@@ -33,10 +37,9 @@ from paceline.air.constants import (
     PREPROCESSOR_KEY,
     TIMESTAMP_KEY,
 )
-from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError
+from paceline.air.errors import CheckpointError, ConfigError
 from paceline.air.manifest import Wanted
 from paceline.air.packing import DirectorySink, FileSink, TarSink
-from paceline.air.secrets import without_credentials
 from paceline.air.temporary import PREFIX, temporary_directory
 
 __all__ = ["Checkpoint", "FileSink", "preprocessor_loaders"]
@@ -44,7 +47,7 @@ __all__ = ["Checkpoint", "FileSink", "preprocessor_loaders"]
 C = TypeVar("C", bound="Checkpoint")
 
 
-class Checkpoint:
+class Checkpoint(CheckpointFacts):
     """A saved state of a training run.
 
     The content is a directory, a dict, packed bytes or a directory on remote storage; the to_*
@@ -54,16 +57,6 @@ class Checkpoint:
     What a run has committed is compared with its manifest whenever it is read; damage raises
     CheckpointCorruptError. Only `path` leads past that.
     """
-
-    _source: Source
-    _notes: dict[str, Any] | None
-    """The user's metadata where the source is not a directory; None: as stored."""
-    _preprocessor: Any
-    """A preprocessor that was set on this object; None: as stored."""
-    _data_state: Mapping[str, Any] | None
-    """Where the workers were in their datasets, of one that a run had in memory only; None: as stored."""
-    _next_best: str | None
-    """Where the run has another checkpoint, for whoever finds this one damaged."""
 
     def __init__(
         self,
@@ -83,13 +76,6 @@ class Checkpoint:
             )
         (source,) = given.values()
         self._adopt(dict_source(source) if "data_dict" in given else place_of(source, filesystem))
-
-    def _adopt(self, source: Source) -> None:
-        self._source = source
-        self._notes = None
-        self._preprocessor = None
-        self._data_state = None
-        self._next_best = None
 
     @classmethod
     def _around(cls: type[C], source: Source) -> C:
@@ -150,6 +136,14 @@ class Checkpoint:
         checkpoint._next_best = other._next_best
         return checkpoint
 
+    def fetched(self: C, folder: str) -> C:
+        """A checkpoint on remote storage as one in a directory of this machine, which is empty so far."""
+        assert isinstance(self._source, Remote)
+        self._source.download(Path(folder))
+        found = type(self)._around(LocalDirectory(folder))
+        found._preprocessor = self._preprocessor  # one that was set here and is not stored there
+        return found
+
     @classmethod
     def from_attachment(cls: type[C], attachment: Attachment) -> C:
         """A checkpoint in memory, as `write_packed` wrote it; its content is shared, not copied."""
@@ -163,7 +157,7 @@ class Checkpoint:
         Files that were not part of a dict are packed under one key. After a report there are also
         `_timestamp`, `_preprocessor` and `_current_checkpoint_id`.
         """
-        with self._next_best_named():
+        with naming(self._next_best):
             data = self._source.load_dict()
         preprocessor = self.get_preprocessor()
         report = self._metadata().report
@@ -210,7 +204,7 @@ class Checkpoint:
     def _directory(self, wanted: Wanted | None = None) -> Iterator[str]:
         """The same for a caller that reads only the files that are wanted."""
         if isinstance(self._source, LocalDirectory):
-            with self._next_best_named():
+            with naming(self._next_best):
                 self._source.verify(wanted)
             yield self._source.path
             return
@@ -231,7 +225,7 @@ class Checkpoint:
         if isinstance(source, MemoryDict):
             return False
         if isinstance(source, LocalDirectory):
-            with self._next_best_named():
+            with naming(self._next_best):
                 source.verify(again=True)
             return source.is_committed()
         with temporary_directory() as folder:
@@ -279,8 +273,8 @@ class Checkpoint:
             metadata.class_name = qualified_name(type(self))
         if report is not None:
             metadata.report = dict(report)
-        preprocessor = self._stored_preprocessor() or self._read_file(CHECKPOINT_PREPROCESSOR_FILE)
-        with self._next_best_named():
+        preprocessor = self._stored_preprocessor() or self.read_file(CHECKPOINT_PREPROCESSOR_FILE)
+        with naming(self._next_best):
             self._source.write_files(sink, move)
         if preprocessor is not None:
             with sink.open(CHECKPOINT_PREPROCESSOR_FILE) as file:
@@ -294,84 +288,6 @@ class Checkpoint:
         self.write_files(sink, report=report)
         sink.close()
 
-    # Facts about it
-
-    @property
-    def kind(self) -> Kind:
-        """In which form it is there: local_path, data_dict or uri."""
-        return self._source.kind
-
-    def peek(self, key: str) -> Any:
-        """A value of a dict that is in this process already; None for every other form: nothing is unpickled."""
-        return self._source.data.get(key) if isinstance(self._source, MemoryDict) else None
-
-    @property
-    def path(self) -> str | None:
-        """The directory, if it is one on this machine or on `filesystem`.
-
-        What is read through it is not verified. Use `as_directory`, or call `verify` first.
-        """
-        source = self._source
-        if isinstance(source, LocalDirectory):
-            return source.path
-        return source.uri if isinstance(source, Remote) else None
-
-    @property
-    def uri(self) -> str | None:
-        source = self._source
-        if isinstance(source, LocalDirectory):
-            return f"file://{source.path}"
-        return source.uri if isinstance(source, Remote) else None
-
-    @property
-    def filesystem(self) -> Any:
-        """The filesystem that was given with the path, if any."""
-        return self._source.filesystem if isinstance(self._source, Remote) else None
-
-    @property
-    def number(self) -> int | None:
-        """The n of checkpoint_00000n, once it went through a report."""
-        return (self._metadata().report or {}).get("number")
-
-    @property
-    def iteration(self) -> int | None:
-        """The training iteration it was reported at."""
-        return (self._metadata().report or {}).get("iteration")
-
-    def get_metadata(self) -> dict[str, Any]:
-        """The user's notes about this checkpoint."""
-        return self._metadata().user
-
-    def set_metadata(self, metadata: dict[str, Any]) -> None:
-        """Replace the user's notes (JSON values); a directory gets them in a small file."""
-        notes = checked_notes(metadata)
-        if not isinstance(self._source, LocalDirectory | Remote):
-            self._notes = notes
-            return
-        self._refuse_if_committed("Its metadata")
-        stored = self._metadata()
-        stored.user = notes
-        self._write_small(CHECKPOINT_METADATA_FILE, stored.encode())
-
-    def update_metadata(self, metadata: dict[str, Any]) -> None:
-        """Add to the user's notes."""
-        self.set_metadata({**self.get_metadata(), **checked_notes(metadata)})
-
-    def get_preprocessor(self) -> Any:
-        """The preprocessor that belongs to this checkpoint, or None.
-
-        One that holds code of the user's (a function, a class of their own) is stored by pickle: asking
-        for it unpickles, so the checkpoint must come from a trusted place.
-        """
-        if self._preprocessor is not None:
-            return self._preprocessor
-        if isinstance(self._source, MemoryDict) and self._source.data.get(PREPROCESSOR_KEY) is not None:
-            return self._source.data[PREPROCESSOR_KEY]
-        content = self._read_file(CHECKPOINT_PREPROCESSOR_FILE)
-        if content is None:
-            return None
-        return checkpoint_preprocessor.decode(content, self._source.describe())
-
     def with_preprocessor(self: C, preprocessor: Any) -> C:
         """This checkpoint with a preprocessor, unless it has one of its own; the object itself stays as it is."""
         if self.get_preprocessor() is not None:
@@ -379,68 +295,6 @@ class Checkpoint:
         together = type(self).from_checkpoint(self)
         together._preprocessor = preprocessor
         return together
-
-    def set_preprocessor(self, preprocessor: Any) -> None:
-        """Keep a preprocessor with this checkpoint."""
-        self._preprocessor = preprocessor
-        content = self._stored_preprocessor() if isinstance(self._source, LocalDirectory | Remote) else None
-        if content is not None:
-            self._refuse_if_committed("Its preprocessor")
-            self._write_small(CHECKPOINT_PREPROCESSOR_FILE, content)
-
-    # Inner parts
-
-    def _where(self) -> str | None:
-        """Its place for people; None if it has none."""
-        return None if self.path is None else without_credentials(self.path)
-
-    def _read_file(self, name: str) -> bytes | None:
-        """A file's content, verified; None if there is no such file."""
-        with self._next_best_named():
-            return self._source.read_file(name)
-
-    @contextmanager
-    def _next_best_named(self) -> Iterator[None]:
-        try:
-            yield
-        except CheckpointCorruptError as error:
-            if self._next_best is None:
-                raise
-            advice = f"The next best checkpoint of the run is {self._next_best}"
-            raise CheckpointCorruptError(f"{str(error).rstrip('.')}. {advice}") from error
-
-    def _metadata(self) -> CheckpointMetadata:
-        stored = CheckpointMetadata.decode(self._read_file(CHECKPOINT_METADATA_FILE), self._source.describe())
-        if self._notes is not None:
-            stored.user = dict(self._notes)
-        return stored
-
-    def _stored_preprocessor(self) -> bytes | None:
-        """The preprocessor that was set, as file content; None if none was."""
-        if self._preprocessor is not None:
-            return checkpoint_preprocessor.encode(self._preprocessor)
-        in_dict = self.peek(PREPROCESSOR_KEY)
-        return checkpoint_preprocessor.encode(in_dict) if checkpoint_preprocessor.can_encode(in_dict) else None
-
-    def _refuse_if_committed(self, what: str) -> None:
-        if isinstance(self._source, LocalDirectory | Remote) and self._source.is_committed():
-            raise CheckpointError(
-                f"{self._source.describe()} is a committed checkpoint of a run. {what} cannot be changed any more: "
-                "set it before report(), or on a copy made with to_directory()."
-            )
-
-    def _write_small(self, name: str, content: bytes) -> None:
-        if isinstance(self._source, Remote):
-            self._source.write_file(name, content)
-            return
-        assert isinstance(self._source, LocalDirectory)
-        target = Path(self._source.path, name)
-        partial = target.with_name(f"{name}.tmp-{os.getpid()}")
-        partial.write_bytes(content)
-        partial.replace(target)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._source.describe()})"
 
     def __eq__(self, other: object) -> bool:
         """Two references to one place are equal; contents are not compared."""

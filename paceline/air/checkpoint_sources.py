@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, cast
 
 from paceline.air.attachment import Attachment
-from paceline.air.checkpoint_models import MODEL_FILES, model_files
-from paceline.air.checkpoint_pickle import read_pickle, write_pickle
+from paceline.air.checkpoint_dict import MODEL_FILES, model_files, read_pickle, write_pickle
 from paceline.air.constants import (
     CHECKPOINT_DATA_FILE,
     CHECKPOINT_ID_KEY,
@@ -149,6 +148,13 @@ class LocalDirectory(Source):
         if manifest is not None:
             manifest.check_content(self.path, manifest_name(name), content)
         return content
+
+    def write_file(self, name: str, content: bytes) -> None:
+        """Store a small file; one of that name is replaced at once."""
+        target = Path(self.path, name)
+        partial = target.with_name(f"{name}.tmp-{os.getpid()}")
+        partial.write_bytes(content)
+        partial.replace(target)
 
     def write_files(self, sink: FileSink, move: bool = False) -> None:
         self.check()

@@ -11,7 +11,6 @@ from typing import Any
 
 from paceline.air.attachment import Attachment
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_data import data_state_of
 from paceline.air.manifest import seal
 from paceline.engine.places import WorkerPlace
 from paceline.run.checkpoint_keeper import CheckpointKeeper
@@ -51,7 +50,7 @@ def from_own_checkpoint(keeper: CheckpointKeeper) -> StartPoint | None:
         checkpoint_number=newest.number,
         path=path,
         in_memory=keeper.newest_in_memory,
-        data=newest.data if path is None else data_state_of(Checkpoint.from_directory(path)),
+        data=newest.data if path is None else Checkpoint.from_directory(path).data_positions,
     )
 
 
@@ -67,7 +66,7 @@ def from_given_checkpoint(checkpoint: Checkpoint | None) -> StartPoint:
     """
     if checkpoint is None:
         return StartPoint()
-    data = data_state_of(checkpoint)
+    data = checkpoint.data_positions
     if checkpoint.kind == "local_path":
         return StartPoint(path=checkpoint.path, data=data)
     if checkpoint.kind == "uri":

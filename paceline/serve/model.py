@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_sources import Remote
 from paceline.air.checkpoint_trust import code_parts
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError, PacelineError
 from paceline.air.manifest import verify
@@ -191,13 +190,8 @@ def _local(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
     if checkpoint.kind != "uri":
         yield checkpoint
         return
-    assert isinstance(checkpoint._source, Remote)
     with tempfile.TemporaryDirectory(prefix="paceline-serve-") as folder:
-        checkpoint._source.download(Path(folder))  # and not a copy, which would be without the manifest
-        found = Checkpoint.from_directory(folder)
-        found = found if type(checkpoint) is Checkpoint else type(checkpoint).from_checkpoint(found)
-        found._preprocessor = checkpoint._preprocessor  # one that was set here and is not stored there
-        yield found
+        yield checkpoint.fetched(folder)
 
 
 def _verify(local: Checkpoint, checkpoint: Checkpoint) -> None:

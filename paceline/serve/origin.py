@@ -157,6 +157,6 @@ def _remote(uri: str) -> Origin:
     if does_not_exist(uri, None, "a run"):
         raise ConfigError(f"There is no model: {shown(uri)} does not exist. {_WHAT_TO_GIVE}")
     checkpoint = Checkpoint.from_uri(uri)
-    if checkpoint._source.read_file(CHECKPOINT_METADATA_FILE) is not None:
+    if checkpoint.read_file(CHECKPOINT_METADATA_FILE) is not None:
         return OneCheckpoint(checkpoint)
     return RunOrigin(uri)

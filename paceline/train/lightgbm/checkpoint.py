@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_models import LIGHTGBM_DETAILS, LIGHTGBM_MODEL
+from paceline.air.checkpoint_dict import LIGHTGBM_DETAILS, LIGHTGBM_MODEL
 from paceline.air.checkpoint_sources import Kind, Source
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
@@ -119,9 +119,9 @@ class LightGBMCheckpoint(Checkpoint):
         held = self._source.booster if isinstance(self._source, BoosterObject) else self.peek(MODEL_KEY)
         if isinstance(held, Booster):
             return held
-        content = self._read_file(filename)
+        content = self.read_file(filename)
         if content is None and filename == MODEL_FILE:
-            content = self._read_file(LIGHTGBM_MODEL)
+            content = self.read_file(LIGHTGBM_MODEL)
         if content is None:
             raise CheckpointError(
                 f"{self!r} holds no LightGBM model: it has no file {filename}. Save one with "
@@ -137,4 +137,4 @@ class LightGBMCheckpoint(Checkpoint):
 
     def details(self) -> Details:
         """What is kept beside the model; nothing for one that was saved by other means."""
-        return Details.decode(self._read_file(DETAILS_FILE) or self._read_file(LIGHTGBM_DETAILS))
+        return Details.decode(self.read_file(DETAILS_FILE) or self.read_file(LIGHTGBM_DETAILS))

@@ -36,7 +36,7 @@ def predictor_for(checkpoint: Checkpoint) -> type[Predictor]:
     found = _predictor_of(checkpoint)
     if found is not None:
         return found
-    stored = checkpoint._metadata().class_name
+    stored = checkpoint.written_as
     written_as = f", which was saved as a {stored}," if stored is not None else ""
     known = ", ".join(sorted(name.rpartition(".")[2] for name in _PREDICTORS))
     raise ConfigError(
@@ -59,7 +59,7 @@ def check_belongs_together(predictor: type[Predictor], checkpoint: Checkpoint) -
 
 
 def _predictor_of(checkpoint: Checkpoint) -> type[Predictor] | None:
-    stored = checkpoint._metadata().class_name  # that class may not be loaded here
+    stored = checkpoint.written_as  # that class may not be loaded here
     names = [name for name in (*_names(type(checkpoint)), stored) if name is not None]
     known = next((_PREDICTORS[name] for name in names if name in _PREDICTORS), None)
     if known is not None:

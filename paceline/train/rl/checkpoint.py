@@ -58,9 +58,9 @@ class RLCheckpoint(Checkpoint):
 
     def check_continued_by(self, algorithm: str) -> None:
         """Refuse a checkpoint that an algorithm of this name cannot continue. Nothing is unpickled to find out."""
-        if self._read_file(INFO_FILE) is None:
+        if self.read_file(INFO_FILE) is None:
             raise CheckpointError(f"{self!r} is not an RLlib checkpoint: it has no file {INFO_FILE}.")
-        content = self._read_file(ALGORITHM_FILE)  # what RLlib alone has saved is without
+        content = self.read_file(ALGORITHM_FILE)  # what RLlib alone has saved is without
         name = algorithm if content is None else json.loads(content)["algorithm"]
         if name != algorithm:
             raise CheckpointError(

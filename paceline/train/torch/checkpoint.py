@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_pickle import Discard
+from paceline.air.checkpoint_dict import Discard
 from paceline.air.checkpoint_sources import PACKED_FILES_KEY, Kind, Source
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_models import XGBOOST_MODEL
+from paceline.air.checkpoint_dict import XGBOOST_MODEL
 from paceline.air.checkpoint_sources import PACKED_FILES_KEY, Kind, Source
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
@@ -109,7 +109,7 @@ class XGBoostCheckpoint(Checkpoint):
     def _booster(self) -> xgboost.Booster | None:
         """The model in the first file that is there; None if there is none."""
         for name in _READABLE_FILES:
-            content = self._read_file(name)
+            content = self.read_file(name)
             if content is not None:
                 return booster_from(content, f"{name} of {self!r}")
         return None
@@ -130,7 +130,7 @@ def booster_from(content: bytes, where: str) -> xgboost.Booster:
 
 def read_booster(checkpoint: Checkpoint, file_name: str) -> xgboost.Booster:
     """The model in a file of any checkpoint."""
-    content = checkpoint._read_file(file_name)
+    content = checkpoint.read_file(file_name)
     if content is not None:
         return booster_from(content, f"{file_name} of {checkpoint!r}")
     with checkpoint.as_directory() as folder:
