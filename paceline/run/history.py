@@ -14,7 +14,6 @@ from typing import Any
 from msgspec import UnsetType
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
 from paceline.air.manifest import read_manifest
 from paceline.air.result import Result
@@ -212,12 +211,7 @@ def _result_of(
 ) -> Result:
     history = JournalHistory(run_dir.journal)
     records = RunRecords.read(run_dir)
-    settings = records.settings
-    config = CheckpointConfig(
-        num_to_keep=settings["num_to_keep"],
-        checkpoint_score_attribute=settings["checkpoint_score_attribute"],
-        checkpoint_score_order=settings["checkpoint_score_order"],
-    )
+    config = records.header.checkpoint_config
     kept = still_kept(records, present)
     rows, indices = surviving_rows(run_dir.journal)
     warnings = _lost_checkpoints(run_dir, records, present)

@@ -7,19 +7,23 @@ default; a change that earlier versions would misread needs a new `FORMAT.versio
 from __future__ import annotations
 
 import bisect
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from paceline.air.config import CheckpointConfig
 from paceline.air.errors import RestoreError
 from paceline.air.result import Status
+from paceline.air.settings import restored
 from paceline.run.spec import TrialIdentity
 from paceline.storage.record_format import RecordFormat
 from paceline.storage.run_dir import RunDir
 
-VERSION = 1
+VERSION = 2
+"""1: the settings of all configs were beside each other."""
 
 Number = Annotated[int, Meta(ge=0)]
 """Of a checkpoint; it becomes a directory's name."""
@@ -37,6 +41,29 @@ class Header(Struct, tag_field="kind", tag="run", kw_only=True):
     settings: dict[str, Any]
     time: float = 0.0
     """Journals of earlier versions do not say it."""
+
+    def __post_init__(self) -> None:
+        if "run_config" not in self.settings:
+            self.settings = _settings_of_version_1(self.settings)
+
+    @property
+    def checkpoint_config(self) -> CheckpointConfig:
+        return restored(CheckpointConfig, self.settings["run_config"]["checkpoint_config"])
+
+
+def _settings_of_version_1(settings: dict[str, Any]) -> dict[str, Any]:
+    """As they are written today; what was not written down then is left to the defaults."""
+
+    def among(names: Iterable[str]) -> dict[str, Any]:
+        return {name: settings[name] for name in names if name in settings}
+
+    run_config = {
+        **among(["stop", "max_log_bytes", "log_to_file"]),
+        "checkpoint_config": among(field.name for field in dataclasses.fields(CheckpointConfig)),
+        "failure_config": among(["max_failures"]),
+    }
+    scaling_config = among(["num_workers", "use_gpu", "resources_per_worker"])
+    return {**settings, "run_config": run_config, "scaling_config": scaling_config}
 
 
 class AttemptStarted(Struct, tag_field="kind", tag="attempt", kw_only=True):

@@ -16,7 +16,7 @@ from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.result import Status
 from paceline.air.secrets import masked, secret_paths
-from paceline.air.settings import as_json, plain_config
+from paceline.air.settings import as_json, plain_config, stored
 from paceline.engine.base import Capabilities
 from paceline.engine.local import drivers, leftovers
 from paceline.run import side_files
@@ -92,9 +92,8 @@ class RunFiles:
     @property
     def kept_in_memory(self) -> bool:
         """True if an earlier driver wrote no checkpoint to disk because it was told so."""
-        return (
-            self.records is not None and self.records.settings["num_to_keep"] == 0 and not self.records.has_checkpoints
-        )
+        records = self.records
+        return records is not None and records.header.checkpoint_config.num_to_keep == 0 and not records.has_checkpoints
 
     def close(self, store_wait_s: float | None = None) -> list[str]:
         """Give everything back; the locks go even if the storage has gone: the next driver may find it again.
@@ -370,27 +369,15 @@ def _how_to_restore_earlier(experiment_dir: Path) -> list[str]:
 
 def saved_settings(spec: RunSpec) -> dict[str, Any]:
     """What restore() can take over by itself: plain values only, never code."""
-    scaling, config = spec.scaling, spec.run_config
+    config = spec.run_config
     return {
         "config": plain_config(spec.config),
         "secrets": as_json(secret_paths(spec.config)) or [],
         "arguments": {name: as_json(value) for name, value in masked(dict(spec.arguments)).items()},
         "resumed": spec.resume_from is not None,
         "resume_from": spec.resume_from.path if spec.resume_from is not None else None,
-        "num_workers": spec.world_size,
-        "use_gpu": scaling.use_gpu,
-        "resources_per_worker": as_json(scaling.resources_per_worker),
-        "num_to_keep": config.checkpoint_config.num_to_keep,
-        "checkpoint_score_attribute": config.checkpoint_config.checkpoint_score_attribute,
-        "checkpoint_score_order": config.checkpoint_config.checkpoint_score_order,
-        "checkpoint_frequency": config.checkpoint_config.checkpoint_frequency,
-        "checkpoint_at_end": config.checkpoint_config.checkpoint_at_end,
-        "async_save": config.checkpoint_config.async_save,
-        "keep_all_ranks": config.checkpoint_config.keep_all_ranks,
-        "max_failures": config.failure_config.max_failures,
-        "max_log_bytes": config.max_log_bytes,
-        "log_to_file": config.log_to_file,
-        "stop": as_json(config.stop) if isinstance(config.stop, Mapping) else None,
+        "scaling_config": stored(spec.scaling),
+        "run_config": stored(config),
         "datasets": sorted(spec.dataset_names),
         "again": list(spec.again) if spec.place is None else None,
         "code": fingerprint(spec.code) if spec.place is None else None,  # a search restores its trials itself

@@ -94,7 +94,7 @@ def _summary(run_dir: RunDir, place: str, alive: bool) -> RunSummary:
         trainer=header.trainer,
         status=end.status if end is not None else "running" if alive else "killed",
         alive=alive,
-        num_workers=header.settings.get("num_workers") or 1,
+        num_workers=header.settings["scaling_config"].get("num_workers") or 1,
         started=started,
         ended=end.time if end is not None else None,
         reached=reached,
@@ -124,7 +124,7 @@ def _reached_so_far(journal: Path, header: Header) -> Reached:
         attempts=1 + max((attempt.attempt for attempt in attempts), default=-1),
         error=failures[-1].in_words if failures else "",
     )
-    _add_checkpoints(reached, kept, header.settings)
+    _add_checkpoints(reached, kept, header.checkpoint_config)
     if attempts:
         _add_last_row(reached, journal, attempts[-1], kept)
     return reached
@@ -167,19 +167,14 @@ def reached_at_end(
         metrics=_reported(row),
         error=error,
     )
-    settings = {"checkpoint_score_attribute": config.checkpoint_score_attribute}
-    _add_checkpoints(reached, kept, {**settings, "checkpoint_score_order": config.checkpoint_score_order})
+    _add_checkpoints(reached, kept, config)
     return reached
 
 
-def _add_checkpoints(reached: Reached, kept: Sequence[KeptCheckpoint], settings: Mapping[str, Any]) -> None:
+def _add_checkpoints(reached: Reached, kept: Sequence[KeptCheckpoint], config: CheckpointConfig) -> None:
     reached.checkpoints = [each.number for each in kept]
     reached.size = sum(each.size for each in kept)
-    if kept and settings.get("checkpoint_score_attribute"):
-        config = CheckpointConfig(
-            checkpoint_score_attribute=settings["checkpoint_score_attribute"],
-            checkpoint_score_order=settings.get("checkpoint_score_order", "max"),
-        )
+    if kept and config.checkpoint_score_attribute:
         reached.best = _reported(best(config, kept)[-1].row)
 
 

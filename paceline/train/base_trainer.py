@@ -13,9 +13,6 @@ from paceline.air import session as session_slot
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checks import check_kind
 from paceline.air.config import (
-    DEFAULT_MAX_LOG_BYTES,
-    CheckpointConfig,
-    FailureConfig,
     RunConfig,
     ScalingConfig,
 )
@@ -26,6 +23,7 @@ from paceline.air.errors import (
 )
 from paceline.air.keywords import names_what_was_meant
 from paceline.air.secrets import missing_secrets
+from paceline.air.settings import restored
 from paceline.engine.choose import choose_engine
 from paceline.run.spec import RunSpec, TrialIdentity
 from paceline.train.arguments import (
@@ -318,30 +316,9 @@ class BaseTrainer:
                     "resume_from_checkpoint= to restore() again."
                 )
             given["resume_from_checkpoint"] = settings["resume_from"]
-        given.setdefault(
-            "scaling_config",
-            ScalingConfig(
-                num_workers=settings["num_workers"],
-                use_gpu=settings["use_gpu"],
-                resources_per_worker=settings["resources_per_worker"],
-            ),
-        )
+        given.setdefault("scaling_config", restored(ScalingConfig, settings["scaling_config"]))
         if "run_config" not in given:
-            given["run_config"] = RunConfig(
-                checkpoint_config=CheckpointConfig(
-                    num_to_keep=settings["num_to_keep"],
-                    checkpoint_score_attribute=settings["checkpoint_score_attribute"],
-                    checkpoint_score_order=settings["checkpoint_score_order"],
-                    checkpoint_frequency=settings.get("checkpoint_frequency", 0),
-                    checkpoint_at_end=settings.get("checkpoint_at_end"),
-                    async_save=settings["async_save"],
-                    keep_all_ranks=settings["keep_all_ranks"],
-                ),
-                failure_config=FailureConfig(max_failures=settings["max_failures"]),
-                stop=settings["stop"],
-                max_log_bytes=settings.get("max_log_bytes", DEFAULT_MAX_LOG_BYTES),
-                log_to_file=settings.get("log_to_file", False),
-            )
+            given["run_config"] = restored(RunConfig, settings["run_config"])
             given["run_config"].name = settings["experiment_name"]  # earlier versions took names that are rejected now
         return given
 

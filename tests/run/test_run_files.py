@@ -64,7 +64,7 @@ def test_a_new_trial(results_dir: Path) -> None:
     (header,) = RunRecords.read(files.run_dir)
     assert isinstance(header, Header)
     assert header.settings["config"] == {"train_loop_config": {"lr": 0.1}}
-    assert header.settings["num_workers"] == 2
+    assert header.settings["scaling_config"]["num_workers"] == 2
 
 
 def test_without_a_name_the_experiment_is_named_after_trainer_and_time(results_dir: Path) -> None:
@@ -84,7 +84,7 @@ def test_saved_settings_are_plain_data() -> None:
     )
     assert json.loads(json.dumps(saved)) == saved
     assert saved["config"] is None
-    assert (saved["num_to_keep"], saved["checkpoint_score_attribute"], saved["max_failures"]) == (3, "loss", 2)
+    assert saved["run_config"]["checkpoint_config"]["num_to_keep"] == 3
 
 
 def test_only_one_driver_at_a_time(results_dir: Path) -> None:

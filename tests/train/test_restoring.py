@@ -11,9 +11,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression  # here, because it changes variables of the process
 
 from paceline import tune
-from paceline.air import Checkpoint, RunConfig, ScalingConfig, session
+from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError, RestoreError, TrainingFailedError
 from paceline.air.result import Result
+from paceline.air.settings import stored
 from paceline.data import from_items
 from paceline.train import BaseTrainer, DataParallelTrainer
 from paceline.train.huggingface import TransformersTrainer
@@ -294,3 +295,49 @@ def test_a_run_with_a_name_that_is_rejected_now_is_restored(tmp_path: Path) -> N
     earlier.run_config.name = ".nightly"
     trainer = DataParallelTrainer.restore(earlier.fit().path, works)
     assert trainer.run_config.name == ".nightly"
+
+
+# -- settings -----------------------------------------------------------------------------
+
+
+def test_a_restored_trainer_has_all_the_settings(tmp_path: Path) -> None:
+    """Those of every single field: tests/air/test_settings.py."""
+    run_config = RunConfig(
+        name="settings",
+        storage_path=str(tmp_path),
+        verbose=1,
+        engine="inline",
+        stop={"x": 7},
+        log_to_file=("out", "err"),
+        max_log_bytes=None,
+        failure_config=FailureConfig(
+            hang_timeout_s=77.0,
+            heartbeat_timeout_s=None,
+            start_timeout_s=78.0,
+            stop_grace_s=1.5,
+            max_attempts_without_progress=4,
+        ),
+        checkpoint_config=CheckpointConfig(
+            num_to_keep=3, checkpoint_score_attribute="x", checkpoint_score_order="min", async_save=True
+        ),
+    )
+    scaling = ScalingConfig(num_workers=1, resources_per_worker={"CPU": 0.5}, placement_strategy="SPREAD")
+    trainer = DataParallelTrainer(fails_late, train_loop_config={}, scaling_config=scaling, run_config=run_config)
+    result = trainer.fit(raise_on_error=False)
+    assert result.error is not None
+    restored = DataParallelTrainer.restore(result.path, works)
+    assert stored(restored.run_config) == stored(run_config)
+    assert stored(restored.scaling_config) == stored(scaling)
+    assert restored.run_config.name == "settings"
+    assert restored.run_config.log_to_file == ("out", "err")
+
+
+def test_what_a_version_1_did_not_store_has_its_default() -> None:
+    run = Path(__file__).parents[1] / "run" / "fixtures" / "journals_1" / "run_num_to_keep"
+    restored = DataParallelTrainer.restore(run, works)
+    assert restored.run_config.checkpoint_config == CheckpointConfig(
+        num_to_keep=2, checkpoint_score_attribute="loss", checkpoint_score_order="min"
+    )
+    assert restored.run_config.failure_config == FailureConfig(max_failures=1)
+    assert restored.scaling_config == ScalingConfig(num_workers=1)
+    assert restored.run_config.verbose == RunConfig().verbose

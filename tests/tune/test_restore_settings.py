@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from paceline import tune
-from paceline.air import RunConfig
+from paceline.air import CheckpointConfig, FailureConfig, RunConfig
 from paceline.air.errors import ConfigError, RestoreError
+from paceline.air.settings import stored
 from paceline.run.trial import Trial
 from paceline.testing.tune_invariants import experiment_records
 from paceline.tune import Callback, TuneConfig, Tuner
@@ -154,3 +155,26 @@ def test_callbacks_that_are_not_given_again_are_mentioned_each_time(
         capfd.readouterr()
         Tuner.restore(grid.experiment_path, count).fit()
         assert re.search(r"callbacks.*restore\(\)", " ".join("".join(capfd.readouterr()).split()))
+
+
+def test_a_restored_search_has_all_the_settings(tmp_path: Path) -> None:
+    """Those of every single field: tests/air/test_settings.py."""
+    run_config = RunConfig(
+        name="settings",
+        storage_path=str(tmp_path),
+        verbose=0,
+        engine="inline",
+        stop={"x": 7},
+        max_log_bytes=5_000_000,
+        failure_config=FailureConfig(fail_fast=True, hang_timeout_s=77.0, stop_grace_s=1.5),
+        checkpoint_config=CheckpointConfig(num_to_keep=3, checkpoint_score_attribute="x"),
+    )
+    settings = TuneConfig(
+        metric="x", mode="min", num_samples=2, max_concurrent_trials=1, time_budget_s=600, chdir_to_trial_dir=False
+    )
+    grid = Tuner(doubled, param_space={"a": 1}, tune_config=settings, run_config=run_config).fit()
+    restoration = Tuner.restore(grid.experiment_path, doubled)._restoration
+    assert restoration is not None
+    assert stored(restoration.setup.run_config) == stored(run_config)
+    assert stored(restoration.setup.tune) == stored(settings)
+    assert restoration.setup.run_config.name == "settings"

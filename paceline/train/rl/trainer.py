@@ -240,12 +240,12 @@ class RLTrainer(BaseTrainer):
                         f"RLTrainer.restore() needs {name}= again: code and secrets are not stored with a run."
                     )
                 again[name] = stored[name]
-        settings = {
-            **settings,
+        scaling = {  # the run itself had one worker
             "num_workers": stored["num_workers"],
+            "use_gpu": settings["scaling_config"]["use_gpu"],
             "resources_per_worker": stored["resources_per_worker"],
         }
-        return super()._restored_arguments(settings, again)
+        return super()._restored_arguments({**settings, "scaling_config": scaling}, again)
 
     def _continue(self, path: str, settings: Mapping[str, Any]) -> None:
         super()._continue(path, settings)

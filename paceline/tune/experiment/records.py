@@ -25,7 +25,8 @@ from paceline.storage.run_dir import RunDir, is_plain_name
 from paceline.storage.shared_sync import SharedSync
 from paceline.tune.search.space import from_description
 
-VERSION = 1
+VERSION = 2
+"""1: the settings of the RunConfig had other names."""
 
 
 class Facts(Struct, kw_only=True):
@@ -51,6 +52,11 @@ class Facts(Struct, kw_only=True):
     run: dict[str, Any]
     """The settings of its RunConfig."""
     time: float = 0.0
+
+    def __post_init__(self) -> None:
+        for earlier, name in (("checkpoints", "checkpoint_config"), ("failures", "failure_config")):
+            if earlier in self.run:
+                self.run[name] = self.run.pop(earlier)
 
 
 class SearchStarted(Facts, tag_field="kind", tag="experiment"):

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from paceline.air.config import DEFAULT_MAX_LOG_BYTES, CheckpointConfig, FailureConfig, RunConfig
+from paceline.air.config import RunConfig
 from paceline.air.constants import DEFAULT_METRIC
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.metrics import flattened
 from paceline.air.secrets import masked, secret_paths
-from paceline.air.settings import as_json
+from paceline.air.settings import restored, stored, stored_names
 from paceline.tune.by_name import create_scheduler, create_searcher
 from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.experiment.records import Facts
@@ -90,9 +90,6 @@ class SearchSetup:
             name = self.found.texts.get(path)
             chosen.update(flattened({path_text(path): value}) if name is None else {name: value})
         return {"config": None, "evaluated": evaluated_record(self.space, chosen, self.found)}
-
-
-_PLAIN_SETTINGS = ("num_samples", "metric", "mode", "max_concurrent_trials", "time_budget_s", "chdir_to_trial_dir")
 
 
 _USED = "_has_searched"
@@ -201,14 +198,9 @@ def facts_of(setup: SearchSetup, place: ExperimentPlace) -> dict[str, Any]:
         "secrets": [path_text(path) for path in secret_paths(setup.space)],
         "searcher": described(setup.searcher),
         "scheduler": described(setup.scheduler),
-        **{name: getattr(setup.tune, name) for name in _PLAIN_SETTINGS},
+        **stored(setup.tune),
         "run": {
-            "checkpoints": dataclasses.asdict(config.checkpoint_config),
-            "failures": dataclasses.asdict(config.failure_config),
-            "stop": as_json(config.stop) if isinstance(config.stop, Mapping) else None,
-            "verbose": config.verbose,
-            "max_log_bytes": config.max_log_bytes,
-            "log_to_file": config.log_to_file,
+            **stored(config),
             "had_stop": config.stop is not None,
             "had_callbacks": bool(config.callbacks),
         },
@@ -241,7 +233,7 @@ def restored_setup(
             "param_space differs from the experiment's, and a search cannot continue in another space: pass the same "
             "one again (without secrets it may be left out), or start a new experiment with another name."
         )
-    settings = {name: getattr(facts, name) for name in _PLAIN_SETTINGS}
+    settings = {name: getattr(facts, name) for name in stored_names(TuneConfig)}
     if tune is not None:
         given = {field.name: getattr(tune, field.name) for field in dataclasses.fields(tune)}
         defaults = TuneConfig()
@@ -271,18 +263,10 @@ def restored_run_config(facts: Facts, given: RunConfig | None, filesystem: Any =
     if given is not None:
         return given, []
     saved = facts.run
-    config = RunConfig(
-        storage_filesystem=filesystem,
-        checkpoint_config=CheckpointConfig(**saved["checkpoints"]),
-        failure_config=FailureConfig(**saved["failures"]),
-        stop=saved["stop"],
-        verbose=saved["verbose"],
-        max_log_bytes=saved.get("max_log_bytes", DEFAULT_MAX_LOG_BYTES),
-        log_to_file=saved.get("log_to_file", False),
-    )
+    config = restored(RunConfig, saved, storage_filesystem=filesystem)
     config.name = facts.name  # earlier versions took names that are rejected now
     lost = ["callbacks"] if saved["had_callbacks"] else []
-    if saved["had_stop"] and saved["stop"] is None:
+    if saved["had_stop"] and config.stop is None:
         lost.append("a stop criterion")
     if not lost:
         return config, []
