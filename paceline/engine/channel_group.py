@@ -40,6 +40,7 @@ RECHECK_S = 3.0
 driver was stopped, perhaps all were."""
 STACKS_WAIT_S = 0.5
 """How long ranks that are about to be given up may take to show where they are."""
+LATE_LOAD_HINT = "Look at what its modules do at import, or raise FailureConfig(start_timeout_s=...)."
 LOSS_SETTLE_S = 0.15
 """How long after one rank's exception the death of another, which may be its cause, is waited for."""
 
@@ -230,17 +231,9 @@ class ChannelGroup(WorkerGroup):
 
     def _overdue(self, now: float) -> list[Overdue]:
         """Loading a task imports the user's modules: that belongs to the start, which is limited."""
-        limit = self.placement.start_timeout_s
-        return [
-            Overdue(
-                member,
-                "startup",
-                f"the function was not loaded within start_timeout_s={limit:g} s",
-                hint="Look at what its modules do at import, or raise FailureConfig(start_timeout_s=...).",
-            )
-            for member in self._members
-            if member.time_to_load_s is not None and member.time_to_load_s < 0 and not member.gone
-        ]
+        text = f"the function was not loaded within start_timeout_s={self.placement.start_timeout_s:g} s"
+        late = [member for member in self._members if (member.time_to_load_s or 0.0) < 0 and not member.gone]
+        return [Overdue(member, "startup", text, hint=LATE_LOAD_HINT) for member in late]
 
     @property
     def has_events(self) -> bool:
@@ -346,17 +339,8 @@ class ChannelGroup(WorkerGroup):
                     raise EngineError(f"rank {rank} has already ended; {name}() cannot be called there")
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                stacks = self.stacks()
-                member = self._members[missing[0]]
-                failure = WorkerFailure(
-                    member.rank,
-                    "hang",
-                    f"{name}() did not return within {timeout:g} s on rank(s) {missing}",
-                    time_ns=time.monotonic_ns(),
-                    traceback=stacks.get(member.rank, ""),
-                    log_path=member.request.log_path,
-                )
-                raise HangError(failure.message, failure)
+                text = f"{name}() did not return within {timeout:g} s on rank(s) {missing}"
+                raise HangError(text, self._members[missing[0]].hangs(text, self.stacks()))
             self._wait_once(remaining, seen)
 
 

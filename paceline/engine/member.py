@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from paceline.air.errors import FailureKind, WorkerFailure
@@ -81,6 +82,17 @@ class Member:
     def is_over(self) -> bool:
         """How its task ended is known."""
         return self.state in (State.ENDED, State.FAILED)
+
+    def hangs(self, message: str, stacks: Mapping[int, str]) -> WorkerFailure:
+        """The failure to answer in time."""
+        return WorkerFailure(
+            self.rank,
+            "hang",
+            message,
+            time_ns=time.monotonic_ns(),
+            traceback=stacks.get(self.rank, ""),
+            log_path=self.request.log_path,
+        )
 
     def heard(self) -> None:
         self.last_seen = time.monotonic()

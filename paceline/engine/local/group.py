@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 from paceline.air.errors import EngineError, StartupTimeoutError, WorkerDiedError
@@ -50,6 +51,18 @@ class LocalMember(Member):
         """Set when the process or its channel is gone and its exit status is still to come."""
         self.killed_by_us = False
 
+    def bad_end(self, grace: float) -> str | None:
+        """A warning if its task was over but its process did not end well."""
+        if self.state is not State.ENDED or grace <= 0:
+            return None
+        if self.killed_by_us:
+            return f"rank {self.rank} did not exit within {grace:g} s after its function returned and was killed"
+        if self.exit_status:
+            code = os.waitstatus_to_exitcode(self.exit_status)
+            how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+            return f"rank {self.rank} {how} after its function had returned; see {self.request.log_path}"
+        return None
+
 
 class LocalGroup(ChannelGroup):
     """Workers forked by a warden; a death is an event, not something to poll for."""
@@ -86,42 +99,12 @@ class LocalGroup(ChannelGroup):
             raise
 
     def _spawn_all(self) -> None:
-        sys_path = [os.fsencode(entry) for entry in absolute_sys_path()]
-        argv = [os.fsencode(argument) for argument in sys.argv]
-        umask = linux.current_umask()
-        main_file = script_file()
-        heartbeat = self.placement.heartbeat_timeout_s
-        drivers_own = surroundings.with_variables(
-            surroundings.current(), {protocol.RUN_ID_VARIABLE: self.placement.run_id}
-        )
-        for asked, place in zip(self.placement.workers, self.places, strict=True):
+        requests = _spawn_requests(self.number, self.placement, self.places, self._warden.environment)
+        for asked, request in zip(self.placement.workers, requests, strict=True):
             ours, theirs = socket_pair()
             member = LocalMember(asked, FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
             self._locals.append(member)
             self._attach(member)
-            wanted = surroundings.with_variables(drivers_own, variables(self.placement, place))
-            changed, removed = surroundings.difference(self._warden.environment, wanted)
-            request = messages.Spawn(
-                group=self.number,
-                run_id=self.placement.run_id,
-                rank=asked.rank,
-                world_size=self.world_size,
-                fresh=self.placement.fresh or not linux.IS_LINUX,
-                threads=place.threads,
-                pool_threads=surroundings.wanted_threads(place.threads, wanted),
-                thread_setters=self.placement.thread_setters,
-                pulse_s=None if heartbeat is None else heartbeat / 5,
-                surroundings=messages.Surroundings(
-                    changed_variables=changed,
-                    removed_variables=removed,
-                    cwd=os.fsencode(os.path.abspath(asked.cwd)),
-                    log_path=os.fsencode(os.path.abspath(asked.log_path)),
-                    sys_path=sys_path,
-                    argv=argv,
-                    main_file=main_file,
-                    umask=umask,
-                ),
-            )
             self._warden.tell(request, [theirs.fileno()])
             theirs.close()
         if self._warden.lost:  # Before this group listened, so that nobody told it.
@@ -316,7 +299,7 @@ class LocalGroup(ChannelGroup):
             self._close_events()
             for member in self._locals:
                 self._close(member)
-                warning = self._bad_end(member, grace)
+                warning = member.bad_end(grace)
                 if warning:
                     warnings.append(warning)
         return warnings
@@ -362,17 +345,41 @@ class LocalGroup(ChannelGroup):
             member.crash_file.close()
             member.crash_file = None
 
-    def _bad_end(self, member: LocalMember, grace: float) -> str | None:
-        """A warning for a worker whose task was over but whose process did not end well."""
-        if member.state is not State.ENDED or grace <= 0:
-            return None
-        if member.killed_by_us:
-            return f"rank {member.rank} did not exit within {grace:g} s after its function returned and was killed"
-        if member.exit_status:
-            code = os.waitstatus_to_exitcode(member.exit_status)
-            how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
-            return f"rank {member.rank} {how} after its function had returned; see {member.request.log_path}"
-        return None
+
+def _spawn_requests(
+    number: int, placement: Placement, places: tuple[WorkerPlace, ...], wardens: surroundings.Environment
+) -> Iterator[messages.Spawn]:
+    """What the warden is told about each worker; of its environment, how it differs from the warden's."""
+    sys_path = [os.fsencode(entry) for entry in absolute_sys_path()]
+    argv = [os.fsencode(argument) for argument in sys.argv]
+    umask = linux.current_umask()
+    main_file = script_file()
+    heartbeat = placement.heartbeat_timeout_s
+    drivers_own = surroundings.with_variables(surroundings.current(), {protocol.RUN_ID_VARIABLE: placement.run_id})
+    for asked, place in zip(placement.workers, places, strict=True):
+        wanted = surroundings.with_variables(drivers_own, variables(placement, place))
+        changed, removed = surroundings.difference(wardens, wanted)
+        yield messages.Spawn(
+            group=number,
+            run_id=placement.run_id,
+            rank=asked.rank,
+            world_size=placement.world_size,
+            fresh=placement.fresh or not linux.IS_LINUX,
+            threads=place.threads,
+            pool_threads=surroundings.wanted_threads(place.threads, wanted),
+            thread_setters=placement.thread_setters,
+            pulse_s=None if heartbeat is None else heartbeat / 5,
+            surroundings=messages.Surroundings(
+                changed_variables=changed,
+                removed_variables=removed,
+                cwd=os.fsencode(os.path.abspath(asked.cwd)),
+                log_path=os.fsencode(os.path.abspath(asked.log_path)),
+                sys_path=sys_path,
+                argv=argv,
+                main_file=main_file,
+                umask=umask,
+            ),
+        )
 
 
 def script_file() -> bytes | None:
