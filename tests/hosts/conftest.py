@@ -16,10 +16,10 @@ from tools.hosts import Hosts, HostsError
 PROJECT = Path(__file__).parents[2]
 
 
-def make_hosts(count: int) -> Hosts:
-    """Hosts that see this project and its environment, wherever they are."""
-    private = [folder for folder in (str(PROJECT), sys.prefix) if folder.startswith(("/tmp/", "/var/tmp/"))]
-    hosts = Hosts(count, shared=private)
+def make_hosts(count: int, *shared: Path) -> Hosts:
+    """Hosts that see this project and its environment, wherever they are, and `shared` directories."""
+    needed = [folder for folder in (str(PROJECT), sys.prefix) if folder.startswith(("/tmp/", "/var/tmp/"))]
+    hosts = Hosts(count, shared=[*needed, *map(str, shared)])
     try:
         hosts.up()
     except (HostsError, OSError) as error:
@@ -45,12 +45,12 @@ def hosts_engine(hosts: Hosts) -> Iterator[HostsEngine]:
 
 
 @pytest.fixture
-def own_hosts() -> Iterator[Callable[[int], Hosts]]:
-    """For tests that cut or kill hosts."""
+def own_hosts() -> Iterator[Callable[..., Hosts]]:
+    """For tests that cut or kill hosts, or share directories with them."""
     made: list[Hosts] = []
 
-    def make(count: int) -> Hosts:
-        made.append(make_hosts(count))
+    def make(count: int, *shared: Path) -> Hosts:
+        made.append(make_hosts(count, *shared))
         return made[-1]
 
     yield make
