@@ -37,8 +37,8 @@ from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal_parts import fetch_journal
 from paceline.storage.run_dir import RunDir, resolve_storage
 
-RunStatus = Status | Literal["running", "killed"]
-"""killed: the journal has no end, and nobody is writing it."""
+RunStatus = Status | Literal["running", "killed", "pending"]
+"""killed: the journal has no end, and nobody is writing it; pending: of a trial that was not started yet."""
 
 
 class RunSummary(Struct, kw_only=True):
@@ -138,10 +138,10 @@ def _add_last_row(reached: Reached, journal: Path, attempt: AttemptStarted, kept
     if last is not None and last.attempt == attempt.attempt:
         reached.iteration = last.index
         reached.time_total_s = attempt.start_time_s + last.elapsed
-        reached.metrics = _reported(last.reduced or last.metrics)
+        reached.metrics = reported(last.reduced or last.metrics)
     else:
         reached.iteration, reached.time_total_s = attempt.start_index, attempt.start_time_s
-        reached.metrics = next((_reported(each.row) for each in kept if each.iteration == attempt.start_index), {})
+        reached.metrics = next((reported(each.row) for each in kept if each.iteration == attempt.start_index), {})
 
 
 def _kept(records: Sequence[Record]) -> list[KeptCheckpoint]:
@@ -164,7 +164,7 @@ def reached_at_end(
         iteration=_number(row.get(TRAINING_ITERATION)),
         time_total_s=float(_number(row.get("time_total_s"))),
         attempts=attempts,
-        metrics=_reported(row),
+        metrics=reported(row),
         error=error,
     )
     _add_checkpoints(reached, kept, config)
@@ -175,10 +175,11 @@ def _add_checkpoints(reached: Reached, kept: Sequence[KeptCheckpoint], config: C
     reached.checkpoints = [each.number for each in kept]
     reached.size = sum(each.size for each in kept)
     if kept and config.checkpoint_score_attribute:
-        reached.best = _reported(best(config, kept)[-1].row)
+        reached.best = reported(best(config, kept)[-1].row)
 
 
-def _reported(row: Mapping[str, Any]) -> dict[str, Any]:
+def reported(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user reported, of a row."""
     return {name: value for name, value in row.items() if name not in AUTOFILLED_KEYS}
 
 

@@ -210,9 +210,9 @@ class ExperimentJournal:
 class SearchRecords:
     """The records of an experiment, checked: the files may come from anywhere."""
 
-    def __init__(self, journal: Path) -> None:
+    def __init__(self, journal: Path, *, with_rows: bool = True) -> None:
         try:
-            self.all = list(FORMAT.read(journal))
+            self.all = list(FORMAT.read(journal) if with_rows else FORMAT.scan(journal, without="row"))
         except FileNotFoundError:
             raise RestoreError(f"{journal.parent} holds no experiment: it has no {journal.name}.") from None
         if not self.all or not isinstance(self.all[0], SearchStarted):
@@ -226,6 +226,10 @@ class SearchRecords:
     def facts(self) -> Facts:
         """The experiment's description, as the last restore left it."""
         return next(record for record in reversed(self.all) if isinstance(record, Facts))
+
+    @property
+    def started(self) -> float:
+        return self.all[0].time if isinstance(self.all[0], SearchStarted) else 0.0
 
     @property
     def directories(self) -> set[str]:
