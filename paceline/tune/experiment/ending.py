@@ -21,7 +21,7 @@ from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.experiment.records import ExperimentJournal, TrialStopped
 from paceline.tune.experiment.setup import SearchSetup
 from paceline.tune.experiment.trials import ExperimentController, TrialRun, Trials
-from paceline.tune.search.searcher import report_completion
+from paceline.tune.search.searcher import completion_call
 from paceline.tune.trial_outcome import TrialOutcome
 
 TRIALS_IN_VAIN = 10
@@ -149,6 +149,7 @@ class Endings:
         self._stopping = stopping
         self.memory = memory
         self._controller = controller
+        self._complete = completion_call(setup.searcher)  # looks at its signature: once is enough
         self._is_carrying_out = False
 
     def run_ended(self, trial_run: TrialRun, result: Result) -> None:
@@ -253,7 +254,7 @@ class Endings:
         with self._audience.guarded():
             if to_searcher and not trial_run.searcher_knows_end:
                 last = {**trial_run.judged_by, **outcome.metrics} if outcome.metrics else None
-                report_completion(self._setup.searcher, trial.trial_id, last, error=failed)
+                self._complete({"trial_id": trial.trial_id, "result": last, "error": failed})
             if failed:
                 scheduler.on_trial_error(self._controller, trial)
             elif trial_run.seen == 0 and not outcome.metrics:

@@ -124,7 +124,7 @@ class Starter:
                 "dir": trial_run.directory.name,
                 "tag": trial_run.trial.experiment_tag,
                 "config": describe(masked(trial_run.trial.config)),
-                "evaluated": evaluated_record(self._setup.space, trial_run.trial.evaluated_params),
+                "evaluated": evaluated_record(self._setup.space, trial_run.trial.evaluated_params, self._setup.found),
             },
         )
         self._journal.flush()  # before anything of the trial exists
