@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except (PacelineError, ImportError) as error:
-        from paceline.run.terminal import printable
+        from paceline.run.display import printable
 
         print(f"paceline: {printable(str(error))}", file=sys.stderr)
         return 1

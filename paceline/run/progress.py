@@ -1,13 +1,7 @@
-"""What the user sees of a run while it goes on.
-
-`Progress` itself is silent. `PlainProgress` writes lines for pipes, files and notebooks;
-`live_progress.LiveProgress` keeps a live view in a terminal.
-"""
+"""What the user sees of a run while it is at work, in words; how it is shown is the display's."""
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -16,129 +10,112 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from paceline.air.constants import AUTOFILLED_KEYS
 from paceline.air.metrics import flattened
-from paceline.run.terminal import GuardedWriter, RankPrefixer, last_overwrite
+from paceline.run.display import Display, Line, clipped, make_display, printable
 
 if TYPE_CHECKING:
     from paceline.air.result import Result
     from paceline.run.trial import Trial
 
-PLAIN_INTERVAL_S = 5.0
 _METRICS_IN_A_LINE = 6
+_METRICS_IN_A_FRAME = 12
 _LONGEST_VALUE = 40
 
 
 class Progress:
-    """Shows nothing: what `verbose=0` gets. Every kind of progress has these methods."""
+    """Says what happens to a run. It is also the picture of the run that its display shows."""
 
-    def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
-        """The run begins."""
-
-    def row(self, row: Mapping[str, Any]) -> None:
-        """A row was reported. Called for every row, so it must cost next to nothing."""
-
-    def checkpoint(self, number: int, path: Path | str) -> None:
-        """A checkpoint was committed."""
-
-    def attempt_failed(self, summary: str, retry: bool) -> None:
-        """An attempt failed; `retry` says whether another one follows."""
-
-    def output(self, rank: int, text: str) -> None:
-        """A worker wrote something, as `LogFollower` delivers it."""
-
-    def note(self, text: str) -> None:
-        """Something that happened."""
-
-    def warning(self, text: str) -> None:
-        """Something the user should know."""
-
-    def tick(self) -> None:
-        """Time has passed. Called now and then while nothing else happens."""
-
-    def finished(self, result: Result) -> None:
-        """The run has ended, well or not."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was. Called last, whatever happened; may be called twice."""
-
-
-class PlainProgress(Progress):
-    """Plain lines: the beginning, the end, what is important, and a row every few seconds.
-
-    `detailed` False leaves out rows and worker output.
-    """
-
-    def __init__(self, writer: GuardedWriter, detailed: bool, interval_s: float = PLAIN_INTERVAL_S) -> None:
-        self._writer = writer
-        self._detailed = detailed
-        self._interval_s = interval_s
-        self._prefixer = RankPrefixer()
-        self._next_row_at = 0.0 if detailed else float("inf")
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._row: Mapping[str, Any] = {}
         self._name = ""
-        self._attempt = 1
         self._run_dir = ""
+        self._world_size = 0
+        self._attempt = 1
         self._checkpoint = ""
         self._started_at = time.monotonic()
 
     def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
+        """The run begins."""
         self._name = str(trial)
         self._run_dir = str(run_dir)
+        self._world_size = world_size
         self._started_at = time.monotonic()
-        self._line(f"{self._name} started: {workers_text(world_size)}, files in {run_dir}")
+        self._display.say(f"{self._name} started: {workers_text(world_size)}, files in {run_dir}", "bold")
+        self._display.start(self)
 
     def row(self, row: Mapping[str, Any]) -> None:
-        if time.monotonic() >= self._next_row_at:
-            self._next_row_at = time.monotonic() + self._interval_s
-            self._line(self._row_text(row))
-
-    def _row_text(self, row: Mapping[str, Any]) -> str:
-        parts = [f"iteration {row.get('training_iteration', '?')}"]
-        parts += [f"{name} {value}" for name, value in shown_metrics(row, _METRICS_IN_A_LINE)]
-        if self._checkpoint:
-            parts.append(self._checkpoint)
-        parts.append(duration_text(time.monotonic() - self._started_at))
-        return f"{self._name}: {', '.join(parts)}"
+        """A row was reported. Called for every row, so it must cost next to nothing."""
+        self._row = row
+        self._display.refresh()
 
     def checkpoint(self, number: int, path: Path | str) -> None:
+        """A checkpoint was committed."""
         self._checkpoint = Path(path).name or f"checkpoint {number}"
 
     def attempt_failed(self, summary: str, retry: bool) -> None:
+        """An attempt failed; `retry` says whether another one follows."""
         what_next = "Starting the next attempt." if retry else "There is no further attempt."
-        self._line(f"{self._name}: attempt {self._attempt} failed: {summary.rstrip()}\n{what_next}")
+        self._display.say(f"{self._name}: attempt {self._attempt} failed: {summary.rstrip()}\n{what_next}", "red")
         self._attempt += 1
-        if self._detailed:
-            self._next_row_at = 0.0
+        self._display.show_next()
 
     def output(self, rank: int, text: str) -> None:
-        if self._detailed:
-            self._writer.write(self._prefixer.lines(rank, last_overwrite(text)))
+        """A worker wrote something, as `LogFollower` delivers it."""
+        self._display.output(f"(rank {rank}) ", text)
 
     def note(self, text: str) -> None:
-        self._line(text)
+        """Something that happened."""
+        self._display.say(text, "bold")
 
     def warning(self, text: str) -> None:
-        self._line(f"Warning: {text}")
+        """Something the user should know."""
+        self._display.say(f"Warning: {text}", "yellow")
+
+    def tick(self) -> None:
+        """Time has passed. Called now and then while nothing else happens."""
+        self._display.redraw()
 
     def finished(self, result: Result) -> None:
-        elapsed = time.monotonic() - self._started_at
-        self._line("\n".join(end_report(self._name, result, self._run_dir, elapsed)))
+        """The run has ended, well or not."""
+        self._display.stop()
+        heading, *rest = end_report(self._name, result, self._run_dir, self._elapsed_s())
+        self._display.say(heading, "bold green" if result.error is None else "bold red")
+        self._display.say("\n".join(rest))
 
     def close(self) -> None:
-        self._writer.write(self._prefixer.end_line())
+        """Leave the terminal as it was. Called last, whatever happened; may be called twice."""
+        self._display.close()
 
-    def _line(self, text: str) -> None:
-        self._writer.write(f"{self._prefixer.end_line()}{text}\n")
+    # -- the picture ----------------------------------------------------------------------
+
+    def line(self) -> str:
+        parts = [f"iteration {self._row.get('training_iteration', '?')}"]
+        parts += [f"{name} {value}" for name, value in shown_metrics(self._row, _METRICS_IN_A_LINE)]
+        if self._checkpoint:
+            parts.append(self._checkpoint)
+        parts.append(duration_text(self._elapsed_s()))
+        return f"{self._name}: {', '.join(parts)}"
+
+    def frame(self, width: int, height: int) -> list[Line]:
+        facts = [
+            self._name,
+            workers_text(self._world_size),
+            *([f"attempt {self._attempt}"] if self._attempt > 1 else []),
+            f"iteration {self._row.get('training_iteration', 0)}",
+            self._checkpoint or "no checkpoint yet",
+            duration_text(self._elapsed_s()),
+        ]
+        table = aligned_pairs(shown_metrics(self._row, _METRICS_IN_A_FRAME))
+        lines = [(" · ".join(facts), "bold"), *((line, "") for line in table)]
+        return [(clipped(printable(text), width), style) for text, style in lines[: max(1, height)]]
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._started_at
 
 
 def make_progress(verbose: int, stream: TextIO | None = None) -> Progress:
-    """The progress for `RunConfig(verbose=...)`: 0 silent, 1 beginning and end, 2 and 3 everything."""
-    if verbose <= 0:
-        return Progress()
-    writer = GuardedWriter(stream if stream is not None else sys.stdout)
-    if verbose == 1 or not writer.isatty() or os.environ.get("TERM", "dumb") == "dumb":
-        return PlainProgress(writer, detailed=verbose > 1)
-    from paceline.run.live_progress import LiveProgress  # imports rich, which only a terminal needs
-
-    return LiveProgress(writer)
+    """The progress for `RunConfig(verbose=...)`."""
+    return Progress(make_display(verbose, stream))
 
 
 def end_report(name: str, result: Result, run_dir: str, elapsed_s: float) -> Iterator[str]:
@@ -146,12 +123,15 @@ def end_report(name: str, result: Result, run_dir: str, elapsed_s: float) -> Ite
     metrics = result.metrics
     iterations = metrics.get("training_iteration", 0)
     yield f"{name} {result.status} after {iterations} iterations, {duration_text(elapsed_s)}"
-    table = [*shown_metrics(metrics), *places(result, run_dir)]
-    width = max(len(name) for name, _ in table)
-    for label, value in table:
-        yield f"  {label:<{width}}  {value}"
+    yield from aligned_pairs([*shown_metrics(metrics), *places(result, run_dir)])
     if result.how_to_continue:
         yield f"To continue: {result.how_to_continue}"
+
+
+def aligned_pairs(pairs: list[tuple[str, str]]) -> list[str]:
+    """Names and values as the lines of a table."""
+    width = max((len(name) for name, _ in pairs), default=0)
+    return [f"  {name:<{width}}  {value}" for name, value in pairs]
 
 
 def places(result: Result, run_dir: str) -> list[tuple[str, str]]:

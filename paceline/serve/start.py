@@ -214,7 +214,7 @@ def _names(allowed_hosts: Iterable[str]) -> list[str]:
 
 def _announce(url: str, served: ServedModel, token: str | None, *, told: bool) -> None:
     """Say where the server is. A token is shown only if it was made here: who gave one knows it."""
-    from paceline.run.terminal import GuardedWriter, printable
+    from paceline.run.display import GuardedWriter, printable
 
     lines = [f"Serving {served.name} from {served.current.origin} at {url}"]
     if token is None:

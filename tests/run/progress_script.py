@@ -8,9 +8,9 @@ from paceline.run.progress import make_progress
 from paceline.run.trial import Trial
 
 if sys.stdout.isatty():
-    from paceline.run import live_progress
+    from paceline.run import live_display
 
-    live_progress.DRAW_INTERVAL_S = 0  # every row is drawn
+    live_display.DRAW_INTERVAL_S = 0  # every row is drawn
 progress = make_progress(3)
 progress.started(Trial("4913f_00000", "TorchTrainer", "/results/run", "e1"), "/results/run", 2)
 if not sys.stdout.isatty():

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from paceline.air.result import Result
-from paceline.run.progress import PlainProgress, Progress, duration_text, make_progress, value_text
-from paceline.run.terminal import GuardedWriter
+from paceline.run.display import GuardedWriter, PlainDisplay
+from paceline.run.progress import Progress, duration_text, make_progress, value_text
 from paceline.run.trial import Trial
 
 TRIAL = Trial("4913f_00000", "TorchTrainer", "/results/run", "e1")
@@ -84,7 +84,7 @@ class TestPlain:
 
     def test_own_lines_do_not_continue_a_workers_line(self) -> None:
         stream = io.StringIO()
-        progress = PlainProgress(GuardedWriter(stream), detailed=True)
+        progress = Progress(PlainDisplay(GuardedWriter(stream), detailed=True))
         progress.output(0, "no end")
         progress.warning("w")
         progress.output(1, "no end either")
@@ -95,12 +95,12 @@ class TestPlain:
         stream = io.StringIO()
         writer = GuardedWriter(stream)
         stream.close()
-        whole_run(PlainProgress(writer, detailed=True))
+        whole_run(Progress(PlainDisplay(writer, detailed=True)))
         assert writer.quiet
 
     def test_rich_is_not_imported(self) -> None:
         code = (
-            "import sys; from paceline.run.progress import make_progress; p = make_progress(3); p.row({'a': 1}); "
+            "import sys; from paceline.run.progress import make_progress; p = make_progress(3); p.warning('w'); "
             "p.close(); print([m for m in ('rich', 'numpy', 'pandas') if m in sys.modules])"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

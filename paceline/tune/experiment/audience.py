@@ -13,13 +13,15 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import RunConfig
 from paceline.air.result import Result
 from paceline.run.callbacks import CallbackList
+from paceline.run.display import Display
 from paceline.run.history import JournalHistory
 from paceline.run.loggers import default_loggers
 from paceline.run.observers import Observers
 from paceline.run.progress import Progress
 from paceline.run.stoppers import make_stopper
 from paceline.storage.run_dir import RunDir
-from paceline.tune.progress.base import ExperimentProgress, ExperimentView, make_experiment_progress
+from paceline.tune.progress.progress import ExperimentProgress, make_experiment_progress
+from paceline.tune.progress.view import ExperimentView
 
 if TYPE_CHECKING:
     from paceline.run.trial import Trial
@@ -80,6 +82,7 @@ class TrialProgress(Progress):
     """What a run tells its display, passed on to that of the experiment."""
 
     def __init__(self, shared: ExperimentProgress, view: ExperimentView, trial: Trial) -> None:
+        super().__init__(Display())
         self._shared = shared
         self._view = view
         self._trial = trial

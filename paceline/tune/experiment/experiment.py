@@ -26,7 +26,7 @@ from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.experiment.setup import SearchSetup
 from paceline.tune.experiment.starting import Starter
 from paceline.tune.experiment.trials import ExperimentController, TrialRun, Trials
-from paceline.tune.progress.base import ExperimentSummary, ExperimentView
+from paceline.tune.progress.view import ExperimentSummary, ExperimentView
 from paceline.tune.result_grid import ResultGrid
 
 WAIT_S = 0.1

@@ -13,11 +13,17 @@ from paceline.air.checks import check_choice, check_seconds, whole_number
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.air.keywords import names_what_was_meant
+from paceline.run.display import GuardedWriter
 from paceline.run.nested import nested_get
 from paceline.run.progress import duration_text
-from paceline.run.terminal import GuardedWriter
-from paceline.tune.progress.columns import Column, metric_columns, parameter_columns, table_lines
-from paceline.tune.progress.texts import parameters_text, shown_value
+from paceline.tune.progress.texts import (
+    Column,
+    metric_columns,
+    parameter_columns,
+    parameters_text,
+    shown_value,
+    table_lines,
+)
 
 if TYPE_CHECKING:
     from paceline.run.trial import Trial

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from paceline.run.display import Display
 from paceline.run.trial import Trial
-from paceline.tune.progress.base import ExperimentProgress, ExperimentView
+from paceline.tune.progress.progress import ExperimentProgress
+from paceline.tune.progress.view import ExperimentView
 
 
 def make_trial(number: int, status: Any = "PENDING", row: dict[str, Any] | None = None, **parameters: Any) -> Trial:
@@ -31,7 +33,7 @@ class MadeUpExperiment:
     def __init__(self, progress: ExperimentProgress | None = None, **view: Any) -> None:
         settings = {"metric": "loss", "mode": "min", "total": 8, "resources": {"CPU": 2.0}, "used": {"CPU": 1.0}}
         self.view = ExperimentView("exp", "/results/exp", **{**settings, **view})
-        self.progress = progress if progress is not None else ExperimentProgress()
+        self.progress = progress if progress is not None else ExperimentProgress(Display())
 
     def add(self, **parameters: Any) -> Trial:
         trial = make_trial(len(self.view.trials), **parameters)

@@ -13,7 +13,8 @@ import pytest
 from paceline.air import RunConfig
 from paceline.air.errors import ConfigError
 from paceline.run.trial import Trial
-from paceline.tune.progress.base import ExperimentSummary, make_experiment_progress
+from paceline.tune.progress.progress import make_experiment_progress
+from paceline.tune.progress.view import ExperimentSummary
 from paceline.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, ProgressReporter
 from tests.tune.progress.made_up import MadeUpExperiment, make_row, make_trial
 

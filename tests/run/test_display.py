@@ -7,21 +7,29 @@ import os
 
 import pytest
 
-from paceline.run.terminal import GuardedWriter, RankPrefixer, last_overwrite, printable
+from paceline.run.display import GuardedWriter, LinePrefixer, last_overwrite, printable
 
 
 class TestRanksOutput:
     def test_each_line_gets_one_prefix(self) -> None:
-        assert RankPrefixer().lines(3, "a\n\nb\n") == "(rank 3) a\n(rank 3) \n(rank 3) b\n"
+        assert LinePrefixer().prefixed("(rank 3) ", "a\n\nb\n") == "(rank 3) a\n(rank 3) \n(rank 3) b\n"
 
     def test_a_line_in_pieces_gets_one_prefix(self) -> None:
-        prefixer = RankPrefixer()
-        pieces = [prefixer.lines(0, "abc"), prefixer.lines(0, "def"), prefixer.lines(0, "g\nh\n")]
+        prefixer = LinePrefixer()
+        pieces = [
+            prefixer.prefixed("(rank 0) ", "abc"),
+            prefixer.prefixed("(rank 0) ", "def"),
+            prefixer.prefixed("(rank 0) ", "g\nh\n"),
+        ]
         assert "".join(pieces) == "(rank 0) abcdefg\n(rank 0) h\n"
 
     def test_another_rank_starts_its_own_line(self) -> None:
-        prefixer = RankPrefixer()
-        text = prefixer.lines(0, "abc") + prefixer.lines(1, "x\n") + prefixer.lines(0, "def\n")
+        prefixer = LinePrefixer()
+        text = (
+            prefixer.prefixed("(rank 0) ", "abc")
+            + prefixer.prefixed("(rank 1) ", "x\n")
+            + prefixer.prefixed("(rank 0) ", "def\n")
+        )
         assert text == "(rank 0) abc\n(rank 1) x\n(rank 0) def\n"
 
     @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from paceline.run.terminal import GuardedWriter
-from paceline.tune.progress.base import ExperimentProgress, ExperimentSummary, make_experiment_progress
-from paceline.tune.progress.plain import PlainExperimentProgress
+from paceline.run.display import GuardedWriter, PlainDisplay
+from paceline.tune.progress.progress import ExperimentProgress, make_experiment_progress
+from paceline.tune.progress.view import ExperimentSummary
 from tests.tune.progress.made_up import MadeUpExperiment
 
 DONE = ExperimentSummary("finished")
@@ -106,7 +106,7 @@ def test_summary_of_many_errors_is_short() -> None:
 
 def test_state_comes_at_intervals() -> None:
     stream = io.StringIO()
-    progress = PlainExperimentProgress(GuardedWriter(stream), detailed=True, interval_s=0.0)
+    progress = ExperimentProgress(PlainDisplay(GuardedWriter(stream), detailed=True, interval_s=0.0))
     experiment = MadeUpExperiment(progress)
     progress.started(experiment.view)
     trial = experiment.add()
@@ -115,7 +115,7 @@ def test_state_comes_at_intervals() -> None:
     line = stream.getvalue().splitlines()[-1]
     assert line.startswith("exp: 0/8 trials, 1 running, ")
     assert line.endswith("CPU 1/2, best loss 0.5 (trial 00000)")
-    often = PlainExperimentProgress(GuardedWriter(stream), detailed=True)
+    often = ExperimentProgress(PlainDisplay(GuardedWriter(stream), detailed=True))
     often.started(experiment.view)
     length = len(stream.getvalue())
     for _ in range(100):
@@ -189,7 +189,7 @@ def test_a_closed_stream_changes_nothing() -> None:
 
 def test_displays_are_loaded_when_needed() -> None:
     code = (
-        "import sys; from paceline.tune.progress.base import make_experiment_progress as make; p = make(3); "
+        "import sys; from paceline.tune.progress.progress import make_experiment_progress as make; p = make(3); "
         "p.tick(); p.close(); import paceline.tune.progress_reporter; "
         "print([m for m in ('rich', 'numpy', 'pandas', 'IPython') if m in sys.modules])"
     )

@@ -12,11 +12,11 @@ import pexpect
 import pytest
 from rich.cells import cell_len
 
-from paceline.run.live_progress import DRAW_INTERVAL_S
-from paceline.run.terminal import printable
+from paceline.run.display import printable
+from paceline.run.live_display import DRAW_INTERVAL_S
 from paceline.run.trial import Trial
-from paceline.tune.progress.base import ExperimentSummary, make_experiment_progress
-from paceline.tune.progress.live import LiveExperimentProgress, frame_lines, shown_trials
+from paceline.tune.progress.progress import frame_lines, make_experiment_progress, shown_trials
+from paceline.tune.progress.view import ExperimentSummary
 from tests.tune.progress.made_up import MadeUpExperiment
 
 
@@ -38,7 +38,7 @@ def busy_experiment(trials: int = 60, **view: Any) -> MadeUpExperiment:
 
 
 def frame(experiment: MadeUpExperiment, width: int, height: int) -> list[str]:
-    return [line.plain for line in frame_lines(experiment.view, width, height)]
+    return [line for line, _ in frame_lines(experiment.view, width, height)]
 
 
 class TestFrame:
@@ -152,9 +152,8 @@ class TestDrawing:
 
     def test_rows_are_drawn_now_and_then(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
         now = 1000.0
-        monkeypatch.setattr("paceline.tune.progress.live.time.monotonic", lambda: now)
+        monkeypatch.setattr("paceline.run.live_display.time.monotonic", lambda: now)
         progress = make_experiment_progress(2, None, terminal)
-        assert isinstance(progress, LiveExperimentProgress)
         experiment = MadeUpExperiment(progress)
         progress.started(experiment.view)
         trial = experiment.add()
@@ -199,11 +198,12 @@ class TestDrawing:
 
 
 SCRIPT = """
-from paceline.tune.progress import live
-from paceline.tune.progress.base import ExperimentSummary, make_experiment_progress
+from paceline.run import live_display
+from paceline.tune.progress.progress import make_experiment_progress
+from paceline.tune.progress.view import ExperimentSummary
 from tests.tune.progress.made_up import MadeUpExperiment
 
-live.DRAW_INTERVAL_S = 0  # every row is drawn
+live_display.DRAW_INTERVAL_S = 0  # every row is drawn
 progress = make_experiment_progress(3)
 experiment = MadeUpExperiment(progress)
 progress.started(experiment.view)

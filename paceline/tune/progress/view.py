@@ -1,4 +1,4 @@
-"""What a display knows of an experiment, and what every display can be told.
+"""What a display knows of an experiment.
 
 `ExperimentView` is kept by the experiment and read by the display. It holds small ordered
 structures, so that a drawing looks at the few trials it shows and never at all of them.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import PacelineError
 from paceline.run.nested import nested_get
@@ -150,61 +149,6 @@ class ExperimentSummary:
     """ "finished" if nothing is left to do, whether or not trials failed."""
     restore_hint: str = ""
     """The code that continues an experiment which is not finished, or runs failed trials again."""
-
-
-class ExperimentProgress:
-    """Shows nothing: what `verbose=0` gets. Every display of an experiment has these methods."""
-
-    def started(self, view: ExperimentView) -> None:
-        """The experiment begins. The view stays the same object and is kept up to date."""
-
-    def row(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """A trial reported a row. Called for every row, so it must cost next to nothing."""
-
-    def trial_changed(self, trial: Trial) -> None:
-        """A trial is new or has another status; the view knows already."""
-
-    def output(self, trial: Trial, rank: int | None, text: str) -> None:
-        """A worker wrote something, as `LogFollower` delivers it. No rank: it is the trial's only worker."""
-
-    def note(self, text: str) -> None:
-        """Something that happened."""
-
-    def warning(self, text: str) -> None:
-        """Something the user should know."""
-
-    def tick(self) -> None:
-        """Time has passed. Called now and then while nothing else happens."""
-
-    def finished(self, summary: ExperimentSummary) -> None:
-        """The experiment has ended, well or not."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was. Called last, whatever happened; may be called twice."""
-
-
-def make_experiment_progress(verbose: int, reporter: Any = None, stream: TextIO | None = None) -> ExperimentProgress:
-    """The display for `RunConfig(verbose=..., progress_reporter=...)`.
-
-    0 is silent, 1 shows start, errors and summary, 2 and 3 show everything. A reporter
-    replaces the built-in table and status lines.
-    """
-    if verbose <= 0:
-        return ExperimentProgress()
-    from paceline.run.terminal import GuardedWriter
-
-    writer = GuardedWriter(stream if stream is not None else sys.stdout)
-    if reporter is not None:
-        from paceline.tune.progress.reporter_progress import ReporterProgress
-
-        return ReporterProgress(writer, reporter, verbose)
-    if verbose == 1 or not writer.isatty() or os.environ.get("TERM", "dumb") == "dumb":
-        from paceline.tune.progress.plain import PlainExperimentProgress
-
-        return PlainExperimentProgress(writer, detailed=verbose > 1)
-    from paceline.tune.progress.live import LiveExperimentProgress  # imports rich, which only a terminal needs
-
-    return LiveExperimentProgress(writer)
 
 
 def _first_line(error: BaseException | str) -> str:

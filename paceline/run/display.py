@@ -1,0 +1,229 @@
+"""How a run or a search is shown: as lines in a pipe, a file or a notebook, or as a live picture in a terminal.
+
+`Display` itself is silent. `PlainDisplay` writes lines; `live_display.LiveDisplay` keeps a picture in a terminal. What
+they show is said by `run/progress.py` and `tune/progress/`. Writing is never fatal, and nothing harmful passes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from typing import Protocol, TextIO
+
+PLAIN_INTERVAL_S = 5.0
+Line = tuple[str, str]
+"""A line and its style."""
+
+_ESCAPE_SEQUENCE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[PX^_][^\x1b\n]*(?:\x1b\\)?|.)?"
+)
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class GuardedWriter:
+    """The one place that writes to the user's stream.
+
+    Training must outlive its audience: once the stream is closed or its reader has gone
+    away (``| head -1``), this writer goes quiet for good. It has what `rich` asks of a file.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self.encoding: str = getattr(stream, "encoding", None) or "utf-8"
+        # The process's own standard output is written through its descriptor: what failed to
+        # go out would otherwise stay in the stream's buffer and fail again at exit.
+        self._direct = stream is not None and stream is sys.__stdout__
+        self.quiet = stream is None
+
+    def write(self, text: str) -> int:
+        if not self.quiet and self._stream is not None:
+            try:
+                self._write(self._stream, text)
+            except BlockingIOError:
+                pass  # the reader is slow and does not want to be waited for
+            except (OSError, ValueError):
+                self.quiet = True
+        return len(text)
+
+    def _write(self, stream: TextIO, text: str) -> None:
+        encoded = text.encode(self.encoding, "replace")
+        if not self._direct:
+            stream.write(encoded.decode(self.encoding))
+            stream.flush()
+            return
+        stream.flush()
+        descriptor = stream.fileno()
+        while encoded:
+            encoded = encoded[os.write(descriptor, encoded) :]
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def isatty(self) -> bool:
+        try:
+            return self._stream is not None and self._stream.isatty()
+        except (OSError, ValueError):
+            return False
+
+    def fileno(self) -> int:
+        if self._stream is None:
+            raise OSError("there is no stream")
+        return self._stream.fileno()
+
+
+class LinePrefixer:
+    """Puts who wrote it before each line of a worker's output.
+
+    A line that comes in pieces gets its prefix once; another worker's output in between
+    starts on a line of its own.
+    """
+
+    def __init__(self) -> None:
+        self._open_line: str | None = None
+        """The prefix of a line that has no end yet."""
+
+    def prefixed(self, prefix: str, text: str) -> str:
+        if self._open_line is None:
+            start = prefix
+        else:
+            start = "" if self._open_line == prefix else f"\n{prefix}"
+        ended = text.endswith("\n")
+        self._open_line = None if ended else prefix
+        body = text[:-1] if ended else text
+        return start + body.replace("\n", f"\n{prefix}") + ("\n" if ended else "")
+
+    def end_line(self) -> str:
+        """What must be written before a line that is not a worker's."""
+        was_open, self._open_line = self._open_line is not None, None
+        return "\n" if was_open else ""
+
+
+def last_overwrite(text: str) -> str:
+    """What a terminal would show of lines that overwrite themselves, as progress bars do."""
+    if "\r" not in text:
+        return text
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+
+
+def printable(text: str) -> str:
+    """The text without escape sequences and control characters: it can't move the cursor or retitle a window."""
+    return _CONTROL_CHARACTER.sub("", _ESCAPE_SEQUENCE.sub("", text))
+
+
+def clipped(text: str, width: int) -> str:
+    """The text in at most so many columns of a terminal."""
+    if cell_width(text) <= width:
+        return text
+    if text.isascii():
+        return text[: max(0, width - 1)] + "…"
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, max(0, width - 1)).rstrip() + "…"
+
+
+def cell_width(text: str) -> int:
+    """How many columns of a terminal the text takes: some characters take two, some none."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+class Picture(Protocol):
+    """What is shown of a run or a search while it is at work."""
+
+    def line(self) -> str:
+        """The state in one line."""
+
+    def frame(self, width: int, height: int) -> list[Line]:
+        """The state as it fits a terminal of this size."""
+
+
+class Display:
+    """Shows nothing: what `verbose=0` gets."""
+
+    def start(self, picture: Picture, first_after_s: float = 0.0) -> None:
+        """Show this from now on; a line of it after so many seconds at the earliest."""
+
+    def say(self, text: str, style: str = "") -> None:
+        """A line, or several, that stay."""
+
+    def detail(self, text: str) -> None:
+        """A line that a picture makes superfluous."""
+
+    def output(self, prefix: str, text: str) -> None:
+        """What a worker wrote, as `LogFollower` delivers it."""
+
+    def refresh(self) -> None:
+        """There is news: show the state, if it is time. Called for every row, so it must cost next to nothing."""
+
+    def redraw(self) -> None:
+        """Time has passed: a picture shows it."""
+
+    def show_next(self) -> None:
+        """Show the next news at once."""
+
+    def stop(self) -> None:
+        """What follows are closing words; a picture goes."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was. Called last, whatever happened; may be called twice."""
+
+
+class PlainDisplay(Display):
+    """Lines: what is said, and the state every few seconds. `detailed` False leaves out state, details and output."""
+
+    def __init__(self, writer: GuardedWriter, detailed: bool, interval_s: float = PLAIN_INTERVAL_S) -> None:
+        self._writer = writer
+        self._detailed = detailed
+        self._interval_s = interval_s
+        self._prefixer = LinePrefixer()
+        self._picture: Picture | None = None
+        self._next_at = float("inf")
+
+    def start(self, picture: Picture, first_after_s: float = 0.0) -> None:
+        self._picture = picture
+        if self._detailed:
+            self._next_at = time.monotonic() + min(first_after_s, self._interval_s)
+
+    def say(self, text: str, style: str = "") -> None:
+        self._writer.write(f"{self._prefixer.end_line()}{printable(text)}\n")
+
+    def detail(self, text: str) -> None:
+        if self._detailed:
+            self.say(text)
+
+    def output(self, prefix: str, text: str) -> None:
+        if self._detailed:
+            self._writer.write(self._prefixer.prefixed(prefix, last_overwrite(text)))
+
+    def refresh(self) -> None:
+        if time.monotonic() >= self._next_at and self._picture is not None:
+            self._next_at = time.monotonic() + self._interval_s
+            self.say(self._picture.line())
+
+    def end_line(self) -> None:
+        """Somebody else writes next."""
+        self._writer.write(self._prefixer.end_line())
+
+    def show_next(self) -> None:
+        if self._detailed:
+            self._next_at = 0.0
+
+    def close(self) -> None:
+        self.end_line()
+
+
+def make_display(verbose: int, stream: TextIO | None = None) -> Display:
+    """The display for `RunConfig(verbose=...)`: 0 silent, 1 beginning, errors and end, 2 and 3 everything."""
+    if verbose <= 0:
+        return Display()
+    writer = GuardedWriter(stream if stream is not None else sys.stdout)
+    if verbose == 1 or not writer.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        return PlainDisplay(writer, detailed=verbose > 1)
+    from paceline.run.live_display import LiveDisplay  # imports rich, which only a terminal needs
+
+    return LiveDisplay(writer)
