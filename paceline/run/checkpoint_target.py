@@ -27,7 +27,7 @@ from paceline.air.attachment import Attachment
 from paceline.air.background_pool import BackgroundPool
 from paceline.air.constants import CHECKPOINT_DATA_FILE
 from paceline.air.errors import CheckpointCorruptError, CheckpointError
-from paceline.air.manifest import SAFE_PERMISSIONS, Manifest, parse_manifest
+from paceline.air.manifest import SAFE_PERMISSIONS, Manifest, is_inside, manifest_name, parse_manifest
 from paceline.air.packing import tree
 from paceline.run import messages
 from paceline.run.messages import (
@@ -42,7 +42,7 @@ from paceline.run.messages import (
 from paceline.run.output_files import open_text
 from paceline.storage import commit as storage_commit
 from paceline.storage.mirror import Mirror
-from paceline.storage.run_dir import RunDir
+from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 from paceline.storage.stager import Stager
 
 _MOST_PIECES = 8
@@ -70,6 +70,14 @@ class CheckpointTarget(ABC):
         self, number: int, attempt: int, staged: Mapping[int, StagedCheckpoint], data: Mapping[str, Any] | None
     ) -> None:
         """Make what the ranks have staged, and where they are in their datasets, the checkpoint of this number."""
+
+    def prepare(self, start: Path | None) -> None:
+        """An attempt is about to start, from this directory; what earlier ones have staged is of no use to anybody."""
+        self.start = start
+
+    def uri_of(self, number: int) -> str | None:
+        """Where ranks that do not see the driver's disk find a committed checkpoint; None: they ask for its files."""
+        return None
 
     def received(  # noqa: B027  (only ranks elsewhere have something to say)
         self, rank: int, message: messages.ForTarget, attachments: tuple[Attachment, ...], reply: Reply
@@ -153,6 +161,8 @@ class _Elsewhere(CheckpointTarget):
             return CheckpointFiles(None), ()
         if wanted.name is None:
             return CheckpointFiles(number, _listed(path)), ()
+        if not is_inside(manifest_name(os.fsdecode(wanted.name))):
+            return CheckpointFiles(None), ()
         try:
             with open(path / os.fsdecode(wanted.name), "rb") as file:
                 file.seek(wanted.offset)
@@ -172,8 +182,9 @@ class _Elsewhere(CheckpointTarget):
 
 
 def _listed(path: Path) -> list[CheckpointFile]:
-    found = []
-    for name, source in tree(path):
+    found, manifest = [], path / MANIFEST_NAME
+    committed = [(MANIFEST_NAME, manifest)] if manifest.is_file() else []
+    for name, source in [*tree(path), *committed]:  # with the manifest, so that the rank verifies what arrives
         status = source.stat()
         found.append(CheckpointFile(os.fsencode(name), status.st_size, status.st_mode & 0o777, source.is_dir()))
     return found
@@ -305,6 +316,14 @@ class RemotePrefix(_Elsewhere):
         places = {name: f"{staged[rank].path.decode()}/{name}" for name, rank in owner.items()}
         added = {} if data is None else {CHECKPOINT_DATA_FILE: json.dumps(data).encode()}
         self._mirror.commit_staged(number, attempt, merged, places, added)
+
+    def prepare(self, start: Path | None) -> None:
+        super().prepare(start)
+        self._mirror.remove_staged()
+
+    def uri_of(self, number: int) -> str | None:
+        store = self._mirror.filesystem
+        return None if store.given is not None else f"{store.uri}/{self._run_dir.checkpoint(number).name}"
 
     def abandon(self, attempt: int) -> None:
         self._mirror.remove_staged(attempt)

@@ -108,13 +108,16 @@ def session_setup(
     """What every rank's session is told; the attempt adds which rank it is, and where."""
     config = spec.run_config.checkpoint_config
     factory = spec.scaling.as_placement_group_factory()
-    path = start.path if keeper.target.shares_files else None
-    keeper.target.start = None if start.path is None else Path(start.path)
+    path, uri, target = start.path, start.uri, keeper.target
+    target.prepare(None if path is None else Path(path))
+    if not target.shares_files:
+        path = None
+        uri = uri if start.checkpoint_number is None else target.uri_of(start.checkpoint_number)
     return SessionSetup(
         **_KNOWN_TO_THE_GROUP,
         trial_name=str(trial),
         trial_id=trial.trial_id,
-        trial_dir=os.fsencode(trial.local_path if keeper.target.shares_files else os.path.basename(trial.local_path)),
+        trial_dir=os.fsencode(trial.local_path if target.shares_files else os.path.basename(trial.local_path)),
         experiment_name=trial.experiment_name,
         resources={"bundles": factory.bundles, "strategy": factory.strategy},
         metadata=dict(spec.metadata),
@@ -125,10 +128,10 @@ def session_setup(
         decides=decides,
         resume_path=None if path is None else os.fsencode(path),
         resume_seal=None if path is None else seal(Path(path)),
-        resume_uri=start.uri,
+        resume_uri=uri,
         resume_in_memory=start.in_memory is not None,
-        resume_relayed=path != start.path,
-        target=keeper.target.for_ranks(),
+        resume_relayed=path != start.path and uri is None,
+        target=target.for_ranks(),
         async_save=config.async_save,
         keep_all_ranks=config.keep_all_ranks,
         score_attribute=config.checkpoint_score_attribute,

@@ -27,13 +27,14 @@ from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 
 _PARALLEL_TRANSFERS = 4
 _REMOTE_MANIFEST = re.compile(rf"checkpoint_(\d{{6,}})/{re.escape(MANIFEST_NAME)}")
+_STAGING = ".staging"
 _VIEW_GROWTH = 1.25
 _EVENTS = "events.out.tfevents.*"
 
 
 def staging_prefix(attempt: int) -> str:
     """Below which ranks that do not see the driver's disk upload the checkpoints of an attempt."""
-    return f".staging/{attempt}"
+    return f"{_STAGING}/{attempt}"
 
 
 def numbers_in(names: Iterable[str]) -> list[int]:
@@ -94,10 +95,10 @@ class Mirror:
         for place in {place.partition("/")[0] for place in places.values()}:
             self.filesystem.delete(f"{prefix}/{place}")
 
-    def remove_staged(self, attempt: int) -> None:
-        """Delete what the ranks of an attempt have uploaded and nobody has committed."""
+    def remove_staged(self, attempt: int | None = None) -> None:
+        """Delete what the ranks of an attempt (None: of any) have uploaded and nobody has committed."""
         self.lease.check()
-        self.filesystem.delete(staging_prefix(attempt))
+        self.filesystem.delete(_STAGING if attempt is None else staging_prefix(attempt))
 
     def _transfer(self, transfers: Sequence[Callable[[], None]]) -> None:
         pool = BackgroundPool("paceline-transfer", _PARALLEL_TRANSFERS)

@@ -43,6 +43,16 @@ class FilesystemContract:
             assert filesystem.read_text("file") == text
         assert filesystem.list() == ["file"]
 
+    def test_a_copy_is_a_file_of_its_own(self, filesystem: Filesystem, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(bytes(range(256)) * 5000)
+        filesystem.upload(tmp_path / "file", "a/file")
+        filesystem.write_text("b/copy", "is replaced")
+        filesystem.copy("a/file", "b/copy")
+        filesystem.delete("a")
+        filesystem.download("b/copy", tmp_path / "back")
+        assert (tmp_path / "back").read_bytes() == (tmp_path / "file").read_bytes()
+        assert filesystem.list() == ["b/copy"]
+
     def test_list_sees_what_is_there_now(self, filesystem: Filesystem) -> None:
         assert filesystem.list() == []
         assert filesystem.list("a") == []

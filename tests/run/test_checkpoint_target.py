@@ -1,0 +1,156 @@
+"""The driver's half for ranks elsewhere: what arrives is checked, and what is asked for stays inside a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.air import Checkpoint
+from paceline.air.attachment import Attachment
+from paceline.air.errors import CheckpointCorruptError, CheckpointError
+from paceline.run.checkpoint_target import Relayed
+from paceline.run.messages import (
+    CheckpointFiles,
+    CheckpointPiece,
+    CheckpointWanted,
+    SessionSetup,
+    StagedCheckpoint,
+    decode_from_worker,
+)
+from paceline.run.messages import Relayed as RelayedSetup
+from paceline.run.rank_target import fetch, rank_target
+from paceline.storage.run_dir import RunDir
+from tests.run.fake_channel import session_setup
+
+
+class Line:
+    """Carries messages between a rank and the driver's target, and may spoil them."""
+
+    rank = 0
+    world_size = 1
+
+    def __init__(self, target: Relayed) -> None:
+        self.target = target
+        self.pieces = 0
+        self.answers: list[tuple[Any, tuple[Attachment, ...]]] = []
+        self.spoil: Any = lambda piece, content: (piece, content)
+
+    def send(self, body: bytes, attachments: Any = ()) -> None:
+        message = decode_from_worker(body)
+        content = b"".join(bytes(attachment.view()) for attachment in attachments)
+        if isinstance(message, CheckpointPiece):
+            self.pieces += 1
+            message, content = self.spoil(message, content)
+        assert isinstance(message, CheckpointPiece | CheckpointWanted)
+        self.target.received(0, message, (Attachment(content),), self._reply)
+
+    def _reply(self, rank: int, message: Any, attachments: tuple[Attachment, ...]) -> None:
+        self.answers.append((message, attachments))
+
+    def ask(self, wanted: CheckpointWanted) -> tuple[CheckpointFiles, tuple[Attachment, ...]]:
+        self.target.received(0, wanted, (), self._reply)
+        answer, attachments = self.answers.pop()
+        return answer, attachments
+
+    def receive(self, timeout: float | None = None) -> bytes | None:
+        return None
+
+    def take_attachments(self) -> tuple[Attachment, ...]:
+        return ()
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    directory = RunDir(tmp_path / "trial")
+    directory.create()
+    return directory
+
+
+def setup(run_dir: RunDir) -> SessionSetup:
+    return session_setup(run_dir.root, target=RelayedSetup())
+
+
+def deliver(line: Line, run_dir: RunDir, source: Path) -> StagedCheckpoint:
+    target = rank_target(setup(run_dir), line, line.ask)
+    staged, attachments = target.capture(Checkpoint.from_directory(source), 0, {}).deliver(0, {"score": None})
+    assert attachments == ()
+    target.close()
+    return staged
+
+
+def a_tree(place: Path) -> Path:
+    (place / "deep").mkdir(parents=True)
+    (place / "deep" / "large").write_bytes(os.urandom(10 << 20))
+    (place / "empty").touch()
+    (place / "script").write_text("#!")
+    (place / "script").chmod(0o750)
+    (place / "nothing here").mkdir()
+    return place
+
+
+def test_files_arrive_in_pieces_and_can_be_fetched_again(run_dir: RunDir, tmp_path: Path) -> None:
+    target = Relayed(run_dir)
+    line, source = Line(target), a_tree(tmp_path / "source")
+    staged = deliver(line, run_dir, source)
+    assert line.pieces == 7  # 3 of the large file, one of each other file (the metadata, too), one of the directory
+    target.commit(0, 0, {0: staged}, {"train": {"row": 3}})
+    fetched = tmp_path / "fetched"
+    assert fetch(line.ask, 0, fetched)
+    for place in (run_dir.checkpoint(0), fetched):
+        Checkpoint.from_directory(place).verify()
+        assert (place / "deep" / "large").read_bytes() == (source / "deep" / "large").read_bytes()
+        assert (place / "script").stat().st_mode & 0o777 == 0o750
+        assert (place / "nothing here").is_dir()
+    assert Checkpoint.from_directory(fetched).data_positions == {"train": {"row": 3}}
+    target.close()
+
+
+def test_what_is_spoiled_on_the_way_is_refused(run_dir: RunDir, tmp_path: Path) -> None:
+    target = Relayed(run_dir)
+    line = Line(target)
+    line.spoil = lambda piece, content: (piece, b"#?" if content == b"#!" else content)
+    staged = deliver(line, run_dir, a_tree(tmp_path / "source"))
+    with pytest.raises(CheckpointCorruptError, match=r"rank 0 did not arrive as it was sent: 'script'"):
+        target.commit(0, 0, {0: staged}, None)
+    assert run_dir.checkpoints() == []
+    target.close()
+
+
+@pytest.mark.parametrize("name", [b"../outside", b"/etc/outside", b"MANIFEST.json"])
+def test_a_name_that_leads_elsewhere_is_refused(run_dir: RunDir, tmp_path: Path, name: bytes) -> None:
+    target = Relayed(run_dir)
+    line = Line(target)
+    line.spoil = lambda piece, content: (CheckpointPiece(piece.staging, name, piece.mode, piece.is_last), content)
+    staged = deliver(line, run_dir, a_tree(tmp_path / "source"))
+    with pytest.raises(CheckpointError, match=r"cannot be a file of a checkpoint|is reserved"):
+        target.commit(0, 0, {0: staged}, None)
+    assert not (run_dir.root / "outside").exists()
+    target.close()
+
+
+def test_nothing_outside_a_checkpoint_is_sent(run_dir: RunDir, tmp_path: Path) -> None:
+    target = Relayed(run_dir)
+    line = Line(target)
+    target.commit(0, 0, {0: deliver(line, run_dir, a_tree(tmp_path / "source"))}, None)
+    for name in (b"../journal.jsonl", os.fsencode(tmp_path / "source" / "script")):
+        assert line.ask(CheckpointWanted(0, name, 0, 100)) == (CheckpointFiles(None), ())
+    assert line.ask(CheckpointWanted(None)) == (CheckpointFiles(None), ())  # there is no start
+    target.close()
+
+
+def test_what_was_announced_and_never_sent_is_refused(run_dir: RunDir) -> None:
+    target = Relayed(run_dir)
+    with pytest.raises(CheckpointError, match="did not send"):
+        target.commit(0, 0, {0: StagedCheckpoint(b"nowhere", 0, 1, None, b"{}")}, None)
+    target.close()
+
+
+def test_an_attempt_that_is_over_leaves_nothing(run_dir: RunDir, tmp_path: Path) -> None:
+    target = Relayed(run_dir)
+    deliver(Line(target), run_dir, a_tree(tmp_path / "source"))
+    target.abandon(0)
+    target.close()
+    assert [path.name for path in run_dir.root.iterdir() if "checkpoint" in path.name] == []
