@@ -22,16 +22,13 @@ from paceline.run.records import (
     ROW,
     AttemptFailed,
     AttemptStarted,
-    CheckpointCommitted,
-    CheckpointRetired,
     Ended,
     Header,
     Reached,
-    Record,
     Row,
     no_journal,
 )
-from paceline.run.retention import KeptCheckpoint, best
+from paceline.run.retention import KeptCheckpoint, best, listed_numbers, still_kept
 from paceline.storage import lease, lock
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal_parts import fetch_journal
@@ -119,7 +116,7 @@ def _reached_so_far(journal: Path, header: Header) -> Reached:
     records = list(FORMAT.scan(journal, without=ROW))
     attempts = [record for record in records if isinstance(record, AttemptStarted)]
     failures = [record for record in records if isinstance(record, AttemptFailed)]
-    kept = _kept(records)
+    kept = still_kept(records, dict.fromkeys(listed_numbers(records)))
     reached = Reached(
         attempts=1 + max((attempt.attempt for attempt in attempts), default=-1),
         error=failures[-1].in_words if failures else "",
@@ -142,18 +139,6 @@ def _add_last_row(reached: Reached, journal: Path, attempt: AttemptStarted, kept
     else:
         reached.iteration, reached.time_total_s = attempt.start_index, attempt.start_time_s
         reached.metrics = next((reported(each.row) for each in kept if each.iteration == attempt.start_index), {})
-
-
-def _kept(records: Sequence[Record]) -> list[KeptCheckpoint]:
-    """The checkpoints that the journal lists, oldest first."""
-    last_words = {
-        record.number: record for record in records if isinstance(record, CheckpointCommitted | CheckpointRetired)
-    }
-    return [
-        KeptCheckpoint(record.number, record.iteration, record.score, record.row, record.size)
-        for _, record in sorted(last_words.items())
-        if isinstance(record, CheckpointCommitted)
-    ]
 
 
 def reached_at_end(

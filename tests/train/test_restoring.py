@@ -16,6 +16,8 @@ from paceline.air.errors import ConfigError, RestoreError, TrainingFailedError
 from paceline.air.result import Result
 from paceline.air.settings import stored
 from paceline.data import from_items
+from paceline.run.records import VERSION
+from paceline.storage.journal import Journal, read
 from paceline.train import BaseTrainer, DataParallelTrainer
 from paceline.train.huggingface import TransformersTrainer
 from paceline.train.lightgbm import LightGBMTrainer
@@ -341,3 +343,18 @@ def test_what_a_version_1_did_not_store_has_its_default() -> None:
     assert restored.run_config.failure_config == FailureConfig(max_failures=1)
     assert restored.scaling_config == ScalingConfig(num_workers=1)
     assert restored.run_config.verbose == RunConfig().verbose
+
+
+def test_a_run_of_a_later_version_is_rejected() -> None:
+    run = Path(failed_run().path)
+    journal = run / "journal.jsonl"
+    records = [{**record, "version": VERSION + 1} if "version" in record else record for record in read(journal)]
+    journal.unlink()
+    writer = Journal(journal)
+    for record in records:
+        writer.append(record, finite=False)
+    writer.close()
+    for use in (Result.from_path, lambda path: DataParallelTrainer.restore(path, works)):
+        with pytest.raises(RestoreError, match=r"newer version of paceline.*upgrade"):
+            use(run)
+    assert not DataParallelTrainer.can_restore(run)
