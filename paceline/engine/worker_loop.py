@@ -6,12 +6,15 @@ The same loop serves a process of the local engine and the thread of the inline 
 from __future__ import annotations
 
 import _thread
+import os
 import select
+import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import msgspec
 
@@ -21,12 +24,16 @@ from paceline.engine import protocol
 from paceline.engine.base import Task
 from paceline.engine.failures import describe_exception
 from paceline.engine.frames import ATTACHED, Arrivals, Frame, FrameSocket, close_all
-from paceline.engine.serialization import loads
+from paceline.engine.serialization import MAIN_MARK, loads, new_main_module
 
 UNPICKLE_HINT = (
     "The worker could not load the function. It needs every module that the function uses: "
     "install it, or put it where the driver's sys.path finds it."
 )
+
+
+DRIVER_LOST_EXIT = 113
+"""How a worker ends whose driver has hung up, or whose channel was closed under its feet."""
 
 
 class ExitRequestedError(ConnectionError):
@@ -165,6 +172,22 @@ class WorkerLoop:
         except BaseException as error:
             return describe_exception(error, self.channel.rank, time.monotonic_ns())
         return None
+
+
+def serve_worker(sock: socket.socket, rank: int, world_size: int, pulse_s: float | None = None) -> NoReturn:
+    """The whole work of a process that an engine has started as a worker: serve the driver at the other end of the
+    socket, and end. With `pulse_s` it gives a sign of life as often; if the driver hangs up, it ends at once."""
+    frames = FrameSocket(sock, send_limit=protocol.WORKER_FRAME_LIMIT)
+    if not hasattr(sys.modules["__main__"], MAIN_MARK):
+        sys.modules["__main__"] = new_main_module(None)
+    try:
+        start_pulse(frames, pulse_s, lambda: os._exit(DRIVER_LOST_EXIT))
+        frames.send(protocol.READY, protocol.clocks())
+        WorkerLoop(Channel(frames, rank, world_size)).run()
+    except ConnectionError:
+        os._exit(DRIVER_LOST_EXIT)
+    flush_output()
+    os._exit(0)
 
 
 def flush_output() -> None:

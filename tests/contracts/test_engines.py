@@ -1,8 +1,12 @@
-"""Both engines pass one suite."""
+"""The engines of the package, and the one that the guide shows, pass one suite."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,3 +39,22 @@ class TestLocalEngine(EngineContract):
         engine = LocalEngine()
         yield engine
         engine.close()
+
+
+class TestEngineOfTheGuide(EngineContract):
+    max_workers = 2
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls) -> Iterator[Engine]:
+        engine = _engine_of_the_guide()
+        yield engine
+        engine.close()
+
+
+def _engine_of_the_guide() -> Any:
+    text = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
+    (program,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "(Engine)" in block]
+    namespace: dict[str, Any] = {"os": os}
+    exec(program.partition("\nengine =")[0], namespace)
+    return namespace["PlainEngine"]()

@@ -8,15 +8,10 @@ import sys
 from typing import NoReturn
 
 from paceline.air import faults
-from paceline.engine import protocol
-from paceline.engine.frames import FrameSocket
 from paceline.engine.local import linux
 from paceline.engine.places import THREADS_VARIABLES
-from paceline.engine.serialization import new_main_module
-from paceline.engine.worker_loop import Channel, WorkerLoop, flush_output, start_pulse
+from paceline.engine.worker_loop import serve_worker
 from tests.hosts.agent import Errand, decode_errand, dial
-
-DRIVER_LOST_EXIT = 113
 
 
 def main(errand: Errand) -> NoReturn:
@@ -28,19 +23,10 @@ def main(errand: Errand) -> NoReturn:
             os.environ.setdefault(name, str(spawn.threads))
     sys.path[:] = spawn.sys_path
     sys.argv[:] = spawn.argv
-    sys.modules["__main__"] = new_main_module(None)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable(file=errand.crash_fd)
     faulthandler.register(linux.STACKS_SIGNAL, file=errand.crash_fd, chain=False)
-    frames = FrameSocket(dial(errand, spawn.group, spawn.rank), send_limit=protocol.WORKER_FRAME_LIMIT)
-    try:
-        start_pulse(frames, spawn.pulse_s, lambda: os._exit(DRIVER_LOST_EXIT))
-        frames.send(protocol.READY, protocol.clocks())
-        WorkerLoop(Channel(frames, spawn.rank, spawn.world_size)).run()
-    except ConnectionError:
-        os._exit(DRIVER_LOST_EXIT)
-    flush_output()
-    os._exit(0)
+    serve_worker(dial(errand, spawn.group, spawn.rank), spawn.rank, spawn.world_size, spawn.pulse_s)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,7 @@ from paceline.engine.local.boot import boot_command, write_boot_config
 from paceline.engine.local.surroundings import call_setters, change
 from paceline.engine.places import THREADS_VARIABLES
 from paceline.engine.serialization import new_main_module
-from paceline.engine.worker_loop import Channel, WorkerLoop, flush_output, start_pulse
-
-CHANNEL_LOST_EXIT = 113
-"""The driver hung up, or the channel was closed under the worker's feet."""
+from paceline.engine.worker_loop import DRIVER_LOST_EXIT, Channel, WorkerLoop, flush_output, start_pulse
 
 _ending = threading.Lock()
 
@@ -95,7 +92,7 @@ def _end_without_driver(driver: str) -> NoReturn:
     try:
         leftovers.end_in_place_of_warden(driver)
     finally:
-        os._exit(CHANNEL_LOST_EXIT)
+        os._exit(DRIVER_LOST_EXIT)
 
 
 def _say_goodbye() -> None:

@@ -15,7 +15,6 @@ from paceline.engine.channel_group import ChannelGroup
 from paceline.engine.failures import describe_exit, signal_name
 from paceline.engine.frames import FrameSocket, socket_pair
 from paceline.engine.local import linux, messages, surroundings
-from paceline.engine.local.child import CHANNEL_LOST_EXIT
 from paceline.engine.local.crash_file import (
     SETTLE_S,
     CrashFile,
@@ -28,6 +27,7 @@ from paceline.engine.local.warden_client import WardenClient, absolute_sys_path
 from paceline.engine.member import Member, Overdue, State
 from paceline.engine.places import WorkerPlace, variables
 from paceline.engine.reactor import Reactor
+from paceline.engine.worker_loop import DRIVER_LOST_EXIT
 
 EXIT_STATUS_WAIT_S = 1.0
 """How long the warden may take to relay how a dead worker ended."""
@@ -217,7 +217,7 @@ class LocalGroup(ChannelGroup):
         member.death_deadline = None
         if member.is_over:
             return
-        if exited.status == CHANNEL_LOST_EXIT << 8:
+        if exited.status == DRIVER_LOST_EXIT << 8:
             self._fail(member, "engine", "the worker closed its connection to the driver", hint=CLOSED_HINT)
             return
         crash = member.crash_file.read() if member.crash_file is not None else ""
