@@ -84,6 +84,7 @@ class Attempt:
         workers that did not come up; nothing is left running then.
         """
         faults.role["attempt"] = str(self.number)
+        began = time.monotonic()
         try:
             self._group = group = self._engine.start_group(self._placement())
             self.places, self.pids = group.places, group.processes()
@@ -97,6 +98,7 @@ class Attempt:
             arguments = [encode(self._for_rank(group, setup, place)) for place in group.places]
             group.start(task.content, arguments, task.attachments)
             self._hand_over_checkpoint(group)
+            self.warmup_s = time.monotonic() - began
         except BaseException:
             self.stop(grace=0.0)
             raise

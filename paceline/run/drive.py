@@ -1,19 +1,38 @@
-"""The only loop: steps a run, or a search, to its end, and turns its ending into a return or an exception."""
+"""The only loop: steps a run, or a search, to its end, and turns its ending into a return or an exception.
+
+Ctrl-C, SIGTERM and SIGHUP: the first signal asks for a graceful stop, the second ends everything at once. While
+workers are being started there is nothing to stop gracefully: the signal interrupts.
+"""
 
 from __future__ import annotations
 
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.air.errors import interruption
-from paceline.run import interrupts
 
 if TYPE_CHECKING:
     from paceline.air.result import Result, Status
     from paceline.run.run import Run
 
 
-class Driven(interrupts.Interruptible, Protocol):
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Interruptible(Protocol):
+    """What a signal needs to know of a run."""
+
+    @property
+    def starting(self) -> bool: ...
+
+    def request_stop(self, signal_number: int) -> None: ...
+
+
+class Driven(Interruptible, Protocol):
     """What the loop needs to know."""
 
     @property
@@ -51,7 +70,7 @@ def drive(run: Run, raise_on_error: bool = True) -> Result:
 def step_to_end(driven: Driven) -> None:
     """Step until it is done. Whatever ends it before is raised after everything that was started has ended."""
     try:
-        with interrupts.handled(driven):
+        with handled(driven):
             while not driven.done:
                 driven.step()
     except KeyboardInterrupt:
@@ -75,3 +94,34 @@ def _interrupted(result: Any) -> KeyboardInterrupt:
     reached = f"; what was reached is in {result.path}" if result is not None else ""
     how = getattr(result, "how_to_continue", "")  # a search says it when it ends
     return interruption(f"training was interrupted{reached}{how and f'{chr(10)}To continue: {how}'}", result)
+
+
+@contextmanager
+def handled(run: Interruptible) -> Iterator[None]:
+    """Route signals to the run. Only the main thread may do this; elsewhere signals stay as they are.
+
+    A signal that is ignored (SIGHUP under nohup) stays ignored, and handlers of the user's
+    own for SIGTERM or SIGHUP are left in place.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received = 0
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal received
+        received += 1
+        if run.starting or received > 1:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+        run.request_stop(number)
+
+    previous = {}
+    for number in _SIGNALS:
+        current = signal.getsignal(number)
+        if current in (signal.SIG_DFL, signal.default_int_handler):
+            previous[number] = signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -11,8 +11,11 @@ from typing import Any
 from paceline.air.errors import AttemptFailure, TrainingFailedError, WorkerFailure
 from paceline.air.result import Result, Status
 from paceline.run import root_cause
+from paceline.run.attempt import pickled_task
 from paceline.run.backend import Backend
+from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.continuing import restore_line
+from paceline.run.decisions import Change
 from paceline.run.opening import OpenRun
 from paceline.run.policies import GiveUp, Retry, decide_retry
 from paceline.run.records import AttemptFailed, Ended
@@ -41,18 +44,37 @@ class Reached:
     without_progress: int = 0
     """Failed attempts in a row that brought no new checkpoint."""
 
+    def starts(self, keeper: CheckpointKeeper) -> None:
+        """Another attempt begins."""
+        keeper.attempt = self.attempts
+        self.attempts += 1
+        self.newest_before = keeper.newest
 
-def after_failure(
-    reached: Reached, attempt: int, failures: Sequence[WorkerFailure], spec: RunSpec, parts: OpenRun
-) -> Retry | GiveUp:
-    """Write a failed attempt down, and decide whether there is another one."""
-    backend: type[Backend] = spec.backend_config.backend_cls
-    failure = root_cause.attempt_failure(attempt, failures, backend)
-    made_progress = parts.keeper.newest is not reached.newest_before
-    reached.failures.append(failure)
-    reached.without_progress = 1 if made_progress else reached.without_progress + 1
-    parts.write_down(_failure_record(failure))
-    return decide_retry(spec.run_config.failure_config, reached.failures, reached.without_progress)
+    def changed(self, change: Change, spec: RunSpec, parts: OpenRun) -> RunSpec:
+        """Make a change between two attempts; the spec that holds from now on."""
+        change.take_over(parts.keeper, self.index)
+        if change.donor is not None:
+            self.taken_over = (self.index, change.donor.row)
+        if change.spec is None:
+            return spec
+        self.is_changed = True
+        parts.task = pickled_task(change.spec, parts.data.packed, parts.data.preprocessor)
+        return change.spec
+
+    def failed(self, attempt: int, failures: Sequence[WorkerFailure], spec: RunSpec, parts: OpenRun) -> Retry | GiveUp:
+        """Write a failed attempt down, and decide whether there is another one."""
+        backend: type[Backend] = spec.backend_config.backend_cls
+        self.failures.append(root_cause.attempt_failure(attempt, failures, backend))
+        made_progress = parts.keeper.newest is not self.newest_before
+        self.without_progress = 1 if made_progress else self.without_progress + 1
+        parts.write_down(_failure_record(self.failures[-1]))
+        return decide_retry(spec.run_config.failure_config, self.failures, self.without_progress)
+
+    @property
+    def last_cause(self) -> str:
+        """Of the last failure."""
+        cause = self.failures[-1].root_cause
+        return f"rank {cause.rank}: {cause.message}"
 
 
 def _failure_record(failure: AttemptFailure) -> AttemptFailed:
@@ -62,11 +84,11 @@ def _failure_record(failure: AttemptFailure) -> AttemptFailed:
     )
 
 
-def final_error(reached: Reached, reason: str, how_to_continue: str) -> TrainingFailedError:
+def final_error(reached: Reached, reason: str, spec: RunSpec, parts: OpenRun) -> TrainingFailedError:
     """What fit() raises when nothing is tried any more."""
     message = root_cause.describe(reached.failures, reason)
-    if how_to_continue:  # the last line, where people look first
-        message += f"\n\nTo continue: {how_to_continue}"
+    if again := how_to_continue(spec, parts):  # the last line, where people look first
+        message += f"\n\nTo continue: {again}"
     error = TrainingFailedError(message, failures=tuple(reached.failures))
     error.__cause__ = root_cause.cause_exception(reached.failures[-1].root_cause)
     return error

@@ -20,16 +20,23 @@ from paceline.run import run_files
 from paceline.run.attempt import Attempt, pickled_task
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.data import RunData
-from paceline.run.decisions import AllDeciders, Decider, StopperDecider, StopRequest
+from paceline.run.decisions import AllDeciders, Decider, Donor, StopperDecider, StopRequest
 from paceline.run.fingerprint import fingerprint
 from paceline.run.history import JournalHistory, filler_of, lost_rows, missing_rows
+from paceline.run.messages import SessionSetup
 from paceline.run.observers import Observers
 from paceline.run.policies import decide_size
 from paceline.run.records import VERSION, Record
 from paceline.run.rows import RowFiller
 from paceline.run.run_files import RunFiles
 from paceline.run.spec import RunSpec
-from paceline.run.start_point import StartPoint, attempt_record, from_given_checkpoint, from_own_checkpoint
+from paceline.run.start_point import (
+    StartPoint,
+    attempt_record,
+    from_given_checkpoint,
+    from_own_checkpoint,
+    session_setup,
+)
 from paceline.run.stoppers import make_stopper
 from paceline.run.trial import Trial
 
@@ -128,6 +135,15 @@ class OpenRun:
             self._given = from_given_checkpoint(spec.resume_from)
         return self._given
 
+    def prepare_attempt(self, spec: RunSpec, engine: Engine) -> tuple[Attempt, SessionSetup]:
+        """The next attempt, and what its sessions are told."""
+        keeper, start = self.keeper, self.start_point(spec)
+        state = self.data.usable_state(start.data, keeper.warnings.append)
+        decides = self.decider.may_decide
+        setup = session_setup(spec, self.observers.trial, keeper, start, decides=decides, data_state=state)
+        size = decide_size(spec.scaling).workers
+        return Attempt(keeper.attempt, spec, size, engine, self.files.run_dir, start), setup
+
     def record_attempt(self, attempt: Attempt, spec: RunSpec, *, is_changed: bool) -> RowFiller:
         """Write down that workers are at work; what their rows are completed by."""
         record = attempt_record(attempt.start_point, attempt.number, attempt.places, attempt.pids, attempt.warmup_s)
@@ -149,6 +165,20 @@ class OpenRun:
         if self.keeper.warnings:
             warnings, self.keeper.warnings = self.keeper.warnings, []
             self.warn(*warnings)
+
+    def donate(self) -> Donor | None:
+        """The newest checkpoint with its row, kept until it is released; None without one on disk."""
+        newest = self.keeper.newest
+        if newest is None or self.keeper.in_memory:
+            return None
+        pin = self.keeper.pin(newest.number)
+        return Donor(str(self.observers.trial), self.keeper.reference(newest), dict(newest.row), pin)
+
+    def clean_up(self) -> None:
+        """An attempt is over: what it was committing is settled, and what it left half done is removed."""
+        self.keeper.settle()
+        self.keeper.retire()
+        self.files.run_dir.sweep()
 
     def close(self, *, complete: bool) -> list[str]:
         """Give everything back, each part whatever becomes of the others; what the user should know of it."""

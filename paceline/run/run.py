@@ -20,11 +20,10 @@ from paceline.air.result import Result, Status
 from paceline.engine.base import Engine, WorkerGroup
 from paceline.run import endings, root_cause
 from paceline.run.at_work import AtWork, Ending
-from paceline.run.attempt import Attempt, pickled_task
+from paceline.run.attempt import Attempt
 from paceline.run.decisions import (
     CONTINUE,
     INTERRUPT_WAIT_S,
-    Change,
     Continue,
     Decision,
     Donor,
@@ -36,7 +35,6 @@ from paceline.run.decisions import (
 from paceline.run.opening import ALONE, Embedding, OpenRun, open_run
 from paceline.run.policies import GiveUp, decide_size
 from paceline.run.spec import RunSpec
-from paceline.run.start_point import session_setup
 
 POLL_S = 0.2
 """How long a step waits for news; deaths and reports end the wait at once."""
@@ -166,45 +164,23 @@ class Run:
         if delay > 0:
             time.sleep(min(delay, timeout))
             return
-        self._parts.keeper.attempt = self._reached.attempts
-        self._reached.attempts += 1
-        self._reached.newest_before = self._parts.keeper.newest
+        self._reached.starts(self._parts.keeper)
         self.phase = Phase.LAUNCHING
         self._job = self._embedding.in_background(self._launch)
 
     def _launch(self) -> Attempt | WorkerFailure:
         """Bring the workers up; touches nothing but this run, so that it may happen in another thread."""
-        parts = self._parts
-        self._make_change()
-        start = parts.start_point(self.spec)
-        state = parts.data.usable_state(start.data, parts.keeper.warnings.append)
-        size = decide_size(self.spec.scaling).workers
-        decides = parts.decider.may_decide
-        setup = session_setup(self.spec, parts.observers.trial, parts.keeper, start, decides=decides, data_state=state)
-        began = time.monotonic()
-        self._attempt = attempt = Attempt(
-            parts.keeper.attempt, self.spec, size, self.engine, parts.files.run_dir, start
-        )
+        if isinstance(self._next, Restart):
+            self.spec = self._reached.changed(self._next.change, self.spec, self._parts)
+        self._next = None
+        self._attempt, setup = self._parts.prepare_attempt(self.spec, self.engine)
         try:
-            attempt.start(parts.task, setup)
+            self._attempt.start(self._parts.task, setup)
         except (EngineError, WorkerError) as error:
             return root_cause.startup_failure(error)
-        attempt.warmup_s = time.monotonic() - began
-        if parts.broken_off:  # meanwhile, and nobody waited for this
-            attempt.stop(grace=0.0)
-        return attempt
-
-    def _make_change(self) -> None:
-        """What was decided between the last attempt and this one."""
-        change = self._next.change if isinstance(self._next, Restart) else Change()
-        self._next = None
-        parts, reached = self._parts, self._reached
-        change.take_over(parts.keeper, reached.index)
-        if change.donor is not None:
-            reached.taken_over = (reached.index, change.donor.row)
-        if change.spec is not None:
-            self.spec, reached.is_changed = change.spec, True
-            parts.task = pickled_task(self.spec, parts.data.packed, parts.data.preprocessor)
+        if self._parts.broken_off:  # meanwhile, and nobody waited for this
+            self._attempt.stop(grace=0.0)
+        return self._attempt
 
     def _launched(self, attempt: Attempt | WorkerFailure) -> None:
         parts = self._parts
@@ -258,13 +234,11 @@ class Run:
             self.phase = Phase.SUSPENDED if isinstance(self._next, Wait) else Phase.STARTING
 
     def _failed(self, attempt: Attempt, *, waited: bool) -> None:
-        decision = endings.after_failure(self._reached, attempt.number, self._ending.failures, self.spec, self._parts)
-        cause = self._reached.failures[-1].root_cause
+        decision = self._reached.failed(attempt.number, self._ending.failures, self.spec, self._parts)
         gives_up = isinstance(decision, GiveUp) or self.stop.pending
-        self._parts.observers.attempt_failed(f"rank {cause.rank}: {cause.message}", retry=not gives_up)
+        self._parts.observers.attempt_failed(self._reached.last_cause, retry=not gives_up)
         if isinstance(decision, GiveUp):
-            again = endings.how_to_continue(self.spec, self._parts)
-            self._finish("failed", endings.final_error(self._reached, decision.reason, again))
+            self._finish("failed", endings.final_error(self._reached, decision.reason, self.spec, self._parts))
         elif gives_up:
             self._finish(self.stop.status)
         else:
@@ -272,16 +246,14 @@ class Run:
             self.phase = Phase.SUSPENDED if waited else Phase.STARTING
 
     def _wind_up(self) -> list[str]:
-        """However an attempt ended: its workers are gone, what it told is kept, what it left half-done is removed."""
+        """However an attempt ended: its workers are gone, what it reported is kept, what is half done is removed."""
         attempt, at_work = self._attempt, self._at_work
         warnings = attempt.stop() if attempt is not None else []
         self._attempt = self._at_work = None
         self._reached.rank_metrics = at_work.flow.alignment.metrics if at_work is not None else {}
         if at_work is not None:
             at_work.flow.settle()
-        self._parts.keeper.settle()
-        self._parts.keeper.retire()
-        self._parts.files.run_dir.sweep()
+        self._parts.clean_up()
         return warnings
 
     def _finish(self, status: Status, error: Exception | None = None) -> None:
@@ -311,16 +283,13 @@ class Run:
 
     def decided(self, decision: Decision) -> None:
         """How a run that waits continues, or that it ends: then no further step is taken, not even by a retry."""
-        workers_end, dropped = self._next is not None, self._next
-        if isinstance(dropped, Restart):
-            dropped.change.drop()
-        self._next = None
+        before, self._next = self._next, None
+        if isinstance(before, Restart):
+            before.change.drop()
         if isinstance(decision, Stop):
             self.stop.wanted = True
-        elif isinstance(decision, Restart):
-            self._next = decision
-        elif workers_end:
-            self._next = Restart()
+        elif isinstance(decision, Restart) or before is not None:  # workers that are ending are replaced
+            self._next = decision if isinstance(decision, Restart) else Restart()
         if self.phase is Phase.SUSPENDED and not self.stop.pending:
             self.phase = Phase.STARTING
         elif self._at_work is not None:
@@ -328,12 +297,7 @@ class Run:
 
     def donate(self) -> Donor | None:
         """The newest checkpoint with its row, kept until it is released; None without one on disk."""
-        keeper = self._parts.keeper
-        newest = keeper.newest
-        if newest is None or keeper.in_memory:
-            return None
-        name = str(self._parts.observers.trial)
-        return Donor(name, keeper.reference(newest), dict(newest.row), keeper.pin(newest.number))
+        return self._parts.donate()
 
     def break_off(
         self,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from paceline.run.interrupts import handled
+from paceline.run.drive import handled
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
