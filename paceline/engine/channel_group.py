@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -234,6 +234,18 @@ class ChannelGroup(WorkerGroup):
         text = f"the function was not loaded within start_timeout_s={self.placement.start_timeout_s:g} s"
         late = [member for member in self._members if (member.time_to_load_s or 0.0) < 0 and not member.gone]
         return [Overdue(member, "startup", text, hint=LATE_LOAD_HINT) for member in late]
+
+    def _silent(self, now: float) -> Iterator[Overdue]:
+        """Workers that give no sign of life, though the driver has really listened for one. For groups whose workers
+        have a pulse."""
+        limit = self.placement.heartbeat_timeout_s
+        for member in self._members:
+            is_awaited = member.state in (State.IDLE, State.WORKING) and member.death_deadline is None
+            if limit is None or not is_awaited or now - member.last_seen <= limit:
+                continue
+            if member.watched_s >= self._recheck_s:
+                text = f"no sign of life for {limit:g} s: the process is stopped, or something holds the interpreter"
+                yield Overdue(member, "unresponsive", text)
 
     @property
     def has_events(self) -> bool:

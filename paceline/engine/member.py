@@ -77,6 +77,8 @@ class Member:
         """How long the driver has listened since then; a gap in which it could not counts little."""
         self.time_to_load_s: float | None = None
         """What is left of the time to load the task; None once it is loaded."""
+        self.death_deadline: float | None = None
+        """Set when the process or its channel is gone, and how it ended is still to come."""
 
     @property
     def is_over(self) -> bool:

@@ -184,7 +184,15 @@ class Attempt:
             failure = replace(failure, kind="storage")
         patience = ECHO_SETTLE_S if is_echo(failure, backend=type(self._backend)) else SETTLE_S
         self.settled_at = min(self.settled_at, time.monotonic() + patience)
-        self.failures.append(replace(failure, log_path=str(self._run_dir.log(failure.rank))))
+        self.failures.append(
+            replace(failure, message=self._with_host(failure), log_path=str(self._run_dir.log(failure.rank)))
+        )
+
+    def _with_host(self, failure: WorkerFailure) -> str:
+        """The message; with the name of the machine, if that is not the driver's."""
+        node = self.places[failure.rank].node if self.places else None
+        where = f" (on {node.hostname}, {node.address})" if node is not None and not node.is_drivers else ""
+        return f"{failure.message}{where}"
 
     @property
     def running(self) -> list[int]:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline.air.errors import EngineError, StartupTimeoutError, WorkerDiedError, WorkerFailure
@@ -136,8 +136,6 @@ class HostMember(Member):
         self.line = line
         self.end: WorkerFailure | None = None
         """How its process ended."""
-        self.death_deadline: float | None = None
-        """When to believe in its end, of which its connection or its agent has told, though the other has not."""
 
 
 class HostsGroup(ChannelGroup):
@@ -158,7 +156,7 @@ class HostsGroup(ChannelGroup):
 
     # Start
 
-    def launch(self, engine: HostsEngine) -> None:
+    def launch(self) -> None:
         try:
             with self._reactor.lock:
                 for request, line in zip(self.placement.workers, self._lines, strict=True):
@@ -194,7 +192,7 @@ class HostsGroup(ChannelGroup):
             pulse_s=None if heartbeat is None else heartbeat / 5,
         )
 
-    def _wait_until(self, is_done) -> None:
+    def _wait_until(self, is_done: Callable[[], bool]) -> None:
         if not self._wait_for(lambda: is_done() or bool(self._ends), self.placement.start_timeout_s):
             raise StartupTimeoutError(f"the workers were not ready within {self.placement.start_timeout_s:g} s")
         if self._ends:
@@ -247,7 +245,7 @@ class HostsGroup(ChannelGroup):
             if member.line is line and not member.gone:
                 self._drain(member)
                 member.gone = True
-                self._fail(member, "engine", f"the host {line.host.name} ({line.host.address}) is gone")
+                self._fail(member, "engine", "the agent of its host is gone")
 
     def _on_hangup(self, member: Member) -> None:
         self._settle(self._hosted[member.rank])
@@ -274,16 +272,7 @@ class HostsGroup(ChannelGroup):
                 self._believe_in_end(member)
 
     def _overdue(self, now: float) -> list[Overdue]:
-        return [*super()._overdue(now), *(late for late in map(self._silent, self._hosted) if late is not None)]
-
-    def _silent(self, member: HostMember) -> Overdue | None:
-        limit = self.placement.heartbeat_timeout_s
-        if limit is None or member.state not in (State.IDLE, State.WORKING) or member.death_deadline is not None:
-            return None
-        if time.monotonic() - member.last_seen <= limit or member.watched_s < self._recheck_s:
-            return None
-        host = member.line.host
-        return Overdue(member, "unresponsive", f"no sign of life for {limit:g} s from {host.name} ({host.address})")
+        return [*super()._overdue(now), *self._silent(now)]
 
     # Looking at workers
 
@@ -406,7 +395,7 @@ class HostsEngine(Engine):
         lines = [alive[(first + rank * len(alive) // size) % len(alive)] for rank in range(size)]
         group = HostsGroup(number, placement, lines, self._reactor)
         self._groups[group.number] = group
-        group.launch(self)
+        group.launch()
         return group
 
     def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:

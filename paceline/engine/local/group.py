@@ -47,8 +47,6 @@ class LocalMember(Member):
         self.crash_file: CrashFile | None = None
         self.exit_status: int | None = None
         self.process_ended = False
-        self.death_deadline: float | None = None
-        """Set when the process or its channel is gone and its exit status is still to come."""
         self.killed_by_us = False
 
     def bad_end(self, grace: float) -> str | None:
@@ -242,20 +240,7 @@ class LocalGroup(ChannelGroup):
                 self._give_up(member)
 
     def _overdue(self, now: float) -> list[Overdue]:
-        return [*super()._overdue(now), *(late for late in map(self._silent, self._locals) if late is not None)]
-
-    def _silent(self, member: LocalMember) -> Overdue | None:
-        """A worker that gives no sign of life, though the driver has really listened for one."""
-        limit = self.placement.heartbeat_timeout_s
-        if limit is None or member.state not in (State.IDLE, State.WORKING) or member.death_deadline is not None:
-            return None
-        if time.monotonic() - member.last_seen <= limit or member.watched_s < self._recheck_s:
-            return None
-        return Overdue(
-            member,
-            "unresponsive",
-            f"no sign of life for {limit:g} s: the process is stopped, or something holds the interpreter",
-        )
+        return [*super()._overdue(now), *self._silent(now)]
 
     def _give_up(self, member: LocalMember) -> None:
         """The worker is lost and nobody told how it ended."""
