@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -187,3 +188,20 @@ class _ThenAct(Loader):
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
         self._hook.act(module)
+
+
+# -- tree libraries without scikit-learn -----------------------------------------------------------
+# The libraries load scikit-learn, where it is there, for their classes in that style: most of the second that their
+# import takes. A worker that is given parameters trains a booster and has no use for them. scikit-learn itself can be
+# imported afterwards as ever, for example by a metric of the user's.
+
+
+def import_without_sklearn(library: str) -> None:
+    blocked = "sklearn" not in sys.modules and library not in sys.modules
+    if blocked:
+        sys.modules["sklearn"] = None  # type: ignore[assignment]  # what Python takes for "cannot be imported"
+    try:
+        importlib.import_module(library)
+    finally:
+        if blocked:
+            del sys.modules["sklearn"]

@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import DataError, StopTraining
-from paceline.train.lightgbm.continued import Callback, Progress, continued, earlier_progress, in_order, replay
+from paceline.train.lightgbm.continued import (
+    Callback,
+    CatchUp,
+    Progress,
+    check_continuable,
+    continued,
+    earlier_progress,
+    in_order,
+    not_repeatable,
+    replay,
+)
 from paceline.train.lightgbm.matrix import Matrix, read_matrices
 from paceline.train.lightgbm.metrics import evaluated, make_one, row_of
 from paceline.train.lightgbm.params import for_worker, unknown_names, value_of, without
-from paceline.train.lightgbm.random_state import CatchUp, check_continuable, not_repeatable
 from paceline.train.rounds import Rounds
 from paceline.train.trees.task import nothing_to_train, stopped_before, unused_parameter, will_differ
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from paceline.air import session as session_slot
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, DataError
-from paceline.train.lightgbm.agreement import agreed_features, common_bins, row_counts
-from paceline.train.lightgbm.features import Features
+from paceline.train.lightgbm.features import Features, describe_features
 from paceline.train.lightgbm.metrics import Shares, shares_of
+from paceline.train.lightgbm.network import gather
 from paceline.train.lightgbm.params import value_of, without
 from paceline.train.lightgbm.rows import COLUMN_KEYWORDS, Rows, check_labels, read_rows
 from paceline.train.trees.shard import dataset_names
 
 if TYPE_CHECKING:
     import lightgbm as lgb
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
 
     from paceline.train.trees.task import TreeTask
+
 
 KEYWORDS = (*COLUMN_KEYWORDS, "categorical_feature", "feature_name", "free_raw_data", "ignore")
 """What `dmatrix_params` may hold for a dataset."""
@@ -52,15 +59,13 @@ def read_matrices(
 
 
 def _train_matrix(rows: Rows, counts: list[int], features: Features, params: Mapping[str, Any]) -> Matrix:
-    from paceline.train.lightgbm.continued_dataset import ContinuedDataset
-
     table = features.table(rows.table, rows.where)
     plain = {name: value for name, value in without(params, "categorical_feature").items() if not callable(value)}
-    settings = {
+    settings: dict[str, Any] = {
         "categorical_feature": _categorical(features, params, rows.settings),
         "feature_name": _feature_names(features, rows.settings),
     }
-    dataset = ContinuedDataset(
+    dataset = _continued_dataset()(
         table,
         label=rows.label,
         weight=rows.weight,
@@ -77,16 +82,14 @@ def _train_matrix(rows: Rows, counts: list[int], features: Features, params: Map
 
 def _evaluation_matrix(rows: Rows, features: Features, train: lgb.Dataset, train_rows: Rows) -> Matrix:
     """Where this worker got no rows, which LightGBM cannot take, a row of "train" stands in and counts nothing."""
-    from paceline.train.lightgbm.continued_dataset import ContinuedDataset
-
     if not rows.table.num_rows:
         row = train_rows.table.slice(0, 1)
         group = None if rows.group is None else [1]
-        stand_in = ContinuedDataset(
+        stand_in = _continued_dataset()(
             features.table(row, train_rows.where), label=train_rows.label[:1], group=group, reference=train
         )
         return Matrix(stand_in, {"weight": 0.0, "rows": 0.0, "queries": 0.0})
-    dataset = ContinuedDataset(
+    dataset = _continued_dataset()(
         features.table(rows.table, rows.where),
         label=rows.label,
         weight=rows.weight,
@@ -97,6 +100,30 @@ def _evaluation_matrix(rows: Rows, features: Features, train: lgb.Dataset, train
         free_raw_data=rows.settings.get("free_raw_data", True),
     )
     return Matrix(dataset, shares_of(rows.table.num_rows, rows.weight, rows.group))
+
+
+@functools.cache
+def _continued_dataset() -> type[lgb.Dataset]:
+    """LightGBM's dataset, for a training that may continue another one; made where LightGBM is loaded."""
+    import lightgbm as lgb
+
+    class ContinuedDataset(lgb.Dataset):
+        """Keeps the initial scores of its rows when training continues from a model.
+
+        LightGBM would put the model's predictions in their place, and train another model than without the break.
+        """
+
+        def __init__(self, data: Any, *, init_score: Any = None, **settings: Any) -> None:
+            super().__init__(data, init_score=init_score, **settings)
+            self._given_init_score = init_score
+
+        def _set_init_score_by_predictor(self, predictor: Any, data: Any, used_indices: Any) -> ContinuedDataset:
+            predicted = predictor.predict(data=data, raw_score=True)
+            given = self._given_init_score
+            self.set_init_score(predicted if given is None else predicted + given)
+            return self
+
+    return ContinuedDataset
 
 
 def _feature_names(features: Features, settings: Mapping[str, Any]) -> list[str]:
@@ -144,3 +171,105 @@ def _categorical(features: Features, params: Mapping[str, Any], settings: Mappin
         else:
             raise ConfigError(f"categorical_feature names {each!r}; the features are {', '.join(names)}.")
     return sorted(places)
+
+
+# -- what the workers agree on before they train: categories, and the borders of the bins ----------
+
+
+_SAMPLE_ROWS = 200_000
+"""LightGBM's own default of bin_construct_sample_cnt."""
+_SAMPLE_BYTES = 256 * 2**20
+_LEAST_SAMPLE_ROWS = 20_000
+_ZERO = 1e-35
+"""What is not larger is 0 for LightGBM."""
+
+
+def agreed_features(rows: Rows) -> Features:
+    """The same on all workers: a category has one number, wherever its rows are."""
+    own = describe_features(rows.table, rows.no_features, rows.where)
+    if not own.categories:
+        return own
+    found = [json.loads(value) for value in gather(json.dumps(own.categories).encode())]
+    together = {
+        column: tuple(sorted({value for categories in found for value in categories[column]}))
+        for column in own.categories
+    }
+    return replace(own, categories=together)
+
+
+def row_counts(own: int, *, has_queries: bool) -> list[int]:
+    """How many training rows each worker has; LightGBM cannot do without."""
+    counts = [int.from_bytes(value) for value in gather(own.to_bytes(8))]
+    if not all(counts):
+        told = " (all rows of a query stay together)" if has_queries else ""
+        raise DataError(
+            f"The dataset 'train' has {sum(counts)} rows for {len(counts)} workers, and rank {counts.index(0)} got "
+            f"none{told}. LightGBM cannot train without rows: use fewer workers."
+        )
+    return counts
+
+
+def common_bins(
+    table: pa.Table, counts: list[int], params: Mapping[str, Any], settings: Mapping[str, Any]
+) -> lgb.Dataset | None:
+    """A dataset without rows of its own, from which each worker's gets the borders of its bins.
+
+    By itself LightGBM finds the borders for a feature on the rows of a single worker. Where rows are sorted that worker
+    has not seen most of the values, and the model is a poor one. Here they are found on a sample of all rows, the one
+    that LightGBM takes in a single process, so that the bins are the same as there. None for one worker.
+    """
+    import lightgbm as lgb
+    import pyarrow as pa
+
+    if len(counts) == 1:
+        return None
+    size = _sample_size(params, table.num_columns)
+    sampling = {**without(params, "bin_construct_sample_cnt"), "bin_construct_sample_cnt": size}
+    chosen = lgb.Dataset(None, params=sampling)._create_sample_indices(total_nrow=sum(counts))
+    first = sum(counts[: session_slot.get_world_rank()])
+    own = chosen[(chosen >= first) & (chosen < first + table.num_rows)] - first
+    part = table if len(own) == table.num_rows else table.take(pa.array(own))
+    sample = pa.concat_tables([_unpacked(value) for value in gather(_packed(part))])
+    # LightGBM crashes on categories of which it sees none.
+    filled = [place for place in settings["categorical_feature"] if _has_values(sample.column(place))]
+    bins = lgb.Dataset(
+        None, params={**params, "categorical_column": filled}, **{**settings, "categorical_feature": filled}
+    )
+    values, places = zip(*(_without_zeros(column) for column in sample.columns), strict=True)
+    return bins._init_from_sample(list(values), list(places), sample_cnt=sample.num_rows, total_nrow=1)
+
+
+def _sample_size(params: Mapping[str, Any], features: int) -> int:
+    """As many rows as LightGBM would take, unless there are so many features that they would fill the memory."""
+    wanted = int(value_of(params, "bin_construct_sample_cnt", _SAMPLE_ROWS))
+    return min(wanted, max(_LEAST_SAMPLE_ROWS, _SAMPLE_BYTES // (8 * features)))
+
+
+def _has_values(column: pa.ChunkedArray) -> bool:
+    import pyarrow.compute as pc
+
+    return not pc.all(pc.is_null(column, nan_is_null=True)).as_py()
+
+
+def _without_zeros(column: pa.ChunkedArray) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    """The values of a column that are not 0, and in which rows they are: as LightGBM takes samples."""
+    import numpy as np
+
+    values = column.to_numpy().astype(np.float64)
+    places = np.flatnonzero(~(np.abs(values) <= _ZERO))  # missing ones are kept
+    return values[places], places.astype(np.int32)
+
+
+def _packed(table: pa.Table) -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _unpacked(content: bytes) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.ipc.open_stream(content).read_all()

@@ -10,8 +10,8 @@ if find_spec("torch") is None:
 
 from paceline.train.lightning.checkpoint import LightningCheckpoint
 from paceline.train.lightning.predictor import LightningPredictor
-from paceline.train.lightning.prepare import prepare_trainer
 from paceline.train.lightning.settings import LightningConfigBuilder
+from paceline.train.lightning.strategies import prepare_trainer
 from paceline.train.lightning.trainer import LightningTrainer
 
 if TYPE_CHECKING:

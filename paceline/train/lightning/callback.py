@@ -14,7 +14,7 @@ from paceline.train.lightning.checkpoint import CHECKPOINT_FILE, LightningCheckp
 from paceline.train.lightning.datasets import count_anew, end_train_pass, end_validation_pass
 from paceline.train.lightning.loop import warn_if_nothing_was_left
 from paceline.train.lightning.packages import derived_classes, package_of
-from paceline.train.lightning.prepare import check_checkpoint_io, check_ranks
+from paceline.train.lightning.strategies import check_checkpoint_io, check_ranks
 
 
 class EpochReporter:

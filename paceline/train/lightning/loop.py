@@ -16,9 +16,8 @@ from paceline.air.session import active, get_checkpoint
 from paceline.train.lightning.checkpoint import LightningCheckpoint, check_is_plain
 from paceline.train.lightning.datasets import ShardLoader
 from paceline.train.lightning.packages import derived_classes, lightning
-from paceline.train.lightning.prepare import prepare_trainer
 from paceline.train.lightning.settings import STRATEGIES, as_list
-from paceline.train.lightning.strategies import worker_session
+from paceline.train.lightning.strategies import prepare_trainer, worker_session
 from paceline.train.torch.devices import main_device
 
 if TYPE_CHECKING:

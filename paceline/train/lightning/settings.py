@@ -10,7 +10,7 @@ from typing import Any, Self
 from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError
 from paceline.train.lightning.packages import LIGHTNING, lightning, package_of
-from paceline.train.lightning.prepare import check_callbacks, check_checkpoint_io, refuse_saving_on_exception
+from paceline.train.lightning.strategies import check_callbacks, check_checkpoint_io, refuse_saving_on_exception
 
 STRATEGIES = {"ddp": "DDPStrategy", "fsdp": "FSDPStrategy", "deepspeed": "DeepSpeedStrategy"}
 """By name, the class that it stands for."""

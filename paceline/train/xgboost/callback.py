@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from xgboost.callback import TrainingCallback
+from xgboost.callback import EarlyStopping, LearningRateScheduler, TrainingCallback
 
 from paceline.air import session as session_slot
 from paceline.air.checks import whole_number
 from paceline.train.rounds import ChosenMetrics
 from paceline.train.xgboost.checkpoint import MODEL_FILE, XGBoostCheckpoint, read_booster
-from paceline.train.xgboost.metrics import latest_values
+from paceline.train.xgboost.loop import latest_values
 
 if TYPE_CHECKING:
     import xgboost
@@ -71,3 +71,63 @@ class ReportCallback(TrainingCallback):
         if self._postprocess is not None:
             return self._postprocess({name: dict(values) for name, values in evals_log.items()})
         return self._chosen.of(latest_values(evals_log))
+
+
+# -- continuing from a checkpoint ------------------------------------------------------------------
+
+
+def take_up(callbacks: Sequence[TrainingCallback], booster: xgboost.Booster, done: int) -> list[TrainingCallback]:
+    """The callbacks for a training that goes on after `done` rounds.
+
+    Rounds are numbered on, so a schedule of learning rates goes on too; the rate of the next round was set after
+    the one before. Early stopping knows the best round from the model and counts on from there. State that
+    callbacks of the user's keep for themselves begins anew.
+    """
+    for callback in callbacks:
+        if isinstance(callback, LearningRateScheduler):
+            callback.after_iteration(booster, done - 1, {})
+        elif isinstance(callback, EarlyStopping):
+            callback.starting_round = 0  # it would add the rounds done to numbers that have them already
+    stop = _early_stopping(callbacks)
+    since = _rounds_since_best(booster, done)
+    if stop is None or since is None:
+        return list(callbacks)
+    return [_BestRound(stop, float(booster.best_score), since), *callbacks]
+
+
+def was_over(callbacks: Sequence[TrainingCallback], booster: xgboost.Booster, done: int) -> bool:
+    """True if early stopping had ended the training whose checkpoint this is."""
+    stop, since = _early_stopping(callbacks), _rounds_since_best(booster, done)
+    return stop is not None and since is not None and since >= stop.rounds
+
+
+def _early_stopping(callbacks: Sequence[TrainingCallback]) -> EarlyStopping | None:
+    """The one that there is; several share one place in the model, and whose it is cannot be known."""
+    stops = [callback for callback in callbacks if isinstance(callback, EarlyStopping)]
+    return stops[0] if len(stops) == 1 else None
+
+
+def _rounds_since_best(booster: xgboost.Booster, done: int) -> int | None:
+    best = booster.attr("best_iteration")
+    return None if best is None else done - 1 - int(best)
+
+
+class _BestRound(TrainingCallback):
+    """Reminds early stopping of the best round, once the names of what it watches are known."""
+
+    def __init__(self, stop: EarlyStopping, best_score: float, rounds_since: int) -> None:
+        super().__init__()
+        self._stop = stop
+        self._best_score = best_score
+        self._rounds_since = rounds_since
+        self._told = False
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        if not self._told and evals_log:
+            dataset = self._stop.data or list(evals_log)[-1]
+            metric = self._stop.metric_name or list(evals_log[dataset])[-1]
+            self._stop.stopping_history = {dataset: {metric: [self._best_score]}}
+            self._stop.best_scores = {dataset: {metric: [self._best_score]}}
+            self._stop.current_rounds = self._rounds_since
+            self._told = True
+        return False

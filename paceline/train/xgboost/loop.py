@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -12,12 +14,12 @@ from paceline.train.rounds import Rounds
 from paceline.train.trees.task import TreeTask, nothing_to_train, unused_parameter
 from paceline.train.xgboost import collective
 from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
-from paceline.train.xgboost.metrics import latest_values
 
 if TYPE_CHECKING:
     import numpy as np
     import xgboost
     from xgboost.callback import CallbackContainer
+
 
 Evaluated: TypeAlias = tuple[str, float] | list[tuple[str, float]]
 Metric: TypeAlias = Callable[..., Evaluated]
@@ -57,7 +59,6 @@ class _Training:
         import xgboost
 
         from paceline.train.xgboost.matrix import MatrixReader
-        from paceline.train.xgboost.unused_params import unused_params
 
         self._task = task
         self._params = _complete(task)
@@ -82,7 +83,7 @@ class _Training:
         container = self._callbacks()
         self._model.booster = container.before_training(self._model.booster)
         if self._done:
-            from paceline.train.xgboost.resume import take_up, was_over
+            from paceline.train.xgboost.callback import take_up, was_over
 
             if self._rounds.has_rows and was_over(container.callbacks, self._model.booster, self._done):
                 return
@@ -195,3 +196,101 @@ def _over_all_workers(metric: Metric) -> Metric:
         return means if isinstance(found, list) else means[0]
 
     return mean
+
+
+# -- metrics ---------------------------------------------------------------------------------------
+# XGBoost adds up over the workers what a metric consists of, so means and their roots come out as in one process.
+# Of AUC each worker computes its own, and the values are averaged, weighted by what each has to compare.
+
+
+_SUMS = frozenset(
+    [
+        *("rmse", "rmsle", "mae", "mape", "mphe", "logloss", "error", "merror", "mlogloss", "quantile", "expectile"),
+        *("ndcg", "map", "pre", "poisson-nloglik", "gamma-nloglik", "gamma-deviance", "tweedie-nloglik"),
+        *("aft-nloglik", "interval-regression-accuracy"),
+    ]
+)
+"""Sums over rows or queries, without what follows an "@"."""
+
+
+def evaluates_in_parts(params: Mapping[str, Any], train_kwargs: Mapping[str, Any]) -> bool:
+    """True if every metric that will be computed is exact for an evaluation set that is dealt to the workers."""
+    return not approximate_in_parts(params, train_kwargs)
+
+
+def approximate_in_parts(params: Mapping[str, Any], train_kwargs: Mapping[str, Any]) -> list[str]:
+    """The metrics that will be computed and are not exact where a dataset is dealt to the workers."""
+    names = [name for name in _named(params) if name.rstrip("-").partition("@")[0] not in _SUMS]
+    if train_kwargs.get("custom_metric") is not None:
+        names.append("custom_metric")
+    return names
+
+
+def ranks_rows(params: Mapping[str, Any]) -> bool:
+    """True if rows are compared with those of the same query, by the objective or a metric."""
+    metrics = {name.rstrip("-").partition("@")[0] for name in _named(params)}
+    return str(params.get("objective")).startswith("rank:") or not metrics.isdisjoint(("ndcg", "map", "pre"))
+
+
+def _named(params: Mapping[str, Any]) -> list[str]:
+    """The built-in metrics; the default one of an objective is a sum."""
+    given = params.get("eval_metric")
+    if given is None:
+        return []
+    return [str(name) for name in (given if isinstance(given, list | tuple) else [given])]
+
+
+def latest_values(evals_log: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, Any]:
+    """The values of the newest round, as "<dataset>-<metric>"."""
+    return {
+        f"{dataset}-{metric}": values[-1]
+        for dataset, metrics in evals_log.items()
+        for metric, values in metrics.items()
+    }
+
+
+# -- parameters that XGBoost does not use ----------------------------------------------------------
+
+
+_UNUSED = re.compile(r"Parameters: \{(.*?)\} are not used", re.DOTALL)
+_OFTEN = (
+    *(
+        "max_depth",
+        "learning_rate",
+        "eta",
+        "gamma",
+        "min_split_loss",
+        "min_child_weight",
+        "max_delta_step",
+        "subsample",
+    ),
+    *("sampling_method", "colsample_bytree", "colsample_bylevel", "colsample_bynode", "reg_lambda", "lambda"),
+    *("reg_alpha", "alpha", "tree_method", "scale_pos_weight", "grow_policy", "max_leaves", "max_bin", "booster"),
+    *("num_parallel_tree", "monotone_constraints", "interaction_constraints", "multi_strategy", "nthread", "seed"),
+    *("max_cat_to_onehot", "max_cat_threshold", "device", "verbosity", "objective", "eval_metric", "base_score"),
+    *("num_class", "tweedie_variance_power", "quantile_alpha", "huber_slope", "seed_per_iteration", "n_jobs"),
+)
+"""What a misspelt name may have been meant to be."""
+
+
+def unused_params(booster: xgboost.Booster) -> tuple[list[str], tuple[str, ...]]:
+    """The names, and those that are usual. XGBoost says it itself when it applies parameters, which happens here.
+
+    That depends on the others: `rate_drop` is used with booster='dart' only. Afterwards it is told no more.
+    """
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        booster.save_config()
+    unused: list[str] = []
+    for each in told:
+        found = _UNUSED.search(str(each.message))
+        if found is None:
+            _tell_again(each)
+        else:
+            unused += re.findall(r'"([^"]*)"', found[1])
+    booster.set_param("validate_parameters", "0")
+    return unused, _OFTEN
+
+
+def _tell_again(message: Any) -> None:
+    warnings.warn_explicit(message.message, message.category, message.filename, message.lineno)

@@ -12,8 +12,7 @@ from paceline.air.errors import ConfigError
 from paceline.train.trees.datasets import check_queries
 from paceline.train.trees.trainer import TreeTrainer
 from paceline.train.xgboost.backend import XGBoostConfig, XGBoostLoopConfig
-from paceline.train.xgboost.loop import XGBoostLoop
-from paceline.train.xgboost.metrics import approximate_in_parts, evaluates_in_parts, ranks_rows
+from paceline.train.xgboost.loop import XGBoostLoop, approximate_in_parts, evaluates_in_parts, ranks_rows
 
 if TYPE_CHECKING:
     import xgboost
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from paceline.air.data_config import DataConfig, DatasetConfig
     from paceline.run.spec import RunSpec
     from paceline.train.trees.task import TreeTask
+
 
 _SEPARATORS = "-: \t\n"
 """XGBoost writes "<dataset>-<metric>:<value>" and takes it apart again."""

@@ -13,7 +13,7 @@ from paceline import data
 from paceline.air import ScalingConfig
 from paceline.air.errors import ConfigError
 from paceline.train.xgboost import ReportCallback, XGBoostConfig, XGBoostTrainer
-from paceline.train.xgboost.metrics import evaluates_in_parts
+from paceline.train.xgboost.loop import evaluates_in_parts
 
 ROWS = pd.DataFrame({"x": [1.0, 2.0], "y": [0.0, 1.0]})
 

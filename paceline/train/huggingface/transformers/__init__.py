@@ -11,8 +11,8 @@ if missing := [package for package in ("transformers", "accelerate", "torch") if
 
 from paceline.air.absent import no_such_name
 from paceline.train.huggingface.transformers.checkpoint import TransformersCheckpoint
+from paceline.train.huggingface.transformers.loop import prepare_trainer
 from paceline.train.huggingface.transformers.predictor import TransformersPredictor
-from paceline.train.huggingface.transformers.prepare import prepare_trainer
 from paceline.train.huggingface.transformers.trainer import TransformersTrainer
 
 if TYPE_CHECKING:

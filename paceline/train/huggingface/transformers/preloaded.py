@@ -8,16 +8,16 @@ from transformers import (
     Trainer,
 )
 
-from paceline.train.huggingface.transformers import loaders, loop, reporting, training_arguments
+from paceline.train.huggingface.transformers import callback, loaders, loop, training_arguments
 
 __all__ = [
     "GenerationMixin",
     "PreTrainedTokenizerFast",
     "Trainer",
     "accelerate",
+    "callback",
     "loaders",
     "loop",
-    "reporting",
     "torch",
     "training_arguments",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +21,12 @@ import paceline.data
 from paceline import train
 from paceline.air import RunConfig, ScalingConfig, session
 from paceline.air.config import DataConfig, FailureConfig
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, WorkerFailure
 from paceline.air.result import Result
 from paceline.data.ingest.prepare import prepared
 from paceline.data.iterator import DataIterator
 from paceline.train.huggingface.transformers import ReportCallback, TransformersCheckpoint, prepare_trainer
-from paceline.train.huggingface.transformers.backend import TransformersConfig
+from paceline.train.huggingface.transformers.backend import TransformersBackend, TransformersConfig
 from paceline.train.torch import TorchTrainer
 from tests.train.huggingface.tiny_language import language_model, token_accuracy, tokenized
 
@@ -173,8 +174,11 @@ def test_a_trainer_that_was_not_prepared_says_so(tmp_path: Path) -> None:
     quiet = {"disable_tqdm": True, "report_to": "none", "dataloader_pin_memory": False}
     trainer = own_trainer({"train_dataset": batches, "eval_dataset": batches}, tmp_path, **quiet)
     for not_prepared in (trainer.train, trainer.evaluate):
-        with pytest.raises(ConfigError, match=r"prepare_trainer\(trainer\).*paceline\.train\.huggingface"):
+        with pytest.raises(ConfigError, match="without a DataLoader") as caught:
             not_prepared()
+        failure = WorkerFailure(0, "exception", f"ConfigError: {caught.value}")
+        hint = TransformersBackend.hint_for(failure)  # fit() shows it
+        assert re.search(r"prepare_trainer\(trainer\).*paceline\.train\.huggingface", hint)
 
 
 def test_a_shard_inside_of_another_dataset_is_refused(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from paceline.air import session
 from paceline.air.errors import ConfigError, StopTraining
 from paceline.run.session import Session
+from paceline.train.huggingface.transformers.callback import Reporter
 from paceline.train.huggingface.transformers.checkpoint import check_that_all_is_kept
-from paceline.train.huggingface.transformers.reporting import Reporter
 from paceline.train.huggingface.transformers.training_arguments import check_rounded_steps, check_strategies
 
 
