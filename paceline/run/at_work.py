@@ -32,6 +32,10 @@ class Ending:
     """All workers have returned: there is nobody to be killed."""
 
 
+COMMIT_POLL_S = 0.05
+"""How often a commit is looked after at least."""
+
+
 class AtWork:
     """An attempt whose workers have started, with their reports and their clocks."""
 
@@ -82,7 +86,8 @@ class AtWork:
     def _hear(self, engine: Engine, timeout: float) -> None:
         attempt, flow = self.attempt, self.flow
         if flow.committing and attempt.group is not None:
-            engine.wait([attempt.group], timeout)  # the keeper wakes it when a commit is done
+            # The keeper wakes it when a commit is done, where the engine can be woken.
+            engine.wait([attempt.group], min(timeout, COMMIT_POLL_S))
             timeout = 0.0
         for rank, message, attachments in attempt.poll(timeout):
             self._watch.progressed(rank)

@@ -109,11 +109,17 @@ class CheckpointKeeper:
         iteration: int,
         row: Mapping[str, Any],
         data: Mapping[str, Any] | None = None,
+        in_memory: Attachment | None = None,
         target: CheckpointTarget | None = None,
     ) -> Commit:
-        """Begin to make rank 0's staged checkpoint, with the other ranks' parts, a committed one."""
+        """Begin to make rank 0's staged checkpoint, with the other ranks' parts, a committed one.
+
+        One that is `in_memory` only is committed at once.
+        """
+        self.next_number = staged.number + 1
+        if in_memory is not None:
+            return self._hold(KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size, data), in_memory)
         kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size)
-        self.next_number = kept.number + 1
         target = target or self.target
         stored = self._pool.submit(
             partial(self._store, target, kept, {0: staged, **parts}, data, self.attempt), COMMITS
@@ -174,21 +180,12 @@ class CheckpointKeeper:
         self._pinned.add(pin)
         return partial(self._pinned.discard, pin)
 
-    def commit_in_memory(
-        self,
-        staged: StagedCheckpoint,
-        attachment: Attachment,
-        iteration: int,
-        row: Mapping[str, Any],
-        data: Mapping[str, Any] | None = None,
-    ) -> Commit:
-        """Hold the newest checkpoint in memory; nothing is written to disk."""
+    def _hold(self, kept: KeptCheckpoint, attachment: Attachment) -> Commit:
+        """Keep the newest checkpoint in memory; nothing is written to disk."""
         self.newest_in_memory = attachment
         self.committed.clear()
         stored: Future[None] = Future()
         stored.set_result(None)
-        kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size, data)
-        self.next_number = kept.number + 1
         return Commit(kept, stored, None, self._take)
 
     def _take(self, kept: KeptCheckpoint) -> None:

@@ -234,12 +234,9 @@ class ReportFlow:
 
     def _commit(self, pending: PendingReport, data: dict[str, Any] | None) -> Commit:
         assert pending.row is not None
-        staged, index, row = pending.checkpoints[0], pending.index, pending.row
-        if self._keeper.in_memory:
-            assert pending.in_memory is not None
-            return self._keeper.commit_in_memory(staged, pending.in_memory, index, row, data)
         parts = {rank: part for rank, part in pending.checkpoints.items() if rank}
-        return self._keeper.commit(staged, parts, index, row, data)
+        staged = pending.checkpoints[0]
+        return self._keeper.commit(staged, parts, pending.index, pending.row, data, pending.in_memory)
 
     @property
     def commits_under_way(self) -> bool:

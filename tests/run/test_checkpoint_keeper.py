@@ -243,7 +243,7 @@ def test_in_memory_only_the_newest_is_held(run_dir: RunDir, journal: Journal) ->
     keeper = CheckpointKeeper(CheckpointConfig(num_to_keep=0), run_dir, journal)
     for number in range(2):
         attachment = packed_in_memory(Checkpoint.from_dict({"n": number}))
-        keeper.commit_in_memory(StagedCheckpoint(b"", number, 10), attachment, number + 1, {}).check()
+        keeper.commit(StagedCheckpoint(b"", number, 10), {}, number + 1, {}, in_memory=attachment).check()
         retire(keeper)
     newest = keeper.newest_checkpoint()
     keeper.close()
