@@ -145,6 +145,9 @@ class Picture(Protocol):
 class Display:
     """Shows nothing: what `verbose=0` gets."""
 
+    speaks = False
+    """Whether anything is shown at all."""
+
     def start(self, picture: Picture, first_after_s: float = 0.0) -> None:
         """Show this from now on; a line of it after so many seconds at the earliest."""
 
@@ -175,6 +178,8 @@ class Display:
 
 class PlainDisplay(Display):
     """Lines: what is said, and the state every few seconds. `detailed` False leaves out state, details and output."""
+
+    speaks = True
 
     def __init__(self, writer: GuardedWriter, detailed: bool, interval_s: float = PLAIN_INTERVAL_S) -> None:
         self._writer = writer

@@ -58,6 +58,8 @@ class LiveDisplay(Display):
     Nothing draws in the background: `refresh` and `redraw` draw when it is time.
     """
 
+    speaks = True
+
     def __init__(self, writer: GuardedWriter) -> None:
         self._console = VisibleCursorConsole(file=cast("IO[str]", writer), highlight=False, emoji=False)
         self._output = PrefixedOutput()

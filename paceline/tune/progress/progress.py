@@ -63,6 +63,8 @@ class ExperimentProgress:
 
     def started(self, view: ExperimentView) -> None:
         """The experiment begins. The view stays the same object and is kept up to date."""
+        if not self._display.speaks:
+            return  # without a view nothing is put into words
         self._view = view
         self._display.say(start_line(view), "bold")
         self._display.start(self, first_after_s=PLAIN_INTERVAL_S)
