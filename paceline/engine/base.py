@@ -56,7 +56,8 @@ class WorkerRequest:
     cwd: str
     log_path: str
     """A file of the driver, to which the engine appends what the worker writes to its standard output and error. It may
-    be truncated at any time. All of a worker's output is there once its group is shut down."""
+    be truncated at any time. All of a worker's output is there once its group is shut down. Empty: its output
+    goes where the driver's own goes."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of this worker on top of the environment that workers have anyway."""
     defaults: Mapping[str, str] = field(default_factory=dict)

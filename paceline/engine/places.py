@@ -59,6 +59,13 @@ class WorkerPlace:
     """For numeric libraries; None leaves them alone."""
 
 
+def usable_memory() -> int | None:
+    """Bytes that this machine, or a control group, lets this process have; None: that is not known."""
+    from paceline.engine.local.linux import memory_limit
+
+    return memory_limit()
+
+
 def drivers_node(gpus: float | None = None) -> Node:
     """This machine, for engines whose workers are all here; `gpus` is how many were declared."""
     devices = tuple(usable_gpus(gpus)) if gpus else ()

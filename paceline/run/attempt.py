@@ -257,7 +257,13 @@ def _original_directory() -> dict[str, str]:
 
 def modules_to_preload(config: BackendConfig, *, with_data: bool = False) -> tuple[str, ...]:
     """What every worker of such a run will import: loaded once, then forked with it."""
-    data = ("paceline.data.iterator", "paceline.data.ingest.handover", "pyarrow.parquet") if with_data else ()
+    names = (
+        "paceline.data.iterator",
+        "paceline.data.ingest.handover",
+        "paceline.data.torch_batches",
+        "pyarrow.parquet",
+    )
+    data = names if with_data else ()
     return (*config.backend_cls.preload, *data, "paceline.run.worker", "paceline.air.checkpoint", "cloudpickle")
 
 

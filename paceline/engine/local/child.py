@@ -15,13 +15,14 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import NoReturn
 
 from paceline.air import faults
 from paceline.air.attachment import anonymous_file
 from paceline.engine import protocol
 from paceline.engine.failures import describe_exception
-from paceline.engine.frames import FrameSocket
+from paceline.engine.frames import FrameSocket, close_all
 from paceline.engine.local import drivers, leftovers, linux, messages, processes
 from paceline.engine.local.boot import boot_command, write_boot_config
 from paceline.engine.local.surroundings import call_setters, change
@@ -32,8 +33,10 @@ from paceline.engine.worker_loop import DRIVER_LOST_EXIT, Channel, WorkerLoop, f
 _ending = threading.Lock()
 
 
-def become_worker(request: messages.Spawn, channel_fd: int, warden_pid: int, warden_fds: list[int]) -> NoReturn:
-    """The whole life of a forked worker."""
+def become_worker(
+    request: messages.Spawn, channel_fd: int, output_fds: Sequence[int], warden_pid: int, warden_fds: list[int]
+) -> NoReturn:
+    """The whole life of a forked worker. `output_fds` is where its output goes if it has no log."""
     try:
         signal.set_wakeup_fd(-1)
         for fd in warden_fds:
@@ -45,7 +48,7 @@ def become_worker(request: messages.Spawn, channel_fd: int, warden_pid: int, war
         channel = _open_channel(request, channel_fd)
         try:
             _restore_signals()
-            _enter_surroundings(request)
+            _enter_surroundings(request, output_fds)
             if request.fresh:
                 _replace_interpreter(request, channel_fd)
             crash_fd = _prepare_interpreter(request)
@@ -128,14 +131,14 @@ def _restore_signals() -> None:
     _signal.pthread_sigmask(_signal.SIG_SETMASK, [])
 
 
-def _enter_surroundings(request: messages.Spawn) -> None:
+def _enter_surroundings(request: messages.Spawn, output_fds: Sequence[int]) -> None:
     """Log, environment, directory, umask: everything that an exec keeps."""
     around = request.surroundings
     os.umask(around.umask)
-    log_fd = _open_log(around.log_path)
-    os.dup2(log_fd, 1)
-    os.dup2(log_fd, 2)
-    os.close(log_fd)
+    opened = output_fds or [_open_log(around.log_path)]
+    os.dup2(opened[0], 1)
+    os.dup2(opened[-1], 2)
+    close_all(opened)
     marks = processes.own_marks()
     change(around.changed_variables, around.removed_variables)
     os.environ.update(marks)  # The driver's own environment does not have them, or has those of a driver above it.
@@ -177,6 +180,8 @@ def _prepare_interpreter(request: messages.Spawn) -> int:
     sys.path[:] = [os.fsdecode(entry) for entry in around.sys_path]
     sys.argv[:] = [os.fsdecode(argument) for argument in around.argv]
     sys.modules["__main__"] = new_main_module(None if around.main_file is None else os.fsdecode(around.main_file))
+    if not around.log_path:  # The warden's streams take a pipe or a terminal for a file.
+        sys.stdout, sys.stderr = (open(fd, "w", closefd=False) for fd in (1, 2))  # noqa: SIM115
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     call_setters(request.thread_setters, request.pool_threads)

@@ -103,7 +103,7 @@ class LocalGroup(ChannelGroup):
             member = LocalMember(asked, FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
             self._locals.append(member)
             self._attach(member)
-            self._warden.tell(request, [theirs.fileno()])
+            self._warden.tell(request, [theirs.fileno(), *(() if asked.log_path else linux.own_output())])
             theirs.close()
         if self._warden.lost:  # Before this group listened, so that nobody told it.
             self.on_warden_lost()
@@ -358,7 +358,7 @@ def _spawn_requests(
                 changed_variables=changed,
                 removed_variables=removed,
                 cwd=os.fsencode(os.path.abspath(asked.cwd)),
-                log_path=os.fsencode(os.path.abspath(asked.log_path)),
+                log_path=os.fsencode(os.path.abspath(asked.log_path)) if asked.log_path else b"",
                 sys_path=sys_path,
                 argv=argv,
                 main_file=main_file,

@@ -165,3 +165,12 @@ def memory_groups() -> tuple[str, ...]:
 def _read(path: str) -> str:
     with open(path) as file:
         return file.read()
+
+
+def own_output() -> tuple[int, int]:
+    """The descriptors of this process's output, to be shared. Standard error stands in for a closed one."""
+    try:
+        os.fstat(1)
+    except OSError:
+        return 2, 2
+    return 1, 2

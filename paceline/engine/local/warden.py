@@ -19,7 +19,7 @@ import traceback
 import weakref
 from dataclasses import dataclass, field
 
-from paceline.engine.frames import FrameSocket
+from paceline.engine.frames import FrameSocket, close_all
 from paceline.engine.local import child, drivers, leftovers, linux, messages, processes, surroundings
 
 DYING_POLL_S = 0.001
@@ -149,7 +149,7 @@ class Warden:
             for _, body, fds in frames:
                 request = messages.decode_to_warden(body)
                 if isinstance(request, messages.Spawn):
-                    self._spawn(request, fds[0])
+                    self._spawn(request, *fds)
                 elif isinstance(request, messages.KillGroup):
                     self._groups.setdefault(request.group, Group()).dying = True
                 else:
@@ -164,18 +164,18 @@ class Warden:
 
     # Workers
 
-    def _spawn(self, request: messages.Spawn, channel_fd: int) -> None:
+    def _spawn(self, request: messages.Spawn, channel_fd: int, *output_fds: int) -> None:
         warden_pid = os.getpid()
         self._thread_pools.set(request.pool_threads)
         try:
             pid = os.fork()
         except OSError as error:
-            os.close(channel_fd)
+            close_all((channel_fd, *output_fds))
             self._tell(messages.SpawnFailed(request.group, request.rank, f"fork failed: {error}"))
             return
         if pid == 0:
-            child.become_worker(request, channel_fd, warden_pid, self._own_fds())
-        os.close(channel_fd)
+            child.become_worker(request, channel_fd, output_fds, warden_pid, self._own_fds())
+        close_all((channel_fd, *output_fds))
         group = self._groups.setdefault(request.group, Group())
         group.alive[pid] = request.rank
         group.sessions.add(pid)

@@ -15,7 +15,7 @@ from paceline.air import session
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.column_arrays import contiguous
-from paceline.engine.local.linux import memory_limit
+from paceline.engine.places import usable_memory
 from paceline.train.trees.shard import (
     check_not_empty,
     count_rows,
@@ -205,7 +205,7 @@ class MatrixReader:
         asked = self._entries(name).get("external_memory")
         if asked is not None:
             return bool(asked)
-        limit = memory_limit()
+        limit = usable_memory()
         if limit is None or not trains_by_quantiles(self._params):
             return False
         workers = session.get_world_size() if is_split(name) else 1

@@ -223,11 +223,9 @@ def test_a_process_that_dies_and_leaves_a_child_with_its_connection_is_an_error_
         os.kill(os.getpid(), signal.SIGKILL)
 
     file = tmp_path / "pid"
-    try:
-        with pytest.raises(DataError, match="SIGKILL"):
-            table(closing(dataset().map_batches(fork_and_die, fn_args=[str(file)], concurrency=1)))
-    finally:
-        os.kill(int(file.read_text()), signal.SIGKILL)
+    with pytest.raises(DataError, match="SIGKILL"):
+        table(closing(dataset().map_batches(fork_and_die, fn_args=[str(file)], concurrency=1)))
+    wait_until_gone({int(file.read_text())})
 
 
 class Endless(Source):

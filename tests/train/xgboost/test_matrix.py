@@ -174,7 +174,7 @@ class NoteFiles(TrainingCallback):
 def test_rows_that_do_not_fit_into_memory_are_read_from_disk(
     memory: int, on_disk: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(matrix, "memory_limit", lambda: memory)
+    monkeypatch.setattr(matrix, "usable_memory", lambda: memory)
     notes = tmp_path / "files"
     result = quick_trainer({"train": numbers()}, params=SMALL, inline=True, callbacks=[NoteFiles(notes)]).fit()
     assert bool(notes.read_text()) is on_disk
