@@ -103,7 +103,7 @@ class ChannelGroup(WorkerGroup):
             arrivals = member.arrivals
             for tag, body, fds in frames:
                 if tag == protocol.MESSAGE and member.state is not State.FAILED:
-                    events.append(Message(rank, body, arrivals.take(fds) if fds or arrivals else ()))
+                    events.append(Message(rank, body, arrivals.take(fds) if fds or arrivals.complete else ()))
                 elif tag == ATTACHED and member.state is not State.FAILED:
                     arrivals.take_in(body, fds)
                 else:

@@ -297,18 +297,15 @@ class Arrivals:
     """The attachments that have come ahead of their message, on one connection."""
 
     def __init__(self) -> None:
-        self._complete: list[Attachment] = []
+        self.complete: list[Attachment] = []
         self._current: int | None = None
         """The descriptor of the one whose content is coming in."""
         self._missing = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._complete)
-
     def take_in(self, body: bytes, fds: tuple[int, ...]) -> None:
         """One ATTACHED frame. Raises ValueError for one that makes no sense."""
         if fds:
-            self._complete += map(Attachment.from_descriptor, fds)
+            self.complete += map(Attachment.from_descriptor, fds)
         elif self._missing:
             self._take_part(body)
         elif len(body) == SIZE.size:
@@ -318,7 +315,7 @@ class Arrivals:
 
     def _take_size(self, size: int) -> None:
         if not size:
-            self._complete.append(Attachment())
+            self.complete.append(Attachment())
             return
         self._current, self._missing = anonymous_file("paceline-attachment"), size
 
@@ -331,17 +328,17 @@ class Arrivals:
             rest = rest[os.write(self._current, rest) :]
         self._missing -= len(body)
         if not self._missing:
-            self._complete.append(Attachment.from_descriptor(self._current))
+            self.complete.append(Attachment.from_descriptor(self._current))
             self._current = None
 
     def take(self, fds: tuple[int, ...]) -> tuple[Attachment, ...]:
         """All attachments of a message that is here now, and came with these descriptors."""
-        attachments, self._complete = [*self._complete, *map(Attachment.from_descriptor, fds)], []
+        attachments, self.complete = [*self.complete, *map(Attachment.from_descriptor, fds)], []
         return tuple(attachments)
 
     def close(self) -> None:
         """Forget what has come."""
-        self._complete, self._missing = [], 0
+        self.complete, self._missing = [], 0
         if self._current is not None:
             os.close(self._current)
             self._current = None

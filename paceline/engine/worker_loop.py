@@ -71,7 +71,7 @@ class Channel:
 
     def hold_attachments(self, fds: tuple[int, ...]) -> None:
         """Keep those of the frame that was read last for whoever takes them; of the one before, nobody did."""
-        self._attachments = self._arrivals.take(fds) if fds or self._arrivals else ()
+        self._attachments = self._arrivals.take(fds) if fds or self._arrivals.complete else ()
 
     def take_attachments(self) -> tuple[Attachment, ...]:
         attachments, self._attachments = self._attachments, ()
