@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import ConfigError
-from paceline.train.rl.checkpoint_files import (
+from paceline.train.rl.checkpoint import (
     check_layout,
     chosen_module,
     load_connectors,

@@ -25,7 +25,7 @@ def result_of_rllib(**runners: Any) -> dict[str, Any]:
 
 
 def test_episodes_have_the_names_of_all_generations() -> None:
-    from paceline.train.rl.metrics import row_of
+    from paceline.train.rl.loop import row_of
 
     row = row_of(result_of_rllib(episode_return_mean=7.0, episode_return_max=9.0, episode_len_mean=5.0))
     assert row["episode_reward_mean"] == row["env_runners"]["episode_return_mean"] == 7.0
@@ -36,7 +36,7 @@ def test_episodes_have_the_names_of_all_generations() -> None:
 
 
 def test_what_the_run_knows_itself_and_details_are_left_out() -> None:
-    from paceline.train.rl.metrics import row_of
+    from paceline.train.rl.loop import row_of
 
     row = row_of(result_of_rllib())
     assert not {"config", "hostname", "training_iteration"} & set(row)
@@ -47,7 +47,7 @@ def test_what_the_run_knows_itself_and_details_are_left_out() -> None:
 
 def test_before_an_episode_has_ended_its_return_is_nan() -> None:
     """So that a stop criterion waits for it instead of taking it for a slip."""
-    from paceline.train.rl.metrics import row_of
+    from paceline.train.rl.loop import row_of
 
     row = row_of(result_of_rllib())
     assert math.isnan(row["episode_reward_mean"])
@@ -55,7 +55,7 @@ def test_before_an_episode_has_ended_its_return_is_nan() -> None:
 
 
 def test_evaluation_has_them_too() -> None:
-    from paceline.train.rl.metrics import row_of
+    from paceline.train.rl.loop import row_of
 
     row = row_of({**result_of_rllib(), "evaluation": {"env_runners": {"episode_return_mean": 3.0}}})
     assert row["evaluation"]["episode_reward_mean"] == 3.0
