@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, StorageError, TrainingFailedError
-from paceline.air.keyword_calls import keyword_call
+from paceline.air.keywords import keyword_call
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
