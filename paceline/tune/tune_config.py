@@ -53,6 +53,21 @@ class TuneConfig(ShortRepr):
 
     @raises_tune_errors
     def __post_init__(self) -> None:
+        self._check_goal()
+        self._check_amounts()
+        for name in ("trial_name_creator", "trial_dirname_creator"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise ConfigError(f"{name} must be a function of the trial that returns a text.")
+        check_bool(self.chdir_to_trial_dir, "chdir_to_trial_dir")
+        if self.reuse_actors:
+            self.reuse_actors = None  # copies of this config do not warn again
+            warn_at_users_line(
+                "reuse_actors=True is ignored, and not needed: each trial is a fork of a process that has loaded the "
+                "libraries. That takes milliseconds, and starts clean."
+            )
+
+    def _check_goal(self) -> None:
+        """One metric and one mode, or as many modes as metrics."""
         for mode in self.mode if isinstance(self.mode, list | tuple) else [self.mode]:
             if mode is not None:
                 check_choice(mode, "mode", ("min", "max"))
@@ -69,6 +84,8 @@ class TuneConfig(ShortRepr):
                 )
         elif isinstance(self.mode, list | tuple):
             raise ConfigError(f"mode={self.mode!r} is for a list of metrics, and metric is {self.metric!r}.")
+
+    def _check_amounts(self) -> None:
         if self.num_samples != -1:
             self.num_samples = whole_number(self.num_samples, "num_samples", least=1, advice="-1 means without end.")
         if self.max_concurrent_trials in (0, -1):
@@ -78,13 +95,3 @@ class TuneConfig(ShortRepr):
         self.time_budget_s = budget = self.budget_s
         if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int | float) or budget <= 0):
             raise ConfigError(f"time_budget_s must be a number of seconds above zero, not {budget!r}.")
-        for name in ("trial_name_creator", "trial_dirname_creator"):
-            if getattr(self, name) is not None and not callable(getattr(self, name)):
-                raise ConfigError(f"{name} must be a function of the trial that returns a text.")
-        check_bool(self.chdir_to_trial_dir, "chdir_to_trial_dir")
-        if self.reuse_actors:
-            self.reuse_actors = None  # copies of this config do not warn again
-            warn_at_users_line(
-                "reuse_actors=True is ignored, and not needed: each trial is a fork of a process that has loaded the "
-                "libraries. That takes milliseconds, and starts clean."
-            )

@@ -39,7 +39,7 @@ class Audience:
         """What a callback, a stopper, a scheduler or a searcher raised."""
         self._guard = _Guard(self)
         self._config = config
-        self._told: set[str] = set()
+        self._warned_of: set[str] = set()
 
     def started(self, num_samples: int, total: int | None) -> None:
         self.progress.started(self.view)
@@ -51,8 +51,8 @@ class Audience:
         self.progress.trial_changed(trial)
 
     def warn_once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._warned_of:
+            self._warned_of.add(text)
             self.progress.warning(text)
 
     def ended(self) -> None:
@@ -79,7 +79,7 @@ class _Guard:
 
 
 class TrialProgress(Progress):
-    """What a run tells its display, passed on to that of the experiment."""
+    """What a run shows, passed on to the display of the experiment."""
 
     def __init__(self, shared: ExperimentProgress, view: ExperimentView, trial: Trial) -> None:
         super().__init__(Display())

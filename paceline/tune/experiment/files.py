@@ -115,7 +115,7 @@ class RemoteCopy:
             self.lease.check()
             self._parts.push()
             self.problem = ""
-        except OSError as error:  # trials go on; the local journal has everything
+        except OSError as error:  # trials continue; the local journal has everything
             self.problem = (
                 f"{self._local.name} could not be uploaded, the newest state is only in {self._local}: {error}"
             )

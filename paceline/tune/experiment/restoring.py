@@ -1,4 +1,4 @@
-"""Finds an earlier experiment and makes it ready to go on."""
+"""Finds an earlier experiment and makes it ready to continue."""
 
 from __future__ import annotations
 

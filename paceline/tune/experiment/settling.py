@@ -1,7 +1,7 @@
 """What becomes of each trial of an earlier driver, once its records have been replayed.
 
 A trial that ended is not run again: its outcome is in the experiment's journal, or, if the driver was
-killed in that very moment, in the trial's own. One that was under way goes on from its newest
+killed in that very moment, in the trial's own. One that was under way continues from its newest
 checkpoint.
 """
 
@@ -33,9 +33,9 @@ class ResumeRules:
     """What becomes of the trials of the earlier driver."""
 
     unfinished: bool = True
-    """Trials that had not ended go on; otherwise they are left as they are, for a later restore."""
+    """Trials that had not ended continue; otherwise they are left as they are, for a later restore."""
     errored: bool = False
-    """Failed trials go on from their newest checkpoint."""
+    """Failed trials continue from their newest checkpoint."""
     restart_errored: bool = False
     """Failed trials start anew."""
 
@@ -78,7 +78,7 @@ class Settlement:
             fetch_trial(trial_run.trial, trial_run.directory, self._filesystem)
         status = self._ending_of(trial_run)
         trial_run.has_files = status is not None
-        if trial_run.has_files:  # others may want to go on from there
+        if trial_run.has_files:  # others may want to continue from there
             trial_run.trial.checkpoint = load_result(trial_run.trial.path, self._filesystem).checkpoint
         return status
 
@@ -105,7 +105,7 @@ class Settlement:
     def _decide_late(self, trial_run: TrialRun) -> None:
         """Decide on rows of which the driver died before a decision was written down.
 
-        Those up to the newest checkpoint are not reported again when the trial goes on from there.
+        Those up to the newest checkpoint are not reported again when the trial continues from there.
         """
         reached = _newest_checkpoint(trial_run.directory) if trial_run.has_files else 0
         if reached <= trial_run.seen or trial_run.trial not in self._trials.waiting:
@@ -186,7 +186,7 @@ def _newest_checkpoint(directory: Path) -> int:
 def _has_copy(trial_run: TrialRun, donor: str) -> bool:
     """Whether the state that the trial was to take over at its last row is there."""
     for _, path in RunDir(trial_run.directory).checkpoints():
-        with contextlib.suppress(CheckpointError):  # one that is damaged is passed over when the trial goes on
+        with contextlib.suppress(CheckpointError):  # one that is damaged is passed over when the trial continues
             facts = read_manifest(path).facts
             if facts.get("copied_from") == donor and facts.get("iteration") == trial_run.seen:
                 return True

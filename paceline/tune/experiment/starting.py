@@ -22,7 +22,7 @@ from paceline.tune.search.searcher import Searcher
 from paceline.tune.search.space import describe, evaluated_record, resolve
 
 IDLE_S = 10.0
-"""How long a searcher may suggest nothing, with no trial left, before the user is told."""
+"""How long a searcher may suggest nothing, with no trial left, before the user is warned."""
 
 
 class Starter:
@@ -153,7 +153,7 @@ class Starter:
             trial_run.run.decided(CONTINUE)
 
     def _carry_out_change(self, trial_run: TrialRun) -> None:
-        """Let a trial go on as the scheduler wants it, as soon as there is a run: datasets may have to be prepared."""
+        """Let a trial continue as the scheduler wants it, once there is a run: datasets may have to be prepared."""
         if trial_run.run is not None and trial_run.change is not None:
             change, trial_run.change = trial_run.change, None
             trial_run.run.decided(self._decisions.restarted(trial_run, change))

@@ -38,7 +38,7 @@ class TrialRun:
     is_resized: bool = False
     """The scheduler has given it other resources than its configuration asks for."""
     seen: int = 0
-    """The last row that scheduler and searcher saw. A retry reports some rows again; they are not told twice."""
+    """The last row that scheduler and searcher saw. A retry reports some rows again; they are not shown twice."""
     judged_by: dict[str, Any] = field(default_factory=dict)
     """The last value of each metric that it is judged by."""
     has_files: bool = False
@@ -54,7 +54,7 @@ class TrialRun:
     """When its run is to be stepped at the latest."""
 
     def forget_change(self) -> None:
-        """It will not run again, or was told otherwise."""
+        """It will not run again, or the scheduler decided otherwise."""
         self.change = None
         if self.donor is not None:
             self.donor.release()

@@ -122,7 +122,7 @@ def start_line(view: ExperimentView) -> str:
 
 
 def closing_lines(view: ExperimentView, summary: ExperimentSummary) -> Iterator[str]:
-    """How it ended, the best trial, the errors, where the files are, and how to go on."""
+    """How it ended, the best trial, the errors, where the files are, and how to continue."""
     counts = Counter(dict.fromkeys(_ENDINGS.values(), 0))  # in this order
     for status, word in _ENDINGS.items():
         counts[word] += view.counts.get(status, 0)

@@ -12,7 +12,7 @@ from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Row, 
 
 
 class HyperBandScheduler(TrialScheduler):
-    """Trials fill brackets; in a bracket all train equally far, then the best ``1 / reduction_factor`` go on.
+    """Trials fill brackets; in a bracket all train equally far, then the best ``1 / reduction_factor`` continue.
 
     With ``R = max_t`` and ``f = reduction_factor``, bracket s takes
     ``ceil((s_max + 1) / (s + 1) * f ** s)`` trials, and round i of it trains the best
@@ -28,7 +28,7 @@ class HyperBandScheduler(TrialScheduler):
 
     A trial that is done with its round pauses until the others of its bracket are. Trials
     that fail or end by themselves leave their bracket. If no trial is left to fill a
-    bracket, it goes on with those that it has, and its rounds shrink accordingly. NaN
+    bracket, it continues with those that it has, and its rounds shrink accordingly. NaN
     counts as the worst value; a row without the metric does not end a round. At `max_t`
     trials stop; with ``stop_last_trials=False`` they run to their own end.
 
@@ -103,7 +103,7 @@ class HyperBandScheduler(TrialScheduler):
         self._leave(controller, trial)
 
     def on_stall(self, controller: Controller) -> None:
-        """Only a bracket that nobody fills can hold up everything: it goes on with those it has."""
+        """Only a bracket that nobody fills can hold up everything: it continues with those it has."""
         if self._filling is not None:
             bracket, self._filling = self._filling, None
             bracket.close()

@@ -21,7 +21,7 @@ class MedianStoppingRule(TrialScheduler):
     is the worst value; a row without the metric is passed over.
 
     While there are too few to compare with, a trial that has run for `min_time_slice`
-    makes room for others that wait, and goes on later. With ``min_time_slice=0``, it does
+    makes room for others that wait, and continues later. With ``min_time_slice=0``, it does
     so only for trials that exist; otherwise also for those the search has yet to create.
 
     With ``hard_stop=False`` a trial that would be stopped is paused instead. It runs to its
@@ -101,7 +101,7 @@ class MedianStoppingRule(TrialScheduler):
         self._forget(trial)
 
     def on_stall(self, controller: Controller) -> None:
-        """The search waits for results of paused trials: they go on without waiting for new ones."""
+        """The search waits for results of paused trials: they continue without waiting for new ones."""
         self._stalled = True
 
     def choose_trial_to_run(self, controller: Controller) -> Trial | None:

@@ -1,4 +1,4 @@
-"""Population-based training: bad trials go on from the weights of good ones, with parameters near theirs."""
+"""Population-based training: bad trials continue from the weights of good ones, with parameters near theirs."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class PopulationBasedTraining(TrialScheduler):
     """Trains a population whose worst members take over from its best ones, again and again.
 
     Every `perturbation_interval` of `time_attr` it is a trial's turn: if it belongs to
-    the worst `quantile_fraction`, it goes on from the newest checkpoint of one of the
+    the worst `quantile_fraction`, it continues from the newest checkpoint of one of the
     best, with that one's configuration, changed: each parameter of `hyperparam_mutations`
     is drawn anew with `resample_probability`, else a number is multiplied by one of
     `perturbation_factors` (within the bounds of its domain), and a value of a list is
     replaced by a neighbour. `custom_explore_fn(config)` may change it further. Trials must
-    report checkpoints. A trial's own count of iterations goes on.
+    report checkpoints. A trial's own count of iterations continues.
 
     If there are more trials than fit at once, they take turns of that length. With `synch`
     all of them are compared at the same time, when the last one has had its turn.
@@ -168,7 +168,7 @@ class PopulationBasedTraining(TrialScheduler):
         self._leave(trial)
 
     def on_stall(self, controller: Controller) -> None:
-        """With synch: nobody is on the way any more, so that all are compared, and go on."""
+        """With synch: nobody is on the way any more, so that all are compared, and continue."""
         lower, upper = self._quantiles()
         for trial in lower:
             restart = self._takeover(controller, trial, upper) if trial in self._held else None
@@ -230,7 +230,7 @@ class PopulationBasedTraining(TrialScheduler):
         return Restart(config=config, donor=donor)
 
     def _confirm_takeover(self, controller: Controller, trial: Trial, member: PopulationMember) -> None:
-        """Record a takeover once the trial goes on with its new configuration: it may have been stopped instead."""
+        """Record a takeover once the trial continues with its new configuration: it may have been stopped instead."""
         decided, member.decided = member.decided, []
         if not decided or plain(trial.config) != decided[-1].new_config:
             return

@@ -21,7 +21,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
     """Trains one trial with the parameters that led to a trial of an earlier population.
 
     `policy_file` is the `pbt_policy_<trial id>.txt` of that trial. At the recorded
-    iterations the trial goes on from its own newest checkpoint with the next
+    iterations the trial continues from its own newest checkpoint with the next
     configuration, so that it must report checkpoints.
     """
 
@@ -82,7 +82,7 @@ GLOBAL_FILE = "pbt_global.txt"
 
 
 class Takeover(NamedTuple):
-    """A trial that goes on from another one's checkpoint."""
+    """A trial that continues from another one's checkpoint."""
 
     trial_id: str
     donor_id: str
@@ -131,7 +131,7 @@ def read_policy(policy_file: str | os.PathLike[str]) -> list[Takeover]:
 def changes(policy: Sequence[Takeover]) -> list[tuple[int, dict[str, Any]]]:
     """After how many iterations of training which configuration came, along the line of weights.
 
-    A trial's own count goes on at a takeover, so that iterations are counted per piece:
+    A trial's own count continues at a takeover, so that iterations are counted per piece:
     what a donor trained since its own last takeover.
     """
     schedule: list[tuple[int, dict[str, Any]]] = []

@@ -144,9 +144,9 @@ _EQUAL_SHARES = DistributeResources()
 
 
 class ResourceChangingScheduler(TrialScheduler):
-    """Changes what trials hold while another scheduler decides which of them go on.
+    """Changes what trials hold while another scheduler decides which of them continue.
 
-    After each row of a trial that goes on, `resources_allocation_function(controller,
+    After each row of a trial that continues, `resources_allocation_function(controller,
     trial, result, scheduler)` says what the trial should hold: a dict such as
     ``{"CPU": 2}``, a PlacementGroupFactory, or None for no change; by default it is
     DistributeResources(). A change starts the trial anew from its newest checkpoint.

@@ -1,4 +1,4 @@
-"""What a scheduler is: it sees the rows of all trials and says which go on, wait, stop or start anew.
+"""What a scheduler is: it sees the rows of all trials and says which continue, wait, stop or start anew.
 
 A scheduler is a state machine without clocks, files or randomness of its own: the same
 constructor arguments, seed and sequence of calls lead to the same decisions. Restoring an
@@ -179,7 +179,7 @@ class TrialScheduler:
         """A trial that was PENDING or PAUSED is taken out."""
 
     def on_stall(self, controller: Controller) -> None:
-        """Nothing runs and nothing can start: the last chance to let paused trials go on, or to stop them."""
+        """Nothing runs and nothing can start: the last chance to let paused trials continue, or to stop them."""
 
     def choose_trial_to_run(self, controller: Controller) -> Trial | None:
         """A waiting trial that may start now, or None; then the search is asked for a new one.

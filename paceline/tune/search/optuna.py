@@ -77,7 +77,7 @@ class OptunaSearch(ModelSearcher["OptunaSpace"]):
         self._make_sampler = sampler_factory(sampler)
         self._study: optuna.Study | None = None
         self._trials_are_enough = False
-        """Whether the sampler needs nothing but a study with the same trials to go on."""
+        """Whether the sampler needs nothing but a study with the same trials to continue."""
         self._exhausted = False
         self._in_study: dict[int, int] = {}
         """The study's number of each unfinished suggestion: it counts points evaluated elsewhere, too."""
@@ -301,7 +301,7 @@ def _made(factory: Callable[..., BaseSampler], **arguments: Any) -> BaseSampler:
 
 
 def reads_trials_only(sampler: BaseSampler) -> bool:
-    """Whether a study with the same trials is all this sampler needs to go on (see above)."""
+    """Whether a study with the same trials is all this sampler needs to continue (see above)."""
     from optuna.samplers import GPSampler, RandomSampler, TPESampler
 
     # Exactly these: a subclass may keep notes. Constraints are noted when a trial is told.

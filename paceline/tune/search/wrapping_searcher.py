@@ -96,7 +96,7 @@ class ConcurrencyLimiter(WrappingSearcher):
         if isinstance(suggestion, dict):
             self._unfinished.add(trial_id)
         elif self._batch_is_short:
-            # A batch that the searcher cannot fill would never be told, and the searcher never go on.
+            # A batch that the searcher cannot fill would never be reported, and the searcher never continue.
             self._tell_batch()
             return self.suggest(trial_id)
         return suggestion

@@ -41,7 +41,7 @@ class TrainableKind(ABC):
     """Whether the first bundle of the resources is taken while a trial runs; the process that merely drives the
     workers of a trainer costs nothing on one machine."""
     stops_when_done = False
-    """Whether a row with {"done": True} ends a trial that would otherwise go on."""
+    """Whether a row with {"done": True} ends a trial that would otherwise continue."""
     run_config: RunConfig | None = None
     """The trainable's own; a Tuner without one takes it over."""
 
@@ -74,7 +74,7 @@ class TrainableKind(ABC):
         """Refuse settings that have no meaning for this kind."""
 
     def warm(self, run_config: RunConfig) -> None:  # noqa: B027  (optional)
-        """Let the workers' imports begin while the user's own program goes on."""
+        """Let the workers' imports begin while the user's own program continues."""
 
     def check_without_stop(self) -> None:  # noqa: B027  (optional)
         """Asked if neither a stop criterion nor a scheduler nor a time budget ends the trials."""

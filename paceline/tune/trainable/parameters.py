@@ -58,7 +58,7 @@ def with_parameters(trainable: Any, **parameters: Any) -> Any:
         bound = BoundFunction(trainable.function, {**trainable.parameters, **parameters}, trainable.resources)
     else:
         bound = BoundFunction(trainable, parameters)
-    call_form(bound.function, bound.parameters, bound.__name__)  # a misspelt name is told here
+    call_form(bound.function, bound.parameters, bound.__name__)  # a misspelled name is rejected here
     return bound
 
 

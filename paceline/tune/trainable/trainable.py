@@ -28,7 +28,7 @@ _ADDED = (TIMESTAMP_KEY, PREPROCESSOR_KEY, CHECKPOINT_ID_KEY)
 
 
 class Trainable:
-    """Derive from it, and define `setup` and `step`; `save_checkpoint` and `load_checkpoint` to be able to go on.
+    """Derive from it, and define `setup` and `step`; `save_checkpoint` and `load_checkpoint` to be able to continue.
 
         class Quadratic(tune.Trainable):
             def setup(self, config):
