@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,7 +64,25 @@ def masked_checksum(content: bytes) -> int:
 
 
 def crc32c(content: bytes) -> int:
-    """CRC32C (Castagnoli), by tables of what each byte value contributes at each distance from the end."""
+    """CRC32C (Castagnoli): by google-crc32c where it is installed, which is a hundred times faster. Without it by
+    tables of what each byte value contributes at each distance from the end."""
+    by_library = _library()
+    if by_library is not None:
+        return by_library(content)
+    return crc32c_by_tables(content)
+
+
+@functools.cache
+def _library() -> Callable[[bytes], int] | None:
+    try:
+        from google_crc32c import value
+    except ImportError:
+        return None
+    checksum: Callable[[bytes], int] = value
+    return checksum
+
+
+def crc32c_by_tables(content: bytes) -> int:
     state = 0xFFFFFFFF
     data = np.frombuffer(content, np.uint8)
     for start in range(0, len(data), _STEP):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import numpy as np
 import pytest
 
-from paceline.data.sources.tf_format import crc32c
+from paceline.data.sources import tf_format
+from paceline.data.sources.tf_format import crc32c_by_tables as crc32c
 
 
 def test_crc32c_against_published_values() -> None:
@@ -26,3 +30,13 @@ def test_crc32c_over_parts_equals_bit_by_bit(length: int) -> None:
         for _ in range(8):
             state = state >> 1 ^ (0x82F63B78 if state & 1 else 0)
     assert crc32c(content) == state ^ 0xFFFFFFFF
+
+
+def test_the_library_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = types.ModuleType("google_crc32c")
+    library.value = lambda content: 7  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "google_crc32c", library)
+    monkeypatch.setattr(tf_format, "_library", tf_format._library.__wrapped__)
+    assert tf_format.crc32c(b"123456789") == 7
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    assert tf_format.crc32c(b"123456789") == 0xE3069283
