@@ -187,6 +187,18 @@ def _type_name(value: Any) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def nested_get(metrics: Mapping[str, Any], key: str, default: Any = None) -> Any:
+    """The value at ``a/b``: a key of that name, or a path into nested dicts; `default` if absent."""
+    if key in metrics:
+        return metrics[key]
+    value: Any = metrics
+    for part in key.split("/"):
+        if not isinstance(value, Mapping) or part not in value:
+            return default
+        value = value[part]
+    return value
+
+
 def flattened(row: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
     """Nested dicts as one level: ``{"a": {"b": 1}}`` becomes ``{"a/b": 1}``."""
     flat: dict[str, Any] = {}

@@ -11,7 +11,7 @@ from typing import Any
 from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointCorruptError
 from paceline.air.manifest import read_manifest
-from paceline.run.nested import nested_get
+from paceline.air.metrics import nested_get
 from paceline.run.records import CheckpointCommitted, CheckpointRetired, Record
 
 

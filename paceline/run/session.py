@@ -14,7 +14,7 @@ from paceline.air.checks import near_miss, warn_at_users_line
 from paceline.air.constants import DONE
 from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
 from paceline.air.faults import fault_point
-from paceline.air.metrics import plain_metrics
+from paceline.air.metrics import nested_get, plain_metrics
 from paceline.air.session import ReportedCheckpoint
 from paceline.run.alignment import Reduce, check_reduce
 from paceline.run.messages import (
@@ -32,7 +32,6 @@ from paceline.run.messages import (
     decode_to_worker,
     encode,
 )
-from paceline.run.nested import nested_get
 from paceline.run.rank_target import fetch, rank_target
 from paceline.run.staging import CheckpointStager, Staged
 

@@ -18,8 +18,7 @@ from typing import Any, Literal
 from paceline.air.checks import near_miss
 from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
 from paceline.air.errors import ConfigError
-from paceline.air.metrics import flattened
-from paceline.run.nested import nested_get
+from paceline.air.metrics import flattened, nested_get
 
 Row = Mapping[str, Any]
 Mode = Literal["min", "max"]

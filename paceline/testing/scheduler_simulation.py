@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.run.nested import nested_get
+from paceline.air.metrics import nested_get
 from paceline.run.trial import Trial
 from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.air.constants import TRAINING_ITERATION
-from paceline.air.metrics import flattened
+from paceline.air.metrics import flattened, nested_get
 from paceline.air.result import Result, Status
 from paceline.air.secrets import masked
-from paceline.run.nested import nested_get
 from paceline.run.trial import Trial
 
 Scope = Literal["last", "avg", "last-5-avg", "last-10-avg", "all"]

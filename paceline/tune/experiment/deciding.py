@@ -11,10 +11,10 @@ from typing import Any
 
 from paceline.air.constants import AUTOFILLED_KEYS, DONE
 from paceline.air.errors import ConfigError
+from paceline.air.metrics import nested_get
 from paceline.run import decisions
 from paceline.run.decisions import CONTINUE, Change, Decider, Donor, Stop, Wait
 from paceline.run.history import load_result
-from paceline.run.nested import nested_get
 from paceline.run.stoppers import DictStopper, MaximumIterationStopper, NoopStopper, Stopper, TimeoutStopper
 from paceline.run.trial import Trial
 from paceline.tune.experiment.audience import Audience

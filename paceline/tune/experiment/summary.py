@@ -15,7 +15,7 @@ from msgspec import Struct, UnsetType
 
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import RestoreError, StorageError
-from paceline.run.nested import nested_get
+from paceline.air.metrics import nested_get
 from paceline.run.records import Reached
 from paceline.run.summary import RunStatus, RunSummary, reported, summary_of
 from paceline.storage import lock

@@ -10,10 +10,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
-from paceline.air.metrics import flattened
+from paceline.air.metrics import flattened, nested_get
 from paceline.air.secrets import masked
 from paceline.run.display import cell_width, clipped, printable
-from paceline.run.nested import nested_get
 from paceline.run.progress import duration_text, value_text
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import PacelineError
-from paceline.run.nested import nested_get
+from paceline.air.metrics import nested_get
 
 if TYPE_CHECKING:
     from paceline.air.result import Status

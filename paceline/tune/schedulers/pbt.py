@@ -12,8 +12,7 @@ from paceline.air.absent import advise
 from paceline.air.checks import check_bool, is_number, warn_at_users_line
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
-from paceline.air.metrics import flattened
-from paceline.run.nested import nested_get
+from paceline.air.metrics import flattened, nested_get
 from paceline.run.trial import Trial
 from paceline.tune.schedulers.pbt_explore import Mutations, check_mutations, copied, explored, filled
 from paceline.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay, Takeover, plain, write_takeover

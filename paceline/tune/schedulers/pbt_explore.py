@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from paceline.air.checks import is_search_space
 from paceline.air.errors import ConfigError
-from paceline.run.nested import nested_get
+from paceline.air.metrics import nested_get
 
 Mutations = Mapping[str, Any]
 

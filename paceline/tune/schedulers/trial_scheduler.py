@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, Self
 from paceline.air.absent import advise
 from paceline.air.checks import check_choice, warn_at_users_line
 from paceline.air.errors import ConfigError
-from paceline.run.nested import nested_get
+from paceline.air.metrics import nested_get
 from paceline.run.trial import Trial
 
 Row = Mapping[str, Any]

@@ -12,7 +12,7 @@ from typing import Any
 from paceline.air.checks import check_bool, is_number, whole_number
 from paceline.air.constants import TRIAL_INDEX
 from paceline.air.errors import ConfigError
-from paceline.run.nested import nested_get
+from paceline.air.metrics import nested_get
 from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion, introduce, report_completion
 
 
