@@ -84,7 +84,7 @@ def run_config(engine: HostsEngine, storage: Path, **checkpoint_settings: Any) -
         engine=engine,
         storage_path=str(storage),
         checkpoint_config=CheckpointConfig(**checkpoint_settings),
-        failure_config=FailureConfig(max_failures=1),
+        failure_config=FailureConfig(max_failures=1, start_timeout_s=240),
     )
 
 
