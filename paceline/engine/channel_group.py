@@ -6,9 +6,10 @@ Subclasses bring workers to life, notice their ends and shut them down; here fra
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -235,17 +236,12 @@ class ChannelGroup(WorkerGroup):
         late = [member for member in self._members if (member.time_to_load_s or 0.0) < 0 and not member.gone]
         return [Overdue(member, "startup", text, hint=LATE_LOAD_HINT) for member in late]
 
-    def _silent(self, now: float) -> Iterator[Overdue]:
-        """Workers that give no sign of life, though the driver has really listened for one. For groups whose workers
-        have a pulse."""
-        limit = self.placement.heartbeat_timeout_s
-        for member in self._members:
-            is_awaited = member.state in (State.IDLE, State.WORKING) and member.death_deadline is None
-            if limit is None or not is_awaited or now - member.last_seen <= limit:
-                continue
-            if member.watched_s >= self._recheck_s:
-                text = f"no sign of life for {limit:g} s: the process is stopped, or something holds the interpreter"
-                yield Overdue(member, "unresponsive", text)
+    def _silent(self, now: float) -> list[Overdue]:
+        """For groups whose workers have a pulse: those that give no sign of life."""
+        limit = self.placement.heartbeat_timeout_s or math.inf
+        text = f"no sign of life for {limit:g} s: the process is stopped, or something holds the interpreter"
+        silent = [member for member in self._members if member.is_silent(now, limit, self._recheck_s)]
+        return [Overdue(member, "unresponsive", text) for member in silent]
 
     @property
     def has_events(self) -> bool:
@@ -279,10 +275,7 @@ class ChannelGroup(WorkerGroup):
         with self._reactor.lock:
             if member.gone or member.frames.closed:
                 return
-            if attachments:
-                member.frames.post_attached(tag, body, attachments)
-            else:
-                member.frames.post(tag, body)
+            member.frames.post_attached(tag, body, attachments)
             if member.frames.unsent:
                 self._reactor.watch_writable(member.frames)
 
@@ -345,10 +338,8 @@ class ChannelGroup(WorkerGroup):
             if not missing:
                 return
             self._raise_if_one_is_lost(name)
-            for rank in missing:
-                member = self._members[rank]
-                if member.gone or (member.state is State.ENDED and member.frames.closed):
-                    raise EngineError(f"rank {rank} has already ended; {name}() cannot be called there")
+            if left := [rank for rank in missing if self._members[rank].has_left]:
+                raise EngineError(f"rank {left[0]} has already ended; {name}() cannot be called there")
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 text = f"{name}() did not return within {timeout:g} s on rank(s) {missing}"

@@ -192,6 +192,9 @@ class FrameSocket:
 
     def send_attached(self, tag: int, body: bytes, attachments: Sequence[Attachment]) -> None:
         """The same for a frame with attachments; nothing gets between them and the frame."""
+        if not attachments:
+            self.send(tag, body)
+            return
         self._check_owner()
         self._pack(tag, body, ())  # Refused before anything is sent, if it is too large.
         with self._send_lock:
@@ -223,6 +226,9 @@ class FrameSocket:
 
     def post_attached(self, tag: int, body: bytes, attachments: Sequence[Attachment]) -> None:
         """The same for a frame with attachments."""
+        if not attachments:
+            self.post(tag, body)
+            return
         self._check_owner()
         self._pack(tag, body, ())
         for frame_tag, content, fds in self._with_attachments(tag, body, attachments):

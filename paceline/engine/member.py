@@ -85,6 +85,11 @@ class Member:
         """How its task ended is known."""
         return self.state in (State.ENDED, State.FAILED)
 
+    @property
+    def has_left(self) -> bool:
+        """It does not answer any more."""
+        return self.gone or (self.state is State.ENDED and self.frames.closed)
+
     def hangs(self, message: str, stacks: Mapping[int, str]) -> WorkerFailure:
         """The failure to answer in time."""
         return WorkerFailure(
@@ -95,6 +100,11 @@ class Member:
             traceback=stacks.get(self.rank, ""),
             log_path=self.request.log_path,
         )
+
+    def is_silent(self, now: float, limit: float, recheck_s: float) -> bool:
+        """It gave no sign of life for longer than it may, though the driver has really listened for one."""
+        is_awaited = self.state in (State.IDLE, State.WORKING) and self.death_deadline is None
+        return is_awaited and now - self.last_seen > limit and self.watched_s >= recheck_s
 
     def heard(self) -> None:
         self.last_seen = time.monotonic()

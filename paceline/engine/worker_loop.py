@@ -53,10 +53,7 @@ class Channel:
         self.exit_requested = False
 
     def send(self, body: bytes, attachments: Sequence[Attachment] = ()) -> None:
-        if attachments:
-            self.frames.send_attached(protocol.MESSAGE, body, attachments)
-        else:
-            self.frames.send(protocol.MESSAGE, body)
+        self.frames.send_attached(protocol.MESSAGE, body, attachments)
 
     def receive(self, timeout: float | None = None) -> bytes | None:
         frame = self.next_frame(timeout)
