@@ -104,7 +104,7 @@ class InMemory(CheckpointTarget):
     """The keeper holds the newest checkpoint, which came with its report."""
 
     def for_ranks(self) -> messages.TargetSetup:
-        return messages.InMemory()
+        return messages.InMemorySetup()
 
     def commit(
         self, number: int, attempt: int, staged: Mapping[int, StagedCheckpoint], data: Mapping[str, Any] | None
@@ -119,7 +119,7 @@ class SharedPath(CheckpointTarget):
         self._run_dir = run_dir
 
     def for_ranks(self) -> messages.TargetSetup:
-        return messages.SharedPath()
+        return messages.SharedPathSetup()
 
     def commit(
         self, number: int, attempt: int, staged: Mapping[int, StagedCheckpoint], data: Mapping[str, Any] | None
@@ -205,7 +205,7 @@ class Relayed(_Elsewhere, SharedPath):
         self._unwritten: dict[int, deque[Future[None]]] = {}
 
     def for_ranks(self) -> messages.TargetSetup:
-        return messages.Relayed()
+        return messages.RelayedSetup()
 
     def received(
         self, rank: int, message: messages.ForTarget, attachments: tuple[Attachment, ...], reply: Reply
@@ -306,7 +306,7 @@ class RemotePrefix(_Elsewhere):
         self._mirror = mirror
 
     def for_ranks(self) -> messages.TargetSetup:
-        return messages.RemotePrefix(self._mirror.filesystem.uri, _pickled(self._mirror.filesystem.given))
+        return messages.RemotePrefixSetup(self._mirror.filesystem.uri, _pickled(self._mirror.filesystem.given))
 
     def commit(
         self, number: int, attempt: int, staged: Mapping[int, StagedCheckpoint], data: Mapping[str, Any] | None

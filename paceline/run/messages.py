@@ -171,15 +171,15 @@ class CheckpointFiles(msgspec.Struct, frozen=True, tag=True, array_like=True):
 ToWorker = CheckpointFiles | Acknowledged | Answer | Hold | Met
 
 
-class SharedPath(msgspec.Struct, frozen=True, tag=True):
+class SharedPathSetup(msgspec.Struct, frozen=True, tag=True):
     """Checkpoints are written into the trial's directory."""
 
 
-class InMemory(msgspec.Struct, frozen=True, tag=True):
+class InMemorySetup(msgspec.Struct, frozen=True, tag=True):
     """Checkpoints are attached to their reports."""
 
 
-class RemotePrefix(msgspec.Struct, frozen=True, tag=True):
+class RemotePrefixSetup(msgspec.Struct, frozen=True, tag=True):
     """Checkpoints are uploaded to the run's storage."""
 
     uri: str
@@ -187,11 +187,11 @@ class RemotePrefix(msgspec.Struct, frozen=True, tag=True):
     """Pickled, where the user has given one."""
 
 
-class Relayed(msgspec.Struct, frozen=True, tag=True):
+class RelayedSetup(msgspec.Struct, frozen=True, tag=True):
     """Checkpoints are sent to the driver in pieces."""
 
 
-TargetSetup = SharedPath | InMemory | RemotePrefix | Relayed
+TargetSetup = SharedPathSetup | InMemorySetup | RemotePrefixSetup | RelayedSetup
 
 
 class SessionSetup(msgspec.Struct, frozen=True):
@@ -226,7 +226,7 @@ class SessionSetup(msgspec.Struct, frozen=True):
     """... or an attachment of the first message ..."""
     resume_relayed: bool = False
     """... or files that the rank has to ask the driver for."""
-    target: TargetSetup = SharedPath()
+    target: TargetSetup = SharedPathSetup()
     """Where checkpoints go."""
     async_save: bool = False
     keep_all_ranks: bool = False

@@ -25,9 +25,9 @@ from paceline.run.messages import (
     CheckpointFiles,
     CheckpointPiece,
     CheckpointWanted,
-    InMemory,
-    Relayed,
-    RemotePrefix,
+    InMemorySetup,
+    RelayedSetup,
+    RemotePrefixSetup,
     SessionSetup,
     StagedCheckpoint,
     encode,
@@ -91,11 +91,11 @@ class RankTarget(ABC):
 def rank_target(setup: SessionSetup, channel: WorkerChannel, ask: Ask) -> RankTarget:
     """The target that the driver has chosen."""
     chosen = setup.target
-    if isinstance(chosen, InMemory):
+    if isinstance(chosen, InMemorySetup):
         return _InMemory()
-    if isinstance(chosen, RemotePrefix):
+    if isinstance(chosen, RemotePrefixSetup):
         return _RemotePrefix(chosen, setup.attempt, ask)
-    if isinstance(chosen, Relayed):
+    if isinstance(chosen, RelayedSetup):
         return _Relayed(setup.attempt, channel, ask)
     return _SharedPath(RunDir(Path(os.fsdecode(setup.trial_dir))), setup.attempt)
 
@@ -274,7 +274,7 @@ class _Away(_Files):
 class _RemotePrefix(_Away):
     """Into the run's storage, beside the checkpoints: the driver copies it there and writes the manifest."""
 
-    def __init__(self, chosen: RemotePrefix, attempt: int, ask: Ask) -> None:
+    def __init__(self, chosen: RemotePrefixSetup, attempt: int, ask: Ask) -> None:
         from paceline.storage.filesystem import FsspecFilesystem
         from paceline.storage.mirror import numbers_in, staging_prefix
 

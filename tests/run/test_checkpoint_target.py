@@ -16,11 +16,11 @@ from paceline.run.messages import (
     CheckpointFiles,
     CheckpointPiece,
     CheckpointWanted,
+    RelayedSetup,
     SessionSetup,
     StagedCheckpoint,
     decode_from_worker,
 )
-from paceline.run.messages import Relayed as RelayedSetup
 from paceline.run.rank_target import fetch, rank_target
 from paceline.storage.run_dir import RunDir
 from tests.run.fake_channel import session_setup

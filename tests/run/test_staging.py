@@ -11,7 +11,7 @@ import pytest
 
 from paceline.air import Checkpoint
 from paceline.air.manifest import verify
-from paceline.run.messages import CheckpointReady, InMemory, StagedCheckpoint
+from paceline.run.messages import CheckpointReady, InMemorySetup, StagedCheckpoint
 from paceline.storage.commit import commit
 from paceline.storage.run_dir import RunDir
 from tests.run.fake_channel import FakeChannel, session_setup
@@ -168,7 +168,7 @@ def test_what_goes_wrong_in_the_background_is_raised_at_the_next_report(
 
 
 def test_into_memory_nothing_is_written_to_disk(tmp_path: Path, channel: FakeChannel) -> None:
-    stager = make_stager(session_setup(tmp_path, target=InMemory(), next_number=5), channel)
+    stager = make_stager(session_setup(tmp_path, target=InMemorySetup(), next_number=5), channel)
     checkpoint = Checkpoint.from_dict({"n": 1})
     staged, follows, attachments = stager.stage(checkpoint, 3, {}, never)
     assert staged is not None
@@ -181,7 +181,7 @@ def test_into_memory_nothing_is_written_to_disk(tmp_path: Path, channel: FakeCha
 
 
 def test_memory_holds_a_directory_whole(tmp_path: Path, channel: FakeChannel) -> None:
-    stager = make_stager(session_setup(tmp_path, target=InMemory()), channel)
+    stager = make_stager(session_setup(tmp_path, target=InMemorySetup()), channel)
     checkpoint = a_directory(tmp_path / "mine", "x" * 100_000)
     stager.stage(checkpoint, 1, {}, never)
     stager.committed(checkpoint)
