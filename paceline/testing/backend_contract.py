@@ -56,7 +56,7 @@ START_S = 90.0
 """A guard against hanging; a framework may take its time to start."""
 
 
-class Experiment:
+class BackendExperiment:
     """One fit of a backend's trainer: its marks, what came of it, and the check that nothing is left."""
 
     def __init__(self, contract: ShortBackendContract, folder: Path) -> None:
@@ -140,10 +140,10 @@ class ShortBackendContract:
         raise NotImplementedError
 
     @pytest.fixture
-    def experiment(self, tmp_path: Path) -> Experiment:
-        return Experiment(self, tmp_path)
+    def experiment(self, tmp_path: Path) -> BackendExperiment:
+        return BackendExperiment(self, tmp_path)
 
-    def test_what_the_backend_declares_has_the_right_form(self, experiment: Experiment) -> None:
+    def test_what_the_backend_declares_has_the_right_form(self, experiment: BackendExperiment) -> None:
         backend = experiment.trainer(epochs=1).to_run_spec().backend_config.backend_cls
         assert all(phrase == phrase.lower() for phrase in backend.collateral_phrases)
         preloaded = {name.partition(".")[0] for name in backend.preload}
@@ -154,7 +154,7 @@ class ShortBackendContract:
             assert module.partition(".")[0] in preloaded, f"{setter} is called only where {module} is preloaded"
         assert backend.hint_for(WorkerFailure(0, "exception", "it broke")) == ""
 
-    def test_what_fails_is_named_and_training_goes_on_from_the_checkpoint(self, experiment: Experiment) -> None:
+    def test_what_fails_is_named_and_training_goes_on_from_the_checkpoint(self, experiment: BackendExperiment) -> None:
         """Each time with rank 0 inside a collective; the last attempt is through."""
         result = experiment.succeed(*self.mishaps, epochs=5)
         assert experiment.causes(result) == [(mishap.rank, _KINDS[mishap.do]) for mishap in self.mishaps]
@@ -167,19 +167,21 @@ class ShortBackendContract:
 class BackendContract(ShortBackendContract):
     """The whole contract."""
 
-    def test_ranks_are_connected_and_learn_the_same_and_a_checkpoint_continues(self, experiment: Experiment) -> None:
+    def test_ranks_are_connected_and_learn_the_same_and_a_checkpoint_continues(
+        self, experiment: BackendExperiment
+    ) -> None:
         """Two runs in one driver, the second from the first one's checkpoint."""
         result = experiment.succeed(epochs=4)
         experiment.check_ranks_agree(2)
         assert _falls(result)
         assert result.checkpoint is not None
-        later = Experiment(self, Path(result.path).parent / "later")
+        later = BackendExperiment(self, Path(result.path).parent / "later")
         later.succeed(epochs=6, resume=result.checkpoint)
         assert [later.done_at_start(rank) for rank in (0, 1)] == [[4], [4]]
         assert [mark["epoch"] for mark in later.marks.read("epoch", rank=1)] == [5, 6]
         later.check_ranks_agree(2)
 
-    def test_one_worker_until_it_is_stopped(self, experiment: Experiment) -> None:
+    def test_one_worker_until_it_is_stopped(self, experiment: BackendExperiment) -> None:
         """The framework's own handling of exceptions lets the end through that report() raises."""
         result = experiment.trainer(epochs=6, workers=1, stop={"training_iteration": 3}).fit()
         check_run(result.path, result=result, iterations=3, attempts=1)
@@ -188,7 +190,7 @@ class BackendContract(ShortBackendContract):
         assert _falls(result)
         assert result.checkpoint is not None
 
-    def test_fit_raises_the_exception_of_the_rank_that_failed(self, experiment: Experiment) -> None:
+    def test_fit_raises_the_exception_of_the_rank_that_failed(self, experiment: BackendExperiment) -> None:
         with pytest.raises(TrainingFailedError) as caught:
             experiment.trainer(Action("raise", 2, 1, "the culprit"), epochs=4).fit()
         error = caught.value
@@ -198,13 +200,13 @@ class BackendContract(ShortBackendContract):
         assert isinstance(error.__cause__, ValueError)
         assert error.__cause__.args == ("the culprit",)
 
-    def test_rank_zero_may_be_killed_as_well(self, experiment: Experiment) -> None:
+    def test_rank_zero_may_be_killed_as_well(self, experiment: BackendExperiment) -> None:
         result = experiment.succeed(Action("signal", 2, 0, signal.SIGKILL), epochs=4)
         assert experiment.causes(result) == [(0, "signal")]
         assert experiment.done_at_start(1) == [0, 1]
         experiment.check_ranks_agree(2)
 
-    def test_an_interrupt_ends_the_training_with_what_was_reached(self, experiment: Experiment) -> None:
+    def test_an_interrupt_ends_the_training_with_what_was_reached(self, experiment: BackendExperiment) -> None:
         over = threading.Event()
 
         def interrupt() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from paceline.air import RunConfig, ScalingConfig
 from paceline.air.errors import TrainingFailedError
-from paceline.testing.backend_contract import Experiment, ShortBackendContract
+from paceline.testing.backend_contract import BackendExperiment, ShortBackendContract
 from paceline.testing.invariants import check_run
 from paceline.testing.processes import Marks
 from paceline.testing.scripts import Action
@@ -68,7 +68,7 @@ def test_the_rank_that_ended_is_the_cause_and_its_peer_the_echo(
 ) -> None:
     is_imported_anew = isinstance(framework, (frameworks.TestTensorflow, frameworks.TestHorovodTensorflowInFull))
     ways = FEWER_WAYS if is_imported_anew else WAYS
-    experiment = Experiment(framework, tmp_path)
+    experiment = BackendExperiment(framework, tmp_path)
     result = experiment.succeed(*ways, epochs=len(ways) + 2, others_train=True)
     assert experiment.causes(result) == [(action.rank, kind) for action, kind in ways.items()]
     assert [experiment.done_at_start(rank) for rank in (0, 1)] == [list(range(len(ways) + 1))] * 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paceline.testing.backend_contract import Experiment
+from paceline.testing.backend_contract import BackendExperiment
 from paceline.testing.backend_lesson import Lesson
 from paceline.train.base_trainer import BaseTrainer
 from tests.contracts import test_backends as on_one_machine
@@ -23,11 +23,11 @@ class OnHosts:
     """The hosts see the marks, by which ranks tell what they have done, and nothing else of the test's directory."""
 
     @pytest.fixture
-    def experiment(self, own_hosts: Callable[..., Hosts], tmp_path: Path) -> Iterator[Experiment]:
+    def experiment(self, own_hosts: Callable[..., Hosts], tmp_path: Path) -> Iterator[BackendExperiment]:
         marks = tmp_path / "marks"
         marks.mkdir()
         self.engine = HostsEngine(own_hosts(2, marks))
-        yield Experiment(self, tmp_path)
+        yield BackendExperiment(self, tmp_path)
         self.engine.close()
 
     def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:

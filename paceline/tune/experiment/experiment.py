@@ -26,7 +26,7 @@ from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.experiment.setup import SearchSetup
 from paceline.tune.experiment.starting import Starter
 from paceline.tune.experiment.trials import ExperimentController, TrialRun, Trials
-from paceline.tune.progress.view import ExperimentSummary, ExperimentView
+from paceline.tune.progress.view import ExperimentEnd, ExperimentView
 from paceline.tune.result_grid import ResultGrid
 
 WAIT_S = 0.1
@@ -158,7 +158,7 @@ class Experiment:
         self.files.journal.flush()
         self.audience.ended()
         self.result = self.grid()
-        self.audience.progress.finished(ExperimentSummary(status, self._how_to_restore()))
+        self.audience.progress.finished(ExperimentEnd(status, self._how_to_restore()))
         self.close()
         if self.stop.error is not None:
             raise self.stop.error
@@ -191,7 +191,7 @@ class Experiment:
             if self.result is None:
                 self.files.journal.left("interrupted")
                 self.result = self.grid()
-                self.audience.progress.finished(ExperimentSummary("interrupted", self._how_to_restore()))
+                self.audience.progress.finished(ExperimentEnd("interrupted", self._how_to_restore()))
         self.close(STORE_WAIT_S)
 
     def _break_off_runs(self) -> None:

@@ -38,7 +38,7 @@ from paceline.tune.progress.texts import (
     table_lines,
     trial_line,
 )
-from paceline.tune.progress.view import ExperimentSummary, ExperimentView, place_in_users_code
+from paceline.tune.progress.view import ExperimentEnd, ExperimentView, place_in_users_code
 
 if TYPE_CHECKING:
     from paceline.run.trial import Trial
@@ -99,7 +99,7 @@ class ExperimentProgress:
         """Time has passed. Called now and then while nothing else happens."""
         self._display.refresh()
 
-    def finished(self, summary: ExperimentSummary) -> None:
+    def finished(self, summary: ExperimentEnd) -> None:
         """The experiment has ended, well or not."""
         self._display.stop()
         if self._view is not None:
@@ -153,7 +153,7 @@ class ReporterProgress(ExperimentProgress):
         if trial.status == "ERROR":  # the others are in the reporter's table
             super().trial_changed(trial)
 
-    def finished(self, summary: ExperimentSummary) -> None:
+    def finished(self, summary: ExperimentEnd) -> None:
         if self._view is not None:
             self._guarded(self._ask, self._view, True)
         super().finished(summary)

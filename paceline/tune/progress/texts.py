@@ -17,7 +17,7 @@ from paceline.run.progress import duration_text, value_text
 
 if TYPE_CHECKING:
     from paceline.run.trial import Trial
-    from paceline.tune.progress.view import ExperimentSummary, ExperimentView
+    from paceline.tune.progress.view import ExperimentEnd, ExperimentView
 
 _ENDINGS = {
     "TERMINATED": "ended well",
@@ -120,7 +120,7 @@ def start_line(view: ExperimentView) -> str:
     return f"{view.name} started: {trials}{already}, files in {view.experiment_path}"
 
 
-def closing_lines(view: ExperimentView, summary: ExperimentSummary) -> Iterator[str]:
+def closing_lines(view: ExperimentView, summary: ExperimentEnd) -> Iterator[str]:
     """How it ended, the best trial, the errors, where the files are, and how to continue."""
     counts = Counter(dict.fromkeys(_ENDINGS.values(), 0))  # in this order
     for status, word in _ENDINGS.items():

@@ -142,7 +142,7 @@ class ExperimentView:
 
 
 @dataclass(frozen=True)
-class ExperimentSummary:
+class ExperimentEnd:
     """How an experiment ended; the view knows the rest."""
 
     status: Status

@@ -16,7 +16,7 @@ from paceline.run.display import printable
 from paceline.run.live_display import DRAW_INTERVAL_S
 from paceline.run.trial import Trial
 from paceline.tune.progress.progress import frame_lines, make_experiment_progress, shown_trials
-from paceline.tune.progress.view import ExperimentSummary
+from paceline.tune.progress.view import ExperimentEnd
 from tests.tune.progress.made_up import MadeUpExperiment
 
 
@@ -171,7 +171,7 @@ class TestDrawing:
     def test_closing_without_a_start(self, terminal: Terminal) -> None:
         progress = make_experiment_progress(3, None, terminal)
         progress.tick()
-        progress.finished(ExperimentSummary("failed"))
+        progress.finished(ExperimentEnd("failed"))
         progress.close()
         progress.close()
         assert terminal.getvalue() == ""
@@ -192,7 +192,7 @@ class TestDrawing:
         experiment.ended(1.0)
         progress.tick()
         progress.output(experiment.view.trials[0], None, "x\n")
-        progress.finished(ExperimentSummary("finished"))
+        progress.finished(ExperimentEnd("finished"))
         progress.close()
         assert experiment.view.counts["TERMINATED"] == 1
 
@@ -200,7 +200,7 @@ class TestDrawing:
 SCRIPT = """
 from paceline.run import live_display
 from paceline.tune.progress.progress import make_experiment_progress
-from paceline.tune.progress.view import ExperimentSummary
+from paceline.tune.progress.view import ExperimentEnd
 from tests.tune.progress.made_up import MadeUpExperiment
 
 live_display.DRAW_INTERVAL_S = 0  # every row is drawn
@@ -216,7 +216,7 @@ progress.output(running, None, "x" * 5000 + "\\nafter\\n")
 print("a user's own print")
 experiment.fail(running, ValueError("[bold]boom[/bold]"))
 progress.warning("look [bold]out[/bold] :smile:")
-progress.finished(ExperimentSummary("finished", "Tuner.restore(...)"))
+progress.finished(ExperimentEnd("finished", "Tuner.restore(...)"))
 progress.close()
 """
 

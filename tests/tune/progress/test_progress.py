@@ -11,13 +11,13 @@ import pytest
 
 from paceline.run.display import GuardedWriter, PlainDisplay
 from paceline.tune.progress.progress import ExperimentProgress, make_experiment_progress
-from paceline.tune.progress.view import ExperimentSummary
+from paceline.tune.progress.view import ExperimentEnd
 from tests.tune.progress.made_up import MadeUpExperiment
 
-DONE = ExperimentSummary("finished")
+DONE = ExperimentEnd("finished")
 
 
-def whole_experiment(progress: ExperimentProgress, summary: ExperimentSummary = DONE) -> MadeUpExperiment:
+def whole_experiment(progress: ExperimentProgress, summary: ExperimentEnd = DONE) -> MadeUpExperiment:
     experiment = MadeUpExperiment(progress, total=4)
     progress.started(experiment.view)
     experiment.ended(0.5, lr=0.1, model__act="relu")
@@ -39,7 +39,7 @@ def whole_experiment(progress: ExperimentProgress, summary: ExperimentSummary = 
     return experiment
 
 
-def shown(verbose: int, summary: ExperimentSummary = DONE) -> str:
+def shown(verbose: int, summary: ExperimentEnd = DONE) -> str:
     stream = io.StringIO()
     whole_experiment(make_experiment_progress(verbose, None, stream), summary)
     return stream.getvalue()
@@ -76,7 +76,7 @@ def test_beginning_errors_and_summary() -> None:
 
 
 def test_summary() -> None:
-    lines = shown(1, ExperimentSummary("interrupted", "Tuner.restore('/results/exp', train_fn).fit()")).splitlines()
+    lines = shown(1, ExperimentEnd("interrupted", "Tuner.restore('/results/exp', train_fn).fit()")).splitlines()
     assert lines[4].startswith("exp interrupted after ")
     assert lines[4].endswith(" s: 2 ended well, 1 failed")
     assert lines[5:] == [
@@ -165,7 +165,7 @@ def test_an_experiment_that_never_started(verbose: int) -> None:
     progress = make_experiment_progress(verbose, None, stream)
     progress.trial_changed(MadeUpExperiment().add())
     progress.tick()
-    progress.finished(ExperimentSummary("failed"))
+    progress.finished(ExperimentEnd("failed"))
     progress.close()
     assert stream.getvalue() == ""
 
@@ -204,7 +204,7 @@ def test_an_interrupted_experiment_calls_its_trials_interrupted() -> None:
     progress.started(experiment.view)
     for status in ("PAUSED", "RUNNING", "PENDING"):
         experiment.become(experiment.add(), status)
-    progress.finished(ExperimentSummary("interrupted"))
+    progress.finished(ExperimentEnd("interrupted"))
     first, *_, last, _ = stream.getvalue().splitlines()
     assert first == "exp started: trials without end, files in /results/exp"
     assert last.endswith(": 2 interrupted, 1 not started")

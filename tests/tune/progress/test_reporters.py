@@ -14,7 +14,7 @@ from paceline.air import RunConfig
 from paceline.air.errors import ConfigError
 from paceline.run.trial import Trial
 from paceline.tune.progress.progress import make_experiment_progress
-from paceline.tune.progress.view import ExperimentSummary
+from paceline.tune.progress.view import ExperimentEnd
 from paceline.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, ProgressReporter
 from tests.tune.progress.made_up import MadeUpExperiment, make_row, make_trial
 
@@ -151,7 +151,7 @@ class TestInAnExperiment:
         progress.tick()
         progress.output(experiment.view.trials[0], None, "hello\n")
         experiment.fail(experiment.add(), "boom")
-        progress.finished(ExperimentSummary("finished"))
+        progress.finished(ExperimentEnd("finished"))
         progress.close()
         return stream.getvalue()
 
