@@ -35,8 +35,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -91,11 +91,8 @@ class Switch:
     def make_bridge(self) -> None:
         self._ip(self.pid, "link add br0 type bridge", f"addr add {SWITCH_ADDRESS}/24 dev br0", "link set br0 up")
 
-    def cut(self, host: Host) -> None:
-        self._ip(self.pid, f"link set {host.port} down")
-
-    def heal(self, host: Host) -> None:
-        self._ip(self.pid, f"link set {host.port} up")
+    def set_cable(self, host: Host, state: str) -> None:
+        self._ip(self.pid, f"link set {host.port} {state}")
 
     def _ip(self, pid: int, *lines: str) -> None:
         command = ["nsenter", "--target", str(pid), "--net", "--", "ip", "-batch", "-"]
@@ -190,11 +187,11 @@ class Hosts:
 
     def cut(self, name: str) -> None:
         """Take a host off the network; its processes live on."""
-        self.switch.cut(self._by_name[name])
+        self.switch.set_cable(self._by_name[name], "down")
 
     def heal(self, name: str) -> None:
         """Undo `cut`."""
-        self.switch.heal(self._by_name[name])
+        self.switch.set_cable(self._by_name[name], "up")
 
     def kill(self, name: str) -> None:
         """End all processes of a host at once. Nobody says goodbye: the host is off the network before."""
@@ -214,16 +211,6 @@ class Hosts:
         self._holders.clear()
         self._by_name.clear()
         self._switch = None
-
-
-def why_not() -> str | None:
-    """Why hosts cannot be made here; None if they can."""
-    try:
-        with Hosts(1) as hosts:
-            hosts.run("h1", ["true"])
-    except (HostsError, OSError) as error:
-        return str(error)
-    return None
 
 
 def _check_requirements() -> None:
@@ -262,23 +249,14 @@ def _uptime() -> float:
 
 def _in_network_of(pid: int, function: Callable[[], Value]) -> Value:
     """Call a function in a thread that is in another process's network; sockets that it makes stay there."""
-    results: list[Value] = []
-    problems: list[BaseException] = []
 
-    def enter_and_call() -> None:
-        try:
-            with open(f"/proc/{pid}/ns/net") as namespace:
-                _system_call("setns", namespace.fileno(), CLONE_NEWNET)
-            results.append(function())
-        except BaseException as error:
-            problems.append(error)
+    def enter_and_call() -> Value:
+        with open(f"/proc/{pid}/ns/net") as namespace:
+            _system_call("setns", namespace.fileno(), CLONE_NEWNET)
+        return function()
 
-    thread = threading.Thread(target=enter_and_call)
-    thread.start()
-    thread.join()
-    if problems:
-        raise problems[0]
-    return results[0]
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(enter_and_call).result()
 
 
 def _system_call(name: str, *arguments: Any) -> None:
@@ -375,13 +353,9 @@ def _down(set_name: str) -> None:
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(keeper)
         os.kill(keeper, signal.SIGTERM)
-        _wait_for_end(descriptor)
+        if not select.select([descriptor], [], [], END_TIMEOUT_S)[0]:
+            raise HostsError("the process that holds the hosts does not end")
     _state_file(set_name).unlink()
-
-
-def _wait_for_end(pidfd: int) -> None:
-    if not select.select([pidfd], [], [], END_TIMEOUT_S)[0]:
-        raise HostsError("the process that holds the hosts does not end")
 
 
 def _act_on(set_name: str, action: str, name: str, command: list[str]) -> None:
@@ -391,12 +365,9 @@ def _act_on(set_name: str, action: str, name: str, command: list[str]) -> None:
     host, switch = hosts[name], Switch(state["switch"])
     if action == "run":
         os.execvp("nsenter", host.command(command))
-    elif action == "heal":
-        switch.heal(host)
-    else:
-        switch.cut(host)
-        if action == "kill":
-            os.kill(host.init, signal.SIGKILL)
+    switch.set_cable(host, "up" if action == "heal" else "down")
+    if action == "kill":
+        os.kill(host.init, signal.SIGKILL)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ import time
 
 import msgspec
 
+from paceline.air.resources import usable_cores
 from paceline.engine.frames import FrameSocket
 from paceline.engine.local import linux
 from paceline.engine.local.crash_file import CrashFile, user_stacks, wait_until_written
@@ -59,15 +60,6 @@ class ShowStacks(msgspec.Struct, frozen=True, tag=True):
     rank: int
 
 
-class WhatTime(msgspec.Struct, frozen=True, tag=True):
-    """Answered by Clock."""
-
-
-class Clock(msgspec.Struct, frozen=True, tag=True):
-    monotonic_ns: int
-    cpus: int
-
-
 class Spawned(msgspec.Struct, frozen=True, tag=True):
     group: int
     rank: int
@@ -103,11 +95,13 @@ class GroupGone(msgspec.Struct, frozen=True, tag=True):
 
 
 class Pulse(msgspec.Struct, frozen=True, tag=True):
-    """The host is alive."""
+    """The host is alive, and has so many cores."""
+
+    cpus: int
 
 
-ToAgent = Spawn | KillGroup | ShowStacks | WhatTime
-FromAgent = Clock | Spawned | Output | Exited | Stacks | GroupGone | Pulse
+ToAgent = Spawn | KillGroup | ShowStacks
+FromAgent = Spawned | Output | Exited | Stacks | GroupGone | Pulse
 encode = msgspec.msgpack.Encoder().encode
 decode_to_agent = msgspec.msgpack.Decoder(ToAgent).decode
 decode_from_agent = msgspec.msgpack.Decoder(FromAgent).decode
@@ -195,7 +189,7 @@ class Agent:
             self._reactor.run_once(PULSE_S)
             self._control.flush()
             if time.monotonic() >= next_pulse:
-                self._tell(Pulse())
+                self._tell(Pulse(usable_cores()))
                 next_pulse = time.monotonic() + PULSE_S
         for worker in self._workers.values():
             worker.kill()
@@ -210,11 +204,9 @@ class Agent:
                 self._spawn(message)
             elif isinstance(message, KillGroup):
                 self._kill_group(message.group)
-            elif isinstance(message, ShowStacks):
+            else:
                 worker = self._workers.get((message.group, message.rank))
                 self._tell(Stacks(message.group, message.rank, "" if worker is None else worker.stacks()))
-            else:
-                self._tell(Clock(time.monotonic_ns(), len(os.sched_getaffinity(0))))
 
     def _spawn(self, spawn: Spawn) -> None:
         worker = self._workers[spawn.group, spawn.rank] = Worker(spawn, self._errand)

@@ -36,7 +36,6 @@ SILENT_S = 5.0
 EXIT_STATUS_WAIT_S = 1.0
 """How long the end of a worker's connection and its exit status may be apart."""
 KILL_WAIT_S = 10.0
-CLOCK_ROUNDS = 3
 PROJECT = Path(__file__).parents[2]
 
 
@@ -47,16 +46,11 @@ class AgentLine:
         self.host = host
         self.lost = False
         self.cpus = 0
-        self.clock_offset_ns = 0
-        """What to add to a time of the host's monotonic clock to get one of the driver's."""
         self.groups: dict[int, HostsGroup] = {}
         self.process: subprocess.Popen[bytes] | None = None
         self._reactor = reactor
         self._frames: FrameSocket | None = None
         self._last_heard = time.monotonic()
-        self._clock_asked = 0
-        self._clock_rounds = 0
-        self._best_round_trip = sys.maxsize
 
     @property
     def node(self) -> Node:
@@ -65,7 +59,7 @@ class AgentLine:
 
     @property
     def is_ready(self) -> bool:
-        return self._clock_rounds == CLOCK_ROUNDS
+        return self.cpus > 0
 
     @property
     def is_dead(self) -> bool:
@@ -74,7 +68,6 @@ class AgentLine:
     def attach(self, sock: socket.socket) -> None:
         self._frames = FrameSocket(sock)
         self._reactor.add(sock.fileno(), self._on_frames)
-        self._ask_time()
 
     def tell(self, message: agent.ToAgent) -> None:
         with self._reactor.lock:
@@ -98,27 +91,12 @@ class AgentLine:
                 group.on_agent_lost(self)
 
     def _on_message(self, message: agent.FromAgent) -> None:
-        if isinstance(message, agent.Clock):
-            self._set_clock(message)
-        elif not isinstance(message, agent.Pulse):
+        if isinstance(message, agent.Pulse):
+            self.cpus = message.cpus
+        else:
             group = self.groups.get(message.group)
             if group is not None:
                 group.on_agent_message(self, message)
-
-    def _ask_time(self) -> None:
-        self._clock_asked = time.monotonic_ns()
-        self.tell(agent.WhatTime())
-
-    def _set_clock(self, clock: agent.Clock) -> None:
-        """The quickest of a few answers is the most exact one."""
-        now = time.monotonic_ns()
-        if now - self._clock_asked < self._best_round_trip:
-            self._best_round_trip = now - self._clock_asked
-            self.clock_offset_ns = (now + self._clock_asked) // 2 - clock.monotonic_ns
-        self.cpus = clock.cpus
-        self._clock_rounds += 1
-        if not self.is_ready:
-            self._ask_time()
 
     def close(self) -> None:
         with self._reactor.lock:

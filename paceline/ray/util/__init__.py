@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, TextIO
 
 from paceline.air.absent import no_such_name
@@ -51,8 +52,10 @@ def inspect_serializability(
 
 
 def get_node_ip_address() -> str:
-    """Where the workers of a run reach each other: on this machine."""
-    return "127.0.0.1"
+    """Where the workers of a run reach this one."""
+    from paceline.engine.places import ADDRESS_VARIABLE, LOOPBACK
+
+    return os.environ.get(ADDRESS_VARIABLE, LOOPBACK)
 
 
 def log_once(key: str) -> bool:
