@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.block import Block, ReadRequest
+from paceline.data.block import ReadRequest
 from paceline.data.formats import check_unique, conform
-from paceline.data.sources.file_source import FileSource, one_file, portions
-from paceline.data.sources.lines import ByteRange, cut_files, open_range, range_block, splits_at_newlines
+from paceline.data.sources.file_source import portions
+from paceline.data.sources.lines import ByteRange, SpanSource, open_range, splits_at_newlines
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
@@ -32,7 +32,7 @@ _OPTIONS: dict[str, type[Any]] = {
 }
 
 
-class CsvSource(FileSource):
+class CsvSource(SpanSource):
     """Large files are cut into blocks at line ends, unless values may hold line ends."""
 
     format = "csv"
@@ -49,16 +49,9 @@ class CsvSource(FileSource):
             and not self._read_options.skip_rows
             and not self._read_options.skip_rows_after_names
         )
-        self._spans = cut_files(files, parallelism, splittable=splittable)
-        self._blocks = [range_block(files, span) for span in self._spans]
+        self._cut(parallelism, splittable)
         self._schema: pa.Schema | None = None
         self._headers: dict[int, list[str]] = {}
-
-    def blocks(self) -> Sequence[Block]:
-        return self._blocks
-
-    def files_at(self, block: int, start: int, rows: int) -> range:
-        return one_file(self._spans[block].file)
 
     def schema(self) -> pa.Schema:
         if self._schema is None:

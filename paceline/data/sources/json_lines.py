@@ -8,17 +8,24 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.json as pajson
 
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.block import Block, ReadRequest
+from paceline.data.block import ReadRequest
 from paceline.data.formats import conform
-from paceline.data.sources.file_source import FileSource, one_file, portions
-from paceline.data.sources.lines import ByteRange, cut_files, open_range, range_block, read_parts, whole_lines
+from paceline.data.sources.file_source import portions
+from paceline.data.sources.lines import (
+    ByteRange,
+    SpanSource,
+    open_range,
+    range_block,
+    read_parts,
+    whole_lines,
+)
 from paceline.data.sources.listed_file import open_checked
 
 if TYPE_CHECKING:
@@ -30,7 +37,7 @@ _OBJECTS_AT_ONCE = 16_384
 _OPTIONS: dict[str, type[Any]] = {"read_options": pajson.ReadOptions, "parse_options": pajson.ParseOptions}
 
 
-class JsonSource(FileSource):
+class JsonSource(SpanSource):
     """Large files of lines are cut into blocks; a file that is one array is one block and is read as a whole."""
 
     format = "json"
@@ -41,15 +48,8 @@ class JsonSource(FileSource):
         self._read_options: Any = options["read_options"]
         self._parse_options: Any = options["parse_options"]
         self._across_lines = bool(self._parse_options.newlines_in_values)
-        self._spans = cut_files(files, parallelism, splittable=not self._across_lines)
-        self._blocks = [range_block(files, span) for span in self._spans]
+        self._cut(parallelism, splittable=not self._across_lines)
         self._schema: pa.Schema | None = None
-
-    def blocks(self) -> Sequence[Block]:
-        return self._blocks
-
-    def files_at(self, block: int, start: int, rows: int) -> range:
-        return one_file(self._spans[block].file)
 
     def schema(self) -> pa.Schema:
         if self._schema is None:

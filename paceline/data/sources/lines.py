@@ -134,7 +134,21 @@ _SCHEMA = pa.schema([pa.field("text", pa.string())])
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class TextSource(FileSource):
+class SpanSource(FileSource):
+    """Its blocks are ranges of bytes of its files. Subclasses cut them in their constructor."""
+
+    def _cut(self, parallelism: int, splittable: bool) -> None:
+        self._spans = cut_files(self.files, parallelism, splittable=splittable)
+        self._blocks = [range_block(self.files, span) for span in self._spans]
+
+    def blocks(self) -> Sequence[Block]:
+        return self._blocks
+
+    def files_at(self, block: int, start: int, rows: int) -> range:
+        return one_file(self._spans[block].file)
+
+
+class TextSource(SpanSource):
     """Lines end with \\n or \\r\\n, which is not part of the text."""
 
     format = "text"
@@ -146,14 +160,7 @@ class TextSource(FileSource):
         except LookupError as error:
             raise ConfigError(f"encoding={encoding!r}: there is no such encoding; for example use 'utf-8'.") from error
         self._drop_empty_lines = drop_empty_lines
-        self._spans = cut_files(files, parallelism, splittable=splits_at_newlines(self._encoding))
-        self._blocks = [range_block(files, span) for span in self._spans]
-
-    def blocks(self) -> Sequence[Block]:
-        return self._blocks
-
-    def files_at(self, block: int, start: int, rows: int) -> range:
-        return one_file(self._spans[block].file)
+        self._cut(parallelism, splits_at_newlines(self._encoding))
 
     def schema(self) -> pa.Schema:
         return _SCHEMA
