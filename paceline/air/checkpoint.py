@@ -21,12 +21,12 @@ from paceline.air.checkpoint_files import (
     qualified_name,
 )
 from paceline.air.checkpoint_sources import (
+    ContentSource,
     Kind,
     LocalDirectory,
     MemoryDict,
     Packed,
     Remote,
-    Source,
     dict_source,
     place_of,
 )
@@ -78,7 +78,7 @@ class Checkpoint(CheckpointFacts):
         self._adopt(dict_source(source) if "data_dict" in given else place_of(source, filesystem))
 
     @classmethod
-    def _around(cls: type[C], source: Source) -> C:
+    def _around(cls: type[C], source: ContentSource) -> C:
         """A checkpoint of the class that wrote the content, if that is loaded and fits `cls`."""
         name = CheckpointMetadata.decode(source.read_file(CHECKPOINT_METADATA_FILE), source.describe()).class_name
         checkpoint = loaded_class(name, cls)._made_of(source)
@@ -86,7 +86,7 @@ class Checkpoint(CheckpointFacts):
         return checkpoint
 
     @classmethod
-    def _made_of(cls: type[C], source: Source) -> C:
+    def _made_of(cls: type[C], source: ContentSource) -> C:
         """An object of this class. The constructor of a subclass is called if it can be called like Checkpoint's."""
         checkpoint = cls.__new__(cls)
         checkpoint._adopt(source)

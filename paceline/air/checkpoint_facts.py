@@ -17,7 +17,7 @@ from paceline.air.checkpoint_files import (
     decode_preprocessor,
     encode_preprocessor,
 )
-from paceline.air.checkpoint_sources import Kind, LocalDirectory, MemoryDict, Remote, Source
+from paceline.air.checkpoint_sources import ContentSource, Kind, LocalDirectory, MemoryDict, Remote
 from paceline.air.constants import (
     CHECKPOINT_DATA_FILE,
     CHECKPOINT_METADATA_FILE,
@@ -31,7 +31,7 @@ from paceline.air.secrets import without_credentials
 class CheckpointFacts:
     """The half of a Checkpoint that is not about its content."""
 
-    _source: Source
+    _source: ContentSource
     _notes: dict[str, Any] | None
     """The user's metadata where the source is not a directory; None: as stored."""
     _preprocessor: Any
@@ -41,7 +41,7 @@ class CheckpointFacts:
     _next_best: str | None
     """Where the run has another checkpoint, for whoever finds this one damaged."""
 
-    def _adopt(self, source: Source) -> None:
+    def _adopt(self, source: ContentSource) -> None:
         self._source = source
         self._notes = None
         self._preprocessor = None

@@ -64,7 +64,7 @@ _OWN_FILES = frozenset(
 _EMPTY_METADATA = b'{"paceline":1}'
 
 
-class Source(ABC):
+class ContentSource(ABC):
     """One place that holds a checkpoint."""
 
     kind: ClassVar[Kind]
@@ -87,7 +87,7 @@ class Source(ABC):
 
 
 @dataclass(frozen=True)
-class LocalDirectory(Source):
+class LocalDirectory(ContentSource):
     """A directory on this machine; pickles as its path."""
 
     path: str
@@ -181,7 +181,7 @@ class LocalDirectory(Source):
 
 
 @dataclass(frozen=True)
-class MemoryDict(Source):
+class MemoryDict(ContentSource):
     """A dict in this process."""
 
     data: dict[str, Any]
@@ -214,7 +214,7 @@ class MemoryDict(Source):
 
 
 @dataclass(frozen=True)
-class Packed(Source):
+class Packed(ContentSource):
     """A packed checkpoint: bytes, or an attachment, whose memory is shared."""
 
     data: bytes | Attachment
@@ -255,7 +255,7 @@ class Packed(Source):
 
 
 @dataclass(frozen=True)
-class Remote(Source):
+class Remote(ContentSource):
     """A directory on a filesystem that fsspec reaches."""
 
     uri: str

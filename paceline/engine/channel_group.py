@@ -27,7 +27,7 @@ from paceline.engine.base import (
     WorkerGroup,
 )
 from paceline.engine.frames import ATTACHED, close_all
-from paceline.engine.member import ClockOffsets, Member, Overdue, State
+from paceline.engine.member import ClockOffsets, GroupMember, MemberState, Overdue
 from paceline.engine.places import WorkerPlace
 from paceline.engine.reactor import MAX_WAIT_S, READ, WRITE, Reactor
 from paceline.engine.serialization import dumps
@@ -55,7 +55,7 @@ class ChannelGroup(WorkerGroup):
         self._pid = os.getpid()
         """A forked child of the driver must leave the group alone."""
         self._reactor = reactor
-        self._members: list[Member] = []
+        self._members: list[GroupMember] = []
         self._events: list[Event] = []
         self._calls = 0
         self._answers: dict[int, msgspec.Raw | WorkerFailure] = {}
@@ -64,10 +64,10 @@ class ChannelGroup(WorkerGroup):
 
     # What subclasses add
 
-    def _on_ready(self, member: Member, fds: tuple[int, ...]) -> None:
-        member.state = State.IDLE
+    def _on_ready(self, member: GroupMember, fds: tuple[int, ...]) -> None:
+        member.state = MemberState.IDLE
 
-    def _on_hangup(self, member: Member) -> None:
+    def _on_hangup(self, member: GroupMember) -> None:
         """The channel ended; the process may live on."""
 
     def _look_after(self, now: float) -> None:
@@ -75,17 +75,17 @@ class ChannelGroup(WorkerGroup):
 
     # Frames in
 
-    def _attach(self, member: Member) -> None:
+    def _attach(self, member: GroupMember) -> None:
         if not self.places[member.rank].node.is_drivers:
             member.offsets = ClockOffsets()
         self._members.append(member)
         self._reactor.add(member.frames.fileno(), lambda mask: self._on_channel(member, mask))
 
-    def _detach(self, member: Member) -> None:
+    def _detach(self, member: GroupMember) -> None:
         if member.frames.fileno() >= 0:
             self._reactor.remove(member.frames.fileno())
 
-    def _on_channel(self, member: Member, mask: int) -> None:
+    def _on_channel(self, member: GroupMember, mask: int) -> None:
         if mask & WRITE:
             member.frames.flush()
             self._reactor.watch_writable(member.frames)
@@ -95,7 +95,7 @@ class ChannelGroup(WorkerGroup):
                 self._detach(member)
                 self._on_hangup(member)
 
-    def _read(self, member: Member) -> bool:
+    def _read(self, member: GroupMember) -> bool:
         """Take what is in the channel; False if it held nothing."""
         frames = iter(member.frames.read())
         try:
@@ -103,9 +103,9 @@ class ChannelGroup(WorkerGroup):
             rank = member.rank
             arrivals = member.arrivals
             for tag, body, fds in frames:
-                if tag == protocol.MESSAGE and member.state is not State.FAILED:
+                if tag == protocol.MESSAGE and member.state is not MemberState.FAILED:
                     events.append(Message(rank, body, arrivals.take(fds) if fds or arrivals.complete else ()))
-                elif tag == ATTACHED and member.state is not State.FAILED:
+                elif tag == ATTACHED and member.state is not MemberState.FAILED:
                     arrivals.take_in(body, fds)
                 else:
                     self._on_control(member, tag, body, fds)
@@ -122,19 +122,19 @@ class ChannelGroup(WorkerGroup):
             member.heard()
         return member.frames.took_something
 
-    def _drain(self, member: Member) -> None:
+    def _drain(self, member: GroupMember) -> None:
         """Deliver everything a worker sent before it died; a large message takes several reads."""
         while not member.frames.closed and self._read(member):
             pass
 
-    def _on_control(self, member: Member, tag: int, body: bytes, fds: tuple[int, ...]) -> None:
+    def _on_control(self, member: GroupMember, tag: int, body: bytes, fds: tuple[int, ...]) -> None:
         if member.offsets is not None and tag in (protocol.HEARTBEAT, protocol.READY):
             member.offsets.note(body)
             if member.offsets.seen < member.offsets.ENOUGH:
                 self._post(member, protocol.PING, b"")
         if tag == protocol.HEARTBEAT:
             return
-        if member.state is State.FAILED:
+        if member.state is MemberState.FAILED:
             close_all(fds)
         elif tag == protocol.LOADED:
             member.time_to_load_s = None
@@ -149,7 +149,7 @@ class ChannelGroup(WorkerGroup):
             if raised.number == self._calls:
                 self._answers[member.rank] = self._placed(member, raised.failure)
         elif tag == protocol.ENDED:
-            member.state = State.ENDED
+            member.state = MemberState.ENDED
             self._events.append(TaskEnded(member.rank))
         elif tag == protocol.FAILED:
             failure = self._placed(member, protocol.decode_failure(body))
@@ -157,7 +157,7 @@ class ChannelGroup(WorkerGroup):
         else:
             member.frames.broken = f"a frame with the unknown tag {tag}"
 
-    def _placed(self, member: Member, failure: WorkerFailure) -> WorkerFailure:
+    def _placed(self, member: GroupMember, failure: WorkerFailure) -> WorkerFailure:
         """What a worker says of its failure, completed. Its time becomes the driver's: that puts failures in order."""
         time_ns = failure.time_ns if member.offsets is None else member.offsets.drivers_ns(failure.time_ns)
         return dataclasses.replace(failure, rank=member.rank, time_ns=time_ns, log_path=member.request.log_path)
@@ -166,18 +166,18 @@ class ChannelGroup(WorkerGroup):
         offsets = self._members[rank].offsets
         return 0.0 if offsets is None else offsets.wall_ns / 1e9
 
-    def _fail(self, member: Member, kind: FailureKind, message: str, **details: Any) -> None:
+    def _fail(self, member: GroupMember, kind: FailureKind, message: str, **details: Any) -> None:
         details.setdefault("time_ns", time.monotonic_ns())
         self._died(member, WorkerFailure(member.rank, kind, message, log_path=member.request.log_path, **details))
 
-    def _died(self, member: Member, failure: WorkerFailure) -> None:
+    def _died(self, member: GroupMember, failure: WorkerFailure) -> None:
         """The worker is lost; of interest only if how its task ended is not known."""
         if not member.is_over:
             self._end_badly(member, failure, WorkerDied(member.rank, failure))
 
-    def _end_badly(self, member: Member, failure: WorkerFailure, event: Event) -> None:
+    def _end_badly(self, member: GroupMember, failure: WorkerFailure, event: Event) -> None:
         """The one place where a worker fails: its state, the reason and the event go together."""
-        member.state = State.FAILED
+        member.state = MemberState.FAILED
         member.failure = failure
         member.time_to_load_s = None
         self._events.append(event)
@@ -270,7 +270,7 @@ class ChannelGroup(WorkerGroup):
 
     # Frames out
 
-    def _post(self, member: Member, tag: int, body: bytes, attachments: Sequence[Attachment] = ()) -> None:
+    def _post(self, member: GroupMember, tag: int, body: bytes, attachments: Sequence[Attachment] = ()) -> None:
         self._reactor.check_owner()  # Before the lock, which another thread may have held at the fork.
         with self._reactor.lock:
             if member.gone or member.frames.closed:
@@ -284,9 +284,9 @@ class ChannelGroup(WorkerGroup):
             raise ValueError(f"{self.world_size} workers need as many arguments, not {len(arguments)}")
         for member, argument in zip(self._members, arguments, strict=True):
             with self._reactor.lock:
-                if member.state is State.FAILED:
+                if member.state is MemberState.FAILED:
                     continue  # The event that says so is there to be polled.
-                member.state = State.WORKING
+                member.state = MemberState.WORKING
                 member.time_to_load_s = self.placement.start_timeout_s
             self._post(member, protocol.TASK, task, attachments)
             self._post(member, protocol.RUN, argument)

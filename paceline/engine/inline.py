@@ -23,7 +23,7 @@ from paceline.engine import protocol
 from paceline.engine.base import Capabilities, Engine, Placement, WorkerGroup
 from paceline.engine.channel_group import ChannelGroup, wait_for_groups
 from paceline.engine.frames import FrameSocket, socket_pair
-from paceline.engine.member import Member, State
+from paceline.engine.member import GroupMember, MemberState
 from paceline.engine.places import WorkerPlace, drivers_node, lay_out, usable_gpus, variables, visible_gpus
 from paceline.engine.reactor import Reactor
 from paceline.engine.worker_loop import Channel, WorkerLoop
@@ -39,7 +39,7 @@ class InlineGroup(ChannelGroup):
     def __init__(self, placement: Placement, place: WorkerPlace, reactor: Reactor) -> None:
         super().__init__(placement, (place,), reactor)
         ours, theirs = socket_pair()
-        member = Member(placement.workers[0], FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
+        member = GroupMember(placement.workers[0], FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
         self._attach(member)
         self._channel = Channel(FrameSocket(theirs, send_limit=protocol.WORKER_FRAME_LIMIT), place.rank, 1)
         self._surroundings = _Surroundings(placement, place)
@@ -47,7 +47,7 @@ class InlineGroup(ChannelGroup):
         self._closed = False
         self._left = False
         self._session_before = session.current()
-        member.state = State.IDLE
+        member.state = MemberState.IDLE
 
     def launch(self) -> None:
         try:
@@ -68,7 +68,7 @@ class InlineGroup(ChannelGroup):
         finally:
             self._channel.close()
 
-    def _on_hangup(self, member: Member) -> None:
+    def _on_hangup(self, member: GroupMember) -> None:
         member.gone = True
         self._fail(member, "engine", "the worker's thread ended")
 

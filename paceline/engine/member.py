@@ -47,7 +47,7 @@ class ClockOffsets:
         return min(now, monotonic_ns + self.monotonic_ns) if self.seen else now
 
 
-class State(enum.Enum):
+class MemberState(enum.Enum):
     """Where a worker is between its start and its end."""
 
     STARTING = "not ready yet"
@@ -57,7 +57,7 @@ class State(enum.Enum):
     FAILED = "its task raised, or the worker was lost: it has nothing more to say"
 
 
-class Member:
+class GroupMember:
     """What the driver knows about one worker."""
 
     def __init__(self, request: WorkerRequest, frames: FrameSocket) -> None:
@@ -67,7 +67,7 @@ class Member:
         self.arrivals = Arrivals()
         self.offsets: ClockOffsets | None = None
         """None: it has the driver's clocks."""
-        self.state = State.STARTING
+        self.state = MemberState.STARTING
         self.failure: WorkerFailure | None = None
         """Why the state is FAILED."""
         self.gone = False
@@ -83,12 +83,12 @@ class Member:
     @property
     def is_over(self) -> bool:
         """How its task ended is known."""
-        return self.state in (State.ENDED, State.FAILED)
+        return self.state in (MemberState.ENDED, MemberState.FAILED)
 
     @property
     def has_left(self) -> bool:
         """It does not answer any more."""
-        return self.gone or (self.state is State.ENDED and self.frames.closed)
+        return self.gone or (self.state is MemberState.ENDED and self.frames.closed)
 
     def hangs(self, message: str, stacks: Mapping[int, str]) -> WorkerFailure:
         """The failure to answer in time."""
@@ -103,7 +103,7 @@ class Member:
 
     def is_silent(self, now: float, limit: float, recheck_s: float) -> bool:
         """It gave no sign of life for longer than it may, though the driver has really listened for one."""
-        is_awaited = self.state in (State.IDLE, State.WORKING) and self.death_deadline is None
+        is_awaited = self.state in (MemberState.IDLE, MemberState.WORKING) and self.death_deadline is None
         return is_awaited and now - self.last_seen > limit and self.watched_s >= recheck_s
 
     def heard(self) -> None:
@@ -115,7 +115,7 @@ class Member:
 class Overdue:
     """A worker that took longer than it may."""
 
-    member: Member
+    member: GroupMember
     kind: FailureKind
     message: str
     hint: str = ""

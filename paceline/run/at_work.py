@@ -16,7 +16,7 @@ from paceline.run.decisions import INTERRUPT_WAIT_S, Decision, Stop, StopRequest
 from paceline.run.hang_watch import HangWatch, stacks_text
 from paceline.run.messages import ForTarget
 from paceline.run.opening import OpenRun
-from paceline.run.report_flow import Problem, ReportFlow
+from paceline.run.report_flow import AttemptProblem, ReportFlow
 from paceline.run.rows import RowFiller
 from paceline.run.spec import RunSpec
 from paceline.storage.run_dir import RunDir
@@ -117,7 +117,7 @@ class AtWork:
             return
         stacks = stacks_text(attempt.stacks(), first=found.ranks)
         if found.is_error:
-            flow.problem = Problem("hang", found.ranks[0], found.text, stacks)
+            flow.problem = AttemptProblem("hang", found.ranks[0], found.text, stacks)
         else:
             self._parts.warn(f"{found.text}.\n{stacks}")
 
@@ -166,7 +166,7 @@ class AtWork:
         return warnings
 
 
-def failure_of(problem: Problem, run_dir: RunDir) -> WorkerFailure:
+def failure_of(problem: AttemptProblem, run_dir: RunDir) -> WorkerFailure:
     """Something that the driver found, as a failure of the rank that it concerns."""
     return WorkerFailure(
         rank=problem.rank,

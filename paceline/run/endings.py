@@ -27,7 +27,7 @@ from paceline.storage.files import write_durably
 
 
 @dataclass
-class Reached:
+class ReachedSoFar:
     """What the attempts so far have come to; the result is made of it."""
 
     attempts: int = 0
@@ -84,7 +84,7 @@ def _failure_record(failure: AttemptFailure) -> AttemptFailed:
     )
 
 
-def final_error(reached: Reached, reason: str, spec: RunSpec, parts: OpenRun) -> TrainingFailedError:
+def final_error(reached: ReachedSoFar, reason: str, spec: RunSpec, parts: OpenRun) -> TrainingFailedError:
     """What fit() raises when nothing is tried any more."""
     message = root_cause.describe(reached.failures, reason)
     if again := how_to_continue(spec, parts):  # the last line, where people look first
@@ -103,14 +103,14 @@ def how_to_continue(spec: RunSpec, parts: OpenRun) -> str:
     return restore_line(spec.trainer_name, place, spec.again)
 
 
-def read_back(reached: Reached, parts: OpenRun) -> None:
+def read_back(reached: ReachedSoFar, parts: OpenRun) -> None:
     """The last row and metrics that survive, for an attempt that reported nothing itself."""
     rows = parts.history.rows()
     parts.observers.last_row = rows[-1] if rows else None
     reached.rank_metrics = parts.history.last_rank_metrics()
 
 
-def write_end(reached: Reached, spec: RunSpec, parts: OpenRun, status: Status, error: Exception | None) -> Result:
+def write_end(reached: ReachedSoFar, spec: RunSpec, parts: OpenRun, status: Status, error: Exception | None) -> Result:
     """Write the end down; what the run has come to."""
     parts.pass_on_warnings()
     parts.files.journal.flush()
@@ -128,7 +128,7 @@ def write_end(reached: Reached, spec: RunSpec, parts: OpenRun, status: Status, e
     return result
 
 
-def _end_record(reached: Reached, parts: OpenRun, result: Result) -> Ended:
+def _end_record(reached: ReachedSoFar, parts: OpenRun, result: Result) -> Ended:
     keeper, records = parts.keeper, parts.files.records
     if reached.failures:
         cause = _failure_record(reached.failures[-1]).in_words
@@ -140,7 +140,7 @@ def _end_record(reached: Reached, parts: OpenRun, result: Result) -> Ended:
 
 
 def result_without_storage(
-    reached: Reached, spec: RunSpec, parts: OpenRun, status: Status, error: Exception | None
+    reached: ReachedSoFar, spec: RunSpec, parts: OpenRun, status: Status, error: Exception | None
 ) -> Result:
     """A full or deleted store may refuse even the end: the error still says what was reached."""
     with contextlib.suppress(OSError):  # rows that did not get into the journal are lost
@@ -149,7 +149,9 @@ def result_without_storage(
     return make_result(reached, spec, parts, status, error)
 
 
-def make_result(reached: Reached, spec: RunSpec, parts: OpenRun, status: Status, error: Exception | None) -> Result:
+def make_result(
+    reached: ReachedSoFar, spec: RunSpec, parts: OpenRun, status: Status, error: Exception | None
+) -> Result:
     observers, keeper, files = parts.observers, parts.keeper, parts.files
     row = observers.last_row if observers.last_row is not None else observers.trial.last_result
     if reached.taken_over is not None and reached.taken_over[0] == reached.index:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Problem:
+class AttemptProblem:
     """Something that ends the attempt, found by the driver itself."""
 
     kind: FailureKind
@@ -50,7 +50,7 @@ class Problem:
     details: str = ""
 
 
-class State(enum.Enum):
+class ReportState(enum.Enum):
     """How far a report is."""
 
     RECEIVED = "some rank's part of it is there"
@@ -64,7 +64,7 @@ class PendingReport:
     """What is known of the report of one index. Ranks whose parts must be put together have their reports here."""
 
     index: int
-    state: State = State.RECEIVED
+    state: ReportState = ReportState.RECEIVED
     row: dict[str, Any] | None = None
     """Rank 0's, complete and in the journal."""
     is_shown: bool = False
@@ -92,7 +92,7 @@ class ReportFlow:
     ) -> None:
         self.alignment = alignment
         self.to_ranks = Answers(alignment, keeper.newest.number if keeper.newest else None)
-        self.problem: Problem | None = None
+        self.problem: AttemptProblem | None = None
         self._meetings = Meetings(alignment.world_size)
         self._pending: dict[int, PendingReport] = {}
         """Reports that wait for other ranks or for their checkpoint, by index."""
@@ -121,7 +121,9 @@ class ReportFlow:
             pending.checkpoints[rank] = message.checkpoint
             self._stage(pending)
         elif isinstance(message, CheckpointFailed):
-            self.problem = Problem("storage", rank, f"the checkpoint of report {message.index}: {message.message}")
+            self.problem = AttemptProblem(
+                "storage", rank, f"the checkpoint of report {message.index}: {message.message}"
+            )
         elif isinstance(message, Warned):
             self._observers.warn(message.text)
         elif isinstance(message, Meeting):
@@ -211,15 +213,15 @@ class ReportFlow:
         """Go on with a checkpoint once its row and all its parts are there."""
         needed = self.alignment.world_size if self._keeper.config.keep_all_ranks else 1
         if pending.row is not None and len(pending.checkpoints) >= needed:
-            pending.state = State.STAGED
+            pending.state = ReportState.STAGED
             self._commit_staged()
 
-    def _in_state(self, state: State) -> list[PendingReport]:
+    def _in_state(self, state: ReportState) -> list[PendingReport]:
         return sorted((each for each in self._pending.values() if each.state is state), key=_index)
 
     def _commit_staged(self) -> None:
         """Commit staged checkpoints, oldest first, as far as all ranks have said where they are in the data."""
-        for pending in self._in_state(State.STAGED):
+        for pending in self._in_state(ReportState.STAGED):
             if self.problem is not None:
                 return
             data = None
@@ -230,7 +232,7 @@ class ReportFlow:
                     self._observers.warn(warning)
                 data = self._positions.take(pending.index)
             pending.commit = self._commit(pending, data)
-            pending.state = State.COMMITTING
+            pending.state = ReportState.COMMITTING
 
     def _commit(self, pending: PendingReport, data: dict[str, Any] | None) -> Commit:
         assert pending.row is not None
@@ -241,17 +243,17 @@ class ReportFlow:
     @property
     def commits_under_way(self) -> bool:
         """Some checkpoint is staged and not committed yet."""
-        return any(each.state in (State.STAGED, State.COMMITTING) for each in self._pending.values())
+        return any(each.state in (ReportState.STAGED, ReportState.COMMITTING) for each in self._pending.values())
 
     @property
     def committing(self) -> bool:
         """Some checkpoint is on its way to the storage."""
-        return any(each.state is State.COMMITTING for each in self._pending.values())
+        return any(each.state is ReportState.COMMITTING for each in self._pending.values())
 
     @property
     def has_committed(self) -> bool:
         """Such a checkpoint is stored, or could not be."""
-        first = next(iter(self._in_state(State.COMMITTING)), None)
+        first = next(iter(self._in_state(ReportState.COMMITTING)), None)
         return first is not None and first.commit is not None and first.commit.done
 
     def conclude_commits(self) -> None:
@@ -259,7 +261,7 @@ class ReportFlow:
         if not self._pending:
             return
         self._commit_staged()
-        for pending in self._in_state(State.COMMITTING):
+        for pending in self._in_state(ReportState.COMMITTING):
             assert pending.commit is not None
             assert pending.row is not None
             if not pending.commit.done or self.problem is not None:
@@ -280,7 +282,7 @@ class ReportFlow:
     # -- conclusions ----------------------------------------------------------------------
 
     def _conclude(self, pending: PendingReport) -> None:
-        pending.state = State.CONCLUDED
+        pending.state = ReportState.CONCLUDED
         del self._pending[pending.index]
 
     def _show(
@@ -307,7 +309,7 @@ class ReportFlow:
         return decision
 
     def _fail(self, kind: FailureKind, message: str) -> None:
-        self.problem = Problem(kind, 0, message)
+        self.problem = AttemptProblem(kind, 0, message)
 
     def find_mismatch(self) -> None:
         """Note it as the problem if ranks have reported unequally often."""
@@ -320,9 +322,9 @@ class ReportFlow:
         mismatch = self.alignment.mismatch()
         if mismatch is not None:
             counts = self.alignment.counts()
-            self.problem = Problem("report_mismatch", counts.index(min(counts)), mismatch)
+            self.problem = AttemptProblem("report_mismatch", counts.index(min(counts)), mismatch)
         elif missed is not None or (missed := self._left_out(self._pending.values())) is not None:
-            self.problem = Problem("report_mismatch", *missed)
+            self.problem = AttemptProblem("report_mismatch", *missed)
 
     def _left_out(self, reports: Iterable[PendingReport]) -> tuple[int, str] | None:
         gathering = (each for each in reports if 0 < len(each.reports) < self.alignment.world_size)

@@ -70,7 +70,7 @@ class Run:
         self.stop = StopRequest()
         self.result: Result | None = None
         self._embedding = embedding
-        self._reached = endings.Reached()
+        self._reached = endings.ReachedSoFar()
         self._attempt: Attempt | None = None
         self._at_work: AtWork | None = None
         self._job: Future[Any] | None = None

@@ -107,7 +107,7 @@ def url_of(listening: socket.socket, tls: ssl.SSLContext | None) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-class _Server(uvicorn.Server):
+class _HttpServer(uvicorn.Server):
     """Records signals and leaves acting on them to its caller. Answers all clients that connected before the end."""
 
     signalled: int | None = None
@@ -182,7 +182,7 @@ class _Server(uvicorn.Server):
         self.signalled = self.signalled or sig
 
 
-def make_server(app: Any, limits: Limits, tls: ssl.SSLContext | None) -> _Server:
+def make_server(app: Any, limits: Limits, tls: ssl.SSLContext | None) -> _HttpServer:
     connections = connection_class(limits)
     config = uvicorn.Config(
         app,
@@ -200,7 +200,7 @@ def make_server(app: Any, limits: Limits, tls: ssl.SSLContext | None) -> _Server
         timeout_graceful_shutdown=int(limits.request_timeout_s + STOP_MARGIN_SECONDS),
         limit_concurrency=limits.max_connections,
     )
-    return _Server(config, connections, tls)
+    return _HttpServer(config, connections, tls)
 
 
 def run_here(app: Any, limits: Limits, listening: socket.socket, tls: ssl.SSLContext | None) -> None:

@@ -21,7 +21,7 @@ Curve = Sequence[Mapping[str, Any]]
 
 
 @dataclass
-class Call:
+class SimulatedCall:
     """One call of a hook, as an experiment writes it down."""
 
     hook: str
@@ -31,7 +31,7 @@ class Call:
 
 
 @dataclass
-class Change:
+class SimulatedChange:
     """What became of a trial between two calls."""
 
     trial: int
@@ -81,7 +81,7 @@ class SchedulerSimulation:
         """(trial, rows taken, decision) of every decision but CONTINUE, in order."""
         self.stalls = 0
         self.most_paused = 0
-        self.history: list[Call | Change] = []
+        self.history: list[SimulatedCall | SimulatedChange] = []
         self._number: dict[Trial, int] = {}
         if not scheduler.set_search_properties(metric, mode):
             raise AssertionError(f"the scheduler refused metric={metric!r}, mode={mode!r}")
@@ -106,8 +106,8 @@ class SchedulerSimulation:
         return True
 
     @property
-    def calls(self) -> list[Call]:
-        return [item for item in self.history if isinstance(item, Call)]
+    def calls(self) -> list[SimulatedCall]:
+        return [item for item in self.history if isinstance(item, SimulatedCall)]
 
     # What a scheduler may ask: see Controller.
 
@@ -209,17 +209,17 @@ class SchedulerSimulation:
         assert helped, f"nothing can run any more: {self.scheduler.debug_string()}"
 
     def _tell(self, hook: str, trial: Trial | None, row: Mapping[str, Any] | None = None) -> Any:
-        call = Call(hook, None if trial is None else self._number[trial], row)
+        call = SimulatedCall(hook, None if trial is None else self._number[trial], row)
         self.history.append(call)
         call.decision = self._make(call)
         return call.decision
 
-    def _make(self, call: Call) -> Any:
+    def _make(self, call: SimulatedCall) -> Any:
         arguments = [] if call.trial is None else [self.trials[call.trial]]
         return getattr(self.scheduler, call.hook)(self, *arguments, *([] if call.row is None else [call.row]))
 
     def _set(self, trial: Trial, attribute: str, value: Any) -> None:
-        self.history.append(Change(self._number[trial], attribute, value))
+        self.history.append(SimulatedChange(self._number[trial], attribute, value))
         setattr(trial, attribute, value)
 
     def _with_status(self, *statuses: str) -> list[Trial]:
@@ -242,12 +242,12 @@ class _Replay(SchedulerSimulation):
         for trial in earlier.trials:
             trial.status, trial.last_result, trial.config = "PENDING", {}, {"number": earlier._number[trial]}
         for item in earlier.history:
-            if isinstance(item, Change):
+            if isinstance(item, SimulatedChange):
                 setattr(self.trials[item.trial], item.attribute, item.value)
                 continue
             if item.hook == "on_trial_add":
                 self.trials.append(earlier.trials[len(self.trials)])
-            decisions.append(self._make(Call(item.hook, item.trial, self._kept(item.row))))
+            decisions.append(self._make(SimulatedCall(item.hook, item.trial, self._kept(item.row))))
         return decisions
 
     def _kept(self, row: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -1,6 +1,6 @@
 """The training programs of the fault tests: a loop that counts, and things that go wrong in it.
 
-`Plan` says what to train and what goes wrong where. A test runs a plan in its own process with
+`ScriptPlan` says what to train and what goes wrong where. A test runs a plan in its own process with
 `make_trainer(plan).fit()`, or in a driver process that it can kill:
 ``python -m paceline.testing.scripts plan.json``.
 
@@ -41,7 +41,7 @@ class Action:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScriptPlan:
     """One run of the counting loop."""
 
     storage: str
@@ -63,7 +63,7 @@ class Plan:
     failures: dict[str, Any] = field(default_factory=dict)
     """Arguments of FailureConfig."""
 
-    def continued(self, trial_dir: str | Path) -> Plan:
+    def continued(self, trial_dir: str | Path) -> ScriptPlan:
         """The same plan, resumed, with nothing going wrong any more."""
         return replace(self, restore=str(trial_dir), actions=())
 
@@ -74,14 +74,14 @@ class Plan:
         return path
 
     @classmethod
-    def load(cls, path: str | Path) -> Plan:
+    def load(cls, path: str | Path) -> ScriptPlan:
         values = json.loads(Path(path).read_text())
         values["storage"] = os.fsdecode(values["storage"].encode("latin-1"))
         values["actions"] = tuple(Action(**action) for action in values["actions"])
         return cls(**values)
 
 
-def make_trainer(plan: Plan, *, backend: BackendConfig | None = None, **run_config: Any) -> DataParallelTrainer:
+def make_trainer(plan: ScriptPlan, *, backend: BackendConfig | None = None, **run_config: Any) -> DataParallelTrainer:
     """The trainer of a plan; more of RunConfig (callbacks, engine) by keyword."""
     loop_config = {
         "marks": plan.marks,
@@ -244,7 +244,7 @@ def describe(result: Result) -> dict[str, Any]:
 
 def main(plan_path: str) -> None:
     """Run a plan; what came of it is left in the marks, and an error is raised like anybody's."""
-    plan = Plan.load(plan_path)
+    plan = ScriptPlan.load(plan_path)
     marks = Marks(plan.marks)
     try:
         result = make_trainer(plan).fit()

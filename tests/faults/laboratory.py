@@ -16,7 +16,7 @@ from paceline.air.errors import TrainingFailedError
 from paceline.air.result import Result
 from paceline.testing.invariants import check_run
 from paceline.testing.processes import Driver, Marks
-from paceline.testing.scripts import Action, Plan, make_trainer
+from paceline.testing.scripts import Action, ScriptPlan, make_trainer
 from paceline.train import BackendConfig, DataParallelTrainer
 
 
@@ -30,10 +30,10 @@ class Laboratory:
         self.marks = Marks(self.root / "marks")
         self.storage = self.root / "storage"
 
-    def plan(self, *actions: Action, **settings: Any) -> Plan:
-        return Plan(storage=str(self.storage), marks=str(self.marks.directory), actions=actions, **settings)
+    def plan(self, *actions: Action, **settings: Any) -> ScriptPlan:
+        return ScriptPlan(storage=str(self.storage), marks=str(self.marks.directory), actions=actions, **settings)
 
-    def succeed(self, plan: Plan, *, attempts: int | None = None, **trainer: Any) -> Result:
+    def succeed(self, plan: ScriptPlan, *, attempts: int | None = None, **trainer: Any) -> Result:
         """fit() must reach the plan's end in so many attempts; in one if the run is new."""
         if attempts is None and plan.restore is None:
             attempts = 1
@@ -42,7 +42,7 @@ class Laboratory:
         return result
 
     def fail(
-        self, plan: Plan, cause: Mapping[str, object], *, iterations: int | None = None, attempts: int = 1
+        self, plan: ScriptPlan, cause: Mapping[str, object], *, iterations: int | None = None, attempts: int = 1
     ) -> TrainingFailedError:
         """fit() must fail for this reason."""
         with pytest.raises(TrainingFailedError) as caught:
@@ -80,7 +80,7 @@ class Laboratory:
         check_run(caught.value.result.path, error=caught.value, attempts=attempts)
         return caught.value
 
-    def drive(self, plan: Plan, env: Mapping[str, str] | None = None, prefix: tuple[str, ...] = ()) -> Driver:
+    def drive(self, plan: ScriptPlan, env: Mapping[str, str] | None = None, prefix: tuple[str, ...] = ()) -> Driver:
         """Run the plan in a driver process of its own."""
         number = len(list(self.root.glob("plan_*.json")))
         path = plan.save(self.root / f"plan_{number}.json")

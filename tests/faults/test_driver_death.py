@@ -134,7 +134,7 @@ def test_run_continues_after_its_driver_died_in_a_callback(lab: Laboratory, deat
     plan = lab.plan(Action("daemons", 2, 1, str(lab.marks.directory)), checkpoints=in_lockstep)
     script = f"""
         import sys
-        from paceline.testing.scripts import Plan, make_trainer
+        from paceline.testing.scripts import ScriptPlan, make_trainer
         from paceline.tune.callback import Callback
 
         class Deadly(Callback):
@@ -142,7 +142,7 @@ def test_run_continues_after_its_driver_died_in_a_callback(lab: Laboratory, deat
                 if result["training_iteration"] == 4:
                     {statement}
 
-        make_trainer(Plan.load(sys.argv[1]), callbacks=[Deadly()]).fit()
+        make_trainer(ScriptPlan.load(sys.argv[1]), callbacks=[Deadly()]).fit()
     """
     with run_script(lab, script, plan.save(lab.root / "plan.json")) as driver:
         lab.marks.wait("daemon", 3)
@@ -157,11 +157,11 @@ def test_workers_outlive_the_thread_that_started_their_engine(lab: Laboratory) -
     plan = lab.plan(iterations=3)
     script = """
         import sys, threading
-        from paceline.testing.scripts import Plan, make_trainer
+        from paceline.testing.scripts import ScriptPlan, make_trainer
         from paceline.testing.processes import Marks, descendants
         import os
 
-        plan = Plan.load(sys.argv[1])
+        plan = ScriptPlan.load(sys.argv[1])
         first = threading.Thread(target=lambda: make_trainer(plan).fit())
         first.start()
         first.join()

@@ -18,7 +18,7 @@ from paceline.air import Result
 from paceline.run.backend import Backend, BackendConfig
 from paceline.testing.invariants import check_run, committed_checkpoints
 from paceline.testing.processes import Driver, Marks, Process, fault, process, wait_for
-from paceline.testing.scripts import Action, Plan, make_trainer, read_state
+from paceline.testing.scripts import Action, ScriptPlan, make_trainer, read_state
 from tests.faults.cases import long_run, mostly_slow
 from tests.faults.laboratory import Laboratory
 
@@ -27,10 +27,10 @@ INTERRUPTED = (-signal.SIGINT, 130)
 """How a shell sees a program that Ctrl-C ended: killed by SIGINT, or the exit code that stands for it."""
 
 
-def continue_run(lab: Laboratory, plan: Plan, more: int = 3) -> Result:
+def continue_run(lab: Laboratory, plan: ScriptPlan, more: int = 3) -> Result:
     """Restore the one run of the laboratory and let it count a little further."""
     done = len(Result.from_path(str(lab.trial_dir)).metrics_dataframe)
-    return lab.succeed(Plan(**{**vars(plan.continued(lab.trial_dir)), "iterations": done + more}))
+    return lab.succeed(ScriptPlan(**{**vars(plan.continued(lab.trial_dir)), "iterations": done + more}))
 
 
 def test_one_interrupt_stops_all_ranks_at_one_report(lab: Laboratory) -> None:
@@ -223,9 +223,9 @@ def test_run_continues_after_an_interrupt_while_a_group_starts(lab: Laboratory, 
     script = lab.root / "script.py"
     script.write_text(
         "import sys\n"
-        "from paceline.testing.scripts import Plan, make_trainer\n"
+        "from paceline.testing.scripts import ScriptPlan, make_trainer\n"
         "from tests.faults.test_interrupts import GateConfig\n"
-        "plan = Plan.load(sys.argv[1])\n"
+        "plan = ScriptPlan.load(sys.argv[1])\n"
         "make_trainer(plan, backend=GateConfig(plan.marks, int(sys.argv[2]))).fit()\n"
     )
     arguments = [str(script), str(plan.save(lab.root / "plan.json")), str(attempt)]

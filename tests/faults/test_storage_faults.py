@@ -17,7 +17,7 @@ from paceline.air.errors import CheckpointCorruptError, CheckpointError, Pacelin
 from paceline.air.manifest import verify
 from paceline.testing.invariants import check_run, committed_checkpoints
 from paceline.testing.processes import Driver
-from paceline.testing.scripts import Action, Plan, make_trainer, read_state, score
+from paceline.testing.scripts import Action, ScriptPlan, make_trainer, read_state, score
 from tests.faults.cases import long_run, mostly_slow, rounds
 from tests.faults.laboratory import Laboratory
 
@@ -43,9 +43,9 @@ import errno, sys
 from paceline.air.errors import TrainingFailedError
 from paceline.testing.processes import Marks
 from paceline.testing.invariants import check_run, committed_checkpoints
-from paceline.testing.scripts import Plan, make_trainer, read_state
+from paceline.testing.scripts import ScriptPlan, make_trainer, read_state
 
-plan = Plan.load(sys.argv[1])
+plan = ScriptPlan.load(sys.argv[1])
 try:
     make_trainer(plan).fit()
 except TrainingFailedError as error:
@@ -129,7 +129,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
 
 
 @pytest.fixture
-def failed_run(failed: Laboratory, lab: Laboratory) -> Plan:
+def failed_run(failed: Laboratory, lab: Laboratory) -> ScriptPlan:
     """The plan that continues a copy of it."""
     shutil.copytree(failed.storage, lab.storage)
     shutil.copytree(failed.marks.directory, lab.marks.directory, dirs_exist_ok=True)
@@ -141,7 +141,7 @@ def failed_run(failed: Laboratory, lab: Laboratory) -> Plan:
     mostly_slow([(file, damage) for file in FILES for damage in DAMAGES], everyday=[*zip(FILES, DAMAGES, strict=True)]),
 )
 def test_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
-    lab: Laboratory, failed_run: Plan, file: str, damage: str
+    lab: Laboratory, failed_run: ScriptPlan, file: str, damage: str
 ) -> None:
     newest = committed_checkpoints(lab.trial_dir)[-1]
     DAMAGES[damage](newest / file)
@@ -151,7 +151,7 @@ def test_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
     assert any(newest.name in warning for warning in result.warnings)
 
 
-def test_without_a_valid_checkpoint_the_damaged_ones_are_named(lab: Laboratory, failed_run: Plan) -> None:
+def test_without_a_valid_checkpoint_the_damaged_ones_are_named(lab: Laboratory, failed_run: ScriptPlan) -> None:
     names = [path.name for path in committed_checkpoints(lab.trial_dir)]
     for path in committed_checkpoints(lab.trial_dir):
         flip_a_bit(path / "nested" / "weights.bin")
@@ -229,7 +229,7 @@ def test_best_and_newest_checkpoints_survive_kills_at_random_moments(lab: Labora
         best = sorted(promised | present, key=lambda iteration: sign * score(iteration))[-KEEP:]
         assert set(best) <= present, f"turn {turn}: the best are {best}, there are {sorted(present)}"
     done = len(Result.from_path(str(lab.trial_dir)).metrics_dataframe)
-    last = Plan(**{**vars(plan.continued(lab.trial_dir)), "iterations": done + 2})
+    last = ScriptPlan(**{**vars(plan.continued(lab.trial_dir)), "iterations": done + 2})
     result = make_trainer(last).fit()
     check_run(result.path, result=result, iterations=done + 2)
 

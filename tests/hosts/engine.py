@@ -24,7 +24,7 @@ from paceline.engine.failures import describe_exit
 from paceline.engine.frames import FrameSocket
 from paceline.engine.local.crash_file import tail_of, user_stacks
 from paceline.engine.local.warden_client import absolute_sys_path
-from paceline.engine.member import Member, Overdue, State
+from paceline.engine.member import GroupMember, MemberState, Overdue
 from paceline.engine.places import Node, lay_out, variables
 from paceline.engine.reactor import READ, WRITE, Reactor
 from tests.hosts import agent
@@ -106,7 +106,7 @@ class AgentLine:
                 self._frames.close()
 
 
-class HostMember(Member):
+class HostMember(GroupMember):
     """A worker on a host."""
 
     def __init__(self, request: WorkerRequest, frames: FrameSocket, line: AgentLine) -> None:
@@ -147,7 +147,7 @@ class HostsGroup(ChannelGroup):
                     member = HostMember(request, frames, line)
                     self._hosted.append(member)
                     self._attach(member)
-            self._wait_until(lambda: all(member.state is not State.STARTING for member in self._members))
+            self._wait_until(lambda: all(member.state is not MemberState.STARTING for member in self._members))
         except BaseException:
             self.shutdown()
             raise
@@ -225,7 +225,7 @@ class HostsGroup(ChannelGroup):
                 member.gone = True
                 self._fail(member, "engine", "the agent of its host is gone")
 
-    def _on_hangup(self, member: Member) -> None:
+    def _on_hangup(self, member: GroupMember) -> None:
         self._settle(self._hosted[member.rank])
 
     def _settle(self, member: HostMember) -> None:
@@ -282,7 +282,7 @@ class HostsGroup(ChannelGroup):
                 line.groups.pop(self.number, None)
             for member in self._hosted:
                 self._detach(member)
-                if not member.gone and grace > 0 and member.state is State.ENDED:
+                if not member.gone and grace > 0 and member.state is MemberState.ENDED:
                     warnings.append(f"rank {member.rank} did not exit within {grace:g} s and was killed")
                 member.gone = True
                 member.frames.close()

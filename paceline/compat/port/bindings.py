@@ -41,7 +41,7 @@ class Binding:
 
 
 @dataclass(eq=False)
-class Group:
+class NameGroup:
     """All bindings of one name in one scope, and its uses."""
 
     bindings: list[Binding] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Program(cst.CSTVisitor):
 
     def __init__(self) -> None:
         super().__init__()
-        self.groups: dict[tuple[int, str], Group] = {}
+        self.groups: dict[tuple[int, str], NameGroup] = {}
         self.statements: list[cst.Import | cst.ImportFrom] = []
         self.stars: list[cst.ImportFrom] = []
         self.comments: list[cst.Comment] = []
@@ -100,11 +100,11 @@ class Program(cst.CSTVisitor):
         for assignment in scope[binding.local]:
             if isinstance(assignment, metadata.ImportAssignment) and assignment.node is binding.statement:
                 scope = assignment.scope  # another one after a `global` statement
-        self.groups.setdefault((id(scope), binding.local), Group()).bindings.append(binding)
+        self.groups.setdefault((id(scope), binding.local), NameGroup()).bindings.append(binding)
         if binding.statement not in self.statements:
             self.statements.append(binding.statement)
 
-    def _group_of(self, node: cst.Name) -> Group | None:
+    def _group_of(self, node: cst.Name) -> NameGroup | None:
         scope = self.get_metadata(metadata.ScopeProvider, node, None)
         if scope is None:  # not a variable: an attribute, a keyword; or in a `global` statement
             if not isinstance(self.get_metadata(metadata.ParentNodeProvider, node), cst.NameItem):

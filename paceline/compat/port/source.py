@@ -12,7 +12,7 @@ import libcst as cst
 from libcst import metadata
 from libcst.helpers import get_full_name_for_node
 
-from paceline.compat.port.bindings import Binding, Group, Program, statement_around
+from paceline.compat.port.bindings import Binding, NameGroup, Program, statement_around
 from paceline.compat.port.edits import Edit, Mark, indent_at, line_start, newline_of
 from paceline.compat.port.verdicts import Judge, Verdict
 
@@ -104,7 +104,7 @@ class _Porting:
 
     # import ray, import ray.tune, import ray as r
 
-    def _port_package(self, group: Group) -> None:
+    def _port_package(self, group: NameGroup) -> None:
         """The name stays where something needs Ray itself; then paceline is imported beside it."""
         verdicts = [self._judge.verdict(use.name) for use in group.uses]
         ray_stays = any(verdict.stays for verdict in verdicts)
@@ -139,7 +139,7 @@ class _Porting:
 
     # from ray import tune, import ray.tune as tune
 
-    def _look_at_uses(self, group: Group) -> None:
+    def _look_at_uses(self, group: NameGroup) -> None:
         for binding in group.bindings:
             if isinstance(binding.statement, cst.Import):
                 verdict = self._judge.verdict(binding.imported)

@@ -32,7 +32,7 @@ _DRIVER_BYTE, _SWEEPER_BYTE = 0, 1
 
 
 @dataclass(frozen=True)
-class Driver:
+class LiveDriver:
     """What a driver's file says."""
 
     identity: str
@@ -192,7 +192,7 @@ os.register_at_fork(after_in_child=_forget_in_forked_child)
 # -- all drivers --------------------------------------------------------------------------
 
 
-def live_drivers() -> list[Driver]:
+def live_drivers() -> list[LiveDriver]:
     """The drivers of this user that live. Only looks."""
     drivers = []
     for identity, fd in _open_files(os.O_RDONLY):
@@ -202,7 +202,7 @@ def live_drivers() -> list[Driver]:
     return drivers
 
 
-def dead_drivers(only: str | None = None) -> Iterator[Driver]:
+def dead_drivers(only: str | None = None) -> Iterator[LiveDriver]:
     """The drivers that have provably died without removing their file.
 
     The caller removes the file with `remove` once nothing of that driver is left. Processes of one driver must not end
@@ -281,7 +281,7 @@ def _open_files(flags: int) -> Iterator[tuple[str, int]]:
             os.close(fd)
 
 
-def _read(identity: str, fd: int) -> Driver | None:
+def _read(identity: str, fd: int) -> LiveDriver | None:
     """None if the driver died before it wrote who it is."""
     head, _, rest = os.pread(fd, 1 << 20, 0).partition(b"\n")
     try:
@@ -293,7 +293,7 @@ def _read(identity: str, fd: int) -> Driver | None:
         runs = tuple((str(run_id), str(directory)) for run_id, directory in json.loads(rest.partition(b"\n")[0]))
     except (ValueError, TypeError):  # none yet, or it is being rewritten
         runs = ()
-    return Driver(identity, boot, namespace, runs)
+    return LiveDriver(identity, boot, namespace, runs)
 
 
 def _create_locked(path: str, content: bytes) -> int:

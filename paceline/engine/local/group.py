@@ -24,7 +24,7 @@ from paceline.engine.local.crash_file import (
     wait_until_written,
 )
 from paceline.engine.local.warden_client import WardenClient, absolute_sys_path
-from paceline.engine.member import Member, Overdue, State
+from paceline.engine.member import GroupMember, MemberState, Overdue
 from paceline.engine.places import WorkerPlace, variables
 from paceline.engine.reactor import Reactor
 from paceline.engine.worker_loop import DRIVER_LOST_EXIT
@@ -37,7 +37,7 @@ STOPPED_WARDEN_WAIT_S = 0.3
 CLOSED_HINT = "Something in the worker closed descriptors that it had not opened, as daemonizing code does."
 
 
-class LocalMember(Member):
+class LocalMember(GroupMember):
     """A worker process."""
 
     def __init__(self, request: WorkerRequest, frames: FrameSocket) -> None:
@@ -51,7 +51,7 @@ class LocalMember(Member):
 
     def bad_end(self, grace: float) -> str | None:
         """A warning if its task was over but its process did not end well."""
-        if self.state is not State.ENDED or grace <= 0:
+        if self.state is not MemberState.ENDED or grace <= 0:
             return None
         if self.killed_by_us:
             return f"rank {self.rank} did not exit within {grace:g} s after its function returned and was killed"
@@ -113,7 +113,7 @@ class LocalGroup(ChannelGroup):
         while True:
             seen = self._reactor.rounds
             self._raise_if_start_failed()
-            waiting = [member for member in self._locals if member.state is State.STARTING or member.pid is None]
+            waiting = [member for member in self._locals if member.state is MemberState.STARTING or member.pid is None]
             if not waiting:
                 return
             remaining = deadline - time.monotonic()
@@ -190,7 +190,7 @@ class LocalGroup(ChannelGroup):
                     traceback=self._warden.diagnosis(),
                 )
 
-    def _on_ready(self, member: Member, fds: tuple[int, ...]) -> None:
+    def _on_ready(self, member: GroupMember, fds: tuple[int, ...]) -> None:
         super()._on_ready(member, fds)
         self._locals[member.rank].crash_file = CrashFile(fds[0]) if fds else None
 
@@ -201,7 +201,7 @@ class LocalGroup(ChannelGroup):
         member.process_ended = True
         self._expect_exit_status(member)
 
-    def _on_hangup(self, member: Member) -> None:
+    def _on_hangup(self, member: GroupMember) -> None:
         self._expect_exit_status(self._locals[member.rank])
 
     def _expect_exit_status(self, member: LocalMember) -> None:

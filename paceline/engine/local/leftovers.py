@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection
 
 from paceline.engine.local import drivers, linux, processes
-from paceline.engine.local.drivers import Driver
+from paceline.engine.local.drivers import LiveDriver
 
 SWEEP_WAIT_S = 2.0
 """A process in the middle of a disk access dies late; the next sweep finds it again."""
@@ -49,7 +49,7 @@ def end_in_place_of_warden(identity: str) -> None:
         time.sleep(PAUSE_S)
 
 
-def _end(driver: Driver, spared: Collection[int]) -> set[int]:
+def _end(driver: LiveDriver, spared: Collection[int]) -> set[int]:
     """End what carries the mark of a dead driver; its file goes once there is nothing left."""
     ended: set[int] = set()
     if not linux.has_pidfds():

@@ -28,7 +28,7 @@ MAX_DYING_POLL_S = 0.05
 
 
 @dataclass
-class Group:
+class WardenGroup:
     """The workers of one group, as long as anything of it lives."""
 
     alive: dict[int, int] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Warden:
     def __init__(self, settings: messages.WardenSettings) -> None:
         self._settings = settings
         self._control = FrameSocket(socket.socket(fileno=settings.control_fd))
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, WardenGroup] = {}
         self._token = os.environ[processes.WARDEN_VARIABLE].partition("-")[0]
         self._driver = os.environ[processes.DRIVER_VARIABLE]
         self._wakeup_read, self._wakeup_write = os.pipe()
@@ -151,7 +151,7 @@ class Warden:
                 if isinstance(request, messages.Spawn):
                     self._spawn(request, *fds)
                 elif isinstance(request, messages.KillGroup):
-                    self._groups.setdefault(request.group, Group()).dying = True
+                    self._groups.setdefault(request.group, WardenGroup()).dying = True
                 else:
                     self._quit = self._told_to_quit = True
             if self._control.closed:
@@ -176,7 +176,7 @@ class Warden:
         if pid == 0:
             child.become_worker(request, channel_fd, output_fds, warden_pid, self._own_fds())
         close_all((channel_fd, *output_fds))
-        group = self._groups.setdefault(request.group, Group())
+        group = self._groups.setdefault(request.group, WardenGroup())
         group.alive[pid] = request.rank
         group.sessions.add(pid)
         pidfd = linux.open_pidfd(pid)  # Nobody but this thread reaps: the number is still the worker's.

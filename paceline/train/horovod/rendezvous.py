@@ -36,7 +36,7 @@ class _Handler(RendezvousHandler):  # type: ignore[misc]  # Horovod has no types
         return False
 
 
-class _Server(RendezvousHTTPServer):  # type: ignore[misc]  # the same
+class _RendezvousServer(RendezvousHTTPServer):  # type: ignore[misc]  # the same
     addresses: frozenset[str]
     """Where the workers of the group are."""
     daemon_threads = True
@@ -66,7 +66,7 @@ class Rendezvous:
 
     def __init__(self, world_size: int, addresses: Iterable[str] = (LOOPBACK,)) -> None:
         """`addresses` are those of the workers' machines. On this one, only processes of this user are admitted."""
-        self._server = _Server((LOOPBACK, 0), _Handler, 0)
+        self._server = _RendezvousServer((LOOPBACK, 0), _Handler, 0)
         self._server.addresses = frozenset(addresses)
         self._server.init([SlotInfo(HOST, rank, rank, 0, world_size, world_size, 1) for rank in range(world_size)])
         self.port: int = self._server.server_port

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_dict import LIGHTGBM_DETAILS, LIGHTGBM_MODEL
-from paceline.air.checkpoint_sources import Kind, Source
+from paceline.air.checkpoint_sources import ContentSource, Kind
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
 from paceline.train.lightgbm.features import Features
@@ -58,7 +58,7 @@ class Details:
 
 
 @dataclass(frozen=True)
-class BoosterObject(Source):
+class BoosterObject(ContentSource):
     """A booster in this process; written as LightGBM's text file."""
 
     booster: Any

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Progress:
+class BoostingProgress:
     """The model so far, and what belongs to it."""
 
     model: lgb.Booster | None = None
@@ -37,16 +37,16 @@ class Progress:
         return LightGBMCheckpoint._of(self.model, details)
 
 
-def earlier_progress() -> Progress:
+def earlier_progress() -> BoostingProgress:
     """Where the run's newest checkpoint left off, or the one that it was started from."""
     checkpoint = session_slot.get_checkpoint()
     if checkpoint is None:
-        return Progress()
+        return BoostingProgress()
     earlier = LightGBMCheckpoint.from_checkpoint(checkpoint)
     model, details = earlier.get_model(), earlier.details()
     rounds = model.current_iteration() if details.rounds is None else details.rounds
     whole = len(details.evaluations) == rounds
-    return Progress(model, details.features, details.evaluations if whole else [], rounds)
+    return BoostingProgress(model, details.features, details.evaluations if whole else [], rounds)
 
 
 Callback = Callable[["CallbackEnv"], None]
@@ -60,12 +60,14 @@ def in_order(callbacks: Sequence[Callback]) -> list[Callback]:
     return sorted(callbacks, key=lambda callback: places[id(callback)])
 
 
-def continued(callback: Callback, progress: Progress) -> Callback:
+def continued(callback: Callback, progress: BoostingProgress) -> Callback:
     """The callback for the rounds that follow those of `progress`."""
     return callback if progress.model is None else FromTheStart(callback, progress)
 
 
-def replay(callbacks: Sequence[Callback], params: Mapping[str, Any], rounds: int, progress: Progress) -> int | None:
+def replay(
+    callbacks: Sequence[Callback], params: Mapping[str, Any], rounds: int, progress: BoostingProgress
+) -> int | None:
     """Let LightGBM's own callbacks see the rounds before the break.
 
     Gives the best iteration if one of them had already stopped the training, else None.
@@ -105,7 +107,7 @@ def _remembers(callback: Callback) -> bool:
 class FromTheStart:
     """A callback that is told that training began with the first round of the model."""
 
-    def __init__(self, callback: Callback, progress: Progress) -> None:
+    def __init__(self, callback: Callback, progress: BoostingProgress) -> None:
         assert progress.model is not None
         self.before_iteration = getattr(callback, "before_iteration", False)
         self.callback = callback
@@ -173,7 +175,7 @@ def not_repeatable(params: Mapping[str, Any], rounds: int) -> str | None:
 class CatchUp:
     """Before the first round, brings the generators to where they were after the rounds of the checkpoint."""
 
-    def __init__(self, params: Mapping[str, Any], progress: Progress) -> None:
+    def __init__(self, params: Mapping[str, Any], progress: BoostingProgress) -> None:
         self.order = FIRST
         self.before_iteration = True
         self._params = params

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import DataError, StopTraining
 from paceline.train.lightgbm.continued import (
+    BoostingProgress,
     Callback,
     CatchUp,
-    Progress,
     check_continuable,
     continued,
     earlier_progress,
@@ -66,7 +66,7 @@ class LightGBMLoop:
         rounds.end()
 
     def _report_finished(
-        self, params: Mapping[str, Any], progress: Progress, rounds: Rounds, stopped_at: int | None
+        self, params: Mapping[str, Any], progress: BoostingProgress, rounds: Rounds, stopped_at: int | None
     ) -> None:
         """There is nothing to train: one row says what the model is worth, unless the run has that row."""
         assert progress.model is not None
@@ -105,7 +105,7 @@ class LightGBMLoop:
         self,
         params: Mapping[str, Any],
         matrices: Mapping[str, Matrix],
-        progress: Progress,
+        progress: BoostingProgress,
         rounds: Rounds,
         callbacks: Sequence[Callback],
     ) -> None:
@@ -135,7 +135,7 @@ class _ReportRound:
     """
 
     def __init__(
-        self, progress: Progress, rounds: Rounds, matrices: Mapping[str, Matrix], callbacks: Sequence[Callback]
+        self, progress: BoostingProgress, rounds: Rounds, matrices: Mapping[str, Matrix], callbacks: Sequence[Callback]
     ) -> None:
         self._progress = progress
         self._rounds = rounds
@@ -163,7 +163,7 @@ class _ReportRound:
             raise stop
 
 
-def _check_features(progress: Progress) -> None:
+def _check_features(progress: BoostingProgress) -> None:
     assert progress.features is not None
     if progress.model is not None and progress.model.num_feature() != len(progress.features.names):
         raise DataError(

@@ -15,7 +15,7 @@ from paceline.train.lightgbm.features import Features, describe_features
 from paceline.train.lightgbm.metrics import Shares, shares_of
 from paceline.train.lightgbm.network import gather
 from paceline.train.lightgbm.params import value_of, without
-from paceline.train.lightgbm.rows import COLUMN_KEYWORDS, Rows, check_labels, read_rows
+from paceline.train.lightgbm.rows import COLUMN_KEYWORDS, ShardRows, check_labels, read_rows
 from paceline.train.trees.shard import dataset_names
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def read_matrices(
     return matrices, features
 
 
-def _train_matrix(rows: Rows, counts: list[int], features: Features, params: Mapping[str, Any]) -> Matrix:
+def _train_matrix(rows: ShardRows, counts: list[int], features: Features, params: Mapping[str, Any]) -> Matrix:
     table = features.table(rows.table, rows.where)
     plain = {name: value for name, value in without(params, "categorical_feature").items() if not callable(value)}
     settings: dict[str, Any] = {
@@ -80,7 +80,7 @@ def _train_matrix(rows: Rows, counts: list[int], features: Features, params: Map
     return Matrix(dataset, shares_of(table.num_rows, rows.weight, rows.group))
 
 
-def _evaluation_matrix(rows: Rows, features: Features, train: lgb.Dataset, train_rows: Rows) -> Matrix:
+def _evaluation_matrix(rows: ShardRows, features: Features, train: lgb.Dataset, train_rows: ShardRows) -> Matrix:
     """Where this worker got no rows, which LightGBM cannot take, a row of "train" stands in and counts nothing."""
     if not rows.table.num_rows:
         row = train_rows.table.slice(0, 1)
@@ -184,7 +184,7 @@ _ZERO = 1e-35
 """What is not larger is 0 for LightGBM."""
 
 
-def agreed_features(rows: Rows) -> Features:
+def agreed_features(rows: ShardRows) -> Features:
     """The same on all workers: a category has one number, wherever its rows are."""
     own = describe_features(rows.table, rows.no_features, rows.where)
     if not own.categories:

@@ -40,7 +40,7 @@ _LOWEST_PORT = 20000
 
 
 @dataclass
-class Member(WorkerState):
+class NetworkMember(WorkerState):
     """This worker's place in the network, and its lines."""
 
     rank: int = 0
@@ -57,18 +57,18 @@ class Member(WorkerState):
 
 def open_hub() -> int:
     """On rank 0: open the port to which the others will connect their lines."""
-    Member.here().hub = hub = socket.create_server((LOOPBACK, 0), backlog=socket.SOMAXCONN)
+    NetworkMember.here().hub = hub = socket.create_server((LOOPBACK, 0), backlog=socket.SOMAXCONN)
     return int(hub.getsockname()[1])
 
 
 def take_place(rank: int, world_size: int) -> None:
-    member = Member.here()
+    member = NetworkMember.here()
     member.rank, member.world_size = rank, world_size
 
 
 def join(hub_port: int, token: bytes, timeout_s: float) -> None:
     """Connect this rank's line and its LightGBM with all others."""
-    member = Member.here()
+    member = NetworkMember.here()
     if member.rank == 0:
         let_everyone_in(token, timeout_s)
     else:
@@ -78,11 +78,11 @@ def join(hub_port: int, token: bytes, timeout_s: float) -> None:
 
 def leave() -> None:
     """Close what `join` opened."""
-    if Member.here().world_size > 1:
+    if NetworkMember.here().world_size > 1:
         from lightgbm.basic import _LIB  # type: ignore[attr-defined]  # the C interface
 
         _LIB.LGBM_NetworkFree()
-    Member.end()
+    NetworkMember.end()
 
 
 def get_network_params() -> dict[str, Any]:
@@ -98,7 +98,7 @@ def get_network_params() -> dict[str, Any]:
 
 def gather(value: bytes) -> list[bytes]:
     """The values of all ranks, by rank, on every rank. All ranks must call it."""
-    member = Member.here()
+    member = NetworkMember.here()
     if member.world_size == 1:
         return [value]
     try:
@@ -127,7 +127,7 @@ def line_to_hub(hub_port: int, token: bytes, rank: int) -> Connection:
 
 def let_everyone_in(token: bytes, timeout_s: float) -> None:
     """On rank 0: wait for the lines of all others, and for nobody else."""
-    member = Member.here()
+    member = NetworkMember.here()
     assert member.hub is not None
     hub, member.hub = member.hub, None
     arrived: dict[int, Connection] = {}
@@ -188,7 +188,7 @@ def _socket_of(line: Connection) -> socket.socket:
 
 def _join_lightgbm() -> None:
     """Smaller ranks connect to larger ones. They wait until those listen: LightGBM itself tries again after 0.2 s."""
-    rank = Member.here().rank
+    rank = NetworkMember.here().rank
     held = hold_port()
     ports = [int.from_bytes(value) for value in gather(held.getsockname()[1].to_bytes(4))]
     _wait_until_listening(ports[rank + 1 :])

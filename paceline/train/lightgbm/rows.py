@@ -23,7 +23,7 @@ COLUMN_KEYWORDS = ("weight", *GROUP_KEYWORDS, "init_score", "position")
 
 
 @dataclass(frozen=True)
-class Rows:
+class ShardRows:
     """The rows, and which of their columns are no features."""
 
     name: str
@@ -102,7 +102,7 @@ class Rows:
         return found
 
 
-def check_labels(rows: Rows, objective: Any) -> None:
+def check_labels(rows: ShardRows, objective: Any) -> None:
     """Refuse classes that LightGBM would not tell apart: with two, all labels above 0 are one class for it."""
     import numpy as np
 
@@ -122,7 +122,7 @@ def _few(values: NDArray[Any]) -> str:
     return ", ".join(f"{value:g}" for value in values[:5]) + (", ..." if len(values) > 5 else "")
 
 
-def read_rows(task: TreeTask, name: str) -> Rows:
+def read_rows(task: TreeTask, name: str) -> ShardRows:
     """This worker's rows, without the columns that are ignored."""
     check_not_empty(name)
     settings = task.matrix_params.get(name, {})
@@ -134,7 +134,7 @@ def read_rows(task: TreeTask, name: str) -> Rows:
             raise DataError(f"The dataset {name!r} has no column {column!r} ({what}); it has {', '.join(there)}.")
     wanted = [column for column in there if column not in ignored.values()]
     table = read_shard(name, query_column=_group_column(settings), columns=wanted)
-    return Rows(name, table, task.label_column, settings)
+    return ShardRows(name, table, task.label_column, settings)
 
 
 def _columns(label_column: str, settings: Mapping[str, Any]) -> dict[str, str]:

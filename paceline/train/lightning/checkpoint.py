@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_sources import Kind, Source
+from paceline.air.checkpoint_sources import ContentSource, Kind
 from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
 from paceline.air.packing import tree
 from paceline.train.lightning.packages import package_of
@@ -30,7 +30,7 @@ M = TypeVar("M")
 
 
 @dataclass(frozen=True)
-class SavedByLightning(Source):
+class SavedByLightning(ContentSource):
     """What `trainer.save_checkpoint(path)` wrote: a file, or a directory where each rank saved its part."""
 
     path: str

@@ -12,7 +12,7 @@ from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError, UnknownArgumentError
 
 if TYPE_CHECKING:
-    from paceline.train.sklearn.features import Rows
+    from paceline.train.sklearn.features import FeatureRows
 
 
 def prepared_estimator(estimator: Any, params: Mapping[str, Any] | None) -> Any:
@@ -124,7 +124,7 @@ def _names(scoring: Any) -> list[str]:
 # -- scores ----------------------------------------------------------------------------------------
 
 
-def scores(estimator: Any, scoring: Any, rows: Rows) -> dict[str, float]:
+def scores(estimator: Any, scoring: Any, rows: FeatureRows) -> dict[str, float]:
     """`test_score`, or `test_<name>` of each of several scorers, and how long it took."""
     from sklearn import metrics
 
@@ -139,7 +139,7 @@ def scores(estimator: Any, scoring: Any, rows: Rows) -> dict[str, float]:
 
 def cross_validation(
     estimator: Any,
-    rows: Rows,
+    rows: FeatureRows,
     *,
     cv: Any,
     scoring: Any,

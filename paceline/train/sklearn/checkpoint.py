@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_sources import Kind, Source
+from paceline.air.checkpoint_sources import ContentSource, Kind
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError, SerializationError
 from paceline.air.packing import check_zip_size
@@ -24,7 +24,7 @@ C = TypeVar("C", bound="SklearnCheckpoint")
 
 
 @dataclass(frozen=True)
-class EstimatorObject(Source):
+class EstimatorObject(ContentSource):
     """An estimator in this process."""
 
     estimator: Any

@@ -20,7 +20,7 @@ MOST_SHOWN = 12
 
 
 @dataclass(frozen=True)
-class Rows:
+class FeatureRows:
     """A dataset in memory."""
 
     features: pd.DataFrame
@@ -29,7 +29,7 @@ class Rows:
     """By argument, the columns that are neither."""
 
 
-def read_rows(name: str, dataset: Dataset, label_column: str | None, others: Mapping[str, str]) -> Rows:
+def read_rows(name: str, dataset: Dataset, label_column: str | None, others: Mapping[str, str]) -> FeatureRows:
     """All rows of a dataset. `others` are columns for arguments such as sample_weight; they are no features."""
     frame = dataset.to_pandas(limit=None)
     if not len(frame):
@@ -40,7 +40,7 @@ def read_rows(name: str, dataset: Dataset, label_column: str | None, others: Map
     features = spread_vectors(frame.drop(columns=list(set(wanted.values()))))
     if not len(features.columns):
         raise DataError(f"The dataset {name!r} has no column besides {', '.join(wanted.values())}: no features.")
-    return Rows(features, taken.pop("label_column", None), taken)
+    return FeatureRows(features, taken.pop("label_column", None), taken)
 
 
 def check_columns(name: str, there: Sequence[str], wanted: Mapping[str, str]) -> None:

@@ -33,7 +33,7 @@ from paceline.train.sklearn.arguments import (
 from paceline.train.sklearn.backend import SklearnConfig
 from paceline.train.sklearn.checkpoint import SklearnCheckpoint
 from paceline.train.sklearn.cpus import cpu_budget, set_cpus, uses_cpus
-from paceline.train.sklearn.features import Rows, check_columns, like_training, read_rows
+from paceline.train.sklearn.features import FeatureRows, check_columns, like_training, read_rows
 
 if TYPE_CHECKING:
     from paceline.air.config import RunConfig
@@ -244,13 +244,13 @@ class SklearnTrainer(BaseTrainer):
             if name != TRAIN_DATASET_KEY:
                 rows = read_rows(name, dataset, self.label_column, {})
                 features = like_training(rows.features, list(train.features.columns), f"The dataset {name!r}")
-                metrics[name] = scores(estimator, self.scoring, Rows(features, rows.labels))
+                metrics[name] = scores(estimator, self.scoring, FeatureRows(features, rows.labels))
         if self.cv is not None:
             metrics[CV_KEY] = self._cross_validated(train, params, groups)
         # The number of CPUs is a matter of this run: who uses the estimator later has others.
         return estimator.set_params(**cpus_before), metrics
 
-    def _cross_validated(self, train: Rows, params: Mapping[str, Any], groups: Any) -> dict[str, Any]:
+    def _cross_validated(self, train: FeatureRows, params: Mapping[str, Any], groups: Any) -> dict[str, Any]:
         from sklearn.base import clone
 
         estimator = clone(self.estimator)

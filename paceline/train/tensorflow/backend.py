@@ -64,4 +64,4 @@ class TensorflowBackend(Backend):
             worker_group.execute_single(rank, cluster.enter, ports, rank)
 
     def on_end(self) -> None:
-        cluster.Member.end()
+        cluster.ClusterMember.end()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_sources import PACKED_FILES_KEY, Kind, LocalDirectory, Source
+from paceline.air.checkpoint_sources import PACKED_FILES_KEY, ContentSource, Kind, LocalDirectory
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
 from paceline.air.temporary import temporary_directory
@@ -34,7 +34,7 @@ C = TypeVar("C", bound="TensorflowCheckpoint")
 
 
 @dataclass(frozen=True)
-class ModelFile(Source):
+class ModelFile(ContentSource):
     """A model as it was when the checkpoint was made: training may go on, and a file may be removed."""
 
     content: bytes
@@ -147,7 +147,7 @@ class TensorflowCheckpoint(Checkpoint):
         return data
 
     @classmethod
-    def _of(cls: type[C], source: Source, preprocessor: Any) -> C:
+    def _of(cls: type[C], source: ContentSource, preprocessor: Any) -> C:
         checkpoint = cls.__new__(cls)
         checkpoint._adopt(source)
         if preprocessor is not None:

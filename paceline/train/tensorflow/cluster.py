@@ -33,7 +33,7 @@ TELL_AFTER_S = 30.0
 
 
 @dataclass
-class Member(WorkerState):
+class ClusterMember(WorkerState):
     """What this worker holds as one of the cluster."""
 
     server_port: socket.socket | None = None
@@ -56,8 +56,8 @@ def hold_ports() -> tuple[int, int]:
     The server binds the same port beside this socket, because both allow that. To all other users of this machine,
     and to all sockets that do not ask to share, the port is taken.
     """
-    Member.end()  # a worker that is the driver itself may have been one before
-    member = Member.here()
+    ClusterMember.end()  # a worker that is the driver itself may have been one before
+    member = ClusterMember.here()
     member.server_port, member.meeting_port = socket.socket(), socket.socket()
     member.server_port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     member.server_port.bind(("", 0))  # TensorFlow listens on all addresses, whatever is in TF_CONFIG
@@ -77,7 +77,9 @@ def enter(ports: list[tuple[int, int]], rank: int) -> None:
         }
     )
     if len(ports) > 1:
-        Member.here().peers = {workers[peer]: (peer, ports[peer][1]) for peer in range(len(ports)) if peer != rank}
+        ClusterMember.here().peers = {
+            workers[peer]: (peer, ports[peer][1]) for peer in range(len(ports)) if peer != rank
+        }
         _CORRECTIONS.install()
 
 
@@ -98,7 +100,7 @@ def _meet_first(module: ModuleType) -> None:
     @functools.wraps(enable_collective_ops)
     def met(self: Any, server_def: Any) -> Any:
         addresses = {address for job in server_def.cluster.job for address in job.tasks.values()}
-        peers = Member.here().peers
+        peers = ClusterMember.here().peers
         meet({rank: port for address, (rank, port) in peers.items() if address in addresses})
         return enable_collective_ops(self, server_def)
 
@@ -107,7 +109,7 @@ def _meet_first(module: ModuleType) -> None:
 
 def meet(ports: Mapping[int, int]) -> None:
     """Say that this worker is there, and wait until all ranks of `ports` are."""
-    member = Member.here()
+    member = ClusterMember.here()
     if member.meeting_port is not None:
         member.meeting_port.listen(len(ports) + 1)
     began, tell_after = time.monotonic(), TELL_AFTER_S

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from paceline.air import session
 from paceline.air.errors import ConfigError
 from paceline.run.spec import TrainFunction
-from paceline.train.tensorflow.cluster import Member
+from paceline.train.tensorflow.cluster import ClusterMember
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -22,7 +22,7 @@ class TensorflowFunction(TrainFunction):
     def __call__(self) -> None:
         super().__call__()
         active = session.active()
-        if active.world_size > 1 and "tensorflow" in sys.modules and not Member.here().has_met:
+        if active.world_size > 1 and "tensorflow" in sys.modules and not ClusterMember.here().has_met:
             active.warn(
                 f"Each of the {active.world_size} workers has trained by itself: the train function made no "
                 "tf.distribute.MultiWorkerMirroredStrategy(). Make one, and the model within its scope()."

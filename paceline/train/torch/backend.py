@@ -140,11 +140,11 @@ class TorchBackend(Backend):
         port = worker_group.execute_single(0, find_port, address)
         addresses = sorted({place.node.address for place in worker_group.places})
         interfaces = worker_group.execute(process_group.interface_with, addresses)
-        _enter(worker_group, Meeting(address, port, interfaces), gpus, None)
+        _enter(worker_group, MeetingPoint(address, port, interfaces), gpus, None)
 
 
 @dataclasses.dataclass(frozen=True)
-class Meeting:
+class MeetingPoint:
     """Where the ranks find each other."""
 
     address: str
@@ -153,14 +153,16 @@ class Meeting:
     """Each rank's own, for Gloo: it would take the address that the name of the machine resolves to."""
 
 
-def _here(worker_group: WorkerGroup, port: int) -> Meeting:
+def _here(worker_group: WorkerGroup, port: int) -> MeetingPoint:
     """On this machine, which nobody else can reach."""
     names = [name for _, name in socket.if_nameindex()]
     interface = "lo0" if "lo" not in names and "lo0" in names else "lo"
-    return Meeting(LOOPBACK, port, [interface] * worker_group.world_size)
+    return MeetingPoint(LOOPBACK, port, [interface] * worker_group.world_size)
 
 
-def _enter(worker_group: WorkerGroup, meeting: Meeting, gpus: list[WorkerGpus | None], store_path: str | None) -> bool:
+def _enter(
+    worker_group: WorkerGroup, meeting: MeetingPoint, gpus: list[WorkerGpus | None], store_path: str | None
+) -> bool:
     """Prepare each rank with its own values; True if all of them could open the store."""
     opened = [
         worker_group.execute_single(rank, process_group.enter, environment, own.own if own else (), store_path)
@@ -172,7 +174,7 @@ def _enter(worker_group: WorkerGroup, meeting: Meeting, gpus: list[WorkerGpus | 
 
 
 def _environments(
-    worker_group: WorkerGroup, meeting: Meeting, gpus: list[WorkerGpus | None]
+    worker_group: WorkerGroup, meeting: MeetingPoint, gpus: list[WorkerGpus | None]
 ) -> Iterator[dict[str, str]]:
     """Every rank's variables: those of torchrun, and the device for libraries that read it from there."""
     for place, own, interface in zip(worker_group.places, gpus, meeting.interfaces, strict=True):

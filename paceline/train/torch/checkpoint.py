@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_dict import Discard
-from paceline.air.checkpoint_sources import PACKED_FILES_KEY, Kind, Source
+from paceline.air.checkpoint_sources import PACKED_FILES_KEY, ContentSource, Kind
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
 
@@ -26,7 +26,7 @@ C = TypeVar("C", bound="TorchCheckpoint")
 
 
 @dataclass(frozen=True)
-class TorchObject(Source):
+class TorchObject(ContentSource):
     """Weights or a model in this process; written as a file of `torch.save`."""
 
     value: Any

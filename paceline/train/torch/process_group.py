@@ -28,7 +28,7 @@ INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 
 
 @dataclass
-class Member(WorkerState):
+class ProcessGroupMember(WorkerState):
     """This worker's part in the group."""
 
     store_file: int | None = None
@@ -44,7 +44,7 @@ class Member(WorkerState):
 
 def listen(address: str) -> int:
     """On rank 0: bind the port of the store before anyone connects to it; returns its number."""
-    Member.here().listener = listener = socket.create_server((address, 0), backlog=socket.SOMAXCONN)
+    ProcessGroupMember.here().listener = listener = socket.create_server((address, 0), backlog=socket.SOMAXCONN)
     return int(listener.getsockname()[1])
 
 
@@ -74,7 +74,7 @@ def enter(environment: Mapping[str, str], own_gpus: tuple[int, ...], store_path:
     if chosen is not None:  # The user knows better.
         os.environ[INTERFACE_VARIABLE] = chosen
     assign_gpus(tuple(own_gpus))
-    member = Member.here()
+    member = ProcessGroupMember.here()
     if store_path is None:
         member.store_file = None
         return True
@@ -95,7 +95,7 @@ def join(backend: str, timeout_s: float) -> None:
     if device != "cpu":
         torch.cuda.set_device(torch.device(device))
     timeout = timedelta(seconds=timeout_s)
-    member = Member.here()
+    member = ProcessGroupMember.here()
     if member.group is not None and dist.is_initialized() and dist.group.WORLD is member.group:
         # A failed run in this same process did not get to leave its group.
         dist.destroy_process_group()
@@ -105,7 +105,7 @@ def join(backend: str, timeout_s: float) -> None:
     member.group = dist.group.WORLD
 
 
-def _store(member: Member, world_size: int, timeout: timedelta) -> Store:
+def _store(member: ProcessGroupMember, world_size: int, timeout: timedelta) -> Store:
     from torch._C._distributed_c10d import FileStore, HashStore, TCPStore
 
     if world_size == 1:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_dict import XGBOOST_MODEL
-from paceline.air.checkpoint_sources import PACKED_FILES_KEY, Kind, Source
+from paceline.air.checkpoint_sources import PACKED_FILES_KEY, ContentSource, Kind
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
 
@@ -26,7 +26,7 @@ C = TypeVar("C", bound="XGBoostCheckpoint")
 
 
 @dataclass(frozen=True)
-class BoosterBytes(Source):
+class BoosterBytes(ContentSource):
     """A booster as it was when the checkpoint was made: training may go on."""
 
     content: bytes

@@ -118,7 +118,7 @@ def test_workers_meet_when_the_last_one_has_come(
         assert can_connect(own)
         missing.listen()
         waiting.join()
-    cluster.Member.end()
+    cluster.ClusterMember.end()
     assert not can_connect(own)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air import session
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_sources import Kind, Source
+from paceline.air.checkpoint_sources import ContentSource, Kind
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
 from paceline.air.temporary import temporary_directory
@@ -38,7 +38,7 @@ C = TypeVar("C", bound="TransformersCheckpoint")
 
 
 @dataclass(frozen=True)
-class ModelObject(Source):
+class ModelObject(ContentSource):
     """A model in this process; written in the format of Transformers, or of safetensors alone if it is another's."""
 
     model: torch.nn.Module
