@@ -64,7 +64,9 @@ def lazy_imports(
             return value
         if name in modules:
             return importlib.import_module(f"{package}.{name}")
-        raise no_such_name(package, name, advice() if callable(advice) else advice)
+        if callable(advice) and not name.startswith("_"):  # inspection asks for many _names
+            raise no_such_name(package, name, advice())
+        raise no_such_name(package, name, _NO_ADVICE if callable(advice) else advice)
 
     namespace["__getattr__"] = find
     namespace["__dir__"] = lambda: sorted({*namespace, *noted, *modules})

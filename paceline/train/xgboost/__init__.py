@@ -1,21 +1,19 @@
 """XGBoost: XGBoostTrainer, and what its train functions, checkpoints and predictions use."""
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
 
 if find_spec("xgboost") is None:
     raise ImportError("paceline.train.xgboost needs XGBoost: pip install 'paceline[xgboost]'", name="xgboost")
 
-from paceline.air.absent import no_such_name
+from paceline.air.lazy import lazy_imports
 from paceline.train.xgboost.backend import XGBoostConfig
 from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
 from paceline.train.xgboost.predictor import XGBoostPredictor
 from paceline.train.xgboost.trainer import XGBoostTrainer
 
-if TYPE_CHECKING:
+with lazy_imports(__name__):  # a class of XGBoost's, which is not loaded before somebody asks for it
     from paceline.train.xgboost.callback import ReportCallback
-
-    RayTrainReportCallback = ReportCallback
+    from paceline.train.xgboost.callback import ReportCallback as RayTrainReportCallback
 
 __all__ = [
     "RayTrainReportCallback",
@@ -25,16 +23,3 @@ __all__ = [
     "XGBoostPredictor",
     "XGBoostTrainer",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """The callback is a class of XGBoost's, which is not loaded before somebody asks for it."""
-    if name not in ("ReportCallback", "RayTrainReportCallback"):
-        raise no_such_name(__name__, name)
-    from paceline.train.xgboost.callback import ReportCallback
-
-    return ReportCallback
-
-
-def __dir__() -> list[str]:
-    return __all__

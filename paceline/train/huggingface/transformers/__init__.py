@@ -1,7 +1,6 @@
 """Transformers: TransformersTrainer, what train functions around a `transformers.Trainer` use, and prediction."""
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
 
 if missing := [package for package in ("transformers", "accelerate", "torch") if find_spec(package) is None]:
     raise ImportError(
@@ -9,16 +8,15 @@ if missing := [package for package in ("transformers", "accelerate", "torch") if
         name=missing[0],
     )
 
-from paceline.air.absent import no_such_name
+from paceline.air.lazy import lazy_imports
 from paceline.train.huggingface.transformers.checkpoint import TransformersCheckpoint
 from paceline.train.huggingface.transformers.loop import prepare_trainer
 from paceline.train.huggingface.transformers.predictor import TransformersPredictor
 from paceline.train.huggingface.transformers.trainer import TransformersTrainer
 
-if TYPE_CHECKING:
+with lazy_imports(__name__):  # a class of Transformers', which is not loaded before somebody asks for it
     from paceline.train.huggingface.transformers.callback import ReportCallback
-
-    RayTrainReportCallback = ReportCallback
+    from paceline.train.huggingface.transformers.callback import ReportCallback as RayTrainReportCallback
 
 __all__ = [
     "RayTrainReportCallback",
@@ -28,16 +26,3 @@ __all__ = [
     "TransformersTrainer",
     "prepare_trainer",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """The callback is a class of Transformers', which is not loaded before somebody asks for it."""
-    if name not in ("ReportCallback", "RayTrainReportCallback"):
-        raise no_such_name(__name__, name)
-    from paceline.train.huggingface.transformers.callback import ReportCallback
-
-    return ReportCallback
-
-
-def __dir__() -> list[str]:
-    return __all__
