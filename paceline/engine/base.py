@@ -7,7 +7,10 @@ A message is bytes, and may have attachments (`paceline.air.attachment`): conten
 over as it can, without a copy where both sides share memory. The sender keeps its own; the receiver's is gone when
 nobody refers to it any more.
 
-Threads: an engine and its groups are used from one driver thread at a time.
+Threads: one group is used by one thread at a time. Different groups of an engine may be started, used and shut down in
+different threads at the same time, also while one of them is in `wait`; `wake` may be called from any thread, `close`
+only when nothing else is called. With a Reactor, its `lock` protects what the threads share: callbacks run under it,
+and whoever attaches or detaches workers from outside of a callback takes it.
 Ownership: whoever called `start_group` calls `shutdown` on that group, whatever happened.
 
 Inside a worker a *task* runs: a callable that gets the worker's end of the channel and
@@ -52,10 +55,11 @@ Task = Callable[[WorkerChannel, bytes], None]
 
 @dataclass(frozen=True)
 class WorkerRequest:
-    """One worker of a group: what it shall find around itself."""
+    """One worker of a group: what it shall find around itself. An engine honours all of it."""
 
     rank: int
     cwd: str
+    """Where it runs; the engine makes the directory. On another filesystem: any whose last part is the same."""
     log_path: str
     """A file of the driver, to which the engine appends what the worker writes to its standard output and error. It may
     be truncated at any time. All of a worker's output is there once its group is shut down. Empty: its output
@@ -68,10 +72,15 @@ class WorkerRequest:
 
 @dataclass(frozen=True)
 class Placement:
-    """A group of workers to be started together, all or nothing: what is wanted. Where they run, the engine decides."""
+    """A group of workers to be started together, all or nothing: what is wanted. Where they run, the engine decides.
+
+    `lay_out` and `variables` (`paceline.engine.places`) honour resources, devices, share_gpus and hide_other_gpus.
+    """
 
     run_id: str
+    """Set as `protocol.RUN_ID_VARIABLE` in the environment of workers, for whoever looks for processes of a run."""
     workers: tuple[WorkerRequest, ...]
+    """By rank."""
     resources: Mapping[str, float] = field(default_factory=dict)
     """What each worker gets, such as ``{"CPU": 2, "GPU": 1}``."""
     devices: tuple[str, ...] | None = None
@@ -82,16 +91,21 @@ class Placement:
     hide_other_gpus: bool = False
     """Workers that were given no GPUs see none."""
     preload: tuple[str, ...] = ()
-    """Modules to have imported before a worker is forked."""
+    """Modules to have imported before a worker is forked. An engine that never forks may ignore it."""
     fresh: bool = False
-    """Start new interpreters: for frameworks that cannot be forked after import."""
+    """Start new interpreters: for frameworks that cannot be forked after import. An engine that never forks may ignore
+    it."""
     threads: int | None = None
-    """Threads per worker for numeric libraries; None leaves them alone, FAIR_SHARE lets the engine choose."""
+    """Threads per worker for numeric libraries; None leaves them alone, FAIR_SHARE lets the engine choose. `lay_out`
+    makes `place.threads` of it: a worker's THREADS_VARIABLES are set to that, unless the environment has them."""
     thread_setters: tuple[str, ...] = ()
-    """Functions of preloaded modules ("module:function") that each worker calls with its number of threads."""
+    """Functions of preloaded modules ("module:function") that each worker calls with its number of threads.
+    They are for libraries loaded before the variables were set: new interpreters may ignore them."""
     start_timeout_s: float = 60.0
+    """How long `start_group` may take; the engine watches. ChannelGroup also limits the loading of the task by it."""
     heartbeat_timeout_s: float | None = 30.0
-    """How long a worker may give no sign of life; None switches that watch off."""
+    """How long a worker may give no sign of life, until it is WorkerDied of kind "unresponsive"; None switches that
+    watch off. An engine that cannot watch says so in its documentation."""
 
     @property
     def world_size(self) -> int:
@@ -230,8 +244,13 @@ class Engine(ABC):
 
     @abstractmethod
     def start_group(self, placement: Placement) -> WorkerGroup:
-        """Start all workers or none; returns when all are ready. Raises StartupTimeoutError
-        or EngineError, after having cleaned up."""
+        """Start all workers or none; returns when all are ready.
+
+        Raises, after having cleaned up: StartupTimeoutError if that takes longer than `start_timeout_s`; WorkerError
+        with its WorkerFailure if a worker ended meanwhile (whether the run tries again depends on its kind: yes after
+        a kill from outside, a lack of memory or "engine"); ConfigError for what can never be placed here; EngineError
+        for anything else, which is not tried again.
+        """
 
     @abstractmethod
     def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:

@@ -1,6 +1,31 @@
 """The driver's side of a group whose workers talk in frames: shared by the process engines.
 
 Subclasses bring workers to life, notice their ends and shut them down; here frames become events.
+
+For subclasses: they write `launch` (by any name), `shutdown`, `stacks`, `processes` and `on_hangup`:
+
+================  ================================================================================================
+`attach`          takes a worker in and listens to it. In the order of ranks: `members[rank]` is used everywhere.
+`detach`          stops listening; before `member.frames.close()`. May be called again.
+`post`            sends a frame of `protocol`; ignored if the worker is gone.
+`wait_for`        listens until a condition holds, tried at least every 0.1 s. No timers run meanwhile.
+`drain`           reads what a dead worker had sent. Before `fail_with`: after that, nothing of it is delivered.
+`fail`            makes the failure and passes it to `fail_with`; details are other fields of WorkerFailure.
+`fail_with`       the worker is lost: its event is WorkerDied. Ignored if how its task ended is known already.
+`first_lost`      the earliest failure of a worker; for the start, when nobody polls for events yet.
+`close_events`    at the end of `shutdown`: what is not polled yet is dropped.
+`member.gone`     the subclass sets it, when the process is known to have ended; then nothing is posted any more.
+================  ================================================================================================
+
+What it calls, always with the reactor's lock held, so that none of them may wait:
+
+================  ================================================================================================
+`on_ready`        the worker has said READY. Call super.
+`on_hangup`       the channel has ended; it was detached before. Find out how the process ended, if it did.
+`look_after`      timers of the subclass, about every 0.05 to 0.1 s while somebody polls, waits or executes.
+`overdue`         right after it: which workers took too long. They are asked for their stacks and failed. Add
+                  `silent(now)` to what super returns if workers have a pulse, a fifth of heartbeat_timeout_s.
+================  ================================================================================================
 """
 
 from __future__ import annotations
@@ -54,8 +79,8 @@ class ChannelGroup(WorkerGroup):
         self.places = places
         self._pid = os.getpid()
         """A forked child of the driver must leave the group alone."""
-        self._reactor = reactor
-        self._members: list[GroupMember] = []
+        self.reactor = reactor
+        self.members: list[GroupMember] = []
         self._events: list[Event] = []
         self._calls = 0
         self._answers: dict[int, msgspec.Raw | WorkerFailure] = {}
@@ -64,36 +89,38 @@ class ChannelGroup(WorkerGroup):
 
     # What subclasses add
 
-    def _on_ready(self, member: GroupMember, fds: tuple[int, ...]) -> None:
+    def on_ready(self, member: GroupMember, fds: tuple[int, ...]) -> None:
         member.state = MemberState.IDLE
 
-    def _on_hangup(self, member: GroupMember) -> None:
+    def on_hangup(self, member: GroupMember) -> None:
         """The channel ended; the process may live on."""
 
-    def _look_after(self, now: float) -> None:
+    def look_after(self, now: float) -> None:
         """Timers of the subclass."""
 
     # Frames in
 
-    def _attach(self, member: GroupMember) -> None:
+    def attach(self, member: GroupMember) -> None:
+        """Listen to this worker; workers are attached in the order of their ranks."""
         if not self.places[member.rank].node.is_drivers:
             member.offsets = ClockOffsets()
-        self._members.append(member)
-        self._reactor.add(member.frames.fileno(), lambda mask: self._on_channel(member, mask))
+        self.members.append(member)
+        self.reactor.add(member.frames.fileno(), lambda mask: self._on_channel(member, mask))
 
-    def _detach(self, member: GroupMember) -> None:
+    def detach(self, member: GroupMember) -> None:
+        """Do not listen any more."""
         if member.frames.fileno() >= 0:
-            self._reactor.remove(member.frames.fileno())
+            self.reactor.remove(member.frames.fileno())
 
     def _on_channel(self, member: GroupMember, mask: int) -> None:
         if mask & WRITE:
             member.frames.flush()
-            self._reactor.watch_writable(member.frames)
+            self.reactor.watch_writable(member.frames)
         if mask & READ:
             self._read(member)
             if member.frames.closed:
-                self._detach(member)
-                self._on_hangup(member)
+                self.detach(member)
+                self.on_hangup(member)
 
     def _read(self, member: GroupMember) -> bool:
         """Take what is in the channel; False if it held nothing."""
@@ -114,15 +141,15 @@ class ChannelGroup(WorkerGroup):
             for _, _, fds in frames:  # Those behind it.
                 close_all(fds)
         if member.frames.broken:
-            self._detach(member)
+            self.detach(member)
             member.frames.close()
-            self._fail(member, "engine", f"the worker sent something unreadable: {member.frames.broken}")
+            self.fail(member, "engine", f"the worker sent something unreadable: {member.frames.broken}")
             return False
         if member.frames.took_something:
             member.heard()
         return member.frames.took_something
 
-    def _drain(self, member: GroupMember) -> None:
+    def drain(self, member: GroupMember) -> None:
         """Deliver everything a worker sent before it died; a large message takes several reads."""
         while not member.frames.closed and self._read(member):
             pass
@@ -131,7 +158,7 @@ class ChannelGroup(WorkerGroup):
         if member.offsets is not None and tag in (protocol.HEARTBEAT, protocol.READY):
             member.offsets.note(body)
             if member.offsets.seen < member.offsets.ENOUGH:
-                self._post(member, protocol.PING, b"")
+                self.post(member, protocol.PING, b"")
         if tag == protocol.HEARTBEAT:
             return
         if member.state is MemberState.FAILED:
@@ -139,7 +166,7 @@ class ChannelGroup(WorkerGroup):
         elif tag == protocol.LOADED:
             member.time_to_load_s = None
         elif tag == protocol.READY:
-            self._on_ready(member, fds)
+            self.on_ready(member, fds)
         elif tag == protocol.RETURNED:
             returned = protocol.decode_returned(body)
             if returned.number == self._calls:
@@ -163,14 +190,14 @@ class ChannelGroup(WorkerGroup):
         return dataclasses.replace(failure, rank=member.rank, time_ns=time_ns, log_path=member.request.log_path)
 
     def wall_offset(self, rank: int) -> float:
-        offsets = self._members[rank].offsets
+        offsets = self.members[rank].offsets
         return 0.0 if offsets is None else offsets.wall_ns / 1e9
 
-    def _fail(self, member: GroupMember, kind: FailureKind, message: str, **details: Any) -> None:
+    def fail(self, member: GroupMember, kind: FailureKind, message: str, **details: Any) -> None:
         details.setdefault("time_ns", time.monotonic_ns())
-        self._died(member, WorkerFailure(member.rank, kind, message, log_path=member.request.log_path, **details))
+        self.fail_with(member, WorkerFailure(member.rank, kind, message, log_path=member.request.log_path, **details))
 
-    def _died(self, member: GroupMember, failure: WorkerFailure) -> None:
+    def fail_with(self, member: GroupMember, failure: WorkerFailure) -> None:
         """The worker is lost; of interest only if how its task ended is not known."""
         if not member.is_over:
             self._end_badly(member, failure, WorkerDied(member.rank, failure))
@@ -185,62 +212,62 @@ class ChannelGroup(WorkerGroup):
     # Waiting
 
     def _wait_once(self, timeout: float, seen: int | None = None) -> None:
-        self._reactor.run_once(timeout, seen)
+        self.reactor.run_once(timeout, seen)
         self.look()
 
-    def _wait_for(self, condition: Callable[[], bool], timeout: float) -> bool:
+    def wait_for(self, condition: Callable[[], bool], timeout: float) -> bool:
         """Serve events until the condition holds; False once `timeout` seconds have passed."""
         deadline = time.monotonic() + timeout
         while True:
-            seen = self._reactor.rounds
+            seen = self.reactor.rounds
             if condition():
                 return True
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return False
-            self._reactor.run_once(remaining, seen)
+            self.reactor.run_once(remaining, seen)
 
     def look(self) -> None:
         """Serve this group's timers. Call it after the reactor has served what was there to be heard."""
-        with self._reactor.lock:
+        with self.reactor.lock:
             now = time.monotonic()
             gap = now - self._last_look
             if gap < LOOK_EVERY_S:
                 return
             self._last_look = now
             watched = min(gap, STALL_S, self._recheck_s / 2)  # Never all of it by one look.
-            for member in self._members:
+            for member in self.members:
                 member.watched_s += watched
                 if member.time_to_load_s is not None:
                     member.time_to_load_s -= min(gap, STALL_S)
-            self._look_after(now)
-            overdue = self._overdue(now)
+            self.look_after(now)
+            overdue = self.overdue(now)
         if overdue:
             self._give_up_on(overdue)
 
     def _give_up_on(self, overdue: list[Overdue]) -> None:
         """All are asked for their stacks at once, and without the lock: other groups are served meanwhile."""
-        rounds = self._reactor.rounds
+        rounds = self.reactor.rounds
         stacks = self.stacks(STACKS_WAIT_S)
-        with self._reactor.lock:
-            if self._reactor.rounds != rounds:  # Another thread has listened meanwhile.
-                still_late = {late.member for late in self._overdue(time.monotonic())}
+        with self.reactor.lock:
+            if self.reactor.rounds != rounds:  # Another thread has listened meanwhile.
+                still_late = {late.member for late in self.overdue(time.monotonic())}
                 overdue = [late for late in overdue if late.member in still_late]
             for late in overdue:
                 text = stacks.get(late.member.rank, "")
-                self._fail(late.member, late.kind, late.message, traceback=text, hint=late.hint)
+                self.fail(late.member, late.kind, late.message, traceback=text, hint=late.hint)
 
-    def _overdue(self, now: float) -> list[Overdue]:
+    def overdue(self, now: float) -> list[Overdue]:
         """Loading a task imports the user's modules: that belongs to the start, which is limited."""
         text = f"the function was not loaded within start_timeout_s={self.placement.start_timeout_s:g} s"
-        late = [member for member in self._members if (member.time_to_load_s or 0.0) < 0 and not member.gone]
+        late = [member for member in self.members if (member.time_to_load_s or 0.0) < 0 and not member.gone]
         return [Overdue(member, "startup", text, hint=LATE_LOAD_HINT) for member in late]
 
-    def _silent(self, now: float) -> list[Overdue]:
+    def silent(self, now: float) -> list[Overdue]:
         """For groups whose workers have a pulse: those that give no sign of life."""
         limit = self.placement.heartbeat_timeout_s or math.inf
         text = f"no sign of life for {limit:g} s: the process is stopped, or something holds the interpreter"
-        silent = [member for member in self._members if member.is_silent(now, limit, self._recheck_s)]
+        silent = [member for member in self.members if member.is_silent(now, limit, self._recheck_s)]
         return [Overdue(member, "unresponsive", text) for member in silent]
 
     @property
@@ -250,7 +277,7 @@ class ChannelGroup(WorkerGroup):
     def poll(self, timeout: float | None = 0.0) -> list[Event]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            seen = self._reactor.rounds
+            seen = self.reactor.rounds
             remaining = MAX_WAIT_S if deadline is None else deadline - time.monotonic()
             self._wait_once(0.0 if self._events else remaining, seen)
             if self._events or (deadline is not None and time.monotonic() >= deadline):
@@ -258,41 +285,41 @@ class ChannelGroup(WorkerGroup):
 
     def _take_events(self) -> list[Event]:
         """The only place where events leave the queue."""
-        with self._reactor.lock:
+        with self.reactor.lock:
             events, self._events = self._events, []
             return events
 
-    def _close_events(self) -> None:
+    def close_events(self) -> None:
         """The group has ended and nobody will poll again: let go what came with messages."""
         self._take_events()
-        for member in self._members:
+        for member in self.members:
             member.arrivals.close()
 
     # Frames out
 
-    def _post(self, member: GroupMember, tag: int, body: bytes, attachments: Sequence[Attachment] = ()) -> None:
-        self._reactor.check_owner()  # Before the lock, which another thread may have held at the fork.
-        with self._reactor.lock:
+    def post(self, member: GroupMember, tag: int, body: bytes, attachments: Sequence[Attachment] = ()) -> None:
+        self.reactor.check_owner()  # Before the lock, which another thread may have held at the fork.
+        with self.reactor.lock:
             if member.gone or member.frames.closed:
                 return
             member.frames.post_attached(tag, body, attachments)
             if member.frames.unsent:
-                self._reactor.watch_writable(member.frames)
+                self.reactor.watch_writable(member.frames)
 
     def start(self, task: bytes, arguments: Sequence[bytes], attachments: Sequence[Attachment] = ()) -> None:
         if len(arguments) != self.world_size:
             raise ValueError(f"{self.world_size} workers need as many arguments, not {len(arguments)}")
-        for member, argument in zip(self._members, arguments, strict=True):
-            with self._reactor.lock:
+        for member, argument in zip(self.members, arguments, strict=True):
+            with self.reactor.lock:
                 if member.state is MemberState.FAILED:
                     continue  # The event that says so is there to be polled.
                 member.state = MemberState.WORKING
                 member.time_to_load_s = self.placement.start_timeout_s
-            self._post(member, protocol.TASK, task, attachments)
-            self._post(member, protocol.RUN, argument)
+            self.post(member, protocol.TASK, task, attachments)
+            self.post(member, protocol.RUN, argument)
 
     def reply(self, rank: int, body: bytes, attachments: Sequence[Attachment] = ()) -> None:
-        self._post(self._members[rank], protocol.MESSAGE, body, attachments)
+        self.post(self.members[rank], protocol.MESSAGE, body, attachments)
 
     def execute(
         self,
@@ -308,24 +335,24 @@ class ChannelGroup(WorkerGroup):
         self._answers = {}
         body = protocol.encode(protocol.Call(self._calls, payload))
         for rank in wanted:
-            self._post(self._members[rank], protocol.CALL, body)
+            self.post(self.members[rank], protocol.CALL, body)
         self._gather(wanted, name, timeout)
         failures = [answer for answer in self._answers.values() if isinstance(answer, WorkerFailure)]
         if failures:
             if self.world_size > 1:
-                self._wait_for(lambda: self._first_lost() is not None, LOSS_SETTLE_S)
+                self.wait_for(lambda: self.first_lost() is not None, LOSS_SETTLE_S)
                 self._raise_if_one_is_lost(name)
             first = min(failures, key=lambda failure: failure.time_ns)
             raise RemoteError(f"{name}() failed on rank {first.rank}: {first.message}\n{first.traceback}", first)
         return [msgspec.msgpack.decode(self._answers[rank]) for rank in wanted]  # type: ignore[arg-type]
 
-    def _first_lost(self) -> WorkerFailure | None:
-        lost = [member.failure for member in self._members if member.failure is not None]
+    def first_lost(self) -> WorkerFailure | None:
+        lost = [member.failure for member in self.members if member.failure is not None]
         return min(lost, key=lambda failure: failure.time_ns, default=None)
 
     def _raise_if_one_is_lost(self, name: str) -> None:
         """Whichever rank it is: the others may wait for it in a collective call, or fail because of it."""
-        lost = self._first_lost()
+        lost = self.first_lost()
         if lost is not None:
             raise WorkerDiedError(f"rank {lost.rank} was lost during {name}(): {lost.message}", lost)
 
@@ -333,17 +360,17 @@ class ChannelGroup(WorkerGroup):
         """Wait until each of the ranks has answered the current call."""
         deadline = time.monotonic() + timeout
         while True:
-            seen = self._reactor.rounds
+            seen = self.reactor.rounds
             missing = [rank for rank in wanted if rank not in self._answers]
             if not missing:
                 return
             self._raise_if_one_is_lost(name)
-            if left := [rank for rank in missing if self._members[rank].has_left]:
+            if left := [rank for rank in missing if self.members[rank].has_left]:
                 raise EngineError(f"rank {left[0]} has already ended; {name}() cannot be called there")
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 text = f"{name}() did not return within {timeout:g} s on rank(s) {missing}"
-                raise HangError(text, self._members[missing[0]].hangs(text, self.stacks()))
+                raise HangError(text, self.members[missing[0]].hangs(text, self.stacks()))
             self._wait_once(remaining, seen)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 import traceback
 from collections.abc import Iterator
 
@@ -218,22 +219,26 @@ LARGE_SHARE = 0.1
 
 def describe_exit(
     rank: int,
-    status: int,
-    max_rss: int,
+    code: int,
+    max_rss: int = 0,
     *,
-    memory_limit: int | None,
-    out_of_memory_kills: int,
-    crash_text: str,
-    log_path: str,
-    time_ns: int,
+    memory_limit: int | None = None,
+    out_of_memory_kills: int = 0,
+    crash_text: str = "",
+    log_path: str = "",
+    time_ns: int | None = None,
 ) -> WorkerFailure:
-    """The failure for a process that ended by itself before its task did; `status` as wait() gives it."""
+    """The failure for a process that ended by itself before its task did.
+
+    `code` is as `Popen.returncode` and `os.waitstatus_to_exitcode` give it: -9 if SIGKILL ended it. `max_rss` and
+    `memory_limit` are bytes: they tell a lack of memory from any other kill. Without `time_ns` it ended now.
+    """
     kind: FailureKind
     exit_code: int | None = None
     number: int | None = None
     hint = ""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
+    if code < 0:
+        number = -code
         kind = "signal"
         message = f"the process was killed by {signal_name(number)} ({number})"
         if number == signal.SIGKILL and _memory_ran_out(max_rss, memory_limit, out_of_memory_kills):
@@ -246,8 +251,8 @@ def describe_exit(
             if out_of_memory_kills > 0:
                 hint = f"{out_of_memory_kills} process(es) of its control group ran out of memory meanwhile. {hint}"
     else:
-        exit_code = os.waitstatus_to_exitcode(status)
-        if exit_code == 0:
+        exit_code = code
+        if code == 0:
             kind = "premature_exit"
             message = "the process exited with code 0 before its function returned"
             hint = "Something called os._exit(0), or a library ended the process."
@@ -258,7 +263,7 @@ def describe_exit(
         rank=rank,
         kind=kind,
         message=message,
-        time_ns=time_ns,
+        time_ns=time.monotonic_ns() if time_ns is None else time_ns,
         traceback=crash_text,
         exit_code=exit_code,
         signal=number,

@@ -40,7 +40,7 @@ class InlineGroup(ChannelGroup):
         super().__init__(placement, (place,), reactor)
         ours, theirs = socket_pair()
         member = GroupMember(placement.workers[0], FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
-        self._attach(member)
+        self.attach(member)
         self._channel = Channel(FrameSocket(theirs, send_limit=protocol.WORKER_FRAME_LIMIT), place.rank, 1)
         self._surroundings = _Surroundings(placement, place)
         self._thread = threading.Thread(target=self._serve, name=f"paceline-rank-{place.rank}", daemon=True)
@@ -68,13 +68,13 @@ class InlineGroup(ChannelGroup):
         finally:
             self._channel.close()
 
-    def _on_hangup(self, member: GroupMember) -> None:
+    def on_hangup(self, member: GroupMember) -> None:
         member.gone = True
-        self._fail(member, "engine", "the worker's thread ended")
+        self.fail(member, "engine", "the worker's thread ended")
 
     def stacks(self, timeout: float = 1.0) -> dict[int, str]:
         frame = sys._current_frames().get(self._thread.ident or -1)
-        return {} if frame is None else {self._members[0].rank: "".join(traceback.format_stack(frame))}
+        return {} if frame is None else {self.members[0].rank: "".join(traceback.format_stack(frame))}
 
     def execute(
         self,
@@ -83,7 +83,7 @@ class InlineGroup(ChannelGroup):
         ranks: Sequence[int] | None = None,
         timeout: float = 60.0,
     ) -> list[Any]:
-        if self._members[0].failure is not None:
+        if self.members[0].failure is not None:
             # Its thread is not listened to any more, but what it has left in this process can be put back from here.
             return [fn(*args)]
         return super().execute(fn, *args, ranks=ranks, timeout=timeout)
@@ -103,11 +103,11 @@ class InlineGroup(ChannelGroup):
             self._leave()
 
     def _end_thread(self, grace: float) -> list[str]:
-        member = self._members[0]
-        self._post(member, protocol.EXIT, b"")
+        member = self.members[0]
+        self.post(member, protocol.EXIT, b"")
         self._join(max(grace, IDLE_WAIT_S))
         if self._thread.is_alive():
-            self._detach(member)
+            self.detach(member)
             member.frames.close()  # A task that waits for a message wakes up.
             _raise_in(self._thread)
             self._join(INTERRUPT_WAIT_S)
@@ -116,11 +116,11 @@ class InlineGroup(ChannelGroup):
         return []
 
     def _leave(self) -> None:
-        member = self._members[0]
-        self._detach(member)
+        member = self.members[0]
+        self.detach(member)
         member.gone = True
         member.frames.close()
-        self._close_events()
+        self.close_events()
         self._surroundings.leave()
         self._left = True
 
@@ -133,7 +133,7 @@ class InlineGroup(ChannelGroup):
         """Wait for the thread, reading what it still sends: it may wait for that."""
         deadline = time.monotonic() + timeout
         while self._thread.is_alive() and time.monotonic() < deadline:
-            self._reactor.run_once(0.001)
+            self.reactor.run_once(0.001)
             self._thread.join(0.001)
 
 
@@ -146,7 +146,7 @@ class InlineEngine(Engine):
         self._num_gpus = num_gpus
         self._pid = os.getpid()
         self._closed = False
-        self._reactor = Reactor()
+        self.reactor = Reactor()
         self._groups: weakref.WeakSet[InlineGroup] = weakref.WeakSet()
 
     def resources(self) -> dict[str, float]:
@@ -166,16 +166,16 @@ class InlineEngine(Engine):
                 f"Use engine='local' for more, or num_workers=1."
             )
         (place,) = lay_out(placement, [drivers_node(self.resources()["GPU"])], os.environ)
-        group = InlineGroup(placement, place, self._reactor)
+        group = InlineGroup(placement, place, self.reactor)
         group.launch()
         self._groups.add(group)
         return group
 
     def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
-        return wait_for_groups(self._reactor, groups, timeout)
+        return wait_for_groups(self.reactor, groups, timeout)
 
     def wake(self) -> None:
-        self._reactor.wake()
+        self.reactor.wake()
 
     def close(self) -> None:
         if os.getpid() != self._pid or self._closed:
@@ -183,7 +183,7 @@ class InlineEngine(Engine):
         self._closed = True
         for group in list(self._groups):
             group.shutdown()
-        self._reactor.close()
+        self.reactor.close()
 
 
 _place_lock = threading.Lock()

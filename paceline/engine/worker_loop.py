@@ -20,6 +20,7 @@ import msgspec
 
 from paceline.air.attachment import Attachment
 from paceline.air.errors import WorkerFailure
+from paceline.air.faults import fault_point
 from paceline.engine import protocol
 from paceline.engine.base import Task
 from paceline.engine.failures import describe_exception
@@ -177,6 +178,7 @@ def serve_worker(sock: socket.socket, rank: int, world_size: int, pulse_s: float
     frames = FrameSocket(sock, send_limit=protocol.WORKER_FRAME_LIMIT)
     if not hasattr(sys.modules["__main__"], MAIN_MARK):
         sys.modules["__main__"] = new_main_module(None)
+    fault_point("worker_start")
     try:
         start_pulse(frames, pulse_s, lambda: os._exit(DRIVER_LOST_EXIT))
         frames.send(protocol.READY, protocol.clocks())

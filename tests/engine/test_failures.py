@@ -197,46 +197,43 @@ def test_sys_exit(code: object, kind: str, number: int) -> None:
     assert f"sys.exit({code!r})" in failure.message
 
 
-def status_of(code: str) -> int:
-    """What wait() says about an interpreter that runs this."""
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
-    _, status = os.waitpid(process.pid, 0)
-    process.returncode = 0
-    return status
+def code_of(program: str) -> int:
+    """How an interpreter that runs this ends."""
+    return subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL, check=False).returncode
 
 
-def exit_failure(status: int, rss: int = GIGABYTE, limit: int | None = 12 * GIGABYTE, kills: int = 0) -> WorkerFailure:
+def exit_failure(code: int, rss: int = GIGABYTE, limit: int | None = 12 * GIGABYTE, kills: int = 0) -> WorkerFailure:
     return describe_exit(
-        1, status, rss, memory_limit=limit, out_of_memory_kills=kills, crash_text="", log_path="x.log", time_ns=1
+        1, code, rss, memory_limit=limit, out_of_memory_kills=kills, crash_text="", log_path="x.log", time_ns=1
     )
 
 
 def test_exit_codes_and_signals_are_told_apart() -> None:
-    failure = exit_failure(status_of("import os; os._exit(5)"))
+    failure = exit_failure(code_of("import os; os._exit(5)"))
     assert (failure.kind, failure.exit_code, failure.signal) == ("exit", 5, None)
-    failure = exit_failure(status_of("pass"))
+    failure = exit_failure(code_of("pass"))
     assert (failure.kind, failure.exit_code) == ("premature_exit", 0)
-    failure = exit_failure(status_of("import os; os.kill(os.getpid(), 11)"))
+    failure = exit_failure(code_of("import os; os.kill(os.getpid(), 11)"))
     assert (failure.kind, failure.signal) == ("signal", signal.SIGSEGV)
     assert "SIGSEGV (11)" in failure.message
 
 
 def test_a_kill_near_the_memory_limit_reads_as_out_of_memory() -> None:
-    status = status_of("import os; os.kill(os.getpid(), 9)")
-    unexplained = exit_failure(status)
+    code = code_of("import os; os.kill(os.getpid(), 9)")
+    unexplained = exit_failure(code)
     assert unexplained.kind == "signal"
     assert "dmesg" in unexplained.hint
-    near = exit_failure(status, rss=int(11.8 * GIGABYTE))
+    near = exit_failure(code, rss=int(11.8 * GIGABYTE))
     assert near.kind == "oom"
     for fact in ("SIGKILL (9)", "11.8 GB of 12.0 GB", "out of memory"):
         assert fact in near.message
     assert near.hint
-    assert exit_failure(status, kills=1, rss=2 * GIGABYTE).kind == "oom"
-    assert exit_failure(status, kills=1, rss=2 * GIGABYTE, limit=None).kind == "signal"
+    assert exit_failure(code, kills=1, rss=2 * GIGABYTE).kind == "oom"
+    assert exit_failure(code, kills=1, rss=2 * GIGABYTE, limit=None).kind == "signal"
 
 
 def test_a_small_process_is_not_said_to_have_run_out_of_memory_because_another_did() -> None:
-    failure = exit_failure(status_of("import os; os.kill(os.getpid(), 9)"), kills=1)
+    failure = exit_failure(code_of("import os; os.kill(os.getpid(), 9)"), kills=1)
     assert failure.kind == "signal"
     assert "memory" not in failure.message
     assert failure.hint.startswith("1 process")

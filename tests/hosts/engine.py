@@ -48,7 +48,7 @@ class AgentLine:
         self.cpus = 0
         self.groups: dict[int, HostsGroup] = {}
         self.process: subprocess.Popen[bytes] | None = None
-        self._reactor = reactor
+        self.reactor = reactor
         self._frames: FrameSocket | None = None
         self._last_heard = time.monotonic()
 
@@ -67,19 +67,19 @@ class AgentLine:
 
     def attach(self, sock: socket.socket) -> None:
         self._frames = FrameSocket(sock)
-        self._reactor.add(sock.fileno(), self._on_frames)
+        self.reactor.add(sock.fileno(), self._on_frames)
 
     def tell(self, message: agent.ToAgent) -> None:
-        with self._reactor.lock:
+        with self.reactor.lock:
             if self._frames is not None and not self.lost:
                 self._frames.post(agent.TAG, agent.encode(message))
-                self._reactor.watch_writable(self._frames)
+                self.reactor.watch_writable(self._frames)
 
     def _on_frames(self, mask: int) -> None:
         assert self._frames is not None
         if mask & WRITE:
             self._frames.flush()
-            self._reactor.watch_writable(self._frames)
+            self.reactor.watch_writable(self._frames)
         if not mask & READ:
             return
         for _tag, body, _fds in self._frames.read():
@@ -99,10 +99,10 @@ class AgentLine:
                 group.on_agent_message(self, message)
 
     def close(self) -> None:
-        with self._reactor.lock:
+        with self.reactor.lock:
             self.lost = True
             if self._frames is not None:
-                self._reactor.remove(self._frames.fileno())
+                self.reactor.remove(self._frames.fileno())
                 self._frames.close()
 
 
@@ -114,6 +114,11 @@ class HostMember(GroupMember):
         self.line = line
         self.end: WorkerFailure | None = None
         """How its process ended."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Its connection may be open still, in the hands of a child."""
+        return self.gone or self.end is not None
 
 
 class HostsGroup(ChannelGroup):
@@ -136,18 +141,18 @@ class HostsGroup(ChannelGroup):
 
     def launch(self) -> None:
         try:
-            with self._reactor.lock:
+            with self.reactor.lock:
                 for request, line in zip(self.placement.workers, self._lines, strict=True):
                     line.groups[self.number] = self
                     line.tell(self._spawn(request))
             self._wait_until(lambda: len(self._sockets) == self.world_size)
-            with self._reactor.lock:
+            with self.reactor.lock:
                 for request, line in zip(self.placement.workers, self._lines, strict=True):
                     frames = FrameSocket(self._sockets[request.rank], read_limit=protocol.WORKER_FRAME_LIMIT)
                     member = HostMember(request, frames, line)
                     self._hosted.append(member)
-                    self._attach(member)
-            self._wait_until(lambda: all(member.state is not MemberState.STARTING for member in self._members))
+                    self.attach(member)
+            self._wait_until(lambda: all(member.state is not MemberState.STARTING for member in self.members))
         except BaseException:
             self.shutdown()
             raise
@@ -171,7 +176,7 @@ class HostsGroup(ChannelGroup):
         )
 
     def _wait_until(self, is_done: Callable[[], bool]) -> None:
-        if not self._wait_for(lambda: is_done() or bool(self._ends), self.placement.start_timeout_s):
+        if not self.wait_for(lambda: is_done() or bool(self._ends), self.placement.start_timeout_s):
             raise StartupTimeoutError(f"the workers were not ready within {self.placement.start_timeout_s:g} s")
         if self._ends:
             failure = next(iter(self._ends.values()))
@@ -204,13 +209,10 @@ class HostsGroup(ChannelGroup):
     def _on_exit(self, exited: agent.Exited) -> None:
         failure = describe_exit(
             exited.rank,
-            exited.status,
+            os.waitstatus_to_exitcode(exited.status),
             exited.max_rss,
-            memory_limit=None,
-            out_of_memory_kills=0,
             crash_text=user_stacks(exited.crash),
             log_path=self.placement.workers[exited.rank].log_path,
-            time_ns=time.monotonic_ns(),
         )
         self._ends[exited.rank] = failure
         if self._hosted:
@@ -221,11 +223,11 @@ class HostsGroup(ChannelGroup):
     def on_agent_lost(self, line: AgentLine) -> None:
         for member in self._hosted:
             if member.line is line and not member.gone:
-                self._drain(member)
+                self.drain(member)
                 member.gone = True
-                self._fail(member, "engine", "the agent of its host is gone")
+                self.fail(member, "engine", "the agent of its host is gone")
 
-    def _on_hangup(self, member: GroupMember) -> None:
+    def on_hangup(self, member: GroupMember) -> None:
         self._settle(self._hosted[member.rank])
 
     def _settle(self, member: HostMember) -> None:
@@ -237,20 +239,20 @@ class HostsGroup(ChannelGroup):
 
     def _believe_in_end(self, member: HostMember) -> None:
         member.death_deadline = None
-        self._drain(member)
+        self.drain(member)
         member.gone = True
         if member.end is not None:
-            self._died(member, member.end)
+            self.fail_with(member, member.end)
         else:
-            self._fail(member, "engine", "the worker closed its connection to the driver")
+            self.fail(member, "engine", "the worker closed its connection to the driver")
 
-    def _look_after(self, now: float) -> None:
+    def look_after(self, now: float) -> None:
         for member in self._hosted:
             if member.death_deadline is not None and now > member.death_deadline:
                 self._believe_in_end(member)
 
-    def _overdue(self, now: float) -> list[Overdue]:
-        return [*super()._overdue(now), *self._silent(now)]
+    def overdue(self, now: float) -> list[Overdue]:
+        return [*super().overdue(now), *self.silent(now)]
 
     # Looking at workers
 
@@ -262,7 +264,7 @@ class HostsGroup(ChannelGroup):
         asked = [member for member in self._hosted if not member.gone and not member.line.is_dead]
         for member in asked:
             member.line.tell(agent.ShowStacks(self.number, member.rank))
-        self._wait_for(lambda: all(member.rank in self._stacks for member in asked), timeout)
+        self.wait_for(lambda: all(member.rank in self._stacks for member in asked), timeout)
         return {rank: text for rank, text in self._stacks.items() if text}
 
     # End
@@ -271,18 +273,18 @@ class HostsGroup(ChannelGroup):
         if self._closed or os.getpid() != self._pid:
             return []
         if grace > 0:
-            for member in self._members:
-                self._post(member, protocol.EXIT, b"")
-            self._wait_for(lambda: all(member.gone or member.line.is_dead for member in self._hosted), grace)
+            for member in self.members:
+                self.post(member, protocol.EXIT, b"")
+            self.wait_for(lambda: all(member.has_ended or member.line.is_dead for member in self._hosted), grace)
         warnings = self._kill()
-        with self._reactor.lock:
+        with self.reactor.lock:
             self._closed = True
-            self._close_events()
+            self.close_events()
             for line in self._lines:
                 line.groups.pop(self.number, None)
             for member in self._hosted:
-                self._detach(member)
-                if not member.gone and grace > 0 and member.state is MemberState.ENDED:
+                self.detach(member)
+                if not member.has_ended and grace > 0 and member.state is MemberState.ENDED:
                     warnings.append(f"rank {member.rank} did not exit within {grace:g} s and was killed")
                 member.gone = True
                 member.frames.close()
@@ -295,7 +297,7 @@ class HostsGroup(ChannelGroup):
         for line in lines.values():
             line.tell(agent.KillGroup(self.number))
         waiting = [line for line in lines.values() if not line.is_dead]
-        killed = self._wait_for(
+        killed = self.wait_for(
             lambda: all(line.is_dead or line.host.name in self._gone for line in waiting), KILL_WAIT_S
         )
         return [] if killed else ["some workers did not end"]
@@ -307,15 +309,15 @@ class HostsEngine(Engine):
     name = "hosts"
 
     def __init__(self, hosts: Hosts) -> None:
-        self._reactor = Reactor()
+        self.reactor = Reactor()
         self._numbers = itertools.count(1)
         self._token = secrets.token_bytes(16)
         self._groups: dict[int, HostsGroup] = {}
         self._closed = False
         self._listener = hosts.listen()
         self._listener.setblocking(False)
-        self._reactor.add(self._listener.fileno(), lambda _mask: self._on_connection())
-        self._lines = [AgentLine(hosts[name], self._reactor) for name in hosts.names]
+        self.reactor.add(self._listener.fileno(), lambda _mask: self._on_connection())
+        self._lines = [AgentLine(hosts[name], self.reactor) for name in hosts.names]
         for number, line in enumerate(self._lines):
             line.process = self._start_agent(hosts, line.host, number)
         self._wait_until_ready()
@@ -334,19 +336,19 @@ class HostsEngine(Engine):
             if time.monotonic() > deadline:
                 self.close()
                 raise EngineError("the agents of the hosts did not get ready")
-            self._reactor.run_once(1.0)
+            self.reactor.run_once(1.0)
 
     def _on_connection(self) -> None:
         sock, _ = self._listener.accept()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._reactor.add(sock.fileno(), lambda _mask: self._on_hello(sock))
+        self.reactor.add(sock.fileno(), lambda _mask: self._on_hello(sock))
 
     def _on_hello(self, sock: socket.socket) -> None:
         """The connection is handed to whom it belongs once its first bytes are complete."""
         hello = sock.recv(agent.HELLO.size, socket.MSG_PEEK)
         if 0 < len(hello) < agent.HELLO.size:
             return
-        self._reactor.remove(sock.fileno())
+        self.reactor.remove(sock.fileno())
         if not hello:
             sock.close()
             return
@@ -364,23 +366,23 @@ class HostsEngine(Engine):
         return {"CPU": float(sum(line.cpus for line in self._lines if not line.is_dead)), "GPU": 0.0}
 
     def start_group(self, placement: Placement) -> WorkerGroup:
-        self._reactor.run_once(0.0)
+        self.reactor.run_once(0.0)
         alive = [line for line in self._lines if not line.is_dead]
         if not alive:
             raise EngineError("all hosts are gone")
         number, size = next(self._numbers), placement.world_size
         first = number if size == 1 else 0  # Groups of one take turns.
         lines = [alive[(first + rank * len(alive) // size) % len(alive)] for rank in range(size)]
-        group = HostsGroup(number, placement, lines, self._reactor)
+        group = HostsGroup(number, placement, lines, self.reactor)
         self._groups[group.number] = group
         group.launch()
         return group
 
     def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
-        return wait_for_groups(self._reactor, groups, timeout)
+        return wait_for_groups(self.reactor, groups, timeout)
 
     def wake(self) -> None:
-        self._reactor.wake()
+        self.reactor.wake()
 
     def close(self) -> None:
         if self._closed:
@@ -393,5 +395,5 @@ class HostsEngine(Engine):
         for line in self._lines:
             if line.process is not None:
                 line.process.wait(START_TIMEOUT_S)
-        self._reactor.close()
+        self.reactor.close()
         self._listener.close()

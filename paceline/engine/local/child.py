@@ -76,6 +76,7 @@ def serve(request: messages.Spawn, channel: Channel, crash_fd: int) -> NoReturn:
     """Say READY, serve until the driver has had enough, and end without the interpreter's own teardown."""
     driver = os.environ[processes.DRIVER_VARIABLE]
     driver_fd = drivers.open_driver(driver)
+    faults.fault_point("worker_start")
     try:
         start_pulse(channel.frames, request.pulse_s, lambda: _end_without_driver(driver), driver_fd)
         channel.frames.send(protocol.READY, protocol.clocks(), [crash_fd])

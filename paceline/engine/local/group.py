@@ -89,7 +89,7 @@ class LocalGroup(ChannelGroup):
     def launch(self) -> None:
         """Start all workers and wait until each is ready; on any failure none is left."""
         try:
-            with self._reactor.lock:
+            with self.reactor.lock:
                 self._spawn_all()
             self._wait_until_ready()
         except BaseException:
@@ -102,7 +102,7 @@ class LocalGroup(ChannelGroup):
             ours, theirs = socket_pair()
             member = LocalMember(asked, FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
             self._locals.append(member)
-            self._attach(member)
+            self.attach(member)
             self._warden.tell(request, [theirs.fileno(), *(() if asked.log_path else linux.own_output())])
             theirs.close()
         if self._warden.lost:  # Before this group listened, so that nobody told it.
@@ -111,7 +111,7 @@ class LocalGroup(ChannelGroup):
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self.placement.start_timeout_s
         while True:
-            seen = self._reactor.rounds
+            seen = self.reactor.rounds
             self._raise_if_start_failed()
             waiting = [member for member in self._locals if member.state is MemberState.STARTING or member.pid is None]
             if not waiting:
@@ -126,7 +126,7 @@ class LocalGroup(ChannelGroup):
             raise EngineError(
                 f"importing {', '.join(self._warden.preload)} for the workers failed:\n{self._warden.load_error}"
             )
-        failure = self._first_lost()
+        failure = self.first_lost()
         if failure is None:
             return
         parts = [f"rank {failure.rank} could not be started: {failure.message}", failure.traceback]
@@ -172,36 +172,36 @@ class LocalGroup(ChannelGroup):
             member.pid = message.pid
             member.pidfd = fds[0] if fds else None
             if member.pidfd is not None:
-                self._reactor.add(member.pidfd, lambda _mask: self._on_process_end(member))
+                self.reactor.add(member.pidfd, lambda _mask: self._on_process_end(member))
         elif isinstance(message, messages.SpawnFailed):
-            self._fail(member, "startup", message.error)
+            self.fail(member, "startup", message.error)
         else:
             self._on_exit_status(member, message)
 
     def on_warden_lost(self) -> None:
         for member in self._locals:
             if not member.gone:
-                self._drain(member)
+                self.drain(member)
                 member.gone = True
-                self._fail(
+                self.fail(
                     member,
                     "engine",
                     "the process that watches over the workers was killed; the workers ended with it",
                     traceback=self._warden.diagnosis(),
                 )
 
-    def _on_ready(self, member: GroupMember, fds: tuple[int, ...]) -> None:
-        super()._on_ready(member, fds)
+    def on_ready(self, member: GroupMember, fds: tuple[int, ...]) -> None:
+        super().on_ready(member, fds)
         self._locals[member.rank].crash_file = CrashFile(fds[0]) if fds else None
 
     def _on_process_end(self, member: LocalMember) -> None:
         """The process is gone. The warden tells how; that may take a moment."""
         assert member.pidfd is not None
-        self._reactor.remove(member.pidfd)
+        self.reactor.remove(member.pidfd)
         member.process_ended = True
         self._expect_exit_status(member)
 
-    def _on_hangup(self, member: GroupMember) -> None:
+    def on_hangup(self, member: GroupMember) -> None:
         self._expect_exit_status(self._locals[member.rank])
 
     def _expect_exit_status(self, member: LocalMember) -> None:
@@ -209,21 +209,21 @@ class LocalGroup(ChannelGroup):
             member.death_deadline = time.monotonic() + EXIT_STATUS_WAIT_S
 
     def _on_exit_status(self, member: LocalMember, exited: messages.Exited) -> None:
-        self._drain(member)
+        self.drain(member)
         member.gone = True
         member.exit_status = exited.status
         member.death_deadline = None
         if member.is_over:
             return
         if exited.status == DRIVER_LOST_EXIT << 8:
-            self._fail(member, "engine", "the worker closed its connection to the driver", hint=CLOSED_HINT)
+            self.fail(member, "engine", "the worker closed its connection to the driver", hint=CLOSED_HINT)
             return
         crash = member.crash_file.read() if member.crash_file is not None else ""
         if crash:
             append_to_log(member.request.log_path, crash)
         failure = describe_exit(
             member.rank,
-            exited.status,
+            os.waitstatus_to_exitcode(exited.status),
             exited.max_rss,
             memory_limit=linux.memory_limit(),
             out_of_memory_kills=linux.out_of_memory_kills() - self._memory_kills_before,
@@ -231,25 +231,25 @@ class LocalGroup(ChannelGroup):
             log_path=member.request.log_path,
             time_ns=exited.time_ns,
         )
-        self._died(member, failure)
+        self.fail_with(member, failure)
 
-    def _look_after(self, now: float) -> None:
+    def look_after(self, now: float) -> None:
         for member in self._locals:
             if member.death_deadline is not None and now > member.death_deadline:
                 member.death_deadline = None
                 self._give_up(member)
 
-    def _overdue(self, now: float) -> list[Overdue]:
-        return [*super()._overdue(now), *self._silent(now)]
+    def overdue(self, now: float) -> list[Overdue]:
+        return [*super().overdue(now), *self.silent(now)]
 
     def _give_up(self, member: LocalMember) -> None:
         """The worker is lost and nobody told how it ended."""
-        self._drain(member)
+        self.drain(member)
         if member.process_ended:
             member.gone = True
-            self._fail(member, "engine", "the process ended; how is not known")
+            self.fail(member, "engine", "the process ended; how is not known")
         else:
-            self._fail(member, "engine", "the worker closed its connection to the driver", hint=CLOSED_HINT)
+            self.fail(member, "engine", "the worker closed its connection to the driver", hint=CLOSED_HINT)
 
     # Looking at workers
 
@@ -278,10 +278,10 @@ class LocalGroup(ChannelGroup):
         if grace > 0 and not self._warden.lost:
             self._let_end(grace)
         self._kill(warnings)
-        with self._reactor.lock:
+        with self.reactor.lock:
             self._closed = True
             self._warden.forget(self.number)
-            self._close_events()
+            self.close_events()
             for member in self._locals:
                 self._close(member)
                 warning = member.bad_end(grace)
@@ -291,20 +291,20 @@ class LocalGroup(ChannelGroup):
 
     def _let_end(self, grace: float) -> None:
         for member in self._locals:
-            self._post(member, protocol.EXIT, b"")
-        self._wait_for(lambda: all(member.gone for member in self._locals), grace)
+            self.post(member, protocol.EXIT, b"")
+        self.wait_for(lambda: all(member.gone for member in self._locals), grace)
 
     def _kill(self, warnings: list[str]) -> None:
         for member in self._locals:
             member.killed_by_us = not member.gone
-        self._reactor.run_once(0.0)
+        self.reactor.run_once(0.0)
         if not self._warden.lost:
             self._warden.tell(messages.KillGroup(self.number))
             if not self._warden.loaded:
                 return  # It is still importing; when it gets to this group, the group ends at once.
-            if not self._wait_for(lambda: self._gone or self._warden.lost, STOPPED_WARDEN_WAIT_S):
+            if not self.wait_for(lambda: self._gone or self._warden.lost, STOPPED_WARDEN_WAIT_S):
                 self._warden.kill_if_stopped()
-            if not self._wait_for(lambda: self._gone or self._warden.lost, KILL_WAIT_S):
+            if not self.wait_for(lambda: self._gone or self._warden.lost, KILL_WAIT_S):
                 warnings.append(f"some processes of the group did not end within {KILL_WAIT_S:g} s of SIGKILL")
         if self._warden.lost:
             self._kill_without_warden(warnings)
@@ -319,11 +319,11 @@ class LocalGroup(ChannelGroup):
             warnings.append(f"some processes of the group did not end within {KILL_WAIT_S:g} s of SIGKILL")
 
     def _close(self, member: LocalMember) -> None:
-        self._detach(member)
+        self.detach(member)
         member.gone = True
         member.frames.close()
         if member.pidfd is not None:
-            self._reactor.remove(member.pidfd)
+            self.reactor.remove(member.pidfd)
             os.close(member.pidfd)
             member.pidfd = None
         if member.crash_file is not None:
