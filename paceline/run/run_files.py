@@ -374,6 +374,7 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
         "config": plain_config(spec.config),
         "secrets": as_json(secret_paths(spec.config)) or [],
         "arguments": {name: as_json(value) for name, value in masked(dict(spec.arguments)).items()},
+        "backend": dict(spec.backend_described),
         "resumed": spec.resume_from is not None,
         "resume_from": spec.resume_from.path if spec.resume_from is not None else None,
         "scaling_config": stored(spec.scaling),

@@ -74,6 +74,9 @@ class RunSpec:
     scaling: ScalingConfig
     run_config: RunConfig
     backend_config: BackendConfig = field(default_factory=BackendConfig)
+    backend_described: Mapping[str, Any] = field(default_factory=dict)
+    """How restore() recognises the backend: its class, the argument it was given as, its registered name, its settings.
+    """
     ingest: Ingest | None = None
     """The datasets, and what is to be done with them before workers start."""
     resume_from: Checkpoint | None = None

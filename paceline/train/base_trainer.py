@@ -35,7 +35,10 @@ from paceline.train.arguments import (
 )
 from paceline.train.datasets import check_datasets, missing_again, preprocessed
 from paceline.train.restoring import (
+    check_backend,
+    described_backend,
     find_runs,
+    given_backend,
     reject_changed_code,
     restore_arguments,
     resumed,
@@ -199,6 +202,7 @@ class BaseTrainer:
             dataset_names=tuple(self.datasets),
             again=tuple(written(name) for name in self._again()),
             code=self._code(),
+            backend_described=described_backend(self),
             **parts,
         )
 
@@ -275,6 +279,7 @@ class BaseTrainer:
             listed = ", ".join(map(repr, missing))
             raise RestoreError(f"The secrets of {run.place} are not stored: pass {listed} to restore() again.")
         trainer = cls(**arguments)
+        check_backend(run, trainer)
         if not allow_changed_code:
             reject_changed_code(run, trainer._code())
         trainer._continue(run.place, run.settings)
@@ -294,7 +299,9 @@ class BaseTrainer:
         }
         resumed = self.resume_from_checkpoint
         in_memory = ["resume_from_checkpoint"] if resumed is not None and resumed.path is None else []
-        return [*(name for name, value in given.items() if value is not None), *in_memory]
+        backend, name = given_backend(self)
+        objects = [backend] if backend is not None and name is None else []
+        return [*objects, *(name for name, value in given.items() if value is not None), *in_memory]
 
     def _code(self) -> Any:
         """The user's code that runs in workers; None if all of it is this package's."""

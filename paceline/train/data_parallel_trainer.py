@@ -114,6 +114,9 @@ class DataParallelTrainer(BaseTrainer):
     def _restored_arguments(cls, settings: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
         given = super()._restored_arguments(settings, arguments)
         cls._restored_function(settings, given)
+        backend = settings.get("backend") or {}
+        if backend.get("name") and not any(isinstance(value, BackendConfig) for value in given.values()):
+            given.setdefault(backend["argument"], backend["name"])
         if settings.get("dataset_config") and "dataset_config" not in given:
             given["dataset_config"] = restored_configs(settings["dataset_config"])
         return given

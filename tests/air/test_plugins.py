@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.config import RunConfig
+from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError
 from paceline.air.plugins import plugin, plugin_names
 from paceline.train.data_parallel_trainer import DataParallelTrainer
@@ -102,6 +102,21 @@ def no_op() -> None: ...
 def test_a_backend_by_its_name(gridlib: str) -> None:
     trainer = DataParallelTrainer(no_op, backend_config="grid")
     assert type(trainer.backend_config).__name__ == "GridConfig"
+
+
+def fails() -> None:
+    raise ValueError("no such column")
+
+
+def test_a_backend_given_by_its_name_is_brought_back_with_a_run(gridlib: str) -> None:
+    inline = RunConfig(engine="inline", verbose=0)
+    trainer = DataParallelTrainer(
+        fails, backend_config="grid", scaling_config=ScalingConfig(num_workers=1), run_config=inline
+    )
+    assert list(trainer.to_run_spec().again) == ["train_loop_per_worker=..."]
+    path = trainer.fit(raise_on_error=False).path
+    restored = DataParallelTrainer.restore(path, no_op)
+    assert type(restored.backend_config).__name__ == "GridConfig"
 
 
 def test_a_searcher_a_scheduler_and_a_tracker_by_their_names(gridlib: str) -> None:
