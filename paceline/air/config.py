@@ -380,13 +380,13 @@ def _checked_callbacks(callbacks: Any) -> list[Any]:
 
 def _tracker(name: str) -> Any:
     """The callback that an installed package has registered by this name, as it is without arguments."""
-    from paceline.air.plugins import plugin, plugin_names
+    from paceline.air.plugins import made_by_name, plugin_names
 
-    found = plugin("trackers", name)
-    if found is None:
+    made = made_by_name("trackers", name)
+    if made is None:
         near = near_miss(name, plugin_names("trackers"))
         raise ConfigError(f"callbacks holds {name!r}: there is no tracker of that name{near}")
-    return found()
+    return made
 
 
 def _check_reporter(reporter: Any) -> None:

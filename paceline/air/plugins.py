@@ -36,6 +36,22 @@ def plugin_names(group: Group) -> list[str]:
     return sorted({point.name for point in entry_points(group=f"paceline.{group}")})
 
 
+def made_by_name(group: Group, name: str) -> Any:
+    """What is registered, made without arguments, with the name as its `registered_as`; None if there is nothing."""
+    found = plugin(group, name)
+    if found is None:
+        return None
+    try:
+        made = found()
+    except Exception as error:
+        raise ConfigError(
+            f"{name!r} of paceline.{group} cannot be made without arguments: {type(error).__name__}: {error}"
+        ) from error
+    if hasattr(made, "__dict__"):
+        vars(made)["registered_as"] = name
+    return made
+
+
 def checked_made(made: Any, kind: type[T], group: Group, name: str) -> T:
     """What a registered class or function has made, if it is of the right kind."""
     if not isinstance(made, kind):

@@ -1,14 +1,15 @@
 """Settings as plain data, so that a restored run or search has those that it had.
 
 `stored` and `restored` are the one way for every config: what is a plain value is written down and comes back, what is
-code or an object is not. A new field of a config needs nothing here.
+code or an object is not. Callbacks are code too, but those that were asked for by a registered name are made again by
+that name. A new field of a config needs nothing here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from paceline.air.secrets import masked
@@ -21,7 +22,6 @@ NOT_STORED: Mapping[str, Mapping[str, str]] = {
         "storage_path": "files may have been moved; they are where they were found",
         "local_dir": "an old name of storage_path",
         "storage_filesystem": "an object",
-        "callbacks": "code",
         "progress_reporter": "code",
     },
     "SyncConfig": {"upload_dir": "an old name of storage_path"},
@@ -47,6 +47,9 @@ def stored(config: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name in stored_names(type(config)):
         value = getattr(config, name)
+        if name == "callbacks":
+            settings[name] = _registered_names(value)
+            continue
         if dataclasses.is_dataclass(value):
             settings[name] = stored(value)
             continue
@@ -72,6 +75,34 @@ def restored(kind: type[C], settings: Mapping[str, Any], **given: Any) -> C:
                 value = tuple(value)  # JSON has no tuples
             values[field.name] = value
     return kind(**{**values, **given})
+
+
+def need_code(callbacks: Sequence[Any]) -> bool:
+    """True if a restore cannot make all of these callbacks by their registered names."""
+    return len(_registered_names(callbacks)) < len(callbacks)
+
+
+def _registered_names(callbacks: Sequence[Any]) -> list[str]:
+    names = (getattr(callback, "registered_as", None) for callback in callbacks)
+    return [name for name in names if isinstance(name, str)]
+
+
+def run_config_again(config: Any) -> str | None:
+    """The RunConfig that a restore must be given, in a line for people to complete; None if all of it is stored.
+
+    It takes the place of the stored one, so it repeats what that one sets.
+    """
+    if not need_code(config.callbacks) and not callable(config.stop):
+        return None
+    default, shown = type(config)(), []
+    for name in stored_names(type(config)):
+        value = getattr(config, name)
+        if name == "callbacks" and not need_code(value):
+            value = _registered_names(value)
+        if value != getattr(default, name):
+            is_plain = dataclasses.is_dataclass(value) or as_json(value) is not None or value is None
+            shown.append(f"{name}={value!r}" if is_plain else f"{name}=...")
+    return f"{type(config).__name__}({', '.join(shown)})"
 
 
 def plain_config(config: Any) -> Any:

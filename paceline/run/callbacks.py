@@ -34,6 +34,9 @@ class Callback:
     `iteration` counts the run's steps, `trials` holds every trial of the experiment.
     """
 
+    registered_as: str | None = None
+    """The name in `RunConfig(callbacks=["name"])` that it was made by; a restore makes it again by that name."""
+
     def setup(
         self,
         stop: Any = None,

@@ -57,7 +57,7 @@ class Observers:
         if self._config.verbose > 1:
             self._follower = LogFollower(logs, from_end=continues)
         self._rotation = LogRotation(logs, self._config.max_log_bytes, self._follower, self.warn)
-        self.trial.status = "RUNNING"
+        self.trial.status, self.trial.outcome = "RUNNING", None
         if not self._shares:
             self._callbacks.setup(stop=self._config.stop, num_samples=1, total_num_samples=1)
         self._callbacks.on_trial_start(0, self.trial)
@@ -127,7 +127,7 @@ class Observers:
         """The run is over, well or not."""
         self.catch_up()
         self._show_remaining_output()
-        self.trial.status = "ERROR" if result.error else "TERMINATED"
+        self.trial.status, self.trial.outcome = "ERROR" if result.error else "TERMINATED", result.status
         self.trial.last_result = result.metrics or self.trial.last_result
         self.trial.error = result.error
         if result.error:

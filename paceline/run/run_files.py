@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air.background_pool import BackgroundPool
+from paceline.air.checks import warn_at_users_line
 from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.result import Status
 from paceline.air.secrets import masked, secret_paths
-from paceline.air.settings import as_json, plain_config, stored
+from paceline.air.settings import as_json, need_code, plain_config, stored
 from paceline.engine.base import Capabilities
 from paceline.engine.local import drivers, leftovers
 from paceline.run import side_files
@@ -253,7 +254,11 @@ def reopen(spec: RunSpec, shared_sync: SharedSync | None = None) -> RunFiles:
             files.warnings += [*warnings, *side_files.repair(run_dir, continues=files.ended_as != "finished")]
             files.surviving = surviving_indices(run_dir)
             files.notes += _what_has_changed(records, spec)
-            files.notes += _what_was_not_given_again(header.settings, spec.run_config)
+            if not_given := _what_was_not_given_again(header.settings, spec.run_config):
+                if spec.run_config.verbose == 0 and spec.place is None:  # it matters, whatever is shown of the rest
+                    warn_at_users_line(not_given)
+                else:
+                    files.notes.append(not_given)
             files.register()
             run_dir.sweep()
     return files
@@ -278,16 +283,16 @@ def _place_to_restore(spec: RunSpec) -> tuple[RunDir, Mirror | None]:
     return run_dir, Mirror(filesystem, run_dir)
 
 
-def _what_was_not_given_again(settings: Mapping[str, Any], config: RunConfig) -> list[str]:
+def _what_was_not_given_again(settings: Mapping[str, Any], config: RunConfig) -> str:
     """Code is never stored: say what the run had and this continuation of it has not."""
     missing = []
-    if settings["had_callbacks"] and not config.callbacks:
+    if settings["had_callbacks"] and not need_code(config.callbacks):
         missing.append("callbacks")
     if settings["had_stop"] and config.stop is None:
         missing.append("a stop criterion")
     if not missing:
-        return []
-    return [f"The run had {' and '.join(missing)}, which restore() cannot bring back: pass run_config=RunConfig(...)."]
+        return ""
+    return f"The run had {' and '.join(missing)}, which restore() cannot bring back: pass run_config=RunConfig(...)."
 
 
 def _what_has_changed(records: RunRecords, spec: RunSpec) -> list[str]:
@@ -384,6 +389,6 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
         "code": fingerprint(spec.code) if spec.place is None else None,  # a search restores its trials itself
         "dataset_config": spec.ingest.configs_as_json() if spec.ingest is not None else {},
         "had_preprocessor": spec.ingest is not None and spec.ingest.preprocessor is not None,
-        "had_callbacks": bool(config.callbacks),
+        "had_callbacks": need_code(config.callbacks),
         "had_stop": config.stop is not None,
     }

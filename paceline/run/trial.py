@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
+    from paceline.air.result import Status
 
 TrialStatus = Literal["PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR"]
 
@@ -40,6 +41,9 @@ class Trial:
     custom_name: str = ""
     """Given by the user in the place of the usual name."""
     status: TrialStatus = "PENDING"
+    outcome: Status | None = None
+    """How it ended: "finished", "failed", or "interrupted" by Ctrl-C or another signal, so that a restore can continue
+    it. It is set before `on_trial_complete` and `on_trial_error` are called, and None until then."""
     checkpoint: Checkpoint | None = None
     error: BaseException | None = field(default=None, repr=False)
     """Why it failed for good."""

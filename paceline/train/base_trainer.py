@@ -23,7 +23,7 @@ from paceline.air.errors import (
 )
 from paceline.air.keywords import names_what_was_meant
 from paceline.air.secrets import missing_secrets
-from paceline.air.settings import restored
+from paceline.air.settings import restored, run_config_again
 from paceline.engine.choose import choose_engine
 from paceline.run.spec import RunSpec, TrialIdentity
 from paceline.train.arguments import (
@@ -301,7 +301,9 @@ class BaseTrainer:
         in_memory = ["resume_from_checkpoint"] if resumed is not None and resumed.path is None else []
         backend, name = given_backend(self)
         objects = [backend] if backend is not None and name is None else []
-        return [*objects, *(name for name, value in given.items() if value is not None), *in_memory]
+        run_config = run_config_again(self.run_config)
+        with_code = [] if run_config is None else [f"run_config={run_config}"]
+        return [*objects, *(name for name, value in given.items() if value is not None), *in_memory, *with_code]
 
     def _code(self) -> Any:
         """The user's code that runs in workers; None if all of it is this package's."""

@@ -78,12 +78,26 @@ def create_searcher(search_alg: str, **kwargs: Any) -> Searcher:
         made = getattr(importlib.import_module(f"paceline.tune.search.{module}"), searcher)(**kwargs)
         assert isinstance(made, Searcher)
         return made
+    return checked_made(_registered_searcher(search_alg)(**kwargs), Searcher, "searchers", search_alg)
+
+
+def _registered_searcher(search_alg: str) -> Any:
+    """What a package registers by a name that is not one of ours, or an error that says what there is."""
+    name = search_alg.lower() if isinstance(search_alg, str) else search_alg
     if name in ELSEWHERE:
         raise ImportError(advice_for(ELSEWHERE[name][0]))
     if (found := plugin("searchers", str(search_alg))) is not None:
-        return checked_made(found(**kwargs), Searcher, "searchers", search_alg)
+        return found
     known = [*_SEARCHERS, *plugin_names("searchers")]
     raise ConfigError(f"There is no searcher {search_alg!r}{near_miss(str(search_alg), known)}")
+
+
+def check_names(search_alg: object, scheduler: object) -> None:
+    """Raise if one of them is the name of something that does not exist; what exists is not made yet."""
+    if isinstance(search_alg, str) and search_alg.lower() not in _SEARCHERS:
+        _registered_searcher(search_alg)
+    if isinstance(scheduler, str) and scheduler.lower() not in _SCHEDULERS:
+        _registered_scheduler(scheduler)
 
 
 def advice_for(searcher: str) -> str:
@@ -95,13 +109,18 @@ def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:
     """The scheduler of that short name, such as ``"asha"``, or one that an installed package registers as an entry
     point of `paceline.schedulers`, made with the given arguments."""
     name = scheduler.lower() if isinstance(scheduler, str) else scheduler
-    if name == "hb_bohb":
-        raise ImportError(f"There is no scheduler {scheduler!r}: {SCHEDULER_ADVICE['HyperBandForBOHB']}.")
     if name not in _SCHEDULERS:
-        if (found := plugin("schedulers", str(scheduler))) is not None:
-            return checked_made(found(**kwargs), TrialScheduler, "schedulers", scheduler)
-        known = [*_SCHEDULERS, *plugin_names("schedulers")]
-        raise ConfigError(f"There is no scheduler {scheduler!r}{near_miss(str(name), known)}")
+        return checked_made(_registered_scheduler(scheduler)(**kwargs), TrialScheduler, "schedulers", scheduler)
     made = getattr(importlib.import_module("paceline.tune.schedulers"), _SCHEDULERS[name])(**kwargs)
     assert isinstance(made, TrialScheduler)
     return made
+
+
+def _registered_scheduler(scheduler: str) -> Any:
+    name = str(scheduler).lower()
+    if name == "hb_bohb":
+        raise ImportError(f"There is no scheduler {scheduler!r}: {SCHEDULER_ADVICE['HyperBandForBOHB']}.")
+    if (found := plugin("schedulers", str(scheduler))) is not None:
+        return found
+    known = [*_SCHEDULERS, *plugin_names("schedulers")]
+    raise ConfigError(f"There is no scheduler {scheduler!r}{near_miss(name, known)}")

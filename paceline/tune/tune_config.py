@@ -59,6 +59,10 @@ class TuneConfig(ShortRepr):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ConfigError(f"{name} must be a function of the trial that returns a text.")
         check_bool(self.chdir_to_trial_dir, "chdir_to_trial_dir")
+        if isinstance(self.search_alg, str) or isinstance(self.scheduler, str):
+            from paceline.tune.by_name import check_names
+
+            check_names(self.search_alg, self.scheduler)
         if self.reuse_actors:
             self.reuse_actors = None  # copies of this config do not warn again
             warn_at_users_line(

@@ -14,6 +14,8 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError
 from paceline.air.plugins import plugin, plugin_names
+from paceline.air.settings import restored, stored
+from paceline.run.callbacks import Callback
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.prediction.predictors import predictor_for
 from paceline.tune.by_name import create_scheduler, create_searcher
@@ -123,6 +125,13 @@ def test_a_searcher_a_scheduler_and_a_tracker_by_their_names(gridlib: str) -> No
     assert type(create_searcher("grid")).__name__ == "GridSearch"
     assert type(create_scheduler("grid")).__name__ == "GridScheduler"
     (tracker,) = RunConfig(callbacks=["grid"]).callbacks
+    assert type(tracker).__name__ == "GridTracker"
+
+
+def test_a_tracker_is_stored_by_its_name(gridlib: str) -> None:
+    settings = stored(RunConfig(callbacks=["grid", Callback()]))
+    assert settings["callbacks"] == ["grid"]
+    (tracker,) = restored(RunConfig, settings).callbacks
     assert type(tracker).__name__ == "GridTracker"
 
 

@@ -90,7 +90,8 @@ def test_a_setting_comes_back(kind: type, name: str, value: Any) -> None:
 @pytest.mark.parametrize("kind", OTHER_VALUES, ids=lambda kind: kind.__name__)
 def test_every_field_is_stored_or_there_is_a_reason(kind: type) -> None:
     left_out = NOT_STORED.get(kind.__name__, {})
-    assert {field.name for field in dataclasses.fields(kind)} == {*OTHER_VALUES[kind], *left_out}
+    names = {field.name for field in dataclasses.fields(kind)} - {"callbacks"}  # by name only: see test_plugins.py
+    assert names == {*OTHER_VALUES[kind], *left_out}
     assert not left_out.keys() & stored(kind()).keys()
 
 

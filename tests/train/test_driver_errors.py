@@ -178,9 +178,15 @@ def test_restore_brings_a_plain_stop_criterion_back() -> None:
 
 
 def test_restore_says_which_code_it_cannot_bring_back(capfd: pytest.CaptureFixture[str]) -> None:
-    settings = {"stop": lambda _, row: row["step"] >= 4, "callbacks": [Callback()]}
+    settings = {"stop": lambda _, row: row["step"] >= 4, "callbacks": [Callback()], "verbose": 1}
     failed = quick_trainer(fail_once, inline=True, config={}, **settings).fit(raise_on_error=False)
     DataParallelTrainer.restore(failed.path, train_loop_per_worker=fail_once).fit()
     shown = capfd.readouterr().out
     assert re.search("callbacks.*stop criterion", shown)
     assert re.search("iteration 2.*checkpoint_000001", shown)
+
+
+def test_code_that_restore_cannot_bring_back_is_missed_in_silence_too() -> None:
+    failed = quick_trainer(fail_once, inline=True, config={}, callbacks=[Callback()]).fit(raise_on_error=False)
+    with pytest.warns(UserWarning, match=r"The run had callbacks, which restore\(\) cannot bring back"):
+        DataParallelTrainer.restore(failed.path, train_loop_per_worker=fail_once).fit()

@@ -24,6 +24,7 @@ from paceline.train.lightgbm import LightGBMTrainer
 from paceline.train.sklearn import SklearnTrainer
 from paceline.train.torch import TorchTrainer
 from paceline.train.xgboost import XGBoostTrainer
+from paceline.tune import Callback
 from tests.train.quick import quick_trainer
 
 numbers = itertools.count()
@@ -134,6 +135,17 @@ def test_the_last_line_of_an_error_says_how_to_continue(capsys: pytest.CaptureFi
     assert str(caught.value).splitlines()[-1] == line
     assert capsys.readouterr().out.splitlines()[-1] == line
     assert f"To continue: {Result.from_path(path).how_to_continue}" == line
+
+
+def test_the_line_that_continues_a_run_names_the_code_in_its_settings() -> None:
+    keeps = CheckpointConfig(num_to_keep=2)
+    result = quick_trainer(
+        fails_late, inline=True, callbacks=[Callback()], stop=lambda trial, row: False, checkpoint_config=keeps
+    ).fit(raise_on_error=False)
+    assert result.how_to_continue.endswith(
+        "train_loop_per_worker=..., run_config=RunConfig(checkpoint_config=CheckpointConfig(num_to_keep=2), verbose=0, "
+        "stop=..., callbacks=..., engine='inline')).fit()"
+    )
 
 
 def test_the_last_line_after_an_interruption_says_how_to_continue(capsys: pytest.CaptureFixture[str]) -> None:

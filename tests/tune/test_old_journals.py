@@ -80,6 +80,7 @@ def test_replaying_leads_to_the_same_decisions(name: str, tmp_path: Path, capsys
     assert ends(grid)[: len(untouched)] == untouched
 
 
+@pytest.mark.filterwarnings("ignore:The experiment was made with the trainable 'fragile'")
 def test_a_saved_searcher_continues(tmp_path: Path) -> None:
     root = Path(shutil.copytree(SEARCHES / "search_again", tmp_path / "search"))
     given = RunConfig(verbose=0, engine="inline")

@@ -239,7 +239,7 @@ class Endings:
     def report_end(self, trial_run: TrialRun, outcome: TrialOutcome, *, to_searcher: bool = True) -> None:
         """Display, searcher and scheduler learn how a trial ended."""
         trial, view = trial_run.trial, self._audience.view
-        trial_run.outcome = outcome
+        trial_run.outcome, trial.outcome = outcome, outcome.status
         failed = outcome.error is not None
         if outcome.error is not None:
             view.note_error(trial, outcome.error)
@@ -267,7 +267,8 @@ class Endings:
         if directory != trial_run.directory.name:  # from its beginning: every row counts again
             trial_run.seen, trial_run.trial.last_result = 0, {}
         trial_run.directory = self._place.assign(trial_run.trial, directory)
-        trial_run.outcome, trial_run.searcher_knows_end, trial_run.trial.status = None, True, "PENDING"
+        trial_run.outcome, trial_run.searcher_knows_end = None, True
+        trial_run.trial.status, trial_run.trial.outcome = "PENDING", None
         self._trials.wait(trial_run)
         self._setup.scheduler.on_trial_add(self._controller, trial_run.trial)
         self._audience.trial_changed(trial_run.trial)

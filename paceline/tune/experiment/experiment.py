@@ -23,7 +23,7 @@ from paceline.tune.experiment.launching import Launcher
 from paceline.tune.experiment.ledger import Ledger
 from paceline.tune.experiment.outcomes import outcome_of_result, outcome_so_far
 from paceline.tune.experiment.place import ExperimentPlace
-from paceline.tune.experiment.setup import SearchSetup
+from paceline.tune.experiment.setup import SearchSetup, arguments_again
 from paceline.tune.experiment.starting import Starter
 from paceline.tune.experiment.trials import ExperimentController, TrialRun, Trials
 from paceline.tune.progress.view import ExperimentEnd, ExperimentView
@@ -168,8 +168,9 @@ class Experiment:
         nothing_ran = not any(trial_run.has_files for trial_run in self.trials)
         if nothing_ran or (not self.stop.interrupted and not failed):
             return ""
-        errored = ", resume_errored=True" if failed else ""
-        return f"Tuner.restore({self.place.shown!r}, trainable=...{errored}).fit()"
+        errored = ["resume_errored=True"] if failed else []
+        arguments = [repr(self.place.shown), "trainable=...", *errored, *arguments_again(self.setup)]
+        return f"Tuner.restore({', '.join(arguments)}).fit()"
 
     def grid(self) -> ResultGrid:
         """What was reached, trial by trial."""

@@ -157,7 +157,7 @@ def _outcome(root: Path, facts: Facts, record: TrialCreated, end: TrialEnded | N
         return _unfinished(trial, directory)
     failed = end.status == "failed"
     error = TrainingFailedError(end.error) if failed else None
-    trial.status = "ERROR" if failed else "TERMINATED"
+    trial.status, trial.outcome = "ERROR" if failed else "TERMINATED", end.status
     metrics = {**end.metrics, "config": trial.config} if end.metrics else {}
     trial.last_result = metrics
     load = partial(result_from_files, directory, end.status, metrics, error)

@@ -43,6 +43,8 @@ class Facts(Struct, kw_only=True):
     """Where the space has some; they are not stored."""
     searcher: Any = None
     scheduler: Any = None
+    registered: dict[str, str] = {}
+    """The search_alg and the scheduler that were asked for by a name that an installed package registers."""
     num_samples: int = 1
     metric: str | list[str] | None = None
     mode: str | list[str] | None = None

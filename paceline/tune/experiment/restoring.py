@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.config import RunConfig
 from paceline.air.errors import RestoreError, StorageError
 from paceline.engine.choose import choose_engine
@@ -111,7 +112,10 @@ class Restoration:
             for warning in (*warnings, *unrecorded_trials(self.journal, records)):
                 experiment.audience.warn_once(warning)
             for note in self.notes:
-                experiment.audience.progress.note(note)
+                if self.run_config.verbose == 0:  # it matters, whatever is shown of the rest
+                    warn_at_users_line(note)
+                else:
+                    experiment.audience.progress.note(note)
             self.is_setup_used = True
             facts = self._facts_from_now_on(place)
             mark_as_used(self.setup)

@@ -2,7 +2,8 @@
 
 Searchers and schedulers are described by their class, if it is one of ours, and the arguments they were made with.
 Code is never read from a file: a class is looked up by its name among those that are here. What has no such form (a
-class of the user's own, a function among the arguments) must be given to the restore again.
+class of the user's own, a function among the arguments) must be given to the restore again, unless it was asked for by
+a name that an installed package registers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from paceline.air.constants import DEFAULT_METRIC
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.metrics import flattened
 from paceline.air.secrets import masked, secret_paths
-from paceline.air.settings import restored, stored, stored_names
+from paceline.air.settings import need_code, restored, run_config_again, stored, stored_names
 from paceline.tune.by_name import create_scheduler, create_searcher
 from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.experiment.records import Facts
@@ -198,13 +199,42 @@ def facts_of(setup: SearchSetup, place: ExperimentPlace) -> dict[str, Any]:
         "secrets": [path_text(path) for path in secret_paths(setup.space)],
         "searcher": described(setup.searcher),
         "scheduler": described(setup.scheduler),
+        "registered": _registered(setup),
         **stored(setup.tune),
         "run": {
             **stored(config),
             "had_stop": config.stop is not None,
-            "had_callbacks": bool(config.callbacks),
+            "had_callbacks": need_code(config.callbacks),
         },
     }
+
+
+def _registered(setup: SearchSetup) -> dict[str, str]:
+    """The names that plugins without a description were asked for by."""
+    asked = {argument: getattr(setup.tune, argument) for argument in _without_description(setup)}
+    return {argument: name for argument, name in asked.items() if isinstance(name, str)}
+
+
+def _without_description(setup: SearchSetup) -> list[str]:
+    plugins: dict[str, Searcher | TrialScheduler] = {"search_alg": setup.searcher, "scheduler": setup.scheduler}
+    return [argument for argument, plugin in plugins.items() if described(plugin) is None]
+
+
+def arguments_again(setup: SearchSetup) -> list[str]:
+    """What Tuner.restore() must be given again besides the trainable, in a line for people to complete."""
+    by_name = _registered(setup)
+    code = [name for name in _without_description(setup) if name not in by_name]
+    code += [name for name in ("trial_name_creator", "trial_dirname_creator") if getattr(setup.tune, name) is not None]
+    again = []
+    if describe(setup.space) is None or secret_paths(setup.space):
+        again.append("param_space=...")
+    if code:
+        again.append(f"tune_config=TuneConfig({', '.join(f'{name}=...' for name in code)})")
+    if setup.run_config.storage_filesystem is not None:
+        again.append("storage_filesystem=...")
+    if (run_config := run_config_again(setup.run_config)) is not None:
+        again.append(f"run_config={run_config}")
+    return again
 
 
 def restored_setup(
@@ -247,9 +277,11 @@ def restored_setup(
     if num_samples is not None:
         settings["num_samples"] = num_samples
     if settings.get("search_alg") is None:
-        settings["search_alg"] = rebuilt(Searcher, facts.searcher, "search_alg")
+        by_name = facts.registered.get("search_alg")
+        settings["search_alg"] = by_name or rebuilt(Searcher, facts.searcher, "search_alg")
     if settings.get("scheduler") is None:
-        settings["scheduler"] = rebuilt(TrialScheduler, facts.scheduler, "scheduler")
+        by_name = facts.registered.get("scheduler")
+        settings["scheduler"] = by_name or rebuilt(TrialScheduler, facts.scheduler, "scheduler")
     return make_setup(kind, space, TuneConfig(**settings), run_config, facts.seed)
 
 
@@ -261,7 +293,7 @@ def _written(space: Mapping[str, Any]) -> Any:
 def restored_run_config(facts: Facts, given: RunConfig | None, filesystem: Any = None) -> tuple[RunConfig, list[str]]:
     """The settings of the earlier experiment unless they are given now, and what could not be brought back."""
     if given is not None:
-        return given, []
+        return given if filesystem is None else dataclasses.replace(given, storage_filesystem=filesystem), []
     saved = facts.run
     config = restored(RunConfig, saved, storage_filesystem=filesystem)
     config.name = facts.name  # earlier versions took names that are rejected now
