@@ -45,10 +45,10 @@ class TrainContext:
     """What this worker is and which run it belongs to; outside a run, the defaults."""
 
     def get_world_size(self) -> int:
-        return _asked("get_world_size()", 1).world_size
+        return session.rank_asked(_name("get_world_size()"), 1).world_size
 
     def get_world_rank(self) -> int:
-        return _asked("get_world_rank()", 0).world_rank
+        return session.rank_asked(_name("get_world_rank()"), 0).world_rank
 
     def get_local_rank(self) -> int:
         return _asked("get_local_rank()", 0).local_rank
@@ -85,7 +85,11 @@ class TrainContext:
 
 
 def _asked(method: str, default: object) -> session.SessionProtocol:
-    return session.asked(f"train.get_context().{method}", default)
+    return session.asked(_name(method), default)
+
+
+def _name(method: str) -> str:
+    return f"train.get_context().{method}"
 
 
 _context = TrainContext()

@@ -8,7 +8,8 @@ tried out by hand.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from paceline.air.absent import advise
@@ -102,14 +103,15 @@ class SessionProtocol(Protocol):
 class _OutsideRun:
     """The session where there is no run: one rank, no data, and nobody to report to."""
 
-    world_rank = local_rank = node_rank = local_world_size = 0
-    world_size = 1
+    local_rank = node_rank = local_world_size = 0
     trial_name = trial_id = trial_dir = experiment_name = ""
     reports = rows_before = 0
     keeps_all_ranks = False
     preprocessor = None
 
-    def __init__(self) -> None:
+    def __init__(self, world_rank: int = 0, world_size: int = 1) -> None:
+        self.world_rank = world_rank
+        self.world_size = world_size
         self.trial_resources: dict[str, Any] = {}
         self.metadata: dict[str, Any] = {}
         self.shards: dict[str, Any] = {}
@@ -135,6 +137,8 @@ class _Slot:
 
     session: SessionProtocol | None = None
     owner_pid = 0
+    called: SessionProtocol | None = None
+    """Stands in while the driver calls a function in this worker: only the rank and the size are known."""
 
 
 _slot = _Slot()
@@ -174,6 +178,21 @@ def asked(called: str, default: object) -> SessionProtocol:
             "It has its meaning in the function that a Trainer runs."
         )
     return active()
+
+
+@contextmanager
+def called_by_driver(rank: int, world_size: int) -> Iterator[None]:
+    """While a function runs that the driver calls in a worker, as backends do, the worker knows its rank."""
+    _slot.called = _OutsideRun(rank, world_size)
+    try:
+        yield
+    finally:
+        _slot.called = None
+
+
+def rank_asked(called: str, default: object) -> SessionProtocol:
+    """Like `asked()`, for the rank and the number of workers: a backend's functions may ask for them as well."""
+    return _slot.called or asked(called, default)
 
 
 def _refuse_in_child(called: str, advice: str) -> None:
@@ -258,12 +277,12 @@ def get_dataset_shard(dataset_name: str | None = None) -> Any:
 
 def get_world_size() -> int:
     """How many workers there are; 1 outside a run."""
-    return asked("session.get_world_size()", 1).world_size
+    return rank_asked("session.get_world_size()", 1).world_size
 
 
 def get_world_rank() -> int:
     """This worker's number among all; 0 outside a run."""
-    return asked("session.get_world_rank()", 0).world_rank
+    return rank_asked("session.get_world_rank()", 0).world_rank
 
 
 def get_local_rank() -> int:

@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from paceline.air import session
 from paceline.air.attachment import Attachment
 from paceline.air.errors import WorkerFailure
 from paceline.engine.places import WorkerPlace
@@ -146,6 +147,18 @@ class WorkerDied:
 Event = Message | TaskEnded | TaskFailed | WorkerDied
 
 
+class _WithItsArguments:
+    """A function, with the arguments of every rank; called without any in a worker."""
+
+    def __init__(self, fn: Callable[..., Any], arguments: Sequence[Sequence[Any]]) -> None:
+        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+        self._fn = fn
+        self._arguments = [tuple(of_rank) for of_rank in arguments]
+
+    def __call__(self) -> Any:
+        return self._fn(*self._arguments[session.get_world_rank()])
+
+
 class WorkerGroup(ABC):
     """The workers of one attempt."""
 
@@ -176,6 +189,14 @@ class WorkerGroup(ABC):
         """Call `fn(*args)` on the given ranks (all of them by default) at the same time and
         return the values in rank order. Values come back as plain data, never by pickle.
         Only before `start` or after the task ended. Raises WorkerError where one raised."""
+
+    def execute_each(
+        self, fn: Callable[..., Any], arguments: Sequence[Sequence[Any]], *, timeout: float = 60.0
+    ) -> list[Any]:
+        """Call `fn(*arguments[rank])` on every rank at the same time; otherwise like `execute`."""
+        if len(arguments) != self.world_size:
+            raise ValueError(f"execute_each() needs arguments for {self.world_size} ranks, not for {len(arguments)}.")
+        return self.execute(_WithItsArguments(fn, arguments), timeout=timeout)
 
     def execute_single(self, rank: int, fn: Callable[..., Any], *args: Any) -> Any:
         """Call `fn(*args)` on one rank."""

@@ -85,7 +85,8 @@ class InlineGroup(ChannelGroup):
     ) -> list[Any]:
         if self.members[0].failure is not None:
             # Its thread is not listened to any more, but what it has left in this process can be put back from here.
-            return [fn(*args)]
+            with session.called_by_driver(0, 1):
+                return [fn(*args)]
         return super().execute(fn, *args, ranks=ranks, timeout=timeout)
 
     def processes(self) -> dict[int, int]:

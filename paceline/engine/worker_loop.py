@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import msgspec
 
+from paceline.air import session
 from paceline.air.attachment import Attachment
 from paceline.air.errors import WorkerFailure
 from paceline.air.faults import fault_point
@@ -141,7 +142,8 @@ class WorkerLoop:
     def _answer(self, call: protocol.Call) -> None:
         try:
             function, arguments = loads(call.payload)
-            value = protocol.encode(function(*arguments))
+            with session.called_by_driver(self.channel.rank, self.channel.world_size):
+                value = _as_plain_data(function(*arguments), function)
             body = protocol.encode(protocol.Returned(call.number, msgspec.Raw(value)))
         except BaseException as error:
             failure = describe_exception(error, self.channel.rank, time.monotonic_ns())
@@ -170,6 +172,17 @@ class WorkerLoop:
         except BaseException as error:
             return describe_exception(error, self.channel.rank, time.monotonic_ns())
         return None
+
+
+def _as_plain_data(value: object, function: object) -> bytes:
+    try:
+        return protocol.encode(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise TypeError(
+            f"what {name}() returned cannot be sent to the driver ({error}): return plain data, such as numbers, text, "
+            "bytes, lists and dicts"
+        ) from error
 
 
 def serve_worker(sock: socket.socket, rank: int, world_size: int, pulse_s: float | None = None) -> NoReturn:

@@ -49,9 +49,9 @@ def local_rank() -> int:
 
 def world_rank() -> int:
     """This worker's rank."""
-    return session.asked("train.world_rank()", 0).world_rank
+    return session.rank_asked("train.world_rank()", 0).world_rank
 
 
 def world_size() -> int:
     """How many workers there are."""
-    return session.asked("train.world_size()", 1).world_size
+    return session.rank_asked("train.world_size()", 1).world_size

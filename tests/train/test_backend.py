@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy
 import pytest
 
 from paceline import train
 from paceline.air import session
-from paceline.air.errors import EngineError, TrainingFailedError
+from paceline.air.errors import EngineError, RemoteError, TrainingFailedError
 from paceline.train import Backend, BackendConfig
 from tests.train.quick import quick_trainer
 
@@ -81,3 +82,38 @@ def test_a_backend_that_cannot_start_fails_the_run_once() -> None:
         trainer.fit()
     assert len(caught.value.failures) == 1
     assert NotingBackend.calls == ["end"]
+
+
+class RankBackend(Backend):
+    seen: ClassVar[dict[str, Any]] = {}
+
+    def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
+        self.seen["ranks"] = worker_group.execute(ask_rank)
+        self.seen["each"] = worker_group.execute_each(divmod, [(7, 2), (9, 4)][: len(worker_group)])
+        with pytest.raises(ValueError, match=rf"arguments for {len(worker_group)} ranks, not for 3"):
+            worker_group.execute_each(divmod, [(7, 2), (9, 4), (1, 1)])
+        with pytest.raises(RemoteError, match=r"give_array\(\).*return plain data"):
+            worker_group.execute(give_array)
+
+
+class RankConfig(BackendConfig):
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return RankBackend
+
+
+def ask_rank() -> list[int]:
+    context = train.get_context()
+    return [context.get_world_rank(), context.get_world_size(), train.world_rank(), session.get_world_size()]
+
+
+def give_array() -> Any:
+    return numpy.zeros(3)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_functions_of_a_backend_know_their_rank(workers: int) -> None:
+    one = {"inline": True} if workers == 1 else {}
+    quick_trainer(lambda: None, backend=RankConfig(), **one).fit()  # type: ignore[arg-type]
+    assert RankBackend.seen["ranks"] == [[rank, workers, rank, workers] for rank in range(workers)]
+    assert RankBackend.seen["each"] == [[3, 1], [2, 1]][:workers]
