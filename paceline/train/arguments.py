@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, ForwardRef, TypedDict, TypeVar
+from typing import Any, ForwardRef, TypedDict, TypeVar, Unpack, get_args, get_origin
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checks import check_kind
@@ -45,6 +45,7 @@ class DataParallelArguments(TrainerArguments, total=False):
     dataset_config: Mapping[str, DatasetConfig] | DataConfig | None
 
 
+_CONFIGS_OF_ALL = [name for name in DataParallelArguments.__annotations__ if name.endswith("_config")]
 _COMMON = {kind.__name__: kind for kind in (TrainerArguments, DataParallelArguments)}
 
 
@@ -52,8 +53,7 @@ def with_common_arguments(constructor: Any) -> Any:
     """Let the constructor's signature show the arguments that it takes as ``**common: Unpack[...]``, by their names."""
     signature = inspect.signature(constructor)
     *others, last = signature.parameters.values()
-    unpacked = re.search(r"Unpack\[(?:\w+\.)*(\w+)\]$", str(last.annotation))
-    common = _COMMON.get(unpacked[1]) if unpacked and last.kind is last.VAR_KEYWORD else None
+    common = _unpacked(last.annotation) if last.kind is last.VAR_KEYWORD else None
     if common is not None:
         named = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_as_written(annotation))
@@ -61,6 +61,15 @@ def with_common_arguments(constructor: Any) -> Any:
         ]
         constructor.__signature__ = signature.replace(parameters=[*others, *named])
     return constructor
+
+
+def _unpacked(annotation: Any) -> Any:
+    """Which of the common arguments an annotation means; modules without postponed evaluation have it as an object."""
+    if get_origin(annotation) is Unpack:
+        (kind,) = get_args(annotation)
+        return _COMMON.get(getattr(kind, "__name__", ""))
+    written = re.search(r"Unpack\[(?:\w+\.)*(\w+)\]$", str(annotation))
+    return _COMMON.get(written[1]) if written else None
 
 
 def _as_written(annotation: Any) -> Any:
@@ -73,6 +82,9 @@ def with_checked_keywords(constructor: Any, function: str | None, config: str | 
     parameters = inspect.signature(with_common_arguments(constructor)).parameters
     often = {"config": config, "train_loop": function, "train_func": function, "train_fn": function}
     meant = {name: f"did you mean {argument}?" for name, argument in often.items() if argument in parameters}
+    if "backend_config" not in parameters:
+        own = [name for name in parameters if name.endswith("_config") and name not in (*_CONFIGS_OF_ALL, config)]
+        meant["backend_config"] = f"did you mean {own[0]}?" if len(own) == 1 else "the trainer has its own backend."
     return names_what_was_meant(**{**SETTINGS_ELSEWHERE, **meant})(constructor)
 
 
