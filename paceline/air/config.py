@@ -27,6 +27,7 @@ from paceline.air.checks import (
 from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError
 from paceline.air.keywords import names_what_was_meant, settings_of
+from paceline.air.plugins import check_engine, made_by_name, plugin_names
 from paceline.air.resources import STRATEGIES, PlacementGroupFactory, check_accelerator, checked_resources
 from paceline.air.run_checks import check_stop, output_files, safe_name
 from paceline.air.sync_config import SyncConfig
@@ -41,7 +42,6 @@ __all__ = [
     "SyncConfig",
 ]
 
-ENGINES = ("local", "inline")
 MOST_WORKERS = 100_000
 """Beyond it a typo is likelier than a wish; what can really be started, the engine says."""
 DEFAULT_MAX_LOG_BYTES = 256 * 1024 * 1024
@@ -304,7 +304,7 @@ class RunConfig(ShortRepr):
     local_dir: str | None = None
     """Old name of storage_path, which wins if both are given; read that one."""
     engine: Any = None
-    """Where workers live: "local", "inline" or an Engine; None chooses."""
+    """Where workers live: "local", "inline", what a package has registered, or an Engine; None chooses."""
     max_log_bytes: int | None = DEFAULT_MAX_LOG_BYTES
     """When a worker's log is longer, its content moves to logs/rank_<k>.log.1 and replaces what was there; None:
     no limit."""
@@ -325,10 +325,7 @@ class RunConfig(ShortRepr):
         if self.max_log_bytes is not None:
             self.max_log_bytes = whole_number(self.max_log_bytes, "max_log_bytes", least=1, advice="None: no limit.")
         _check_reporter(self.progress_reporter)
-        if isinstance(self.engine, str):
-            check_choice(self.engine, "engine", ENGINES)
-        elif self.engine is not None and not callable(getattr(self.engine, "start_group", None)):
-            raise ConfigError(f"engine is {self.engine!r}: use one of {', '.join(ENGINES)} or an Engine object.")
+        check_engine(self.engine)
 
     @property
     def output_files(self) -> tuple[str, str] | None:
@@ -380,8 +377,6 @@ def _checked_callbacks(callbacks: Any) -> list[Any]:
 
 def _tracker(name: str) -> Any:
     """The callback that an installed package has registered by this name, as it is without arguments."""
-    from paceline.air.plugins import made_by_name, plugin_names
-
     made = made_by_name("trackers", name)
     if made is None:
         near = near_miss(name, plugin_names("trackers"))

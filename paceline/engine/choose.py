@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, EngineError
+from paceline.air.plugins import check_engine, checked_made, made_by_name
 from paceline.air.ray_alias import INSTEAD, alias_in_force
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 ENGINE_VARIABLE = "PACELINE_ENGINE"
 ADDRESS_VARIABLE = "RAY_ADDRESS"
-NAMES = ("local", "inline")
 _CLUSTER_SETTINGS = frozenset(
     [
         "address",
@@ -108,8 +108,7 @@ def init(
     for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
             raise ConfigError(f"{name} must be a number that is not negative, not {value!r}")
-    if isinstance(engine, str):
-        _check_name(engine, "init(engine=...)")
+    _check(engine, "init(engine=...)")
     shutdown()  # Engines that were made before take the new numbers.
     _declared = _Declared(engine, num_cpus, num_gpus)
     return InitContext()
@@ -168,9 +167,9 @@ def choose_engine(requested: str | Engine | None = None) -> Engine:
     source = "engine"
     if choice is None:
         choice, source = os.environ.get(ENGINE_VARIABLE) or "local", ENGINE_VARIABLE
+    _check(choice, source)
     if not isinstance(choice, str):
         return choice
-    _check_name(choice, source)
     with _lock:
         if choice not in _engines:
             _engines[choice] = _make(choice, declared)
@@ -182,18 +181,21 @@ def _make(name: str, declared: _Declared) -> Engine:
         from paceline.engine.inline import InlineEngine
 
         return InlineEngine(declared.num_cpus, declared.num_gpus)
-    from paceline.engine.local.engine import LocalEngine
+    if name == "local":
+        from paceline.engine.local.engine import LocalEngine
 
-    return LocalEngine(declared.num_cpus, declared.num_gpus)
+        return LocalEngine(declared.num_cpus, declared.num_gpus)
+    from paceline.engine.base import Engine
+
+    return checked_made(made_by_name("engines", name), Engine, "engines", name)  # type: ignore[type-abstract]
 
 
-def _check_name(name: str, source: str) -> None:
-    if name == "ray" and alias_in_force():
+def _check(engine: str | Engine | None, source: str) -> None:
+    if engine == "ray" and alias_in_force():
         raise ConfigError(f"{source}: the engine 'ray' needs the real Ray, and {INSTEAD}")
-    if name == "ray":
+    if engine == "ray":
         raise ConfigError(f"{source}: the engine 'ray' is not available yet; use 'local' or 'inline'")
-    if name not in NAMES:
-        raise ConfigError(f"{source}: there is no engine {name!r}; use 'local' or 'inline'")
+    check_engine(engine, source)
 
 
 def _refuse_while_importing_main() -> None:

@@ -12,6 +12,7 @@ import pytest
 from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, SyncConfig
 from paceline.air.errors import ConfigError, PacelineError
 from paceline.air.resources import PlacementGroupFactory
+from paceline.engine.inline import InlineEngine
 
 
 class Domain:
@@ -366,6 +367,11 @@ def test_a_misspelt_setting_is_answered_with_the_right_one(config: Any, misspelt
 def test_a_setting_like_no_other_is_answered_with_the_list() -> None:
     with pytest.raises(TypeError, match=r"'xyzzy'.*max_failures, .*max_attempts_without_progress"):
         FailureConfig(xyzzy=1)  # type: ignore[call-arg]
+
+
+def test_the_class_of_an_engine_is_not_an_engine() -> None:
+    with pytest.raises(ConfigError, match=r"engine is the class InlineEngine: pass an object, engine=InlineEngine\(\)"):
+        RunConfig(engine=InlineEngine)
 
 
 def test_refusals_name_only_what_works() -> None:

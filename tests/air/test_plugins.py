@@ -15,6 +15,7 @@ from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError
 from paceline.air.plugins import plugin, plugin_names
 from paceline.air.settings import restored, stored
+from paceline.engine.choose import choose_engine, shutdown
 from paceline.run.callbacks import Callback
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.prediction.predictors import predictor_for
@@ -24,6 +25,7 @@ CODE = """
 from dataclasses import dataclass
 
 from paceline.air.checkpoint import Checkpoint
+from paceline.engine.inline import InlineEngine
 from paceline.run.backend import Backend, BackendConfig
 from paceline.train.predictor import Predictor
 from paceline.tune import Callback
@@ -54,6 +56,10 @@ class GridSearch(BasicVariantGenerator):
     pass
 
 
+class GridEngine(InlineEngine):
+    name = "grid"
+
+
 class GridTracker(Callback):
     pass
 
@@ -66,6 +72,10 @@ ENTRY_POINTS = """
 grid = gridlib:GridConfig
 odd = gridlib:GridBackend
 gone = gridlib:Gone
+
+[paceline.engines]
+grid = gridlib:GridEngine
+odd = gridlib:GridTracker
 
 [paceline.predictors]
 gridlib.GridCheckpoint = gridlib:GridPredictor
@@ -133,6 +143,20 @@ def test_a_tracker_is_stored_by_its_name(gridlib: str) -> None:
     assert settings["callbacks"] == ["grid"]
     (tracker,) = restored(RunConfig, settings).callbacks
     assert type(tracker).__name__ == "GridTracker"
+
+
+def test_an_engine_by_its_name(gridlib: str) -> None:
+    assert RunConfig(engine="grid").engine == "grid"
+    try:
+        engine = choose_engine("grid")
+        assert engine.name == "grid"
+        assert choose_engine("grid") is engine
+        with pytest.raises(ConfigError, match=r"'odd'.*Engine"):
+            choose_engine("odd")
+        with pytest.raises(ConfigError, match=r"'gird'.*'local', 'inline', 'grid', 'odd'"):
+            RunConfig(engine="gird")
+    finally:
+        shutdown()
 
 
 def test_a_predictor_by_the_class_of_the_checkpoint_loaded_or_stored(gridlib: str, tmp_path: Path) -> None:
