@@ -197,7 +197,7 @@ def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequ
     data = embedding.data or RunData.prepared(spec, decide_size(spec.scaling).workers)
     task = pickled_task(spec, data.packed, data.preprocessor)
     files = (
-        run_files.reopen(spec, embedding.shared_sync)
+        run_files.reopen(spec, embedding.shared_sync, engine.name)
         if spec.restore_path is not None
         else run_files.create(spec, engine.capabilities, embedding.shared_sync)
     )

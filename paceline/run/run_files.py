@@ -238,8 +238,8 @@ def _new_directory(
     raise StorageError(f"{experiment_dir} holds too many trials to find a free name. Choose another RunConfig(name=).")
 
 
-def reopen(spec: RunSpec, shared_sync: SharedSync | None = None) -> RunFiles:
-    """The directory of a run that shall be continued."""
+def reopen(spec: RunSpec, shared_sync: SharedSync | None = None, engine: str | None = None) -> RunFiles:
+    """The directory of a run that shall be continued, on an engine of this name."""
     run_dir, mirror = _place_to_restore(spec)
     warnings = side_files.free_lock_name(run_dir.lock)
     with _locked(run_dir, mirror, spec.run_config.verbose if spec.place is None else 0) as lock:
@@ -254,11 +254,11 @@ def reopen(spec: RunSpec, shared_sync: SharedSync | None = None) -> RunFiles:
             files.warnings += [*warnings, *side_files.repair(run_dir, continues=files.ended_as != "finished")]
             files.surviving = surviving_indices(run_dir)
             files.notes += _what_has_changed(records, spec)
-            if not_given := _what_was_not_given_again(header.settings, spec.run_config):
+            for text in _what_was_not_given_again(header.settings, spec.run_config, engine):
                 if spec.run_config.verbose == 0 and spec.place is None:  # it matters, whatever is shown of the rest
-                    warn_at_users_line(not_given)
+                    warn_at_users_line(text)
                 else:
-                    files.notes.append(not_given)
+                    files.notes.append(text)
             files.register()
             run_dir.sweep()
     return files
@@ -283,16 +283,18 @@ def _place_to_restore(spec: RunSpec) -> tuple[RunDir, Mirror | None]:
     return run_dir, Mirror(filesystem, run_dir)
 
 
-def _what_was_not_given_again(settings: Mapping[str, Any], config: RunConfig) -> str:
+def _what_was_not_given_again(settings: Mapping[str, Any], config: RunConfig, engine: str | None) -> Iterator[str]:
     """Code is never stored: say what the run had and this continuation of it has not."""
     missing = []
     if settings["had_callbacks"] and not need_code(config.callbacks):
         missing.append("callbacks")
     if settings["had_stop"] and config.stop is None:
         missing.append("a stop criterion")
-    if not missing:
-        return ""
-    return f"The run had {' and '.join(missing)}, which restore() cannot bring back: pass run_config=RunConfig(...)."
+    if missing:
+        yield f"The run had {' and '.join(missing)}, which restore() cannot bring back: pass run_config=RunConfig(...)."
+    before = settings.get("engine_object")
+    if before is not None and engine not in (None, before):
+        yield f"This run used engine {before!r}; it continues on {engine!r}. Pass run_config=RunConfig(engine=...)."
 
 
 def _what_has_changed(records: RunRecords, spec: RunSpec) -> list[str]:
@@ -391,4 +393,5 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
         "had_preprocessor": spec.ingest is not None and spec.ingest.preprocessor is not None,
         "had_callbacks": need_code(config.callbacks),
         "had_stop": config.stop is not None,
+        "engine_object": getattr(config.engine, "name", None),
     }

@@ -99,6 +99,17 @@ def test_only_one_driver_at_a_time(results_dir: Path) -> None:
     again.close()
 
 
+def test_an_engine_that_was_not_given_again_is_named(results_dir: Path) -> None:
+    engine = SimpleNamespace(name="tcp", start_group=nothing)
+    files = run_files.create(spec(name="experiment", engine=engine), LocalEngine.capabilities)
+    files.close()
+    for now, expected in [("local", ["engine 'tcp'; it continues on 'local'"]), ("tcp", [])]:
+        again = run_files.reopen(spec(restore=str(files.run_dir.root)), engine=now)
+        again.close()
+        assert len(again.notes) == len(expected)
+        assert all(part in note for part, note in zip(expected, again.notes, strict=True))
+
+
 def test_the_lock_is_given_back_even_if_the_storage_has_gone(results_dir: Path) -> None:
     class GoneMirror:
         lease = SimpleNamespace(failing="")
