@@ -15,7 +15,10 @@ An engine's test module subclasses EngineContract and supplies the `engine` fixt
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,6 +29,7 @@ import pytest
 
 from paceline.air.attachment import Attachment
 from paceline.air.errors import RemoteError, SerializationError, WorkerDiedError, WorkerError
+from paceline.air.faults import FAULT_VARIABLE
 from paceline.air.resources import usable_cores
 from paceline.engine.base import (
     Engine,
@@ -44,6 +48,8 @@ from paceline.engine.serialization import dumps, pickled
 
 PATIENCE_S = 60.0
 """A guard against hanging; nothing here is expected to take long."""
+PROMPT_S = 20.0
+"""Far more than anything needs that does not wait for the end of a time-out."""
 SECOND_NS = 1_000_000_000
 
 
@@ -62,10 +68,10 @@ def run_task(group: WorkerGroup, task: Callable[[WorkerChannel, bytes], None], *
     group.start(dumps(task, "task"), list(arguments) or [b""] * group.world_size)
 
 
-def collect(group: WorkerGroup, until: Callable[[list[Event]], bool]) -> list[Event]:
+def collect(group: WorkerGroup, until: Callable[[list[Event]], bool], patience_s: float = PATIENCE_S) -> list[Event]:
     """Poll until the events seen so far satisfy the condition."""
     events: list[Event] = []
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not until(events):
         assert time.monotonic() < deadline, f"waited too long; saw {[type(event).__name__ for event in events]}"
         events.extend(group.poll(1.0))
@@ -94,6 +100,27 @@ def files_in_memory() -> int:
     return mapped + sum("paceline-attachment" in target for target in targets)
 
 
+def fork_child() -> int:
+    """A child of this worker that holds all it has open, and never ends by itself."""
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+        os._exit(0)
+    return pid
+
+
+def running(pids: list[int]) -> list[int]:
+    """Those of the processes that run here; one that has ended may not have been waited for."""
+    return [pid for pid in pids if os.path.exists(f"/proc/{pid}") and not _is_dead(pid)]
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
+    except OSError:
+        return True
+
+
 def _target(descriptor: Path) -> str:
     try:
         return os.readlink(descriptor)
@@ -107,6 +134,10 @@ class EngineContract:
     max_workers = 1
     isolated = True
     """False if a worker shares the driver's process: then it cannot die alone."""
+    has_heartbeat = True
+    """False if a worker that is stopped, or hangs in C code, is waited for without a limit."""
+    ends_detached = True
+    """False if processes that a worker has started in a session of their own outlive the group."""
 
     @pytest.fixture
     def group(self, engine: Engine, tmp_path: Path) -> Iterator[WorkerGroup]:
@@ -512,6 +543,57 @@ class EngineContract:
         assert len(died) == self.max_workers
         assert (died[0].failure.kind, died[0].failure.exit_code) == (kind, code)
 
+    def test_a_killed_worker_is_noticed_though_its_child_holds_the_channel(self, group: WorkerGroup) -> None:
+        self._needs_processes()
+
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            if channel.rank == 0:
+                fork_child()
+                channel.send(b"last words")
+                os.kill(os.getpid(), signal.SIGKILL)
+            channel.receive()
+
+        run_task(group, task)
+        events = collect(group, lambda events: any(isinstance(event, WorkerDied) for event in events), PROMPT_S)
+        assert bodies_of(events) == [b"last words"]
+        assert isinstance(events[-1], WorkerDied)
+        failure = events[-1].failure
+        assert (failure.rank, failure.kind, failure.signal) == (0, "signal", signal.SIGKILL)
+
+    def test_a_stopped_worker_is_given_up(self, engine: Engine, tmp_path: Path) -> None:
+        self._needs_processes()
+        if not self.has_heartbeat:
+            pytest.skip("this engine has no heartbeat")
+
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            if channel.rank == 0:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            channel.receive()
+
+        group = engine.start_group(placement_in(tmp_path, self.max_workers, heartbeat_timeout_s=2.0))
+        try:
+            run_task(group, task)
+            (event,) = collect(group, lambda events: bool(events), PROMPT_S)
+            assert isinstance(event, WorkerDied)
+            assert (event.rank, event.failure.kind) == (0, "unresponsive")
+        finally:
+            group.shutdown()
+
+    def test_a_worker_that_is_killed_while_it_starts_ends_the_start(self, engine: Engine, tmp_path: Path) -> None:
+        """The failure says so, and no other worker is left. Workers must pass the fault point of `serve_worker`."""
+        self._needs_processes()
+        asked = placement_in(tmp_path, self.max_workers, start_timeout_s=PATIENCE_S)
+        *others, last = asked.workers
+        killed = replace(last, env={FAULT_VARIABLE: "worker_start:SIGKILL"})
+        began = time.monotonic()
+        with pytest.raises(WorkerError) as caught:
+            engine.start_group(replace(asked, workers=(*others, killed)))
+        assert time.monotonic() - began < PROMPT_S
+        failure = caught.value.failure
+        assert failure is not None
+        assert (failure.rank, failure.kind, failure.signal) == (last.rank, "signal", signal.SIGKILL)
+        engine.start_group(asked).shutdown()
+
     def test_execute_on_a_worker_that_dies_raises(self, group: WorkerGroup) -> None:
         self._needs_processes()
         with pytest.raises(WorkerDiedError):
@@ -547,6 +629,43 @@ class EngineContract:
         collect(group, lambda events: len(events) == self.max_workers)
         group.shutdown()
 
+    def test_a_clean_end_does_not_wait_for_children_of_workers(self, group: WorkerGroup) -> None:
+        self._needs_processes()
+
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            fork_child()
+
+        run_task(group, task)
+        collect_to_end(group)
+        began = time.monotonic()
+        assert group.shutdown(grace=PATIENCE_S) == []
+        assert time.monotonic() - began < PROMPT_S
+
+    @pytest.mark.parametrize("detached", [False, True])
+    def test_shutdown_ends_what_workers_have_started(self, engine: Engine, tmp_path: Path, detached: bool) -> None:
+        self._needs_processes()
+        if detached and not self.ends_detached:
+            pytest.skip("this engine does not find processes that have left their worker's session")
+
+        def start_some() -> list[int]:
+            command = [sys.executable, "-c", "import signal; signal.pause()"]
+            return [fork_child(), subprocess.Popen(command, start_new_session=detached).pid]
+
+        first = engine.start_group(placement_in(tmp_path, self.max_workers))
+        try:
+            started = first.execute(start_some)
+        finally:
+            first.shutdown()
+        second = engine.start_group(placement_in(tmp_path, self.max_workers))
+        try:
+            assert [place.node for place in second.places] == [place.node for place in first.places]
+            for rank, pids in enumerate(started):
+                deadline = time.monotonic() + PROMPT_S
+                while left := second.execute_single(rank, running, pids):
+                    assert time.monotonic() < deadline, f"process(es) {left} of rank {rank} still run"
+        finally:
+            second.shutdown()
+
     def test_a_second_group_starts_after_the_first(self, engine: Engine, tmp_path: Path) -> None:
         for _ in range(3):
             group = engine.start_group(
@@ -559,15 +678,27 @@ class EngineContract:
                 group.shutdown(grace=PATIENCE_S)
 
     def test_stacks_show_where_a_task_is(self, group: WorkerGroup) -> None:
-        def a_place_to_find(channel: WorkerChannel, argument: bytes) -> None:
+        def a_place_to_find(channel: WorkerChannel) -> None:
             channel.send(b"here")
             channel.receive()
 
-        run_task(group, a_place_to_find)
-        collect(group, lambda events: len(events) == self.max_workers)
-        stacks = group.stacks(timeout=PATIENCE_S)
-        assert sorted(stacks) == list(range(self.max_workers))
-        assert all("a_place_to_find" in text for text in stacks.values())
+        def another_place(channel: WorkerChannel) -> None:
+            channel.send(b"there")
+            channel.receive()
+
+        def task(channel: WorkerChannel, argument: bytes) -> None:
+            a_place_to_find(channel)
+            another_place(channel)
+
+        run_task(group, task)
+        for here, not_here in [("a_place_to_find", "another_place"), ("another_place", "a_place_to_find")]:
+            collect(group, lambda events: len(events) == self.max_workers)
+            stacks = group.stacks(timeout=PATIENCE_S)
+            assert sorted(stacks) == list(range(self.max_workers))
+            for rank, text in stacks.items():
+                assert here in text
+                assert not_here not in text, "the answer to an earlier question"
+                group.reply(rank, b"")
 
     def test_processes_names_every_rank(self, group: WorkerGroup) -> None:
         assert group.processes() == dict(enumerate(group.execute(os.getpid)))

@@ -43,6 +43,7 @@ class TestLocalEngine(EngineContract):
 
 class TestEngineOfTheGuide(EngineContract):
     max_workers = 2
+    ends_detached = False
 
     @pytest.fixture(scope="class")
     @classmethod

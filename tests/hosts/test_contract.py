@@ -11,6 +11,7 @@ from tests.hosts.engine import HostsEngine
 
 class TestHostsEngine(EngineContract):
     max_workers = 2
+    ends_detached = False
 
     @pytest.fixture
     def engine(self, hosts_engine: HostsEngine) -> Engine:
