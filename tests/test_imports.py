@@ -187,7 +187,7 @@ EXPORTED: dict[str, set[str]] = {
     | {"Experiment", "ExperimentAnalysis", "register_env", "register_trainable", "run", "run_experiments"}
     | {"CLIReporter", "JupyterNotebookReporter", "ProgressReporter"}
     | {"Checkpoint", "CheckpointConfig", "FailureConfig", "RunConfig"}
-    | {"Callback", "PlacementGroupFactory", "Stopper", "SyncConfig"},
+    | {"Callback", "PlacementGroupFactory", "Stopper", "SyncConfig", "Trial"},
     "paceline.tune.integration.keras": {"TuneReportCallback", "TuneReportCheckpointCallback"},
     "paceline.tune.integration.lightgbm": {"TuneReportCallback", "TuneReportCheckpointCallback"},
     "paceline.tune.integration.pytorch_lightning": {"TuneReportCallback", "TuneReportCheckpointCallback"},

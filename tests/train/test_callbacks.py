@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,7 @@ class Recorder(Callback):
                 note = (hook, iteration, checkpoint.number)
             elif hook in ("on_trial_complete", "on_trial_error"):
                 iteration, _, trial = arguments
-                note = (hook, iteration, trial.status)
+                note = (hook, iteration, trial.status, trial.outcome)
             elif hook == "on_trial_restore":
                 note = (hook, arguments[0])
             self.calls.append(note)
@@ -64,6 +66,12 @@ def three_steps(config: dict[str, Any]) -> None:
         session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}) if step == 1 else None)
 
 
+def eight_steps() -> None:
+    newest = session.get_checkpoint()
+    for step in range(newest.to_dict()["step"] + 1 if newest else 0, 8):
+        session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}) if step == 3 else None)
+
+
 def test_the_hooks_of_a_run_in_their_order() -> None:
     recorder = Recorder()
     quick_trainer(three_steps, config={}, callbacks=[recorder]).fit()
@@ -75,7 +83,7 @@ def test_the_hooks_of_a_run_in_their_order() -> None:
         "on_trial_save",
         ("on_checkpoint", 2, 0),
         ("on_trial_result", 3, 2, 1),
-        ("on_trial_complete", 3, "TERMINATED"),
+        ("on_trial_complete", 3, "TERMINATED", "finished"),
         "on_experiment_end",
     ]
 
@@ -92,16 +100,47 @@ def test_the_hooks_of_a_retry(tmp_path: Path) -> None:
     assert recorder.calls[6:] == [
         ("on_trial_restore", 2),
         ("on_trial_result", 3, 2, 1),
-        ("on_trial_complete", 3, "TERMINATED"),
+        ("on_trial_complete", 3, "TERMINATED", "finished"),
         "on_experiment_end",
     ]
+
+
+class Interrupt(Callback):
+    """Ctrl-C at one row."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        if result["step"] == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(("at", "after"), [(0, 0), (5, 4)], ids=["without a checkpoint", "with a checkpoint"])
+def test_the_hooks_of_an_interrupt_and_of_a_restore(at: int, after: int) -> None:
+    recorder = Recorder()
+    interrupt: list[Callback] = [recorder, Interrupt(at)]
+    with pytest.raises(KeyboardInterrupt) as caught:
+        # With stop=, each row waits for a decision: the run ends at the next one.
+        quick_trainer(eight_steps, inline=True, callbacks=interrupt, stop={"step": 99}).fit()
+    (hook, reached, *how), end = recorder.calls[-2:]
+    assert (hook, how, end) == ("on_trial_complete", ["TERMINATED", "interrupted"], "on_experiment_end")
+    assert reached > after
+    recorder.calls.clear()
+    path = caught.value.result.path  # type: ignore[attr-defined]
+    settings = RunConfig(callbacks=[recorder], verbose=0, engine="inline")
+    DataParallelTrainer.restore(path, eight_steps, run_config=settings).fit()
+    assert recorder.calls[:3] == ["setup", "on_trial_start", ("on_trial_restore", after)]
+    rows = [call[1] for call in recorder.calls if call[0] == "on_trial_result"]
+    assert rows == list(range(after + 1, 9))  # those behind the checkpoint come again with the same iteration
+    assert recorder.calls[-2] == ("on_trial_complete", 8, "TERMINATED", "finished")
 
 
 def test_the_hooks_of_a_failure() -> None:
     recorder = Recorder()
     trainer = quick_trainer(three_steps, inline=True, config={"fail": "always"}, callbacks=[recorder])
     trainer.fit(raise_on_error=False)
-    assert recorder.calls[6:] == [("on_trial_error", 2, "ERROR"), "on_experiment_end"]
+    assert recorder.calls[6:] == [("on_trial_error", 2, "ERROR", "failed"), "on_experiment_end"]
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from paceline import tune
-from paceline.air import Checkpoint, FailureConfig, session
+from paceline.air import Checkpoint, FailureConfig, RunConfig, session
 from paceline.testing.processes import Marks
 from paceline.tune.error import TuneError
 from paceline.tune.logger import CSVLoggerCallback, JsonLoggerCallback, LoggerCallback
 from paceline.tune.schedulers import HyperBandScheduler
+from tests.tune.interrupting import InterruptAt
 from tests.tune.searching import column, config_of, search, tuner
 
 
@@ -51,10 +52,10 @@ class Diary(tune.Callback):
         self.entries.append(("checkpoint", _number(trial), iteration, checkpoint.to_dict()["step"]))
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        self.entries.append(("complete", _number(trial), trial.status, trial.last_result["step"]))
+        self.entries.append(("complete", _number(trial), trial.status, trial.last_result["step"], trial.outcome))
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        self.entries.append(("error", _number(trial), trial.status))
+        self.entries.append(("error", _number(trial), trial.status, trial.outcome))
 
     def on_experiment_end(self, trials: Any, **info: Any) -> None:
         self.entries.append(("end", None, [(_number(trial), trial.status) for trial in trials]))
@@ -95,12 +96,35 @@ def test_every_hook_in_order(tmp_path: Path) -> None:
         ("checkpoint", 2, 2),
         ("result", 3, 3, 2),
     ]
-    assert diary.of(0) == [*first, ("complete", "TERMINATED", 3)]
+    assert diary.of(0) == [*first, ("complete", "TERMINATED", 3, "finished")]
     again = [("restore", 2), ("result", 3, 3, 3)]
     assert [entry[0] for entry in diary.of(1)] == [entry[0] for entry in [*first, *again, ("complete",)]]
     assert diary.of(1)[-3] == ("restore", 2)
-    assert diary.of(2)[-1] == ("error", "ERROR")
+    assert diary.of(2)[-1] == ("error", "ERROR", "failed")
     assert [entry[0] for entry in diary.of(2)].count("restore") == 1
+
+
+def test_an_interrupt_is_not_a_good_end_and_a_restore_starts_the_trial_again() -> None:
+    def train(config: dict[str, Any]) -> None:
+        for step in range(1, 4):
+            session.report({"step": step})
+
+    diary, space = Diary(), {"x": tune.grid_search([0, 1])}
+    callbacks = [diary, InterruptAt(1)]
+    with pytest.raises(KeyboardInterrupt) as caught:
+        tuner(train, space, callbacks=callbacks, engine="inline", max_concurrent_trials=1).fit()
+    ends = [entry for entry in diary.entries if entry[0] == "complete"]
+    assert [(number, status, how) for _, number, status, _, how in ends] == [
+        (0, "TERMINATED", "finished"),
+        (1, "TERMINATED", "interrupted"),
+    ]
+    diary.entries.clear()
+    grid = caught.value.result  # type: ignore[attr-defined]
+    settings = RunConfig(callbacks=[diary], verbose=0, engine="inline")
+    tune.Tuner.restore(grid.experiment_path, train, run_config=settings).fit()
+    assert diary.hooks() == ["setup", "start", "restore", "result", "result", "result", "complete", "end"]
+    assert diary.of(1)[1] == ("restore", 0)  # without a checkpoint
+    assert diary.of(1)[-1] == ("complete", "TERMINATED", 3, "finished")
 
 
 def test_a_trial_that_waits_is_started_once() -> None:
