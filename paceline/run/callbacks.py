@@ -53,10 +53,14 @@ class Callback:
         """Called after each step of the control loop."""
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Called when a trial's workers run for the first time."""
+        """Called when a trial starts, and again when a restore continues it; not for a retry."""
 
     def on_trial_restore(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Called when a trial goes on from a checkpoint after a failure or an interruption."""
+        """Called when workers continue a trial after a failure or an interruption.
+
+        `iteration` is that of the checkpoint they start from, 0 without one. Rows after it come again, with the same
+        `training_iteration`: overwrite the earlier ones.
+        """
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Called when a checkpoint of a trial has been committed."""
@@ -65,10 +69,10 @@ class Callback:
         """Called for each row. `trial.last_result` is still the row before."""
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Called when a trial has ended well."""
+        """Called when a trial has ended without an error. `trial.outcome` is "finished", or "interrupted"."""
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Called when a trial has failed for good."""
+        """Called when a trial has failed for good: `trial.outcome` is "failed", `trial.error` says why."""
 
     def on_checkpoint(
         self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: Checkpoint, **info: Any
@@ -93,7 +97,7 @@ class LoggerCallback(Callback):
         """A trial starts."""
 
     def log_trial_restore(self, trial: Trial) -> None:
-        """A trial goes on from a checkpoint."""
+        """A trial continues, from a checkpoint if there is one."""
 
     def log_trial_save(self, trial: Trial) -> None:
         """A trial has saved a checkpoint."""
@@ -102,7 +106,7 @@ class LoggerCallback(Callback):
         """A trial has reported a row."""
 
     def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
-        """A trial has ended."""
+        """A trial has ended; `trial.outcome` says whether it was interrupted."""
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self.log_trial_start(trial)
