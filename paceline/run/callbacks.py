@@ -246,17 +246,21 @@ class CallbackList:
     # States that a search keeps.
 
     def get_states(self) -> list[dict[str, Any] | None] | None:
-        """What the user's callbacks want to have kept, in their order; None if none of them keeps anything."""
+        """What the user's callbacks want to have kept; None if none of them keeps anything."""
         keepers = [callback for callback in self._callbacks if not _is_inherited(callback, "get_state", Callback)]
         if not keepers:
             return None
-        return [_call_one(callback, "get_state") for callback in self._callbacks]
+        return [_call_one(callback, "get_state") for callback in self._registered_first()]
 
     def set_states(self, states: Sequence[dict[str, Any] | None]) -> None:
-        """Give back what `get_states` returned to callbacks in the same order."""
-        for callback, state in zip(self._callbacks, states, strict=False):
+        """Give back what `get_states` returned."""
+        for callback, state in zip(self._registered_first(), states, strict=False):
             if state is not None:
                 _call_one(callback, "set_state", state)
+
+    def _registered_first(self) -> list[Callback]:
+        """In an order that holds if a restore makes those with a name again, and is not given the others."""
+        return sorted(self._callbacks, key=lambda callback: callback.registered_as is None)
 
     # Rows for the loggers that take them in batches.
 
