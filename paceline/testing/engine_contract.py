@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -676,6 +677,24 @@ class EngineContract:
                 assert answers == ["hello"] * self.max_workers
             finally:
                 group.shutdown(grace=PATIENCE_S)
+
+    def test_groups_of_different_threads_do_not_disturb_each_other(self, engine: Engine, tmp_path: Path) -> None:
+        self._needs_processes()
+
+        def use_a_group(name: str) -> list[Event]:
+            group = engine.start_group(placement_in(tmp_path / name, self.max_workers))
+            try:
+                run_task(group, lambda channel, argument: channel.send(argument), *[name.encode()] * self.max_workers)
+                return collect_to_end(group)
+            finally:
+                group.shutdown()
+
+        names = ["first", "second", "third"]
+        with ThreadPoolExecutor(len(names)) as pool:
+            for name, events in zip(names, pool.map(use_a_group, names), strict=True):
+                assert [event.body for event in events if isinstance(event, Message)] == [
+                    name.encode()
+                ] * self.max_workers
 
     def test_stacks_show_where_a_task_is(self, group: WorkerGroup) -> None:
         def a_place_to_find(channel: WorkerChannel) -> None:
