@@ -15,13 +15,8 @@ An engine's test module subclasses EngineContract and supplies the `engine` fixt
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,122 +24,33 @@ from typing import Any
 import pytest
 
 from paceline.air.attachment import Attachment
-from paceline.air.errors import RemoteError, SerializationError, WorkerDiedError, WorkerError
-from paceline.air.faults import FAULT_VARIABLE
+from paceline.air.errors import RemoteError, SerializationError, WorkerError
 from paceline.air.resources import usable_cores
 from paceline.engine.base import (
     Engine,
-    Event,
     Message,
-    Placement,
     TaskEnded,
-    TaskFailed,
     WorkerChannel,
-    WorkerDied,
     WorkerGroup,
-    WorkerRequest,
 )
 from paceline.engine.places import FAIR_SHARE, THREADS_VARIABLES, WorkerPlace
-from paceline.engine.serialization import dumps, pickled
-
-PATIENCE_S = 60.0
-"""A guard against hanging; nothing here is expected to take long."""
-PROMPT_S = 20.0
-"""Far more than anything needs that does not wait for the end of a time-out."""
-SECOND_NS = 1_000_000_000
-
-
-def placement_in(folder: Path, workers: int, **settings: Any) -> Placement:
-    """A placement whose workers live below `folder`."""
-    env = settings.pop("env", {})
-    places = tuple(
-        WorkerRequest(rank, str(folder / f"rank_{rank}"), str(folder / "logs" / f"rank_{rank}.log"), env)
-        for rank in range(workers)
-    )
-    return Placement(run_id=settings.pop("run_id", f"test-{folder.name}"), workers=places, **settings)
+from paceline.engine.serialization import pickled
+from paceline.testing.engine_endings import EndingsContract
+from paceline.testing.engine_tools import (
+    PATIENCE_S,
+    SECOND_NS,
+    bodies_of,
+    collect,
+    collect_to_end,
+    failure_of,
+    files_in_memory,
+    placement_in,
+    run_task,
+)
 
 
-def run_task(group: WorkerGroup, task: Callable[[WorkerChannel, bytes], None], *arguments: bytes) -> None:
-    """Start the same task on every rank."""
-    group.start(dumps(task, "task"), list(arguments) or [b""] * group.world_size)
-
-
-def collect(group: WorkerGroup, until: Callable[[list[Event]], bool], patience_s: float = PATIENCE_S) -> list[Event]:
-    """Poll until the events seen so far satisfy the condition."""
-    events: list[Event] = []
-    deadline = time.monotonic() + patience_s
-    while not until(events):
-        assert time.monotonic() < deadline, f"waited too long; saw {[type(event).__name__ for event in events]}"
-        events.extend(group.poll(1.0))
-    return events
-
-
-def collect_to_end(group: WorkerGroup) -> list[Event]:
-    """Everything up to the end of the task on every rank, however it ended."""
-
-    def over(events: list[Event]) -> bool:
-        return len({event.rank for event in events if not isinstance(event, Message)}) == group.world_size
-
-    return collect(group, over)
-
-
-def bodies_of(events: list[Event], rank: int = 0) -> list[bytes]:
-    return [event.body for event in events if isinstance(event, Message) and event.rank == rank]
-
-
-def files_in_memory() -> int:
-    """How many attachments this process holds, or has mapped, as far as the system tells."""
-    maps = Path("/proc/self/maps")
-    mapped = maps.read_text().count("paceline-attachment") if maps.exists() else 0
-    descriptors = Path("/proc/self/fd")
-    targets = [_target(entry) for entry in descriptors.iterdir()] if descriptors.exists() else []
-    return mapped + sum("paceline-attachment" in target for target in targets)
-
-
-def fork_child() -> int:
-    """A child of this worker that holds all it has open, and never ends by itself."""
-    pid = os.fork()
-    if pid == 0:
-        signal.pause()
-        os._exit(0)
-    return pid
-
-
-def running(pids: list[int]) -> list[int]:
-    """Those of the processes that run here; one that has ended may not have been waited for."""
-    return [pid for pid in pids if os.path.exists(f"/proc/{pid}") and not _is_dead(pid)]
-
-
-def _is_dead(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
-    except OSError:
-        return True
-
-
-def _target(descriptor: Path) -> str:
-    try:
-        return os.readlink(descriptor)
-    except FileNotFoundError:  # The one that listed the directory.
-        return ""
-
-
-class EngineContract:
+class EngineContract(EndingsContract):
     """Subclasses supply the `engine` fixture."""
-
-    max_workers = 1
-    isolated = True
-    """False if a worker shares the driver's process: then it cannot die alone."""
-    has_heartbeat = True
-    """False if a worker that is stopped, or hangs in C code, is waited for without a limit."""
-    ends_detached = True
-    """False if processes that a worker has started in a session of their own outlive the group."""
-
-    @pytest.fixture
-    def group(self, engine: Engine, tmp_path: Path) -> Iterator[WorkerGroup]:
-        group = engine.start_group(placement_in(tmp_path, self.max_workers))
-        yield group
-        group.shutdown()
 
     def test_resources_name_cpus_and_gpus(self, engine: Engine) -> None:
         resources = engine.resources()
@@ -232,7 +138,7 @@ class EngineContract:
         for rank in reversed(range(self.max_workers)):
             before = time.monotonic_ns()
             group.reply(rank, b"")
-            failure = _failure_of(collect(group, lambda events: bool(events)))
+            failure = failure_of(collect(group, lambda events: bool(events)))
             assert failure.rank == rank
             assert before - SECOND_NS < failure.time_ns < time.monotonic_ns() + SECOND_NS
             times.append(failure.time_ns)
@@ -466,270 +372,6 @@ class EngineContract:
         assert engine.wait([group], PATIENCE_S) == [group]
         assert collect_to_end(group)
 
-    # Failures
-
-    def test_an_exception_arrives_with_type_message_and_traceback(self, group: WorkerGroup) -> None:
-        def task(channel: WorkerChannel, argument: bytes) -> None:
-            channel.send(b"before")
-            raise KeyError("the key", channel.rank)
-
-        run_task(group, task)
-        events = collect_to_end(group)
-        for rank in range(self.max_workers):
-            own = [event for event in events if event.rank == rank]
-            assert bodies_of(own, rank) == [b"before"]
-            assert isinstance(own[-1], TaskFailed)
-            failure = own[-1].failure
-            assert (failure.rank, failure.kind, failure.exception_type) == (rank, "exception", "builtins.KeyError")
-            assert failure.arguments == ("the key", rank)
-            assert failure.time_ns > 0
-            first_frame = failure.traceback.splitlines()[1]
-            assert "in task" in first_frame, "the traceback begins at the user's own frame"
-
-    def test_an_exception_that_cannot_be_shown_still_arrives(self, group: WorkerGroup) -> None:
-        def task(channel: WorkerChannel, argument: bytes) -> None:
-            class UnspeakableError(Exception):
-                def __str__(self) -> str:
-                    raise RuntimeError("no words")
-
-                def __reduce__(self) -> Any:
-                    raise RuntimeError("no pickle")
-
-            raise UnspeakableError
-
-        run_task(group, task)
-        failure = _failure_of(collect_to_end(group))
-        assert failure.exception_type is not None
-        assert failure.exception_type.endswith("UnspeakableError")
-        assert "in task" in failure.traceback
-
-    def test_an_exception_that_holds_much_data_stays_small(self, group: WorkerGroup) -> None:
-        def task(channel: WorkerChannel, argument: bytes) -> None:
-            raise ValueError(b"x" * 200_000_000)
-
-        run_task(group, task)
-        failure = _failure_of(collect_to_end(group))
-        assert failure.exception_type == "builtins.ValueError"
-        assert failure.arguments is None
-        assert len(failure.message) + len(failure.traceback) < 1_000_000
-
-    @pytest.mark.parametrize(("code", "kind"), [(3, "exit"), (0, "premature_exit"), (None, "premature_exit")])
-    def test_sys_exit_in_a_task_is_a_failure(self, group: WorkerGroup, code: int | None, kind: str) -> None:
-        def task(channel: WorkerChannel, argument: bytes) -> None:
-            raise SystemExit(code)
-
-        run_task(group, task)
-        failure = _failure_of(collect_to_end(group))
-        assert (failure.kind, failure.exit_code) == (kind, code or 0)
-
-    def test_a_task_that_cannot_be_loaded_is_a_failed_start(self, group: WorkerGroup) -> None:
-        group.start(b"cno_such_module_at_all\nfunction\n.", [b""] * self.max_workers)
-        failure = _failure_of(collect_to_end(group))
-        assert failure.kind == "startup"
-        assert "no_such_module_at_all" in failure.message
-        assert failure.hint
-
-    @pytest.mark.parametrize(("code", "kind"), [(3, "exit"), (0, "premature_exit")])
-    def test_a_process_that_ends_itself_has_died(self, group: WorkerGroup, code: int, kind: str) -> None:
-        self._needs_processes()
-
-        def task(channel: WorkerChannel, argument: bytes) -> None:
-            channel.send(b"last words")
-            os._exit(code)
-
-        run_task(group, task)
-        events = collect_to_end(group)
-        assert bodies_of(events) == [b"last words"]
-        died = [event for event in events if isinstance(event, WorkerDied)]
-        assert len(died) == self.max_workers
-        assert (died[0].failure.kind, died[0].failure.exit_code) == (kind, code)
-
-    def test_a_killed_worker_is_noticed_though_its_child_holds_the_channel(self, group: WorkerGroup) -> None:
-        self._needs_processes()
-
-        def task(channel: WorkerChannel, argument: bytes) -> None:
-            if channel.rank == 0:
-                fork_child()
-                channel.send(b"last words")
-                os.kill(os.getpid(), signal.SIGKILL)
-            channel.receive()
-
-        run_task(group, task)
-        events = collect(group, lambda events: any(isinstance(event, WorkerDied) for event in events), PROMPT_S)
-        assert bodies_of(events) == [b"last words"]
-        assert isinstance(events[-1], WorkerDied)
-        failure = events[-1].failure
-        assert (failure.rank, failure.kind, failure.signal) == (0, "signal", signal.SIGKILL)
-
-    def test_a_stopped_worker_is_given_up(self, engine: Engine, tmp_path: Path) -> None:
-        self._needs_processes()
-        if not self.has_heartbeat:
-            pytest.skip("this engine has no heartbeat")
-
-        def task(channel: WorkerChannel, argument: bytes) -> None:
-            if channel.rank == 0:
-                os.kill(os.getpid(), signal.SIGSTOP)
-            channel.receive()
-
-        group = engine.start_group(placement_in(tmp_path, self.max_workers, heartbeat_timeout_s=2.0))
-        try:
-            run_task(group, task)
-            (event,) = collect(group, lambda events: bool(events), PROMPT_S)
-            assert isinstance(event, WorkerDied)
-            assert (event.rank, event.failure.kind) == (0, "unresponsive")
-        finally:
-            group.shutdown()
-
-    def test_a_worker_that_is_killed_while_it_starts_ends_the_start(self, engine: Engine, tmp_path: Path) -> None:
-        """The failure says so, and no other worker is left. Workers must pass the fault point of `serve_worker`."""
-        self._needs_processes()
-        asked = placement_in(tmp_path, self.max_workers, start_timeout_s=PATIENCE_S)
-        *others, last = asked.workers
-        killed = replace(last, env={FAULT_VARIABLE: "worker_start:SIGKILL"})
-        began = time.monotonic()
-        with pytest.raises(WorkerError) as caught:
-            engine.start_group(replace(asked, workers=(*others, killed)))
-        assert time.monotonic() - began < PROMPT_S
-        failure = caught.value.failure
-        assert failure is not None
-        assert (failure.rank, failure.kind, failure.signal) == (last.rank, "signal", signal.SIGKILL)
-        engine.start_group(asked).shutdown()
-
-    def test_execute_on_a_worker_that_dies_raises(self, group: WorkerGroup) -> None:
-        self._needs_processes()
-        with pytest.raises(WorkerDiedError):
-            group.execute(os._exit, 1, ranks=[0])
-        with pytest.raises(WorkerDiedError):
-            group.execute(lambda: 1, ranks=[0])
-        group.reply(0, b"to nobody")
-
-    # End
-
-    def test_shutdown_lets_a_finished_worker_end_in_peace(self, group: WorkerGroup, tmp_path: Path) -> None:
-        run_task(group, lambda channel, argument: None)
-        collect_to_end(group)
-        assert group.shutdown(grace=PATIENCE_S) == []
-        assert group.shutdown() == []
-
-    def test_shutdown_ends_a_task_that_waits_for_a_message(self, group: WorkerGroup) -> None:
-        def task(channel: WorkerChannel, argument: bytes) -> None:
-            channel.send(b"waiting")
-            channel.receive()
-
-        run_task(group, task)
-        collect(group, lambda events: len(events) == self.max_workers)
-        assert group.shutdown(grace=PATIENCE_S) == []
-
-    def test_shutdown_stops_a_task_that_never_ends(self, group: WorkerGroup) -> None:
-        def task(channel: WorkerChannel, argument: bytes) -> None:
-            channel.send(b"busy")
-            while True:
-                time.sleep(0.001)
-
-        run_task(group, task)
-        collect(group, lambda events: len(events) == self.max_workers)
-        group.shutdown()
-
-    def test_a_clean_end_does_not_wait_for_children_of_workers(self, group: WorkerGroup) -> None:
-        self._needs_processes()
-
-        def task(channel: WorkerChannel, argument: bytes) -> None:
-            fork_child()
-
-        run_task(group, task)
-        collect_to_end(group)
-        began = time.monotonic()
-        assert group.shutdown(grace=PATIENCE_S) == []
-        assert time.monotonic() - began < PROMPT_S
-
-    @pytest.mark.parametrize("detached", [False, True])
-    def test_shutdown_ends_what_workers_have_started(self, engine: Engine, tmp_path: Path, detached: bool) -> None:
-        self._needs_processes()
-        if detached and not self.ends_detached:
-            pytest.skip("this engine does not find processes that have left their worker's session")
-
-        def start_some() -> list[int]:
-            command = [sys.executable, "-c", "import signal; signal.pause()"]
-            return [fork_child(), subprocess.Popen(command, start_new_session=detached).pid]
-
-        first = engine.start_group(placement_in(tmp_path, self.max_workers))
-        try:
-            started = first.execute(start_some)
-        finally:
-            first.shutdown()
-        second = engine.start_group(placement_in(tmp_path, self.max_workers))
-        try:
-            assert [place.node for place in second.places] == [place.node for place in first.places]
-            for rank, pids in enumerate(started):
-                deadline = time.monotonic() + PROMPT_S
-                while left := second.execute_single(rank, running, pids):
-                    assert time.monotonic() < deadline, f"process(es) {left} of rank {rank} still run"
-        finally:
-            second.shutdown()
-
-    def test_a_second_group_starts_after_the_first(self, engine: Engine, tmp_path: Path) -> None:
-        for _ in range(3):
-            group = engine.start_group(
-                placement_in(tmp_path, self.max_workers, env={"PACELINE_TEST_GREETING": "hello"})
-            )
-            try:
-                answers = group.execute(os.getenv, "PACELINE_TEST_GREETING")
-                assert answers == ["hello"] * self.max_workers
-            finally:
-                group.shutdown(grace=PATIENCE_S)
-
-    def test_groups_of_different_threads_do_not_disturb_each_other(self, engine: Engine, tmp_path: Path) -> None:
-        self._needs_processes()
-
-        def use_a_group(name: str) -> list[Event]:
-            group = engine.start_group(placement_in(tmp_path / name, self.max_workers))
-            try:
-                run_task(group, lambda channel, argument: channel.send(argument), *[name.encode()] * self.max_workers)
-                return collect_to_end(group)
-            finally:
-                group.shutdown()
-
-        names = ["first", "second", "third"]
-        with ThreadPoolExecutor(len(names)) as pool:
-            for name, events in zip(names, pool.map(use_a_group, names), strict=True):
-                assert [event.body for event in events if isinstance(event, Message)] == [
-                    name.encode()
-                ] * self.max_workers
-
-    def test_stacks_show_where_a_task_is(self, group: WorkerGroup) -> None:
-        def a_place_to_find(channel: WorkerChannel) -> None:
-            channel.send(b"here")
-            channel.receive()
-
-        def another_place(channel: WorkerChannel) -> None:
-            channel.send(b"there")
-            channel.receive()
-
-        def task(channel: WorkerChannel, argument: bytes) -> None:
-            a_place_to_find(channel)
-            another_place(channel)
-
-        run_task(group, task)
-        for here, not_here in [("a_place_to_find", "another_place"), ("another_place", "a_place_to_find")]:
-            collect(group, lambda events: len(events) == self.max_workers)
-            stacks = group.stacks(timeout=PATIENCE_S)
-            assert sorted(stacks) == list(range(self.max_workers))
-            for rank, text in stacks.items():
-                assert here in text
-                assert not_here not in text, "the answer to an earlier question"
-                group.reply(rank, b"")
-
-    def test_processes_names_every_rank(self, group: WorkerGroup) -> None:
-        assert group.processes() == dict(enumerate(group.execute(os.getpid)))
-
-    def _needs_processes(self) -> None:
-        if not self.isolated:
-            pytest.skip("the worker shares the driver's process")
-
 
 def _node_facts() -> tuple[str, int]:
     return socket.gethostname(), usable_cores()
-
-
-def _failure_of(events: list[Event]) -> Any:
-    return next(event.failure for event in events if isinstance(event, TaskFailed))

@@ -13,7 +13,7 @@ from paceline.air.errors import ConfigError, EngineError
 from paceline.air.session import SessionProtocol
 from paceline.engine.base import WorkerChannel
 from paceline.engine.inline import InlineEngine
-from paceline.testing.engine_contract import collect, placement_in, run_task
+from paceline.testing.engine_tools import collect, placement_in, run_task
 from tests.descriptors import open_files
 
 

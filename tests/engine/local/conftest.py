@@ -8,7 +8,7 @@ import pytest
 
 from paceline.engine.base import WorkerGroup
 from paceline.engine.local.engine import LocalEngine
-from paceline.testing.engine_contract import placement_in
+from paceline.testing.engine_tools import placement_in
 
 StartGroup = Callable[..., WorkerGroup]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.engine.base import Message, WorkerChannel, WorkerGroup
 from paceline.engine.choose import choose_engine
-from paceline.testing.engine_contract import bodies_of, collect, placement_in, run_task
+from paceline.testing.engine_tools import bodies_of, collect, placement_in, run_task
 from paceline.testing.processes import Marks
 from tests.engine.local import tasks
 

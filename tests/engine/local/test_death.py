@@ -15,7 +15,7 @@ from paceline.air.errors import WorkerDiedError
 from paceline.engine import channel_group
 from paceline.engine.base import Event, Message, Task, TaskEnded, WorkerDied, WorkerGroup
 from paceline.engine.local.engine import LocalEngine
-from paceline.testing.engine_contract import bodies_of, collect, collect_to_end, placement_in, run_task
+from paceline.testing.engine_tools import bodies_of, collect, collect_to_end, placement_in, run_task
 from paceline.testing.processes import Process, process, wait_for
 from tests.engine.local import tasks
 from tests.engine.local.conftest import StartGroup

@@ -13,7 +13,7 @@ from paceline.engine.base import WorkerGroup
 from paceline.engine.frames import FrameSocket, socket_pair
 from paceline.engine.inline import InlineEngine
 from paceline.engine.local.engine import LocalEngine
-from paceline.testing.engine_contract import placement_in
+from paceline.testing.engine_tools import placement_in
 
 
 def in_a_forked_child(action: Callable[[], str]) -> str:

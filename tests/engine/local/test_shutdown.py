@@ -14,7 +14,7 @@ from paceline.engine.local import engine as engine_module
 from paceline.engine.local import warden_client
 from paceline.engine.local.engine import LocalEngine
 from paceline.engine.reactor import Reactor
-from paceline.testing.engine_contract import collect, collect_to_end, placement_in, run_task
+from paceline.testing.engine_tools import collect, collect_to_end, placement_in, run_task
 from paceline.testing.processes import children, wait_for
 from tests.descriptors import open_descriptors
 from tests.engine.local import tasks

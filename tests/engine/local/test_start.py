@@ -28,7 +28,7 @@ from paceline.engine.local.group import LocalGroup
 from paceline.engine.local.warden_client import WardenClient
 from paceline.engine.places import drivers_node, lay_out
 from paceline.engine.reactor import Reactor
-from paceline.testing.engine_contract import collect_to_end, placement_in, run_task
+from paceline.testing.engine_tools import collect_to_end, placement_in, run_task
 from paceline.testing.processes import Marks, descendants, process, wait_for
 from tests.engine.local import tasks
 from tests.engine.local.conftest import StartGroup
