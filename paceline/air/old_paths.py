@@ -206,7 +206,7 @@ class _Forwarding(Loader):
                 raise no_such_name(module.__name__, name, self._advice)
             return getattr(importlib.import_module(self._place), name)
 
-        module.__doc__ = f"Old path of {self._place}."
+        module.__doc__ = f"The names of {self._place}, under another path."
         module.__path__ = []  # so that advice about its names survives `from ... import`
         # Functions of one module object, as PEP 562 has them; mypy takes them for methods of ModuleType.
         module.__getattr__ = ask  # type: ignore[method-assign]

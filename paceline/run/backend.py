@@ -92,7 +92,10 @@ class WorkerState:
 
 @dataclass
 class BackendConfig:
-    """Settings of a backend; `backend_cls` says which one they are for."""
+    """Settings of a backend; `backend_cls` says which one they are for.
+
+    Without a `backend_cls` of its own, a config connects nothing: its workers know only what paceline tells them.
+    """
 
     @property
     def backend_cls(self) -> type[Backend]:

@@ -48,6 +48,14 @@ class GridCheckpoint(Checkpoint):
     pass
 
 
+class PlainCheckpoint(Checkpoint):
+    pass
+
+
+class OddCheckpoint(Checkpoint):
+    pass
+
+
 class GridPredictor(Predictor):
     pass
 
@@ -79,6 +87,7 @@ odd = gridlib:GridTracker
 
 [paceline.predictors]
 gridlib.GridCheckpoint = gridlib:GridPredictor
+gridlib.OddCheckpoint = gridlib:GridBackend
 
 [paceline.searchers]
 grid = gridlib:GridSearch
@@ -166,6 +175,15 @@ def test_a_predictor_by_the_class_of_the_checkpoint_loaded_or_stored(gridlib: st
     assert predictor_for(checkpoint) is module.GridPredictor
     path = checkpoint.to_directory(tmp_path / "checkpoint")
     assert predictor_for(Checkpoint.from_directory(path)) is module.GridPredictor
+
+
+def test_the_key_of_a_predictor_is_named_and_what_it_stands_for_is_checked(gridlib: str) -> None:
+    import gridlib as module
+
+    with pytest.raises(ConfigError, match=r"paceline\.predictors.*'gridlib\.PlainCheckpoint'"):
+        predictor_for(module.PlainCheckpoint.from_dict({"weights": 1}))
+    with pytest.raises(ConfigError, match=r"'gridlib\.OddCheckpoint' of paceline\.predictors.*not a Predictor class"):
+        predictor_for(module.OddCheckpoint.from_dict({"weights": 1}))
 
 
 def test_unknown_names_are_answered_with_what_there_is(gridlib: str) -> None:

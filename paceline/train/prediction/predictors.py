@@ -39,9 +39,11 @@ def predictor_for(checkpoint: Checkpoint) -> type[Predictor]:
     stored = checkpoint.written_as
     written_as = f", which was saved as a {stored}," if stored is not None else ""
     known = ", ".join(sorted(name.rpartition(".")[2] for name in _PREDICTORS))
+    own = next(iter(_of_others([*_names(type(checkpoint)), *([stored] if stored is not None else [])])), None)
+    key = f" A package can register one as an entry point of paceline.predictors, with the key {own!r}." if own else ""
     raise ConfigError(
-        f"Which predictor belongs to {checkpoint!r}{written_as} is not known: it is no {known}. Pass the class of the "
-        "predictor, for example TorchPredictor."
+        f"Which predictor belongs to {checkpoint!r}{written_as} is not known: it is not a {known}. Pass the class of "
+        f"the predictor, for example TorchPredictor.{key}"
     )
 
 
@@ -66,8 +68,21 @@ def _predictor_of(checkpoint: Checkpoint) -> type[Predictor] | None:
         module, _, predictor = known.rpartition(".")
         found: type[Predictor] = getattr(importlib.import_module(module), predictor)
         return found
-    others = (name for name in names if not name.startswith(("paceline.", "builtins.")))
-    return next((found for name in others if (found := plugin("predictors", name)) is not None), None)
+    return next((kind for name in _of_others(names) if (kind := _registered(name)) is not None), None)
+
+
+def _of_others(names: list[str]) -> list[str]:
+    return [name for name in names if not name.startswith(("paceline.", "builtins."))]
+
+
+def _registered(name: str) -> type[Predictor] | None:
+    """The predictor that a package has registered for the checkpoint class of this name."""
+    from paceline.train.predictor import Predictor
+
+    found = plugin("predictors", name)
+    if found is None or (isinstance(found, type) and issubclass(found, Predictor)):
+        return found
+    raise ConfigError(f"{name!r} of paceline.predictors stands for {found!r}, which is not a Predictor class.")
 
 
 def _names(of: type) -> list[str]:
