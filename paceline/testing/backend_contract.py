@@ -33,6 +33,7 @@ that says most in the least time, for frameworks that take long to start.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import threading
@@ -43,6 +44,7 @@ import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig
 from paceline.air.errors import TrainingFailedError, WorkerFailure
+from paceline.run.backend import BackendConfig
 from paceline.testing.backend_lesson import Lesson
 from paceline.testing.invariants import check_run, journal_records
 from paceline.testing.processes import Marks, wait_for
@@ -144,7 +146,9 @@ class ShortBackendContract:
         return BackendExperiment(self, tmp_path)
 
     def test_what_the_backend_declares_has_the_right_form(self, experiment: BackendExperiment) -> None:
-        backend = experiment.trainer(epochs=1).to_run_spec().backend_config.backend_cls
+        config = experiment.trainer(epochs=1).to_run_spec().backend_config
+        backend = config.backend_cls
+        check_declared_types(config)
         assert all(phrase == phrase.lower() for phrase in backend.collateral_phrases)
         preloaded = {name.partition(".")[0] for name in backend.preload}
         for setter in backend.thread_setters:
@@ -230,6 +234,22 @@ class BackendContract(ShortBackendContract):
         check_run(result.path, result=result, iterations=reported, attempts=1)
         assert result.checkpoint is not None
         assert not experiment.causes(result)
+
+
+def check_declared_types(config: BackendConfig) -> None:
+    """Mistakes that a run would not notice: a missing comma makes a text of a tuple, and a module may be misspelled."""
+    backend = config.backend_cls
+    for name in ("preload", "thread_setters", "collateral_phrases"):
+        value = getattr(backend, name)
+        assert isinstance(value, tuple), f"{name} must be a tuple, not {value!r}"
+        assert all(isinstance(text, str) and text for text in value), f"{name} must hold texts: {value!r}"
+    for module in backend.preload:
+        assert importlib.util.find_spec(module) is not None, f"preload names {module}, which cannot be imported"
+    for name in ("fresh", "share_cuda_visible_devices", "hide_other_gpus", "one_machine"):
+        assert isinstance(getattr(backend, name), bool), f"{name} must be True or False"
+    for name, value in backend().environment(config).items():
+        assert isinstance(name, str), f"environment(): {name!r} must be a text"
+        assert isinstance(value, str), f"environment(): the value of {name} must be a text, not {value!r}"
 
 
 def _falls(result: Result) -> bool:

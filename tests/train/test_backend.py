@@ -11,6 +11,7 @@ import pytest
 from paceline import train
 from paceline.air import session
 from paceline.air.errors import EngineError, RemoteError, TrainingFailedError
+from paceline.testing.backend_contract import check_declared_types
 from paceline.train import Backend, BackendConfig
 from tests.train.quick import quick_trainer
 
@@ -117,3 +118,22 @@ def test_functions_of_a_backend_know_their_rank(workers: int) -> None:
     quick_trainer(lambda: None, backend=RankConfig(), **one).fit()  # type: ignore[arg-type]
     assert RankBackend.seen["ranks"] == [[rank, workers, rank, workers] for rank in range(workers)]
     assert RankBackend.seen["each"] == [[3, 1], [2, 1]][:workers]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("preload", "json", "must be a tuple"),
+        ("preload", ("jsonn",), "jsonn, which cannot be imported"),
+        ("collateral_phrases", ("",), "must hold texts"),
+        ("fresh", 1, "True or False"),
+        ("environment", lambda self, config: {"THREADS": 2}, "THREADS must be a text"),
+    ],
+)
+def test_the_contract_finds_mistakes_in_what_a_backend_declares(
+    name: str, value: Any, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_declared_types(NotingConfig())
+    monkeypatch.setattr(NotingBackend, name, value)
+    with pytest.raises(AssertionError, match=told):
+        check_declared_types(NotingConfig())
