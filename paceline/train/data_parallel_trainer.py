@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from paceline.air.checks import check_kind, near_miss, warn_at_users_line
@@ -14,7 +15,7 @@ from paceline.air.secrets import secret_paths
 from paceline.air.settings import plain_config
 from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
-from paceline.run.backend import BackendConfig
+from paceline.run.backend import Backend, BackendConfig
 from paceline.run.spec import RunSpec, TrainFunction
 from paceline.train.arguments import TrainerArguments
 from paceline.train.base_trainer import BaseTrainer
@@ -72,6 +73,7 @@ class DataParallelTrainer(BaseTrainer):
 
     def _warm_up(self) -> None:
         """Let the workers' imports begin while the user's own program goes on."""
+        _warn_of_missing_modules(self.backend_config.backend_cls)
         if not self.backend_config.backend_cls.fresh:
             modules = modules_to_preload(self.backend_config, with_data=bool(self.datasets))
             choose_engine(self.run_config.engine).warm(modules)
@@ -158,6 +160,15 @@ def _as_backend_config(given: BackendConfig | str | None) -> BackendConfig:
             raise ConfigError(f"backend_config={given!r}: pass a BackendConfig, or the name of a backend package{near}")
         return checked_made(found(), BackendConfig, "backends", given)
     return check_kind(given, BackendConfig, "backend_config") or BackendConfig()
+
+
+def _warn_of_missing_modules(backend: type[Backend]) -> None:
+    """Workers start without a module that is not there. Of paceline's own backends, extras may be missing."""
+    if backend.__module__.startswith("paceline."):
+        return
+    for name in backend.preload:
+        if find_spec(name.partition(".")[0]) is None:  # of a submodule it would import the parent
+            warn_at_users_line(f"{backend.__name__}.preload names {name}, which cannot be imported here.")
 
 
 def _takes_config(function: object) -> bool:

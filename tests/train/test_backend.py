@@ -137,3 +137,9 @@ def test_the_contract_finds_mistakes_in_what_a_backend_declares(
     monkeypatch.setattr(NotingBackend, name, value)
     with pytest.raises(AssertionError, match=told):
         check_declared_types(NotingConfig())
+
+
+def test_a_module_to_preload_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NotingBackend, "preload", ("json", "jsonn.tool"))
+    with pytest.warns(UserWarning, match=r"NotingBackend\.preload names jsonn\.tool, which cannot be imported"):
+        quick_trainer(lambda: None, backend=NotingConfig())
