@@ -91,8 +91,9 @@ def make_trainer(plan: ScriptPlan, *, backend: BackendConfig | None = None, **ru
         "actions": [asdict(action) for action in plan.actions],
     }
     if plan.restore is not None:
+        again: dict[str, Any] = {} if backend is None else {"backend_config": backend}
         return DataParallelTrainer.restore(
-            plan.restore, train_loop_per_worker=counting_loop, train_loop_config=loop_config
+            plan.restore, train_loop_per_worker=counting_loop, train_loop_config=loop_config, **again
         )
     return DataParallelTrainer(
         counting_loop,

@@ -236,7 +236,7 @@ def test_run_continues_after_an_interrupt_while_a_group_starts(lab: Laboratory, 
         lab.marks.open_gate("start")
         assert driver.wait() in INTERRUPTED
         check_run(lab.trial_dir, processes=driver.known())
-    lab.succeed(plan.continued(lab.trial_dir))
+    lab.succeed(plan.continued(lab.trial_dir), backend=GateConfig(plan.marks, attempt))
 
 
 @pytest.mark.parametrize("number", mostly_slow([signal.SIGTERM, signal.SIGHUP], everyday=[signal.SIGTERM]))

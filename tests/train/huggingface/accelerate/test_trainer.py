@@ -310,6 +310,7 @@ def test_a_restored_run_has_its_settings(tmp_path: Path) -> None:
         str(tmp_path / "one"),
         train_loop_per_worker=train_func,
         train_loop_config={"go_on": True},
+        torch_config=TorchConfig(timeout_s=60),
         datasets={"train": line()},
     )
     assert restored.fit().metrics_dataframe["precision"].tolist() == ["bf16", "bf16"]
