@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.harness import ROOT, Bench, MeasureError
+from benchmarks.harness import ROOT, Bench, MeasureError, Outcome
 from benchmarks.table import Row, Unit, columns, show
 
 TOLERATED = 0.05
@@ -66,23 +66,31 @@ def compare(
 ) -> tuple[list[Pairs], list[str]]:
     """Every row of the measures, before and after; and what could not be measured."""
     old = tree_of(commit, scratch)
-    found: dict[str, Pairs] = {}
+    pairs: list[Pairs] = []
     failed: list[str] = []
-    with (
-        Bench(quick=True, with_ray=False, tree=old, peers_once=True) as before,
-        Bench(quick=True, with_ray=False, tree=ROOT, peers_once=True) as after,
-    ):
-        for name, measure in measures.items():
-            started = time.monotonic()
-            try:
-                for turn in range(rounds):
-                    first, second = (before, after) if turn % 2 == 0 else (after, before)
-                    rows = {first: list(measure(first)), second: list(measure(second))}
-                    pair_up(found, rows[before], rows[after])
-            except MeasureError as error:
-                failed.append(f"{name}: NOT MEASURED: {error}")
-            print(f"  {name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    return list(found.values()), failed
+    for name, measure in measures.items():
+        started = time.monotonic()
+        found: dict[str, Pairs] = {}
+        try:
+            measure_in_turn(measure, old, rounds, found)
+        except MeasureError as error:
+            failed.append(f"{name}: NOT MEASURED: {error}")
+        pairs += found.values()
+        print(f"  {name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+        for pair in found.values():  # now: who interrupts this has what was measured
+            print("   ", *pair.cells(), sep="  ", file=sys.stderr, flush=True)
+    return pairs, failed
+
+
+def measure_in_turn(measure: Callable[[Bench], Iterator[Row]], old: Path, rounds: int, found: dict[str, Pairs]) -> None:
+    """Measure both trees, each time with an empty scratch folder, as the measures expect."""
+    peers: dict[str, Outcome] = {}
+    for turn in range(rounds):
+        rows = {}
+        for tree in (old, ROOT) if turn % 2 == 0 else (ROOT, old):
+            with Bench(quick=True, with_ray=False, tree=tree, peers=peers) as bench:
+                rows[tree] = list(measure(bench))
+        pair_up(found, rows[old], rows[ROOT])
 
 
 def pair_up(found: dict[str, Pairs], before: Sequence[Row], after: Sequence[Row]) -> None:

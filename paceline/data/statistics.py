@@ -35,7 +35,7 @@ class Statistic(Accumulated):
     column: str
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:  # type: ignore[override]  # users name their aggregates; ours derive it
         return f"{type(self).__name__}({self.column})"
 
     def seen_in(self, rows: Chunk) -> pa.Array:

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import against
 from benchmarks.against import Pairs
-from benchmarks.harness import PEERS, ROOT, Bench
+from benchmarks.harness import PEERS, ROOT, Bench, Outcome
 from benchmarks.table import Row
 
 
@@ -57,10 +57,25 @@ def test_the_scripts_find_the_package_of_the_commit(tmp_path):
     assert Path(found["benchmarks"]).is_relative_to(ROOT)
 
 
+def test_each_turn_has_a_scratch_folder_of_its_own(tmp_path):
+    order = []
+
+    def measure(bench):
+        (bench.scratch / "written-once").mkdir()
+        order.append(bench.tree)
+        yield row("fit", 1.0)
+
+    found: dict[str, Pairs] = {}
+    against.measure_in_turn(measure, tmp_path, 3, found)
+
+    assert order == [tmp_path, ROOT, ROOT, tmp_path, tmp_path, ROOT]
+    assert len(found["1 fit"].after) == 3
+
+
 def test_a_peer_runs_once(monkeypatch):
-    bench = Bench(quick=True, with_ray=False, peers_once=True)
+    bench = Bench(quick=True, with_ray=False, peers={})
     runs = []
-    monkeypatch.setattr(bench, "_run", lambda script, *arguments: runs.append(script))
+    monkeypatch.setattr(bench, "_run", lambda script, *arguments: runs.append(script) or Outcome(1.0, {}))
     bench.run(PEERS / "some.py", "2")
     bench.run(PEERS / "some.py", "2")
     bench.run(PEERS / "some.py", "3")

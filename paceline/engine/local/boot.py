@@ -32,7 +32,7 @@ def boot_command(config_fd: int) -> list[str]:
     """The command line; options such as -O, -W and -X are those of this interpreter."""
     import subprocess
 
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
     return [sys.executable, *flags, __file__, str(config_fd)]
 
 
