@@ -29,11 +29,11 @@ def application(model_file: str) -> FastAPI:
     model.set_param({"nthread": 1})  # quicker than two for one row
     app = FastAPI()
 
-    @app.post("/predict")
     async def predict(body: Rows) -> dict[str, list[float]]:
         matrix = np.array([[row[name] for name in FEATURES] for row in body.rows], dtype=np.float32)
         return {"predictions": model.inplace_predict(matrix).tolist()}
 
+    app.add_api_route("/predict", predict, methods=["POST"])
     return app
 
 
