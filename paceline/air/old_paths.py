@@ -83,7 +83,7 @@ NEW_PLACES = {
     "tune.execution": "air.resources",
     "tune.execution.placement_groups": "air.resources",
     "tune.experiment.experiment": "tune.experiment",
-    "tune.experiment.trial": "run.trial",
+    "tune.experiment.trial": "run.spec",
     "tune.integration": "compat.tune_integration",
     **{f"tune.integration.{name}": f"compat.tune_integration.{name}" for name in _REPORTING},
     **{f"tune.logger.{name}": "tune.logger" for name in ("csv", "json", "logger", "noop", "tensorboardx", "unified")},

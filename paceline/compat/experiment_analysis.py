@@ -12,7 +12,7 @@ from paceline.air.checks import near_miss, warn_at_users_line
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.air.metrics import flattened
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.error import TuneError
 from paceline.tune.result_grid import Mode, ResultGrid
 from paceline.tune.trial_outcome import Scope, TrialOutcome, number_at

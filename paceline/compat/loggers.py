@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from paceline.run.callbacks import LoggerCallback, RowLogger
 from paceline.run.loggers import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 
 __all__ = [
     "CSVLogger",

@@ -16,7 +16,7 @@ from paceline.air.errors import ConfigError
 from paceline.air.resources import PlacementGroupFactory
 from paceline.compat.experiment_analysis import ExperimentAnalysis
 from paceline.compat.tune_experiment import TuneExperiment, with_meaning
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.storage.run_dir import default_storage_root, resolve_storage, uri_below
 from paceline.tune.error import TuneError, raises_tune_errors
 from paceline.tune.result_grid import Mode, ResultGrid

@@ -1,16 +1,91 @@
-"""Which rank is where: report counts, who waits, and what must be gathered from all ranks.
+"""Where the ranks of one attempt are, and what they are told.
 
-Pure bookkeeping over the reports of one attempt; the run decides and acts.
+`Alignment` counts reports and who waits, `Meetings` is where ranks wait for each other, `Answers` is what they are told
+and when. Pure bookkeeping; the run decides and acts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from paceline.air.attachment import Attachment
 from paceline.air.errors import MetricError
-from paceline.run.messages import Report
+from paceline.run.decisions import CONTINUE, Continue, Decision, Wait
+from paceline.run.messages import Acknowledged, Answer, Hold, Meeting, Met, Report, ToWorker
+
+
+class Meetings:
+    """Where ranks wait for each other: barrier() and broadcast_from_rank_zero().
+
+    The driver counts who has arrived, so that a rank that can no longer come ends the waiting of the others. The n-th
+    call of any of these functions on a rank is its n-th meeting; all ranks must make the same calls.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._open: dict[int, dict[int, Meeting]] = {}
+        """By number, who has arrived."""
+
+    @property
+    def waiting(self) -> dict[int, Meeting]:
+        """The ranks that wait for others."""
+        return {rank: message for arrived in self._open.values() for rank, message in arrived.items()}
+
+    def arrived(self, rank: int, message: Meeting) -> list[tuple[int, Met]]:
+        """The answers, once the last rank has come."""
+        there = self._open.setdefault(message.number, {})
+        there[rank] = message
+        if len(there) < self._world_size or self.disagreement() is not None:
+            return []
+        del self._open[message.number]
+        return [(each, Met(message.number, there[0].content)) for each in there]
+
+    def disagreement(self) -> tuple[int, str] | None:
+        """(rank, why) of ranks that meet in different functions."""
+        for there in self._open.values():
+            (first, wanted), *others = there.items()
+            for rank, message in others:
+                if message.called != wanted.called:
+                    return rank, (
+                        f"rank {first} called {wanted.called} while rank {rank} called {message.called}: "
+                        "every rank must make the same calls in the same order"
+                    )
+        return None
+
+    def left_alone(self, finished: Collection[int]) -> tuple[int, str] | None:
+        """(rank, why) of a rank that has returned while others wait for it."""
+        waiting = self.waiting
+        for rank in sorted(finished):
+            if waiting and rank not in waiting:
+                called = next(iter(waiting.values())).called
+                ranks = ", ".join(map(str, sorted(waiting)))
+                return rank, (
+                    f"rank(s) {ranks} wait in {called} for rank {rank}, which has returned from the train function: "
+                    "every rank must call it equally often"
+                )
+        return None
+
+    def held_up(self, running: Collection[int], in_reports: Mapping[int, int]) -> tuple[int, str] | None:
+        """(rank, why) of a rank whose report cannot be answered before those come that wait for it here."""
+        waiting = self.waiting
+        if not waiting or not in_reports or any(rank not in waiting and rank not in in_reports for rank in running):
+            return None
+        called = next(iter(waiting.values())).called
+        rank = min(in_reports)
+        return rank, (
+            f"rank(s) {', '.join(map(str, sorted(waiting)))} wait in {called}, while rank(s) "
+            f"{', '.join(map(str, sorted(in_reports)))} wait in report() for them: every rank must make the same calls "
+            "in the same order"
+        )
+
+    def send_home(self) -> list[tuple[int, Met]]:
+        """The run stops: whoever waits stops, too."""
+        answers = [(rank, Met(message.number, stop=True)) for rank, message in self.waiting.items()]
+        self._open.clear()
+        return answers
+
 
 Reduce: TypeAlias = str | tuple[str, float]
 """How a key is combined over ranks: "mean", or with a weight that is this rank's own: ("mean", rows)."""
@@ -178,3 +253,117 @@ def _weighted_rule(key: str, asked: Any) -> tuple[Any, float]:
             "number that is not negative."
         )
     return how, weight
+
+
+_ACKNOWLEDGE_EVERY = 250
+"""Rows per acknowledgement; a rank may run 1,000 rows ahead of the last one."""
+
+
+class Answers:
+    """Answers to reports, acknowledgements and the call to hold, collected until `take`.
+
+    There is one decision per index, the same for all ranks.
+    """
+
+    def __init__(self, alignment: Alignment, newest_checkpoint: int | None) -> None:
+        self.stop_index: int | None = None
+        """The report after which every rank ends, once that is decided."""
+        self.holding = False
+        """Every report waits until all ranks have reached one that none has passed."""
+        self.decided = alignment.start_index
+        """The newest index whose row is decided on."""
+        self.decision: Decision = CONTINUE
+        """What the run has to act on."""
+        self._alignment = alignment
+        self._put_off: tuple[int, dict[str, float] | None] | None = None
+        """The row whose answer is put off, and the values that go with the answer."""
+        self._acknowledged = [alignment.start_index] * alignment.world_size
+        self._background_commits = 0
+        self._known_checkpoints = [newest_checkpoint] * alignment.world_size
+        """Which of the checkpoints that are in memory only each rank has."""
+        self._outbox: list[tuple[int, ToWorker]] = []
+
+    @property
+    def stopping(self) -> bool:
+        return self.holding or self.stop_index is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the answer to a row is put off."""
+        return self._put_off is not None
+
+    def decide(self, index: int, decision: Decision, reduced: dict[str, float] | None) -> None:
+        """A row is concluded: answer the ranks that wait for that, unless the answer is to wait."""
+        self.decided = index
+        if isinstance(decision, Wait) and decision.keeps_workers:
+            if not self.holding:  # a stop is pending otherwise: it is stronger
+                self._put_off, self.decision = (index, reduced), decision
+        elif not isinstance(decision, Continue):
+            self.stop_index, self.decision = index, decision
+        self.answer_waiting(reduced)
+
+    def release(self, *, stop: bool) -> None:
+        """Answer the row on which it was decided to wait; does nothing if none waits."""
+        if self._put_off is None:
+            return
+        (index, reduced), self._put_off = self._put_off, None
+        if stop:
+            self.stop_index = index
+        self.answer_waiting(reduced)
+
+    def hold(self) -> None:
+        """Prepare a graceful stop: from now on every report waits for its answer."""
+        self.holding = True
+        self.add((rank, Hold()) for rank in range(self._alignment.world_size))
+
+    def answer_waiting(self, reduced: dict[str, float] | None = None) -> None:
+        """Answer every rank that waits on an index that is decided."""
+        alignment = self._alignment
+        for rank, index in list(alignment.waiting.items()):
+            if index > self.decided or (self._put_off is not None and index >= self._put_off[0]):
+                continue
+            if self.holding and self.stop_index is None and index > alignment.highest_free:
+                # All ranks stop after the same report: the first one that no rank has passed yet.
+                if not alignment.everyone_waits_at(index):
+                    continue
+                self.stop_index = index
+            stop = self.stop_index is not None and index >= self.stop_index
+            self._outbox.append((rank, Answer(index, stop, reduced if index == self.decided else None)))
+            alignment.answered(rank, stop)
+
+    def committed_in_background(self) -> None:
+        """Ranks that have several checkpoints under way wait for this."""
+        self._background_commits += 1
+        for rank in range(self._alignment.world_size):
+            self._acknowledge(rank)
+
+    def _acknowledge(self, rank: int) -> None:
+        self._acknowledged[rank] = self._alignment.last_index[rank]
+        self._outbox.append((rank, Acknowledged(self._acknowledged[rank], self._background_commits)))
+
+    def add(self, messages: Iterable[tuple[int, ToWorker]]) -> None:
+        self._outbox += messages
+
+    def complete(self) -> None:
+        """Add what is due by now, before they are taken."""
+        self.answer_waiting()
+        for rank, last in enumerate(self._alignment.last_index):
+            if last - self._acknowledged[rank] >= _ACKNOWLEDGE_EVERY:
+                self._acknowledge(rank)
+
+    def take(
+        self, newest: int | None, in_memory: Attachment | None
+    ) -> list[tuple[int, ToWorker, tuple[Attachment, ...]]]:
+        """What to send now. Answers bring the newest checkpoint, where it is in memory and a rank does not have it."""
+        outbox, self._outbox = self._outbox, []
+        if in_memory is None:
+            return [(rank, message, ()) for rank, message in outbox]
+        return [(rank, message, self._attached(rank, message, newest, in_memory)) for rank, message in outbox]
+
+    def _attached(
+        self, rank: int, message: ToWorker, newest: int | None, in_memory: Attachment
+    ) -> tuple[Attachment, ...]:
+        if rank == 0 or not isinstance(message, Answer) or self._known_checkpoints[rank] == newest:
+            return ()
+        self._known_checkpoints[rank] = newest
+        return (in_memory,)

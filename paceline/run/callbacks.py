@@ -20,7 +20,7 @@ from paceline.air.keywords import keyword_call
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
-    from paceline.run.trial import Trial
+    from paceline.run.spec import Trial
 
 Row = dict[str, Any]
 

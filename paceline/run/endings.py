@@ -16,11 +16,11 @@ from paceline.run.backend import Backend
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.continuing import restore_line
 from paceline.run.decisions import Change
+from paceline.run.history import with_metrics_of
 from paceline.run.opening import OpenRun
 from paceline.run.policies import GiveUp, Retry, decide_retry
 from paceline.run.records import AttemptFailed, Ended
 from paceline.run.retention import KeptCheckpoint
-from paceline.run.rows import with_metrics_of
 from paceline.run.spec import RunSpec
 from paceline.run.summary import reached_at_end
 from paceline.storage.files import write_durably

@@ -1,26 +1,29 @@
-"""A run's history read back from its journal: the rows that survive, and the Result of a directory."""
+"""The rows of a run: what each of them holds, those that survive in its journal, and the Result of a directory."""
 
 from __future__ import annotations
 
 import bisect
 import contextlib
 import shutil
+import socket
 import tempfile
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from msgspec import UnsetType
 
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.constants import AUTOFILLED_KEYS
 from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
 from paceline.air.manifest import read_manifest
 from paceline.air.result import Result
 from paceline.run.continuing import find_remote_runs, find_run_dirs, is_run, line_for
 from paceline.run.records import FORMAT, AttemptStarted, Header, Row, RunRecords, identity_of
 from paceline.run.retention import KeptCheckpoint, best, listed_numbers, still_kept
-from paceline.run.rows import RowFiller
 from paceline.run.side_files import checkpoint_at
 from paceline.run.spec import TrialIdentity
 from paceline.storage.filesystem import FsspecFilesystem
@@ -246,3 +249,94 @@ def _lost_checkpoints(run_dir: RunDir, records: RunRecords, present: Mapping[int
         for path in paths
         if (path.exists() or path == run_dir.checkpoint(max(listed))) and not (path / MANIFEST_NAME).is_file()
     ]
+
+
+def node_ip() -> str:
+    """This machine's address as others see it. Nothing is sent: connecting a datagram socket only picks a route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+@dataclass
+class RowFiller:
+    """Completes the rows of one attempt. Everything but the arguments of `fill` is fixed per attempt."""
+
+    identity: TrialIdentity
+    config: Mapping[str, Any]
+    hostname: str
+    node_ip: str
+    pid: int
+    """Rank 0's process."""
+    start_iteration: int = 0
+    """Iterations that the attempt found already done."""
+    start_time_s: float = 0.0
+    """Training time that the attempt found already spent."""
+    warmup_time: float = 0.0
+    _previous_elapsed: float = field(default=0.0, init=False)
+    _second: int = field(default=-1, init=False)
+    _date: str = field(default="", init=False)
+
+    def first(self) -> dict[str, Any]:
+        """What is known of a run before its first report."""
+        now = int(time.time())
+        return {
+            "trial_id": self.identity.trial_id,
+            "experiment_id": self.identity.experiment_id,
+            "date": self._date_of(now),
+            "timestamp": now,
+            "pid": self.pid,
+            "hostname": self.hostname,
+            "node_ip": self.node_ip,
+            "config": self.config,
+        }
+
+    def fill(self, index: int, metrics: Mapping[str, Any], stamp: float, elapsed: float) -> dict[str, Any]:
+        """The row of report `index`; the user's own keys win over the filled-in ones."""
+        timestamp = int(stamp)
+        this_iter = elapsed - self._previous_elapsed
+        self._previous_elapsed = elapsed
+        row: dict[str, Any] = {
+            **metrics,
+            "_timestamp": timestamp,
+            "_time_this_iter_s": this_iter,
+            "_training_iteration": index,
+            "time_this_iter_s": this_iter,
+            "done": False,
+            "timesteps_total": None,
+            "episodes_total": None,
+            "training_iteration": index,
+            "trial_id": self.identity.trial_id,
+            "experiment_id": self.identity.experiment_id,
+            "date": self._date_of(timestamp),
+            "timestamp": timestamp,
+            "time_total_s": self.start_time_s + elapsed,
+            "pid": self.pid,
+            "hostname": self.hostname,
+            "node_ip": self.node_ip,
+            "config": self.config,
+            "time_since_restore": elapsed,
+            "timesteps_since_restore": 0,
+            "iterations_since_restore": index - self.start_iteration,
+            "warmup_time": self.warmup_time,
+            "experiment_tag": self.identity.experiment_tag,
+        }
+        row.update(metrics)
+        return row
+
+    def _date_of(self, second: int) -> str:
+        # Formatting a date costs more than the rest of the row; most rows share their second.
+        if second != self._second:
+            self._second = second
+            self._date = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(second))
+        return self._date
+
+
+def with_metrics_of(donor: Mapping[str, Any], row: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The last row of a run that took over another one's state and reported nothing since: what the user reported
+    belongs to that state, the rest is the run's own."""
+    own = {key: value for key, value in row.items() if key in AUTOFILLED_KEYS}
+    return {**{key: value for key, value in donor.items() if key not in AUTOFILLED_KEYS}, **own, "config": dict(config)}

@@ -16,7 +16,7 @@ from paceline.run.history import JournalHistory
 from paceline.run.log_rotation import LogRotation
 from paceline.run.loggers import default_loggers
 from paceline.run.progress import Progress, make_progress
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.storage.run_dir import RunDir
 
 

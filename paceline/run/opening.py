@@ -22,14 +22,13 @@ from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.data import RunData
 from paceline.run.decisions import AllDeciders, Decider, Donor, StopperDecider, StopRequest
 from paceline.run.fingerprint import fingerprint
-from paceline.run.history import JournalHistory, filler_of, lost_rows, missing_rows
+from paceline.run.history import JournalHistory, RowFiller, filler_of, lost_rows, missing_rows
 from paceline.run.messages import SessionSetup
 from paceline.run.observers import Observers
 from paceline.run.policies import decide_size
 from paceline.run.records import VERSION, Record
-from paceline.run.rows import RowFiller
 from paceline.run.run_files import RunFiles
-from paceline.run.spec import RunSpec
+from paceline.run.spec import RunSpec, Trial
 from paceline.run.start_point import (
     StartPoint,
     attempt_record,
@@ -38,7 +37,6 @@ from paceline.run.start_point import (
     session_setup,
 )
 from paceline.run.stoppers import make_stopper
-from paceline.run.trial import Trial
 
 if TYPE_CHECKING:
     from paceline.storage.shared_sync import SharedSync

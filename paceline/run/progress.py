@@ -14,7 +14,7 @@ from paceline.run.display import Display, Line, clipped, make_display, printable
 
 if TYPE_CHECKING:
     from paceline.air.result import Result
-    from paceline.run.trial import Trial
+    from paceline.run.spec import Trial
 
 _METRICS_IN_A_LINE = 6
 _METRICS_IN_A_FRAME = 12

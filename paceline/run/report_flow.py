@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.attachment import Attachment
 from paceline.air.errors import CheckpointError, FailureKind, MetricError, StorageError
-from paceline.run.alignment import Alignment, left_out, reduce_metrics
-from paceline.run.answers import Answers
+from paceline.run.alignment import Alignment, Answers, Meetings, left_out, reduce_metrics
 from paceline.run.checkpoint_background import Commit
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.decisions import CONTINUE, Decider, Decision
-from paceline.run.meetings import Meetings
+from paceline.run.history import RowFiller
 from paceline.run.messages import (
     CheckpointFailed,
     CheckpointReady,
@@ -33,7 +32,6 @@ from paceline.run.messages import (
 )
 from paceline.run.observers import Observers
 from paceline.run.records import Row
-from paceline.run.rows import RowFiller
 from paceline.storage.journal import Journal
 
 if TYPE_CHECKING:

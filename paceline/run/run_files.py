@@ -19,7 +19,7 @@ from paceline.air.result import Status
 from paceline.air.secrets import masked, secret_paths
 from paceline.air.settings import as_json, need_code, plain_config, stored
 from paceline.engine.base import Capabilities
-from paceline.engine.local import drivers, leftovers
+from paceline.engine.local import drivers
 from paceline.run import side_files
 from paceline.run.continuing import find_run_dirs, is_run, line_for, place_of
 from paceline.run.fingerprint import changes, fingerprint
@@ -116,7 +116,7 @@ class RunFiles:
 
     def register(self) -> None:
         """Let others find this run, and end what drivers that were killed have left on this machine."""
-        ended = leftovers.sweep()
+        ended = drivers.sweep()
         if ended:
             self.warnings.append(f"Ended {ended} process(es) that an earlier driver had left behind.")
         problem = drivers.enter_run(self.identity.experiment_id, str(self.run_dir.root))

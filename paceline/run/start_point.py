@@ -14,12 +14,11 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.manifest import seal
 from paceline.engine.places import WorkerPlace
 from paceline.run.checkpoint_keeper import CheckpointKeeper
+from paceline.run.history import node_ip
 from paceline.run.messages import SessionSetup
 from paceline.run.rank_target import packed_in_memory
 from paceline.run.records import AttemptStarted
-from paceline.run.rows import node_ip
-from paceline.run.spec import RunSpec
-from paceline.run.trial import Trial
+from paceline.run.spec import RunSpec, Trial
 
 
 @dataclass(frozen=True)

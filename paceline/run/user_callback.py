@@ -9,7 +9,7 @@ from paceline.run.callbacks import Callback
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
-    from paceline.run.trial import Trial
+    from paceline.run.spec import Trial
 
 __all__ = ["TrainRunContext", "UserCallback"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.air.metrics import nested_get
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
 
 Curve = Sequence[Mapping[str, Any]]

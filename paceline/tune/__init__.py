@@ -45,8 +45,8 @@ with lazy_imports(__name__, _MODULES, _ADVICE):
     from paceline.compat.tune_run import run as run
     from paceline.compat.tune_run import run_experiments as run_experiments
     from paceline.run.callbacks import Callback as Callback
+    from paceline.run.spec import Trial as Trial
     from paceline.run.stoppers import Stopper as Stopper
-    from paceline.run.trial import Trial as Trial
     from paceline.tune.by_name import create_scheduler as create_scheduler
     from paceline.tune.by_name import create_searcher as create_searcher
     from paceline.tune.error import TuneError as TuneError

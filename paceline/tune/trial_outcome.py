@@ -13,7 +13,7 @@ from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.metrics import flattened, nested_get
 from paceline.air.result import Result, Status
 from paceline.air.secrets import masked
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 
 Scope = Literal["last", "avg", "last-5-avg", "last-10-avg", "all"]
 SCOPES = ("last", "avg", "last-5-avg", "last-10-avg", "all")

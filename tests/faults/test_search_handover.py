@@ -14,7 +14,7 @@ import pytest
 
 from paceline import tune
 from paceline.air import CheckpointConfig, RunConfig
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.testing.invariants import check_no_processes, check_run, committed_checkpoints
 from paceline.testing.processes import Driver, Marks, fault
 from paceline.testing.tune_invariants import experiment_records

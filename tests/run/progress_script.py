@@ -5,7 +5,7 @@ from pathlib import Path
 
 from paceline.air.result import Result
 from paceline.run.progress import make_progress
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 
 if sys.stdout.isatty():
     from paceline.run import live_display

@@ -11,7 +11,7 @@ import pytest
 from paceline.air.errors import ConfigError, TrainingFailedError
 from paceline.run.callbacks import Callback, CallbackList, LoggerCallback, RowLogger
 from paceline.run.loggers import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback, default_loggers
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 
 
 @pytest.fixture

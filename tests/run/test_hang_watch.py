@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline.run import hang_watch
-from paceline.run.hang_watch import WARN_AFTER_S, HangWatch, stacks_text
+from paceline.run import at_work
+from paceline.run.at_work import WARN_AFTER_S, HangWatch, stacks_text
 
 
 class Clock:
@@ -37,7 +37,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(hang_watch, "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(at_work, "time", SimpleNamespace(monotonic=clock.monotonic))
     return clock
 
 

@@ -26,7 +26,7 @@ from tensorboardX.proto.event_pb2 import Event
 from paceline.air.errors import StorageError
 from paceline.run.callbacks import CallbackList, RowLogger
 from paceline.run.loggers import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback, default_loggers
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 
 
 @pytest.fixture

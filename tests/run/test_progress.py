@@ -13,7 +13,7 @@ import pytest
 from paceline.air.result import Result
 from paceline.run.display import GuardedWriter, PlainDisplay
 from paceline.run.progress import Progress, duration_text, make_progress, value_text
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 
 TRIAL = Trial("4913f_00000", "TorchTrainer", "/results/run", "e1")
 

@@ -21,9 +21,8 @@ from paceline.run.observers import Observers
 from paceline.run.rank_target import packed_in_memory
 from paceline.run.records import AttemptStarted
 from paceline.run.report_flow import ReportFlow
-from paceline.run.spec import TrialIdentity
+from paceline.run.spec import Trial, TrialIdentity
 from paceline.run.stoppers import DictStopper
-from paceline.run.trial import Trial
 from paceline.storage.journal import Journal, read
 from paceline.storage.run_dir import RunDir
 from tests.run.fake_channel import session_setup

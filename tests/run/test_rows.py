@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from paceline.air.constants import AUTOFILLED_KEYS
-from paceline.run.rows import RowFiller, node_ip
+from paceline.run.history import RowFiller, node_ip
 from paceline.run.spec import TrialIdentity
 
 IDENTITY = TrialIdentity("4913f_00000", "4913f0123456789")

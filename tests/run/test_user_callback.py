@@ -8,7 +8,7 @@ import pytest
 
 from paceline import train
 from paceline.air.errors import TrainingFailedError
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.train import Checkpoint, UserCallback
 from tests.train.quick import quick_trainer
 

@@ -12,7 +12,7 @@ import pytest
 from paceline.air import Checkpoint, FailureConfig, RunConfig, session
 from paceline.air.errors import TrainingFailedError
 from paceline.run.callbacks import Callback
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.testing.invariants import check_run
 from paceline.testing.processes import Marks
 from paceline.train import DataParallelTrainer

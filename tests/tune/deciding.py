@@ -14,7 +14,7 @@ from typing import Any
 
 import paceline
 from paceline.air import Checkpoint, RunConfig, session
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune import TuneConfig, Tuner, grid_search
 from paceline.tune.schedulers import (
     ASHAScheduler,

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.result import Result, Status
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.result_grid import Mode, ResultGrid, TrialOutcome
 
 

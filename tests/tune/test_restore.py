@@ -13,7 +13,7 @@ import pytest
 from paceline import tune
 from paceline.air import RunConfig, session
 from paceline.air.errors import ConfigError, RestoreError, RunLockedError
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.testing.tune_invariants import created_trials, experiment_records
 from paceline.tune import Callback, TuneConfig, Tuner
 from paceline.tune.schedulers import FIFOScheduler

@@ -12,7 +12,7 @@ import pytest
 from paceline import tune
 from paceline.air import Checkpoint, RunConfig, ScalingConfig, session
 from paceline.data import from_items
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.testing.processes import Marks
 from paceline.testing.tune_invariants import experiment_journal
 from paceline.train import DataParallelTrainer

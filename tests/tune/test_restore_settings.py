@@ -13,7 +13,7 @@ from paceline import tune
 from paceline.air import CheckpointConfig, FailureConfig, RunConfig
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.settings import stored
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.testing.tune_invariants import experiment_records
 from paceline.tune import Callback, TuneConfig, Tuner
 from paceline.tune.schedulers import ASHAScheduler, FIFOScheduler

@@ -12,7 +12,7 @@ import pytest
 from paceline.air import session
 from paceline.air.errors import ConfigError
 from paceline.air.result import Result
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.error import TuneError
 from paceline.tune.result_grid import ResultGrid, TrialOutcome
 from tests.train.quick import quick_trainer

@@ -12,7 +12,7 @@ import pytest
 from paceline import tune
 from paceline.air import Checkpoint, session
 from paceline.run.callbacks import Callback
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from tests.tune.searching import search
 
 pytestmark = pytest.mark.usefixtures("two_cpus")

@@ -14,7 +14,7 @@ import pytest
 from paceline import tune
 from paceline.air import FailureConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.testing.processes import Marks
 from paceline.train import DataParallelTrainer
 from paceline.tune.schedulers import (

@@ -23,7 +23,7 @@ from paceline.air.attachment import anonymous_file
 from paceline.engine import protocol
 from paceline.engine.failures import describe_exception
 from paceline.engine.frames import FrameSocket, close_all
-from paceline.engine.local import drivers, leftovers, linux, messages, processes
+from paceline.engine.local import drivers, linux, messages, processes
 from paceline.engine.local.boot import boot_command, write_boot_config
 from paceline.engine.local.surroundings import call_setters, change
 from paceline.engine.places import THREADS_VARIABLES
@@ -94,7 +94,7 @@ def _end_without_driver(driver: str) -> NoReturn:
     """
     _ending.acquire()
     try:
-        leftovers.end_in_place_of_warden(driver)
+        drivers.end_in_place_of_warden(driver)
     finally:
         os._exit(DRIVER_LOST_EXIT)
 

@@ -20,7 +20,7 @@ import weakref
 from dataclasses import dataclass, field
 
 from paceline.engine.frames import FrameSocket, close_all
-from paceline.engine.local import child, drivers, leftovers, linux, messages, processes, surroundings
+from paceline.engine.local import child, drivers, linux, messages, processes, surroundings
 
 DYING_POLL_S = 0.001
 MAX_DYING_POLL_S = 0.05
@@ -67,8 +67,8 @@ class Warden:
                 self._end_dying_groups()
         finally:
             self._kill_everything()
-            if not self._told_to_quit and drivers.has_ended(self._driver, leftovers.DRIVER_END_WAIT_S):
-                leftovers.sweep_after(self._driver)  # What a stopped warden, or the driver itself, has left.
+            if not self._told_to_quit and drivers.has_ended(self._driver, drivers.DRIVER_END_WAIT_S):
+                drivers.sweep_after(self._driver)  # What a stopped warden, or the driver itself, has left.
         os._exit(0)
 
     def _set_up(self) -> None:

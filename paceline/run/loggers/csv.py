@@ -13,7 +13,7 @@ from paceline.air.metrics import flattened
 from paceline.run.callbacks import Row, RowLogger
 from paceline.run.loggers.append_file import LineFile
 from paceline.run.loggers.short_config import ShortConfigs
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 
 _NEVER_SPANS_LINES = frozenset({int, float, bool, type(None)})
 

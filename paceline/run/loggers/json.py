@@ -14,7 +14,7 @@ from paceline.air.constants import EXPR_PARAM_FILE, EXPR_RESULT_FILE
 from paceline.run.callbacks import Row, RowLogger
 from paceline.run.loggers.append_file import LineFile
 from paceline.run.loggers.short_config import ShortConfigs, short_config
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.storage.files import storage_error, write_whole
 
 _DEEPEST = 50

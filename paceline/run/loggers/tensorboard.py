@@ -14,7 +14,7 @@ from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
 from paceline.run.callbacks import Row, RowLogger
 from paceline.run.loggers.append_file import AppendFile
 from paceline.run.loggers.tfevents import ScalarEncoder, session_start_record, version_record
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 
 _NO_CURVE = AUTOFILLED_KEYS - {"time_this_iter_s", "time_total_s"}
 

@@ -6,4 +6,4 @@ from paceline.air.lazy import lazy_imports
 
 with lazy_imports(__name__):
     from paceline.compat.tune_experiment import Experiment as Experiment
-    from paceline.run.trial import Trial as Trial
+    from paceline.run.spec import Trial as Trial

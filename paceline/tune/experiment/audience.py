@@ -24,7 +24,7 @@ from paceline.tune.progress.progress import ExperimentProgress, make_experiment_
 from paceline.tune.progress.view import ExperimentView
 
 if TYPE_CHECKING:
-    from paceline.run.trial import Trial
+    from paceline.run.spec import Trial
 
 
 class Audience:

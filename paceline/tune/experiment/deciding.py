@@ -15,8 +15,8 @@ from paceline.air.metrics import nested_get
 from paceline.run import decisions
 from paceline.run.decisions import CONTINUE, Change, Decider, Donor, Stop, Wait
 from paceline.run.history import load_result
+from paceline.run.spec import Trial
 from paceline.run.stoppers import DictStopper, MaximumIterationStopper, NoopStopper, Stopper, TimeoutStopper
-from paceline.run.trial import Trial
 from paceline.tune.experiment.audience import Audience
 from paceline.tune.experiment.launching import Launcher
 from paceline.tune.experiment.records import ChangePlanned, ExperimentJournal, TrialChanged

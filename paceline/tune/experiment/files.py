@@ -22,7 +22,7 @@ from paceline.air.secrets import without_credentials
 from paceline.air.settings import as_json
 from paceline.run.continuing import does_not_exist
 from paceline.run.run_files import announce
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.storage.files import make_private_dirs
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal_parts import JournalParts, fetch_journal

@@ -20,8 +20,7 @@ from paceline.run.decisions import Decider
 from paceline.run.opening import Embedding
 from paceline.run.run import Run
 from paceline.run.run_files import RunFiles
-from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
-from paceline.run.trial import Trial
+from paceline.run.spec import RunSpec, Trial, TrialIdentity, TrialPlace
 from paceline.storage.shared_sync import SharedSync
 from paceline.tune.experiment.audience import Audience, TrialObservers
 from paceline.tune.experiment.ledger import Request

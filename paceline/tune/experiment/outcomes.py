@@ -15,7 +15,7 @@ from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import RestoreError, StorageError, TrainingFailedError
 from paceline.air.result import Result, Status
 from paceline.run.history import JournalHistory, load_result
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.storage.run_dir import RunDir, resolve_storage
 from paceline.tune.experiment.place import newest_journal
 from paceline.tune.experiment.records import (

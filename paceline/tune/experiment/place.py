@@ -14,7 +14,7 @@ from paceline.air.errors import RestoreError, StorageError
 from paceline.engine.base import Capabilities
 from paceline.run.continuing import instead_of_search
 from paceline.run.run_files import storage_of
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.storage.files import make_private_dirs
 from paceline.storage.journal import decode_record, last_records, read
 from paceline.storage.run_dir import (

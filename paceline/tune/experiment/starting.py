@@ -8,7 +8,7 @@ import time
 from paceline.air.errors import ConfigError
 from paceline.air.secrets import masked
 from paceline.run.decisions import CONTINUE
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.experiment.audience import Audience
 from paceline.tune.experiment.deciding import Decisions, TrialDecider
 from paceline.tune.experiment.ending import Endings, Stopping

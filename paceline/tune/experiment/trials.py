@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.run.decisions import Donor, Stop
 from paceline.run.run import Run
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.experiment.ledger import Grant, Ledger, Request
 from paceline.tune.experiment.place import ExperimentPlace
 from paceline.tune.experiment.setup import SearchSetup

@@ -41,7 +41,7 @@ from paceline.tune.progress.texts import (
 from paceline.tune.progress.view import ExperimentEnd, ExperimentView, place_in_users_code
 
 if TYPE_CHECKING:
-    from paceline.run.trial import Trial
+    from paceline.run.spec import Trial
     from paceline.tune.progress.reporters import ProgressReporter
 
 _STYLES = {"RUNNING": "", "PAUSED": "yellow", "PENDING": "dim", "TERMINATED": "dim", "ERROR": "red"}

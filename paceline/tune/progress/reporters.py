@@ -26,7 +26,7 @@ from paceline.tune.progress.texts import (
 )
 
 if TYPE_CHECKING:
-    from paceline.run.trial import Trial
+    from paceline.run.spec import Trial
 
 _ORDER = ("RUNNING", "PAUSED", "TERMINATED", "ERROR", "PENDING")
 _WIDEST_TABLE = 400

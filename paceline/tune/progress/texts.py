@@ -16,7 +16,7 @@ from paceline.run.display import cell_width, clipped, printable
 from paceline.run.progress import duration_text, value_text
 
 if TYPE_CHECKING:
-    from paceline.run.trial import Trial
+    from paceline.run.spec import Trial
     from paceline.tune.progress.view import ExperimentEnd, ExperimentView
 
 _ENDINGS = {

@@ -20,7 +20,7 @@ from paceline.air.metrics import nested_get
 
 if TYPE_CHECKING:
     from paceline.air.result import Status
-    from paceline.run.trial import Trial
+    from paceline.run.spec import Trial
 
 _OUR_FILES = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 RECENTLY_ENDED = 50

@@ -9,7 +9,7 @@ from bisect import insort
 from paceline.air.absent import advise
 from paceline.air.checks import check_bool, is_number, whole_number
 from paceline.air.errors import ConfigError
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Row, TrialScheduler
 
 

@@ -6,7 +6,7 @@ import math
 
 from paceline.air.checks import check_bool, is_number
 from paceline.air.errors import ConfigError
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.schedulers.async_hyperband import check_reduction_factor
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Row, TrialScheduler, first_that_fits
 

@@ -8,7 +8,7 @@ from bisect import bisect_right
 
 from paceline.air.checks import check_bool, is_number, whole_number
 from paceline.air.errors import ConfigError
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Row, TrialScheduler, first_that_fits
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import is_number
 from paceline.air.errors import ConfigError
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.schedulers.pbt import ExploreFunction, PopulationBasedTraining, PopulationMember
 from paceline.tune.schedulers.pbt_explore import copied
 from paceline.tune.schedulers.trial_scheduler import Controller, Restart

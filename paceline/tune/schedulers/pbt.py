@@ -13,7 +13,7 @@ from paceline.air.checks import check_bool, is_number, warn_at_users_line
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.air.metrics import flattened, nested_get
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.schedulers.pbt_explore import Mutations, check_mutations, copied, explored, filled
 from paceline.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay, Takeover, plain, write_takeover
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Restart, Row, TrialScheduler, number_of

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.air.secrets import filled, masked
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.storage.commit import quarantine
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Restart, Row, TrialScheduler, number_of
 

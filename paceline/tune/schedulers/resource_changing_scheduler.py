@@ -13,7 +13,7 @@ from typing import Any
 from paceline.air.checks import check_bool, check_choice, warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
 from paceline.air.resources import PlacementGroupFactory, checked_resources
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.schedulers.trial_scheduler import (
     Controller,
     Decision,

@@ -16,7 +16,7 @@ from paceline.air.absent import advise
 from paceline.air.checks import check_choice, warn_at_users_line
 from paceline.air.errors import ConfigError
 from paceline.air.metrics import nested_get
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 
 Row = Mapping[str, Any]
 Mode = Literal["min", "max"]

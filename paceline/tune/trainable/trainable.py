@@ -19,7 +19,7 @@ from paceline.storage.run_dir import default_storage_root, experiment_dir_name
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
     from paceline.air.resources import PlacementGroupFactory
-    from paceline.run.rows import RowFiller
+    from paceline.run.history import RowFiller
 
 _NOTE = "trainable"
 """Among the notes of a checkpoint: what was saved, and at which iteration."""
@@ -223,7 +223,7 @@ class Trainable:
         return self._own_logdir
 
     def _new_filler(self) -> RowFiller:
-        from paceline.run.rows import RowFiller, node_ip
+        from paceline.run.history import RowFiller, node_ip
         from paceline.run.spec import TrialIdentity
 
         return RowFiller(

@@ -87,11 +87,11 @@ def test_processes_of_other_drivers_do_not_claim_this_one(other: subprocess.Pope
 
 def test_a_file_system_without_locks_is_no_reason_not_to_run(runtime_dir: Path) -> None:
     code = (
-        "from paceline.engine.local import drivers, leftovers\n"
+        "from paceline.engine.local import drivers\n"
         "drivers.fcntl.F_OFD_SETLK = drivers.fcntl.F_OFD_GETLK = 9999\n"  # the system answers EINVAL
         "print(drivers.enter_run('a', '/runs/a'))\n"
         "open(drivers.runtime_dir() + '/1-1-00000000', 'w').write('a file of somebody who could lock it')\n"
-        "assert leftovers.sweep() == 0\n"
+        "assert drivers.sweep() == 0\n"
         "assert drivers.live_drivers() == []\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -124,8 +124,8 @@ def test_a_pid_that_means_another_process_now_is_not_the_driver() -> None:
 
 def said_when_refused() -> str:
     code = (
-        "from paceline.engine.local import drivers, leftovers\n"
-        "assert leftovers.sweep() == 0\nprint(drivers.enter_run('a', '/runs/a'))"
+        "from paceline.engine.local import drivers\n"
+        "assert drivers.sweep() == 0\nprint(drivers.enter_run('a', '/runs/a'))"
     )
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.run.display import Display
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.progress.progress import ExperimentProgress
 from paceline.tune.progress.view import ExperimentView
 

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from paceline.run.display import printable
 from paceline.run.live_display import DRAW_INTERVAL_S
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.progress.progress import frame_lines, make_experiment_progress, shown_trials
 from paceline.tune.progress.view import ExperimentEnd
 from tests.tune.progress.made_up import MadeUpExperiment

@@ -12,7 +12,7 @@ import pytest
 
 from paceline.air import RunConfig
 from paceline.air.errors import ConfigError
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.progress.progress import make_experiment_progress
 from paceline.tune.progress.view import ExperimentEnd
 from paceline.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, ProgressReporter

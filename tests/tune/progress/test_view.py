@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.air.errors import AttemptFailure, TrainingFailedError, WorkerFailure
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from tests.tune.progress.made_up import MadeUpExperiment
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
 
 Gain = Callable[[dict[str, Any]], float]

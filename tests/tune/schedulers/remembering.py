@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.schedulers import TrialScheduler
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paceline.air.errors import ConfigError
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.testing.scheduler_contract import SchedulerContract, recorded_curves
 from paceline.testing.scheduler_simulation import SchedulerSimulation
 from paceline.tune import schedulers

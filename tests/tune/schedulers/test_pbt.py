@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from paceline.air.errors import ConfigError
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.schedulers import PopulationBasedTraining
 from paceline.tune.schedulers.pbt_explore import explored, filled
 from paceline.tune.schedulers.trial_scheduler import Restart

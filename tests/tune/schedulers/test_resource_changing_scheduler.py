@@ -9,7 +9,7 @@ import pytest
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import ConfigError
 from paceline.air.resources import PlacementGroupFactory
-from paceline.run.trial import Trial
+from paceline.run.spec import Trial
 from paceline.tune.schedulers import (
     ASHAScheduler,
     DistributeResources,

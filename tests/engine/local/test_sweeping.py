@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.engine.local import drivers, leftovers
+from paceline.engine.local import drivers
 from paceline.engine.local.processes import DRIVER_VARIABLE
 from paceline.testing.processes import Driver, Marks, Process, children, process, wait_for
 
@@ -95,15 +95,15 @@ def test_what_a_double_kill_left_is_swept(tmp_path: Path, runtime_dir: Path, nam
     with start_driver(tmp_path, name) as driver:
         Marks(tmp_path / "marks").wait("running")
         family = family_of(tmp_path)
-        assert leftovers.sweep() == 0, "the driver is alive"
+        assert drivers.sweep() == 0, "the driver is alive"
         kill_together(driver, wardens_of(driver))
         workers, others = family[::5], [member for member in family if member not in family[::5]]
         assert_gone(workers)  # The system ends these with their warden.
         assert all(member.alive for member in others)
-        assert leftovers.sweep() == 8
+        assert drivers.sweep() == 8
         assert_gone(others)
         assert os.listdir(runtime_dir) == []
-        assert leftovers.sweep() == 0
+        assert drivers.sweep() == 0
 
 
 @pytest.mark.parametrize("name", ["wait", FRESH, FORKED])
@@ -146,7 +146,7 @@ def test_a_warden_that_stayed_stopped_is_swept(tmp_path: Path) -> None:
         family, wardens = family_of(tmp_path), wardens_of(driver)
         stop([*wardens, *family[::5]])
         driver.kill()
-        assert leftovers.sweep() == 11
+        assert drivers.sweep() == 11
         assert_gone([*family, *wardens])
 
 
@@ -156,7 +156,7 @@ def test_a_process_without_environment_is_found_by_its_session(tmp_path: Path) -
         bare = [found for pid in said["pids"] if (found := process(pid))]
         assert len(bare) == 2
         kill_together(driver, wardens_of(driver))
-        leftovers.sweep()
+        drivers.sweep()
         assert_gone(bare)
 
 
@@ -164,12 +164,12 @@ def test_processes_of_a_live_driver_are_not_touched(tmp_path: Path, runtime_dir:
     with start_driver(tmp_path) as driver:
         Marks(tmp_path / "marks").wait("running")
         family = family_of(tmp_path)
-        assert leftovers.sweep() == 0
+        assert drivers.sweep() == 0
         (file,) = runtime_dir.iterdir()
         copy = tmp_path / "copy"
         shutil.copy(file, copy)
         copy.rename(file)  # Nobody holds a lock on this one: but the driver it names is alive.
-        assert leftovers.sweep() == 0
+        assert drivers.sweep() == 0
         assert all(member.alive for member in family)
         assert driver.text() == ""
 
@@ -177,7 +177,7 @@ def test_processes_of_a_live_driver_are_not_touched(tmp_path: Path, runtime_dir:
 def test_a_marked_process_is_swept_and_others_are_not(sleeper: Start) -> None:
     identity = dead_driver()
     marked, unmarked, of_another = sleeper(identity), sleeper(None), sleeper(identity[:-1] + "x")
-    assert leftovers.sweep() == 1
+    assert drivers.sweep() == 1
     assert not marked.alive
     assert unmarked.alive
     assert of_another.alive
@@ -190,7 +190,7 @@ def test_a_file_that_names_an_innocent_process_does_it_no_harm(runtime_dir: Path
     shutil.copy(file, forged)
     head, _, _ = file.read_text().partition("\n")
     file.write_text(f'{head}\n[["run", "/dir"]]\n{{"pid": {innocent.pid}, "start": {innocent.start}}}\n')
-    assert leftovers.sweep() == 0
+    assert drivers.sweep() == 0
     assert innocent.alive
 
 
@@ -200,7 +200,7 @@ def test_a_process_of_another_user_is_not_touched(sleeper: Start) -> None:
     stranger = sleeper(identity, ("setpriv", "--reuid=65534", "--clear-groups"))
     wait_for(lambda: os.stat(f"/proc/{stranger.pid}").st_uid == 65534, "its change of user")
     wait_for(lambda: stranger.command.startswith("sleep"), "its program")
-    assert leftovers.sweep() == 0
+    assert drivers.sweep() == 0
     assert stranger.alive
 
 
@@ -211,7 +211,7 @@ def test_a_process_of_another_pid_namespace_is_not_touched(sleeper: Start) -> No
     (inside,) = wait_for(lambda: children(outside.pid), "the process inside")
     wait_for(lambda: inside.command.startswith("sleep"), "its program")
     try:
-        assert leftovers.sweep() == 1
+        assert drivers.sweep() == 1
         assert not outside.alive
         assert inside.alive
     finally:
@@ -223,7 +223,7 @@ def test_a_file_of_another_user_counts_for_nothing(runtime_dir: Path, sleeper: S
     identity = dead_driver()
     os.chown(runtime_dir / identity, 65534, 65534)
     marked = sleeper(identity)
-    assert leftovers.sweep() == 0
+    assert drivers.sweep() == 0
     assert marked.alive
 
 
@@ -232,7 +232,7 @@ def test_a_driver_of_another_boot_has_left_nothing(runtime_dir: Path, sleeper: S
     file = runtime_dir / identity
     file.write_text(json.dumps({**json.loads(file.read_text()), "boot_id": "another"}) + "\n")
     marked = sleeper(identity)
-    assert leftovers.sweep() == 0
+    assert drivers.sweep() == 0
     assert marked.alive
     assert not file.exists()
 
@@ -242,14 +242,14 @@ def test_a_driver_of_another_pid_namespace_is_left_to_those_in_it(runtime_dir: P
     file = runtime_dir / identity
     file.write_text(json.dumps({**json.loads(file.read_text()), "pid_namespace": "pid:[1]"}) + "\n")
     marked = sleeper(identity)
-    assert leftovers.sweep() == 0
+    assert drivers.sweep() == 0
     assert marked.alive
     assert file.exists()
 
 
 def test_who_sweeps_spares_itself_and_those_above_it() -> None:
     identity = dead_driver()
-    code = "from paceline.engine.local import leftovers\nprint(leftovers.sweep())"
+    code = "from paceline.engine.local import drivers\nprint(drivers.sweep())"
     command = [
         sys.executable,
         "-c",
