@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
 from paceline.run.callbacks import LoggerCallback, RowLogger
-from paceline.run.loggers import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
+from paceline.run.loggers import CSVLoggerCallback, JsonLoggerCallback
 from paceline.run.spec import Trial
+from paceline.run.tensorboard import TBXLoggerCallback
 
 __all__ = [
     "CSVLogger",

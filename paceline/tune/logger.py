@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.absent import no_such_name
 from paceline.run.callbacks import LoggerCallback
-from paceline.run.loggers import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
+from paceline.run.loggers import CSVLoggerCallback, JsonLoggerCallback
+from paceline.run.tensorboard import TBXLoggerCallback
 
 if TYPE_CHECKING:
     from paceline.compat.loggers import CSVLogger as CSVLogger

@@ -10,8 +10,9 @@ import pytest
 
 from paceline.air.errors import ConfigError, TrainingFailedError
 from paceline.run.callbacks import Callback, CallbackList, LoggerCallback, RowLogger
-from paceline.run.loggers import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback, default_loggers
+from paceline.run.loggers import CSVLoggerCallback, JsonLoggerCallback, default_loggers
 from paceline.run.spec import Trial
+from paceline.run.tensorboard import TBXLoggerCallback
 
 
 @pytest.fixture

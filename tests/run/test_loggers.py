@@ -25,8 +25,9 @@ from tensorboardX.proto.event_pb2 import Event
 
 from paceline.air.errors import StorageError
 from paceline.run.callbacks import CallbackList, RowLogger
-from paceline.run.loggers import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback, default_loggers
+from paceline.run.loggers import CSVLoggerCallback, JsonLoggerCallback, default_loggers
 from paceline.run.spec import Trial
+from paceline.run.tensorboard import TBXLoggerCallback
 
 
 @pytest.fixture

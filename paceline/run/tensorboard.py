@@ -1,4 +1,4 @@
-"""TensorBoard's event files: the record format, and the three kinds of event that are needed.
+"""events.out.tfevents.*: the numeric metrics for TensorBoard, and how its event files are written.
 
 A file is a sequence of records: length (8 bytes), checksum of the length, payload, checksum
 of the payload. The checksum is a masked CRC-32C; the payload is a protobuf `Event`.
@@ -11,9 +11,89 @@ with a table for that distance: tags of equal length share one.
 
 from __future__ import annotations
 
+import itertools
+import os
+import socket
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
+from paceline.run.callbacks import Row
+from paceline.run.loggers import AppendFile, FileLogger
+from paceline.run.spec import Trial
+
+_NO_CURVE = AUTOFILLED_KEYS - {"time_this_iter_s", "time_total_s"}
+
+_file_number = itertools.count()
+
+
+class TBXLoggerCallback(FileLogger["_EventFile"]):
+    """Writes an event file into the trial's directory: a curve ``paceline/<metric>`` for each number."""
+
+    def log_rows(self, trial: Trial, rows: Sequence[Row]) -> None:
+        self._file(trial).add(rows)
+
+    def rewind(self, trial: Trial, keep: int) -> int:
+        """An event file can't be cut back; the next row says which steps it replaces.
+
+        Rows in another driver's file are not counted: all are to be sent again.
+        """
+        is_ours = trial.trial_id in self._files
+        self._file(trial).supersede()
+        return keep if is_ours else 0
+
+    def _open(self, trial: Trial) -> _EventFile:
+        return _EventFile(Path(trial.local_path))
+
+
+class _EventFile(AppendFile):
+    def __init__(self, directory: Path) -> None:
+        now = time.time()
+        # TensorBoard reads a directory's files in the order of their names.
+        writer = f"{socket.gethostname()}.{os.getpid()}.{next(_file_number):06d}"  # padded: 10 comes after 9
+        super().__init__(directory / f"events.out.tfevents.{int(now):010d}.{writer}")
+        self._encoder = ScalarEncoder(prefix="paceline/")
+        self._supersedes = False
+        self.append(version_record(now))
+
+    def supersede(self) -> None:
+        self._supersedes = True
+
+    def add(self, rows: Sequence[Row]) -> None:
+        self.append(b"".join([self._records(row) for row in rows]))
+
+    def _records(self, row: Row) -> bytes:
+        step, wall_time = row.get(TRAINING_ITERATION), row.get("timestamp")
+        if type(step) is not int:
+            step = row.get("_training_iteration", 0)
+        if type(wall_time) is not int and type(wall_time) is not float:
+            wall_time = time.time()
+        names: list[str] = []
+        values: list[float] = []
+        _collect_numbers(row, names, values)
+        record = self._encoder.record(wall_time, step, tuple(names), values) if names else b""
+        if self._supersedes:
+            self._supersedes = False
+            return session_start_record(wall_time, step) + record
+        return record
+
+
+def _collect_numbers(row: Mapping[str, Any], names: list[str], values: list[float]) -> None:
+    for key, value in row.items():
+        kind = type(value)
+        if kind is float or kind is int:
+            if key not in _NO_CURVE:
+                names.append(key)
+                values.append(value)
+        elif kind is dict and key not in _NO_CURVE:
+            inner_names: list[str] = []
+            _collect_numbers(value, inner_names, values)
+            names += [f"{key}/{name}" for name in inner_names]
+
 
 _MASK_DELTA = 0xA282EAD8
 _MOST_TEMPLATES = 16
