@@ -1,17 +1,23 @@
-"""What configs share: small checks, each of which refuses with ConfigError and says what to write; and their text."""
+"""What configs and functions share: small checks, each of which refuses with ConfigError and says what to write.
+
+`names_what_was_meant` answers a misspelled keyword with the name that was probably meant. It leaves the signature as it
+is, for people, editors and type checkers.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import math
 import operator
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeVar
 
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, UnknownArgumentError
 
 T = TypeVar("T")
 
@@ -112,3 +118,127 @@ def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
         default = field.default_factory()
         return type(value) is type(default) and bool(value == default)
     return value is field.default or (type(value) is type(field.default) and bool(value == field.default))
+
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+def names_what_was_meant(**meant: str) -> Callable[[C], C]:
+    """Decorates a class or a function: an unknown keyword is answered with what was probably meant.
+
+    `meant` has the answers for names that are right elsewhere; for others the nearest name is looked for. A function
+    that takes `**keywords` decides itself, except that one of them may be a required argument misspelled.
+    """
+
+    def decorated(target: C) -> C:
+        if not isinstance(target, type):
+            return _checked(target, meant)
+        target.__init__ = _checked(target.__init__, meant)  # type: ignore[misc]  # a decorator changes the class in place
+        return target
+
+    return decorated
+
+
+def _checked(function: C, meant: Mapping[str, str]) -> C:
+    parameters = list(inspect.signature(function).parameters.values())
+    known = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    required = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **keywords: Any) -> Any:
+        if takes_any:
+            # Python would only say which required argument is missing, not that another is a misspelling of it.
+            missing = [name for name in required if name not in keywords]
+            unknown = [name for name in keywords if missing and name not in accepted]
+            reject_misspelled(_name_of(function, arguments), unknown, missing)
+        elif not keywords.keys() <= accepted:
+            reject_unknown(_name_of(function, arguments), keywords, known, meant)
+        return function(*arguments, **keywords)
+
+    accepted = frozenset(known)
+    return checked  # type: ignore[return-value]  # it has the signature of `function`, by functools.wraps
+
+
+def reject_unknown(called: str, given: Iterable[str], known: Sequence[str], meant: Mapping[str, str]) -> None:
+    """Raise for the first name that is not known."""
+    known = [name for name in known if name not in ("self", "cls")]
+    for name in given:
+        if name not in known:
+            answer = f": {meant[name]}" if name in meant else near_miss(name, known)
+            raise UnknownArgumentError(f"{called} has no argument {name!r}{answer}")
+
+
+def reject_misspelled(called: str, given: Iterable[str], meant: Sequence[str]) -> None:
+    """Raise for the first name that looks like one of those in `meant`."""
+    for name in given:
+        answer = near_miss(name, meant)
+        if "did you mean" in answer:
+            raise UnknownArgumentError(f"{called} has no argument {name!r}{answer}")
+
+
+def _name_of(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
+    """How the user wrote the call."""
+    if function.__name__ == "__init__":
+        return f"{type(arguments[0]).__name__}()"
+    if arguments and isinstance(arguments[0], type):  # a class method
+        return f"{arguments[0].__name__}.{function.__name__}()"
+    return f"{function.__name__}()"
+
+
+def settings_of(config: type, written: str) -> dict[str, str]:
+    """For `names_what_was_meant`: where the settings of another class belong.
+
+    `written` has `{}` for the name, as in ``run_config=RunConfig({}=...)``.
+    """
+    return {field.name: f"write {written.format(field.name)}." for field in dataclasses.fields(config)}
+
+
+# -- calls of methods that users write, by the names of the arguments ------------------------------
+# So `on_trial_result(self, **info)` and `on_step_end(self, trials, **info)` work. A method whose author has given the
+# arguments names of their own still gets them in their order.
+
+
+Call = Callable[[Mapping[str, Any]], Any]
+"""Takes the arguments by name, in their order."""
+
+
+def keyword_call(method: Callable[..., Any], names: Sequence[str], least: int | None = None) -> Call:
+    """How to call `method` with arguments of these names.
+
+    Only the first `least` of them must be taken: the others are left out, from the last on, where the method has no
+    place for them. ConfigError if there is no way.
+    """
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # some callables of extension modules do not say
+        return lambda arguments: method(**arguments)
+    fewest = len(names) if least is None else least
+    for count in range(len(names), fewest - 1, -1):
+        chosen = names[:count]
+        if _binds(signature, (), chosen):
+            return lambda arguments: method(**{name: arguments[name] for name in chosen})
+        if _keeps_order(signature, chosen) and _binds(signature, chosen, ()):
+            return lambda arguments: method(*(arguments[name] for name in chosen))
+    shown = getattr(method, "__qualname__", repr(method))
+    raise ConfigError(
+        f"{shown}{signature} is called with {', '.join(f'{name}=...' for name in names)}. Write "
+        f"`def {getattr(method, '__name__', 'f')}(self, {', '.join(names)}, **info)`; **info alone takes what you do "
+        "not name."
+    )
+
+
+def _binds(signature: inspect.Signature, positional: Sequence[str], keywords: Sequence[str]) -> bool:
+    try:
+        signature.bind(*positional, **dict.fromkeys(keywords))
+    except TypeError:
+        return False
+    return True
+
+
+def _keeps_order(signature: inspect.Signature, names: Sequence[str]) -> bool:
+    """Whether every name that the method shares with `names` stands in the same place: else order misleads."""
+    return all(
+        name not in names or (place < len(names) and names[place] == name)
+        for place, name in enumerate(signature.parameters)
+    )

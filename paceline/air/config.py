@@ -20,13 +20,14 @@ from paceline.air.checks import (
     check_seconds,
     is_number,
     is_search_space,
+    names_what_was_meant,
     near_miss,
+    settings_of,
     warn_at_users_line,
     whole_number,
 )
 from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError
-from paceline.air.keywords import names_what_was_meant, settings_of
 from paceline.air.plugins import check_engine, made_by_name, plugin_names
 from paceline.air.resources import STRATEGIES, PlacementGroupFactory, check_accelerator, checked_resources
 from paceline.air.run_checks import check_stop, output_files, safe_name

@@ -6,10 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from paceline.air.checks import ShortRepr, check_bool, check_choice, check_kind, warn_at_users_line, whole_number
+from paceline.air.checks import (
+    ShortRepr,
+    check_bool,
+    check_choice,
+    check_kind,
+    names_what_was_meant,
+    warn_at_users_line,
+    whole_number,
+)
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError
-from paceline.air.keywords import names_what_was_meant
 
 Uneven = Literal["equal", "all", "error"]
 UNEVEN_CHOICES = ("equal", "all", "error")

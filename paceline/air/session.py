@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from paceline.air.absent import advise
-from paceline.air.checks import warn_at_users_line
+from paceline.air.checks import names_what_was_meant, warn_at_users_line
 from paceline.air.errors import MetricError, SessionMisuseError
-from paceline.air.keywords import names_what_was_meant
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.air.checks import ShortRepr, check_bool, check_seconds
+from paceline.air.checks import ShortRepr, check_bool, check_seconds, names_what_was_meant
 from paceline.air.errors import ConfigError
-from paceline.air.keywords import names_what_was_meant
 
 
 @names_what_was_meant()

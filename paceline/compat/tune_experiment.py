@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from paceline.air.checks import near_miss, warn_at_users_line
+from paceline.air.checks import names_what_was_meant, near_miss, warn_at_users_line
 from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, SyncConfig
 from paceline.air.errors import ConfigError
-from paceline.air.keywords import names_what_was_meant
 from paceline.air.resources import PlacementGroupFactory
 
 WITHOUT_MEANING = (

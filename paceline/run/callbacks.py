@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.checks import warn_at_users_line
+from paceline.air.checks import keyword_call, warn_at_users_line
 from paceline.air.errors import ConfigError, StorageError, TrainingFailedError
-from paceline.air.keywords import keyword_call
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint

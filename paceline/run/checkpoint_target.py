@@ -39,7 +39,7 @@ from paceline.run.messages import (
     StagedCheckpoint,
     ToWorker,
 )
-from paceline.run.output_files import open_text
+from paceline.run.worker import open_text
 from paceline.storage import commit as storage_commit
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir

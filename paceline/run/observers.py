@@ -11,12 +11,11 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import RunConfig
 from paceline.air.result import Result
 from paceline.run.callbacks import CallbackList
-from paceline.run.follow import LogFollower
 from paceline.run.history import JournalHistory
-from paceline.run.log_rotation import LogRotation
 from paceline.run.loggers import default_loggers
 from paceline.run.progress import Progress, make_progress
 from paceline.run.spec import Trial
+from paceline.run.worker_logs import LogFollower, LogRotation
 from paceline.storage.run_dir import RunDir
 
 

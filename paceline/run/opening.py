@@ -19,13 +19,13 @@ from paceline.engine.serialization import Pickled
 from paceline.run import run_files
 from paceline.run.attempt import Attempt, pickled_task
 from paceline.run.checkpoint_keeper import CheckpointKeeper
+from paceline.run.continuing import fingerprint
 from paceline.run.data import RunData
 from paceline.run.decisions import AllDeciders, Decider, Donor, StopperDecider, StopRequest
-from paceline.run.fingerprint import fingerprint
+from paceline.run.endings import decide_size
 from paceline.run.history import JournalHistory, RowFiller, filler_of, lost_rows, missing_rows
 from paceline.run.messages import SessionSetup
 from paceline.run.observers import Observers
-from paceline.run.policies import decide_size
 from paceline.run.records import VERSION, Record
 from paceline.run.run_files import RunFiles
 from paceline.run.spec import RunSpec, Trial
@@ -39,7 +39,7 @@ from paceline.run.start_point import (
 from paceline.run.stoppers import make_stopper
 
 if TYPE_CHECKING:
-    from paceline.storage.shared_sync import SharedSync
+    from paceline.storage.files import SharedSync
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from paceline.air.errors import (
     WorkerFailure,
 )
 from paceline.run.backend import Backend
-from paceline.run.follow import older_log
+from paceline.run.worker_logs import older_log
 
 SETTLE_S = 0.15
 """How long the other ranks' failures are collected after the first: peers of a dead rank

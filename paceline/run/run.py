@@ -32,8 +32,8 @@ from paceline.run.decisions import (
     StopRequest,
     Wait,
 )
+from paceline.run.endings import GiveUp, decide_size
 from paceline.run.opening import ALONE, Embedding, OpenRun, open_run
-from paceline.run.policies import GiveUp, decide_size
 from paceline.run.spec import RunSpec
 
 POLL_S = 0.2

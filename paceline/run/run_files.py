@@ -21,8 +21,7 @@ from paceline.air.settings import as_json, need_code, plain_config, stored
 from paceline.engine.base import Capabilities
 from paceline.engine.local import drivers
 from paceline.run import side_files
-from paceline.run.continuing import find_run_dirs, is_run, line_for, place_of
-from paceline.run.fingerprint import changes, fingerprint
+from paceline.run.continuing import changes, find_run_dirs, fingerprint, is_run, line_for, place_of
 from paceline.run.records import (
     Header,
     RunRecords,
@@ -35,7 +34,7 @@ from paceline.run.records import (
 )
 from paceline.run.spec import RunSpec, TrialIdentity, TrialPlace
 from paceline.storage.commit import quarantine
-from paceline.storage.files import delete_tree
+from paceline.storage.files import SharedSync, delete_tree
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal
 from paceline.storage.lease import LEASE_SECONDS
@@ -50,7 +49,6 @@ from paceline.storage.run_dir import (
     trial_dir_name,
     uri_below,
 )
-from paceline.storage.shared_sync import SharedSync
 from paceline.storage.twin import catch_up, read_origin, twin_of_trial, write_origin
 
 _MOST_DRAWS = 100

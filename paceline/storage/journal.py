@@ -24,8 +24,7 @@ import msgspec
 
 from paceline.air.errors import StorageError
 from paceline.air.faults import fault_point
-from paceline.storage.files import PRIVATE_FILE_MODE, storage_error, sync_names, write_all
-from paceline.storage.shared_sync import SharedSync
+from paceline.storage.files import PRIVATE_FILE_MODE, SharedSync, storage_error, sync_names, write_all
 
 GROUP_SYNC_SECONDS = 0.05
 _BUFFER_LIMIT = 256 * 1024

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from paceline.air import session as session_slot
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checks import check_kind
+from paceline.air.checks import check_kind, names_what_was_meant
 from paceline.air.config import (
     RunConfig,
     ScalingConfig,
@@ -21,7 +21,6 @@ from paceline.air.errors import (
     RestoreError,
     TrainingFailedError,
 )
-from paceline.air.keywords import names_what_was_meant
 from paceline.air.secrets import missing_secrets
 from paceline.air.settings import restored, run_config_again
 from paceline.engine.choose import choose_engine
@@ -29,11 +28,13 @@ from paceline.run.spec import RunSpec, TrialIdentity
 from paceline.train.arguments import (
     SETTINGS_ELSEWHERE,
     as_checkpoint,
+    check_datasets,
     check_is_there,
+    missing_again,
     positional_names,
+    preprocessed,
     with_checked_keywords,
 )
-from paceline.train.datasets import check_datasets, missing_again, preprocessed
 from paceline.train.restoring import (
     check_backend,
     described_backend,

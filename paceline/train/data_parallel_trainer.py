@@ -17,9 +17,14 @@ from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
 from paceline.run.backend import Backend, BackendConfig
 from paceline.run.spec import RunSpec, TrainFunction
-from paceline.train.arguments import TrainerArguments
+from paceline.train.arguments import (
+    TrainerArguments,
+    complete_configs,
+    continued_preprocessor,
+    make_ingest,
+    restored_configs,
+)
 from paceline.train.base_trainer import BaseTrainer
-from paceline.train.datasets import complete_configs, continued_preprocessor, make_ingest, restored_configs
 
 if TYPE_CHECKING:
     pass

@@ -11,8 +11,8 @@ from typing import Any
 
 from paceline.air import session
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.checks import reject_misspelled
 from paceline.air.errors import MetricError
-from paceline.air.keywords import reject_misspelled
 
 
 def report(

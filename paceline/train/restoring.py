@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline.air.checks import check_choice, warn_at_users_line
+from paceline.air.checks import check_choice, reject_unknown, warn_at_users_line
 from paceline.air.errors import ConfigError, RestoreError, StorageError
-from paceline.air.keywords import reject_unknown
 from paceline.air.secrets import masked
 from paceline.air.settings import as_json, plain_config, stored
 from paceline.engine.choose import choose_engine
 from paceline.run.backend import BackendConfig
 from paceline.run.continuing import (
+    changes,
     does_not_exist,
     find_remote_runs,
     find_run_dirs,
+    fingerprint,
     line_for,
     search_line,
     search_of,
 )
-from paceline.run.fingerprint import changes, fingerprint
 from paceline.run.records import Header, RunRecords
 from paceline.run.run_files import storage_of
 from paceline.storage.run_dir import resolve_storage, uri_below

@@ -7,9 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.checks import ShortRepr, check_bool, check_choice, warn_at_users_line, whole_number
+from paceline.air.checks import (
+    ShortRepr,
+    check_bool,
+    check_choice,
+    names_what_was_meant,
+    warn_at_users_line,
+    whole_number,
+)
 from paceline.air.errors import ConfigError
-from paceline.air.keywords import names_what_was_meant
 from paceline.tune.error import raises_tune_errors
 
 if TYPE_CHECKING:

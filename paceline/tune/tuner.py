@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.absent import advise
-from paceline.air.checks import check_kind
+from paceline.air.checks import check_kind, names_what_was_meant, settings_of
 from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError, TrainingFailedError
-from paceline.air.keywords import names_what_was_meant, settings_of
 from paceline.tune.error import TuneError, raises_tune_errors
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.search.paths import find

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from paceline.air.checks import keyword_call
 from paceline.air.errors import ConfigError
-from paceline.air.keywords import keyword_call
 
 ARGUMENTS = {"trial": "t", "result": "r", "error": "e"}
 

@@ -10,6 +10,7 @@ import pytest
 
 from paceline import train, tune
 from paceline.air import session
+from paceline.air.checks import names_what_was_meant
 from paceline.air.config import (
     CheckpointConfig,
     DataConfig,
@@ -20,7 +21,6 @@ from paceline.air.config import (
     SyncConfig,
 )
 from paceline.air.errors import ConfigError
-from paceline.air.keywords import names_what_was_meant
 from paceline.train.horovod import HorovodConfig
 from paceline.train.lightgbm import LightGBMConfig
 from paceline.train.tensorflow import TensorflowConfig

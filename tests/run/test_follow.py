@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.run.follow import CHUNK_BYTES, LogFollower
+from paceline.run.worker_logs import CHUNK_BYTES, LogFollower
 
 
 @pytest.fixture

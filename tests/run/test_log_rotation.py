@@ -17,9 +17,8 @@ import pytest
 from paceline.air import RunConfig, session
 from paceline.air.errors import ConfigError
 from paceline.engine.local.crash_file import tail_of
-from paceline.run import log_rotation
-from paceline.run.follow import LogFollower, older_log
-from paceline.run.log_rotation import LogRotation
+from paceline.run import worker_logs
+from paceline.run.worker_logs import LogFollower, LogRotation, older_log
 from paceline.testing.processes import wait_for
 from paceline.train import DataParallelTrainer
 from paceline.tune import Tuner
@@ -186,7 +185,7 @@ def test_what_is_lost_to_a_fast_writer_is_said(log: Path, monkeypatch: pytest.Mo
     append(log, lines(0, 10_000))
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", slow_pread)
-        patch.setattr(log_rotation, "MOST_PASSES", 1)
+        patch.setattr(worker_logs, "MOST_PASSES", 1)
         settle(LogRotation({0: log}, LIMIT, follower))
     notice = "\n(130000 bytes of output are lost, written while this log was moved)\n"
     assert older_log(log).read_text() == lines(0, 20_000) + notice
@@ -280,7 +279,7 @@ def test_a_restored_search_keeps_its_limit(tmp_path: Path) -> None:
 def test_a_run_that_prints_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verbose: int
 ) -> None:
-    monkeypatch.setattr(log_rotation, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(worker_logs, "LOOK_EVERY_S", 0.0)
     # A decision is asked for, so that the workers wait for the driver at each step.
     stop = {"step": 100}
     trainer = quick_trainer(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.run.output_files import SentText, copied_output, open_text
+from paceline.run.worker import SentText, copied_output, open_text
 
 
 def opener(folder: Path) -> Callable[[str], TextIOBase]:

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.air import FailureConfig, ScalingConfig
 from paceline.air.errors import AttemptFailure, FailureKind, WorkerFailure
-from paceline.run.policies import GiveUp, Retry, Start, decide_retry, decide_size
+from paceline.run.endings import GiveUp, Retry, Start, decide_retry, decide_size
 
 
 def failures(count: int, kind: FailureKind = "exception") -> list[AttemptFailure]:

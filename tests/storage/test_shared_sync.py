@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from paceline.storage.files import MOST_WAITING, SharedSync
 from paceline.storage.journal import Journal, read
-from paceline.storage.shared_sync import MOST_WAITING, SharedSync
 from tests.descriptors import open_files
 
 

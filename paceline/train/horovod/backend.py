@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.air.checks import check_seconds, whole_number
+from paceline.air.checks import check_seconds, names_what_was_meant, whole_number
 from paceline.air.errors import ConfigError
-from paceline.air.keywords import names_what_was_meant
 from paceline.run.backend import Backend, BackendConfig
 from paceline.train.horovod import loop
 from paceline.train.imports import FOR_TORCH_TRAINING

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from paceline.air.keywords import names_what_was_meant
+from paceline.air.checks import names_what_was_meant
 from paceline.run.backend import Backend, BackendConfig
 from paceline.train.lightgbm import network
 

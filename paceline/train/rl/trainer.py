@@ -15,8 +15,8 @@ from paceline.air.settings import as_json
 from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
 from paceline.run.history import load_result
+from paceline.train.arguments import continued_preprocessor, make_ingest
 from paceline.train.base_trainer import BaseTrainer
-from paceline.train.datasets import continued_preprocessor, make_ingest
 from paceline.train.rl.backend import RLConfig
 from paceline.train.rl.checkpoint import RLCheckpoint
 from paceline.train.rl.loop import RLLoop

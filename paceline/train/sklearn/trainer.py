@@ -18,8 +18,8 @@ from paceline.air.secrets import secret_paths
 from paceline.air.settings import as_json
 from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
+from paceline.train.arguments import missing_again
 from paceline.train.base_trainer import BaseTrainer
-from paceline.train.datasets import missing_again
 from paceline.train.sklearn.arguments import (
     check_fit_params,
     check_label,

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from paceline.air.checks import names_what_was_meant
 from paceline.air.errors import ConfigError
-from paceline.air.keywords import names_what_was_meant
 from paceline.engine.places import LOOPBACK
 from paceline.run.backend import Backend, BackendConfig
 from paceline.train.imports import FOR_TORCH_TRAINING

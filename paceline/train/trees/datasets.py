@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.data_config import WILDCARD, DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError, DataError, MissingDatasetError
-from paceline.train.datasets import complete_configs
+from paceline.train.arguments import complete_configs
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,16 +6,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
-from paceline.air.checks import warn_at_users_line, whole_number
+from paceline.air.checks import reject_unknown, warn_at_users_line, whole_number
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, RestoreError
-from paceline.air.keywords import reject_unknown
 from paceline.air.secrets import secret_paths
 from paceline.air.settings import as_json
 from paceline.run.spec import RunSpec
-from paceline.train.arguments import SETTINGS_ELSEWHERE, DataParallelArguments
+from paceline.train.arguments import SETTINGS_ELSEWHERE, DataParallelArguments, make_ingest
 from paceline.train.data_parallel_trainer import DataParallelTrainer
-from paceline.train.datasets import make_ingest
 from paceline.train.trees.datasets import check_columns, check_entries, check_names, check_types, tree_configs
 from paceline.train.trees.task import TreeTask
 

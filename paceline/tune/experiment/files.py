@@ -23,14 +23,13 @@ from paceline.air.settings import as_json
 from paceline.run.continuing import does_not_exist
 from paceline.run.run_files import announce
 from paceline.run.spec import Trial
-from paceline.storage.files import make_private_dirs
+from paceline.storage.files import SharedSync, make_private_dirs
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal_parts import JournalParts, fetch_journal
 from paceline.storage.lease import LEASE_SECONDS, Lease
 from paceline.storage.lock import RunLock
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import SEARCH_JOURNALS, RunDir, default_storage_root, name_from_uri
-from paceline.storage.shared_sync import SharedSync
 from paceline.storage.twin import name_of_its_own, newer_of, read_origin, write_origin
 from paceline.tune.experiment.place import ExperimentPlace, no_search, origin_of
 from paceline.tune.experiment.records import CallbackStates, ExperimentJournal, Record, SearcherSaved

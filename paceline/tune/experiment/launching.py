@@ -21,7 +21,7 @@ from paceline.run.opening import Embedding
 from paceline.run.run import Run
 from paceline.run.run_files import RunFiles
 from paceline.run.spec import RunSpec, Trial, TrialIdentity, TrialPlace
-from paceline.storage.shared_sync import SharedSync
+from paceline.storage.files import SharedSync
 from paceline.tune.experiment.audience import Audience, TrialObservers
 from paceline.tune.experiment.ledger import Request
 from paceline.tune.experiment.place import ExperimentPlace, directory_name

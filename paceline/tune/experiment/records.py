@@ -19,10 +19,10 @@ from paceline.air.errors import RestoreError
 from paceline.air.result import Status
 from paceline.run.records import header_of
 from paceline.storage.commit import is_put_aside
+from paceline.storage.files import SharedSync
 from paceline.storage.journal import Journal
 from paceline.storage.record_format import RecordFormat
 from paceline.storage.run_dir import RunDir, is_plain_name
-from paceline.storage.shared_sync import SharedSync
 from paceline.tune.search.space import from_description
 
 VERSION = 2

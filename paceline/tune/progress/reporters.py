@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.checks import check_choice, check_seconds, whole_number
+from paceline.air.checks import check_choice, check_seconds, names_what_was_meant, whole_number
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
-from paceline.air.keywords import names_what_was_meant
 from paceline.air.metrics import nested_get
 from paceline.run.display import GuardedWriter
 from paceline.run.progress import duration_text

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.checks import names_what_was_meant
 from paceline.air.errors import ConfigError
-from paceline.air.keywords import names_what_was_meant
 from paceline.tune.search.model_searcher import Encoded, ModelSearcher, point_values
 
 if TYPE_CHECKING:

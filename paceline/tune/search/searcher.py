@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from paceline.air.absent import advise
-from paceline.air.checks import warn_at_users_line
+from paceline.air.checks import Call, keyword_call, warn_at_users_line
 from paceline.air.errors import ConfigError, RestoreError
-from paceline.air.keywords import Call, keyword_call
 from paceline.air.secrets import masked
 from paceline.tune.search.paths import Found
 from paceline.tune.search.space import values_in

@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 from paceline.air import session
 from paceline.air.absent import advise
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.checks import reject_misspelled
 from paceline.air.constants import DEFAULT_METRIC
 from paceline.air.context import get_context as get_context
 from paceline.air.errors import MetricError, SessionMisuseError
-from paceline.air.keywords import reject_misspelled
 
 if TYPE_CHECKING:
     from paceline.air.resources import PlacementGroupFactory

@@ -15,7 +15,7 @@ from paceline.data.ingest.prepare import prepared
 from paceline.data.iterator import DataIterator
 from paceline.data.preprocessors import MinMaxScaler
 from paceline.train import DataParallelTrainer
-from paceline.train.datasets import check_datasets
+from paceline.train.arguments import check_datasets
 
 
 def test_a_dataset_of_another_library_is_named_with_the_way_to_bring_it() -> None:

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from paceline.storage.shared_sync import SharedSync
+from paceline.storage.files import SharedSync
 from paceline.tune.experiment.place import newest_journal
 from paceline.tune.experiment.records import ExperimentJournal, SearchLeft
 
