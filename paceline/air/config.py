@@ -18,10 +18,13 @@ from paceline.air.checks import (
     check_choice,
     check_kind,
     check_seconds,
+    check_stop,
     is_number,
     is_search_space,
     names_what_was_meant,
     near_miss,
+    output_files,
+    safe_name,
     settings_of,
     warn_at_users_line,
     whole_number,
@@ -30,7 +33,6 @@ from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError
 from paceline.air.plugins import check_engine, made_by_name, plugin_names
 from paceline.air.resources import STRATEGIES, PlacementGroupFactory, check_accelerator, checked_resources
-from paceline.air.run_checks import check_stop, output_files, safe_name
 from paceline.air.sync_config import SyncConfig
 
 __all__ = [

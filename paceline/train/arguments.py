@@ -94,9 +94,13 @@ def with_checked_keywords(constructor: Any, function: str | None, config: str | 
     return names_what_was_meant(**{**SETTINGS_ELSEWHERE, **meant})(constructor)
 
 
-@functools.cache
 def positional_names(trainer: Any) -> list[str]:
     """The constructor's arguments that may be given without their name."""
+    return _positional_names(trainer)
+
+
+@functools.cache
+def _positional_names(trainer: Any) -> list[str]:
     parameters = inspect.signature(trainer).parameters.values()
     return [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
