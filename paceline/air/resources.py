@@ -1,15 +1,27 @@
-"""What a run asks for, as a list of resource bundles; and what this process has of cores."""
+"""What a run asks for: ScalingConfig, or a list of resource bundles; and what this process has of cores."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from paceline.air.absent import advise
-from paceline.air.checks import is_number, warn_at_users_line
+from paceline.air.checks import (
+    ShortRepr,
+    check_bool,
+    check_choice,
+    is_number,
+    is_search_space,
+    names_what_was_meant,
+    warn_at_users_line,
+    whole_number,
+)
 from paceline.air.errors import ConfigError
 
+MOST_WORKERS = 100_000
+"""Beyond it a typo is likelier than a wish; what can really be started, the engine says."""
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
@@ -84,6 +96,143 @@ class PlacementGroupFactory:
 
 
 ResourceRequest = PlacementGroupFactory
+
+
+@names_what_was_meant()
+@dataclass(eq=False, repr=False)
+class ScalingConfig(ShortRepr):
+    """How many workers, and what each of them gets.
+
+    Every field may hold a search space instead of a value; it is checked once sampled.
+    """
+
+    trainer_resources: dict[str, float] | None = None
+    """What the trainer itself needs; None means one CPU (which costs nothing on one machine)."""
+    num_workers: int | None = None
+    """How many workers; needed by the time fit() is called."""
+    use_gpu: bool = False
+    """Give each worker a GPU."""
+    resources_per_worker: dict[str, float] | None = None
+    """What a worker needs; None means one CPU, or one GPU with use_gpu."""
+    placement_strategy: str = "PACK"
+    """How workers are spread over nodes: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD."""
+    _max_cpu_fraction_per_node: float | None = None
+    """The share of a node's CPUs that workers may take."""
+    accelerator_type: str | None = None
+    """Accepted for programs written for a cluster: workers get the GPUs of this machine, whatever their type."""
+
+    def __post_init__(self) -> None:
+        if self.num_workers is not None and not is_search_space(self.num_workers):
+            self.num_workers = whole_number(self.num_workers, "num_workers", least=1)
+            if self.num_workers > MOST_WORKERS:
+                raise ConfigError(f"num_workers is {self.num_workers}: more than {MOST_WORKERS} cannot be meant.")
+        if not is_search_space(self.use_gpu):
+            check_bool(self.use_gpu, "use_gpu", advice="Ask for several GPUs with resources_per_worker={'GPU': n}.")
+        for name in ("trainer_resources", "resources_per_worker"):
+            _check_unless_sampled(getattr(self, name), name)
+        if not is_search_space(self.placement_strategy):
+            check_choice(self.placement_strategy, "placement_strategy", STRATEGIES)
+        share = self._max_cpu_fraction_per_node
+        if share is not None and not is_search_space(share) and not (is_number(share) and 0 < share <= 1):
+            raise ConfigError(f"_max_cpu_fraction_per_node is {share!r}: give a number above 0 and at most 1.")
+        if self.accelerator_type is not None and not is_search_space(self.accelerator_type):
+            check_accelerator(self.accelerator_type, self.use_gpu)
+        self._check_gpus()
+
+    def _check_gpus(self) -> None:
+        resources = self.resources_per_worker
+        if resources is None or is_search_space(resources) or is_search_space(self.use_gpu):
+            return
+        asked = resources.get("GPU")
+        if asked is None or is_search_space(asked):
+            return
+        if asked and not self.use_gpu:
+            raise ConfigError(
+                f"resources_per_worker asks for {asked} GPU but use_gpu is False. "
+                "Set use_gpu=True, or take 'GPU' out of resources_per_worker."
+            )
+        if not asked and self.use_gpu:
+            raise ConfigError(
+                "use_gpu is True but resources_per_worker gives each worker 0 GPU. "
+                "Set use_gpu=False, or take 'GPU' out of resources_per_worker to get one GPU per worker."
+            )
+
+    def __eq__(self, other: object) -> bool:
+        """Two configs are equal if they ask for the same bundles."""
+        if not isinstance(other, ScalingConfig):
+            return NotImplemented
+        if self._is_open() or other._is_open():
+            return all(getattr(self, item.name) == getattr(other, item.name) for item in fields(self))
+        return self.as_placement_group_factory() == other.as_placement_group_factory()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _is_open(self) -> bool:
+        """True while some field holds a search space."""
+        values = [getattr(self, item.name) for item in fields(self)]
+        for value in list(values):
+            if isinstance(value, Mapping):
+                values.extend(value.values())
+        return any(is_search_space(value) for value in values)
+
+    @property
+    def _worker_resources(self) -> dict[str, float]:
+        if self.resources_per_worker is None:
+            return {"GPU": 1.0} if self.use_gpu else {"CPU": 1.0}
+        resources = checked_resources(self.resources_per_worker, "resources_per_worker")
+        if self.use_gpu:
+            resources.setdefault("GPU", 1.0)
+        return resources
+
+    @property
+    def num_cpus_per_worker(self) -> float:
+        return self._worker_resources.get("CPU", 0.0)
+
+    @property
+    def num_gpus_per_worker(self) -> float:
+        return self._worker_resources.get("GPU", 0.0)
+
+    @property
+    def additional_resources_per_worker(self) -> dict[str, float]:
+        """What a worker needs besides CPUs and GPUs."""
+        return {name: amount for name, amount in self._worker_resources.items() if name not in ("CPU", "GPU")}
+
+    @property
+    def total_resources(self) -> dict[str, float]:
+        """The sum over trainer and workers."""
+        return self.as_placement_group_factory().required_resources
+
+    def as_placement_group_factory(self) -> PlacementGroupFactory:
+        """The same as bundles: the trainer's, then one per worker."""
+        if self._is_open():
+            raise ConfigError("This ScalingConfig holds a search space: resources are known once it has been sampled.")
+        trainer = {"CPU": 1.0} if self.trainer_resources is None else self.trainer_resources
+        workers = [self._worker_resources for _ in range(self.num_workers or 0)]
+        return PlacementGroupFactory([trainer, *workers], strategy=self.placement_strategy)
+
+    @classmethod
+    def from_placement_group_factory(cls, pgf: PlacementGroupFactory) -> ScalingConfig:
+        """The config that asks for these bundles; all workers must want the same."""
+        trainer, *workers = pgf.bundles
+        if any(bundle != workers[0] for bundle in workers):
+            raise ConfigError(f"Workers of one run get equal resources, but the bundles differ: {workers}.")
+        return cls(
+            trainer_resources=dict(trainer),
+            num_workers=len(workers) or None,
+            use_gpu=bool(workers and workers[0].get("GPU")),
+            resources_per_worker=dict(workers[0]) if workers else None,
+            placement_strategy=pgf.strategy,
+        )
+
+
+def _check_unless_sampled(resources: Any, what: str) -> None:
+    """Check a resource dict, leaving out what a search space will fill in."""
+    if resources is None or is_search_space(resources):
+        return
+    if isinstance(resources, Mapping):
+        resources = {name: amount for name, amount in resources.items() if not is_search_space(amount)}
+    checked_resources(resources, what)
+
 
 _MANAGED = "ScalingConfig and tune.with_resources() say what is needed; the run acquires and frees it"
 _MANAGERS = ("FixedResourceManager", "PlacementGroupResourceManager", "ResourceManager")

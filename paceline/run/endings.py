@@ -1,6 +1,6 @@
 """What a run has reached, and how it ends: failures that are retried or not, the result, the last record.
 
-How many workers an attempt gets and what follows from a failure are pure decisions; only the run acts on them.
+What follows from a failure is a pure decision; only the run acts on it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.air.config import FailureConfig, ScalingConfig
+from paceline.air.config import FailureConfig
 from paceline.air.errors import AttemptFailure, TrainingFailedError, WorkerFailure
 from paceline.air.result import Result, Status
 from paceline.run import root_cause
@@ -35,13 +35,6 @@ _LONGEST_DELAY_S = 60.0
 
 
 @dataclass(frozen=True)
-class Start:
-    """Start an attempt with so many workers."""
-
-    workers: int
-
-
-@dataclass(frozen=True)
 class Retry:
     """Start another attempt after `delay_s` seconds."""
 
@@ -53,11 +46,6 @@ class GiveUp:
     """Raise; `reason` says why no (further) retry was made."""
 
     reason: str
-
-
-def decide_size(scaling: ScalingConfig) -> Start:
-    """The decision before an attempt: as many workers as the user asked for."""
-    return Start(scaling.num_workers or 1)
 
 
 def decide_retry(config: FailureConfig, failures: Sequence[AttemptFailure], without_progress: int) -> Retry | GiveUp:

@@ -22,7 +22,6 @@ from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.continuing import fingerprint
 from paceline.run.data import RunData
 from paceline.run.decisions import AllDeciders, Decider, Donor, StopperDecider, StopRequest
-from paceline.run.endings import decide_size
 from paceline.run.history import JournalHistory, RowFiller, filler_of, lost_rows, missing_rows
 from paceline.run.messages import SessionSetup
 from paceline.run.observers import Observers
@@ -139,8 +138,7 @@ class OpenRun:
         state = self.data.usable_state(start.data, keeper.warnings.append)
         decides = self.decider.may_decide
         setup = session_setup(spec, self.observers.trial, keeper, start, decides=decides, data_state=state)
-        size = decide_size(spec.scaling).workers
-        return Attempt(keeper.attempt, spec, size, engine, self.files.run_dir, start), setup
+        return Attempt(keeper.attempt, spec, spec.world_size, engine, self.files.run_dir, start), setup
 
     def record_attempt(self, attempt: Attempt, spec: RunSpec, *, is_changed: bool) -> RowFiller:
         """Write down that workers are at work; what their rows are completed by."""
@@ -192,7 +190,7 @@ class OpenRun:
 def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequest) -> OpenRun:
     """Prepare the datasets, pickle the train function and open the run's files. What cannot work is refused here,
     before anything is started."""
-    data = embedding.data or RunData.prepared(spec, decide_size(spec.scaling).workers)
+    data = embedding.data or RunData.prepared(spec, spec.world_size)
     task = pickled_task(spec, data.packed, data.preprocessor)
     files = (
         run_files.reopen(spec, embedding.shared_sync, engine.name)

@@ -32,7 +32,7 @@ from paceline.run.decisions import (
     StopRequest,
     Wait,
 )
-from paceline.run.endings import GiveUp, decide_size
+from paceline.run.endings import GiveUp
 from paceline.run.opening import ALONE, Embedding, OpenRun, open_run
 from paceline.run.spec import RunSpec
 
@@ -150,7 +150,7 @@ class Run:
 
     def _announce(self) -> None:
         files, observers = self._parts.files, self._parts.observers
-        size = decide_size(self.spec.scaling).workers
+        size = self.spec.world_size
         observers.started([*files.notes, *self.spec.backend_config.notes(size)], size, continues=bool(files.records))
         self.phase = Phase.STARTING
         if files.ended_as == "finished":  # nothing is left to do: the result is what it was

@@ -49,6 +49,7 @@ with lazy_imports(__name__, _SUBMODULES, _ELSEWHERE):
     from paceline.air.config import FailureConfig as FailureConfig
     from paceline.air.config import RunConfig as RunConfig
     from paceline.air.config import ScalingConfig as ScalingConfig
+    from paceline.air.config import SyncConfig as SyncConfig
     from paceline.air.constants import TRAIN_DATASET_KEY as TRAIN_DATASET_KEY
     from paceline.air.context import TrainContext as TrainContext
     from paceline.air.context import get_context as get_context
@@ -59,7 +60,6 @@ with lazy_imports(__name__, _SUBMODULES, _ELSEWHERE):
     from paceline.air.session import get_all_reported_checkpoints as get_all_reported_checkpoints
     from paceline.air.session import get_checkpoint as get_checkpoint
     from paceline.air.session import get_dataset_shard as get_dataset_shard
-    from paceline.air.sync_config import SyncConfig as SyncConfig
     from paceline.run.backend import Backend as Backend
     from paceline.run.backend import BackendConfig as BackendConfig
     from paceline.run.user_callback import UserCallback as UserCallback

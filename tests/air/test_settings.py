@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from paceline.air import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from paceline.air.config import SyncConfig
 from paceline.air.settings import NOT_STORED, restored, stored
-from paceline.air.sync_config import SyncConfig
 from paceline.tune import TuneConfig
 
 OTHER_VALUES: dict[type, dict[str, Any]] = {

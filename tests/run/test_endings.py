@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from paceline.air import FailureConfig, ScalingConfig
+from paceline.air import FailureConfig
 from paceline.air.errors import AttemptFailure, FailureKind, WorkerFailure
-from paceline.run.endings import GiveUp, Retry, Start, decide_retry, decide_size
+from paceline.run.endings import GiveUp, Retry, decide_retry
 
 
 def failures(count: int, kind: FailureKind = "exception") -> list[AttemptFailure]:
@@ -50,8 +50,3 @@ def test_a_limit_on_attempts_without_progress() -> None:
     decision = decide_retry(config, failures(5), without_progress=2)
     assert isinstance(decision, GiveUp)
     assert "2 attempts" in decision.reason
-
-
-@pytest.mark.parametrize(("asked", "workers"), [(None, 1), (1, 1), (3, 3)])
-def test_an_attempt_gets_the_workers_that_were_asked_for(asked: int | None, workers: int) -> None:
-    assert decide_size(ScalingConfig(num_workers=asked)) == Start(workers)
