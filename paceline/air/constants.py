@@ -9,8 +9,8 @@ PREPROCESSOR_KEY = "_preprocessor"
 TIMESTAMP_KEY = "_timestamp"
 CHECKPOINT_ID_KEY = "_current_checkpoint_id"
 TRAINING_ITERATION = "training_iteration"
-DONE = "done"
 TIME_TOTAL_S = "time_total_s"
+DONE = "done"
 """True in a row says that the trial has nothing more to do."""
 DEFAULT_METRIC = "_metric"
 """The name of a number that a trial reports, returns or yields without a name."""
@@ -35,7 +35,7 @@ AUTOFILLED_KEYS = frozenset(
     [
         TRAINING_ITERATION,
         "time_this_iter_s",
-        "time_total_s",
+        TIME_TOTAL_S,
         "timestamp",
         "date",
         DONE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,20 +14,14 @@ import msgspec
 from paceline.air import faults
 from paceline.air.attachment import Attachment
 from paceline.air.errors import ConfigError, WorkerFailure
-from paceline.engine.base import (
-    Engine,
-    Message,
-    Placement,
-    TaskEnded,
-    WorkerGroup,
-    WorkerRequest,
-)
+from paceline.engine.base import Engine, Message, Placement, TaskEnded, WorkerGroup, WorkerRequest
 from paceline.engine.places import FAIR_SHARE, WorkerPlace
 from paceline.engine.serialization import Pickled, pickled
+from paceline.run.history import node_ip
 from paceline.run.messages import ForTarget, FromWorker, SessionSetup, ToWorker, decode_from_worker, encode
+from paceline.run.records import AttemptStarted
 from paceline.run.root_cause import ECHO_SETTLE_S, SETTLE_S, is_echo
 from paceline.run.spec import RunSpec
-from paceline.run.start_point import StartPoint
 from paceline.run.worker import TrainTask
 from paceline.storage.files import make_private_dirs
 from paceline.storage.run_dir import RunDir
@@ -40,6 +34,22 @@ ORIGINAL_DIRECTORY_VARIABLE = "TUNE_ORIG_WORKING_DIR"
 """By this name programs find the directory that the driver was started in: workers are in another one."""
 
 
+@dataclass(frozen=True)
+class StartPoint:
+    """The state of a run when an attempt starts."""
+
+    index: int = 0
+    """Iterations that are done."""
+    time_s: float = 0.0
+    """Training time that was spent on them."""
+    checkpoint_number: int | None = None
+    path: str | None = None
+    uri: str | None = None
+    in_memory: Attachment | None = None
+    data: Mapping[str, Any] | None = None
+    """Where the ranks were in their datasets."""
+
+
 class Attempt:
     """The workers of one attempt. `start` is all or nothing; `stop` is always safe to call."""
 
@@ -47,22 +57,21 @@ class Attempt:
         self,
         number: int,
         spec: RunSpec,
-        world_size: int,
         engine: Engine,
         run_dir: RunDir,
         start: StartPoint,
     ) -> None:
         self.number = number
         self.start_point = start
-        self.world_size = world_size
+        self.world_size = spec.world_size
         self.failures: list[WorkerFailure] = []
         self.ended: set[int] = set()
         """Ranks whose task has returned."""
         self.places: tuple[WorkerPlace, ...] = ()
         """Where the workers run."""
-        self.pids: dict[int, int] = {}
+        self._pids: dict[int, int] = {}
         """Rank to process id on its node."""
-        self.warmup_s = 0.0
+        self._warmup_s = 0.0
         """How long it took until the workers were at work."""
         self._spec = spec
         self._engine = engine
@@ -87,7 +96,7 @@ class Attempt:
         began = time.monotonic()
         try:
             self._group = group = self._engine.start_group(self._placement())
-            self.places, self.pids = group.places, group.processes()
+            self.places, self._pids = group.places, group.processes()
             config = self._spec.backend_config
             if self._backend.one_machine:
                 _refuse_other_machines(type(config).__name__, group.places)
@@ -98,7 +107,7 @@ class Attempt:
             arguments = [encode(self._for_rank(group, setup, place)) for place in group.places]
             group.start(task.content, arguments, task.attachments)
             self._hand_over_checkpoint(group)
-            self.warmup_s = time.monotonic() - began
+            self._warmup_s = time.monotonic() - began
         except BaseException:
             self.stop(grace=0.0)
             raise
@@ -152,6 +161,22 @@ class Attempt:
         if self.start_point.in_memory is not None:
             for rank in range(self.world_size):
                 group.reply(rank, b"", [self.start_point.in_memory])
+
+    def record(self) -> AttemptStarted:
+        """What the journal says about the attempt; its rows are completed from it."""
+        node = self.places[0].node
+        return AttemptStarted(
+            attempt=self.number,
+            start_index=self.start_point.index,
+            start_time_s=self.start_point.time_s,
+            checkpoint=self.start_point.checkpoint_number,
+            world_size=self.world_size,
+            time=time.time(),
+            warmup_time=self._warmup_s,
+            hostname=node.hostname,
+            node_ip=node_ip() if node.is_drivers else node.address,
+            pid=self._pids.get(0, os.getpid()),
+        )
 
     # -- running --------------------------------------------------------------------------
 

@@ -194,14 +194,17 @@ class RelayedSetup(msgspec.Struct, frozen=True, tag=True):
 TargetSetup = SharedPathSetup | InMemorySetup | RemotePrefixSetup | RelayedSetup
 
 
-class SessionSetup(msgspec.Struct, frozen=True):
-    """All that a rank's session needs to know, sent once at its start."""
+class SessionSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a rank's session needs to know, sent once at its start. The first six are the attempt's to fill in."""
 
-    world_rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    node_rank: int
+    world_rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    node_rank: int = 0
+    wall_offset_s: float = 0.0
+    """What to add to the rank's wall clock to get the driver's, as it was at the start: rows of all hosts, and the
+    journal, are stamped by one clock."""
     trial_name: str
     trial_id: str
     trial_dir: bytes
@@ -237,8 +240,6 @@ class SessionSetup(msgspec.Struct, frozen=True):
     """Checkpoints are numbered by iteration, beginning after this one; None: they are counted."""
     output_files: tuple[str, str] | None = None
     """In the trial's directory, where rank 0 copies what it prints."""
-    wall_offset_s: float = 0.0
-    """What to add to the rank's wall clock to get the driver's, as it was at the start."""
     window: int = 1000
     """How many rows a rank may run ahead of the journal."""
 

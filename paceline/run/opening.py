@@ -10,14 +10,17 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import RestoreError
+from paceline.air.manifest import seal
 from paceline.air.settings import plain_config
 from paceline.engine.base import Engine
 from paceline.engine.serialization import Pickled
 from paceline.run import run_files
-from paceline.run.attempt import Attempt, pickled_task
+from paceline.run.attempt import Attempt, StartPoint, pickled_task
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.continuing import fingerprint
 from paceline.run.data import RunData
@@ -25,16 +28,11 @@ from paceline.run.decisions import AllDeciders, Decider, Donor, StopperDecider, 
 from paceline.run.history import JournalHistory, RowFiller, filler_of, lost_rows, missing_rows
 from paceline.run.messages import SessionSetup
 from paceline.run.observers import Observers
+from paceline.run.rank_target import packed_in_memory
 from paceline.run.records import VERSION, Record
+from paceline.run.retention import KeptCheckpoint
 from paceline.run.run_files import RunFiles
 from paceline.run.spec import RunSpec, Trial
-from paceline.run.start_point import (
-    StartPoint,
-    attempt_record,
-    from_given_checkpoint,
-    from_own_checkpoint,
-    session_setup,
-)
 from paceline.run.stoppers import make_stopper
 
 if TYPE_CHECKING:
@@ -125,24 +123,57 @@ class OpenRun:
 
     def start_point(self, spec: RunSpec) -> StartPoint:
         """After the run's own newest checkpoint, else with the one that the user gave."""
-        own = from_own_checkpoint(self.keeper)
-        if own is not None:
-            return own
+        newest = self.keeper.newest_valid()
+        if newest is not None:
+            return _after(newest, self.keeper)
         if self._given is None:
-            self._given = from_given_checkpoint(spec.resume_from)
+            self._given = _from_given_checkpoint(spec.resume_from)
         return self._given
 
     def prepare_attempt(self, spec: RunSpec, engine: Engine) -> tuple[Attempt, SessionSetup]:
         """The next attempt, and what its sessions are told."""
-        keeper, start = self.keeper, self.start_point(spec)
-        state = self.data.usable_state(start.data, keeper.warnings.append)
-        decides = self.decider.may_decide
-        setup = session_setup(spec, self.observers.trial, keeper, start, decides=decides, data_state=state)
-        return Attempt(keeper.attempt, spec, spec.world_size, engine, self.files.run_dir, start), setup
+        start = self.start_point(spec)
+        attempt = Attempt(self.keeper.attempt, spec, engine, self.files.run_dir, start)
+        return attempt, self._session_setup(spec, start)
+
+    def _session_setup(self, spec: RunSpec, start: StartPoint) -> SessionSetup:
+        """The attempt adds which rank it is for, and where that is."""
+        keeper, trial = self.keeper, self.observers.trial
+        config = spec.run_config.checkpoint_config
+        factory = spec.scaling.as_placement_group_factory()
+        path, uri, target = start.path, start.uri, keeper.target
+        target.prepare(None if path is None else Path(path))
+        if not target.shares_files:
+            path = None
+            uri = uri if start.checkpoint_number is None else target.uri_of(start.checkpoint_number)
+        return SessionSetup(
+            trial_name=str(trial),
+            trial_id=trial.trial_id,
+            trial_dir=os.fsencode(trial.local_path if target.shares_files else os.path.basename(trial.local_path)),
+            experiment_name=trial.experiment_name,
+            resources={"bundles": factory.bundles, "strategy": factory.strategy},
+            metadata=dict(spec.metadata),
+            attempt=keeper.attempt,
+            start_index=start.index,
+            next_number=keeper.next_number,
+            number_offset=_number_offset(spec, keeper) if spec.numbers_by_iteration else None,
+            decides=self.decider.may_decide,
+            resume_path=None if path is None else os.fsencode(path),
+            resume_seal=None if path is None else seal(Path(path)),
+            resume_uri=uri,
+            resume_in_memory=start.in_memory is not None,
+            resume_relayed=path != start.path and uri is None,
+            target=target.for_ranks(),
+            async_save=config.async_save,
+            keep_all_ranks=config.keep_all_ranks,
+            score_attribute=config.checkpoint_score_attribute,
+            output_files=spec.run_config.output_files,
+            data_state=self.data.usable_state(start.data, keeper.warnings.append),
+        )
 
     def record_attempt(self, attempt: Attempt, spec: RunSpec, *, is_changed: bool) -> RowFiller:
         """Write down that workers are at work; what their rows are completed by."""
-        record = attempt_record(attempt.start_point, attempt.number, attempt.places, attempt.pids, attempt.warmup_s)
+        record = attempt.record()
         if self.files.records or is_changed:  # the config may be another than the header's
             record.config = plain_config(spec.config)
         if self.files.records:
@@ -185,6 +216,46 @@ class OpenRun:
             stack.callback(self.keeper.close, complete=complete and not self.broken_off)
             stack.callback(self.observers.close)
         return [*self.keeper.warnings, *warnings]
+
+
+def _after(newest: KeptCheckpoint, keeper: CheckpointKeeper) -> StartPoint:
+    """After a checkpoint of the run itself."""
+    path = None if keeper.in_memory else str(keeper.run_dir.checkpoint(newest.number))
+    return StartPoint(
+        index=newest.iteration,
+        time_s=_seconds(newest.row.get("time_total_s")),
+        checkpoint_number=newest.number,
+        path=path,
+        in_memory=keeper.newest_in_memory,
+        data=newest.data if path is None else Checkpoint.from_directory(path).data_positions,
+    )
+
+
+def _seconds(value: object) -> float:
+    # The user's own keys win in a row: this one may hold anything.
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _from_given_checkpoint(checkpoint: Checkpoint | None) -> StartPoint:
+    """At iteration 0 with the user's checkpoint at hand, if there is one.
+
+    A checkpoint that is not a directory travels as an attachment.
+    """
+    if checkpoint is None:
+        return StartPoint()
+    data = checkpoint.data_positions
+    if checkpoint.kind == "local_path":
+        return StartPoint(path=checkpoint.path, data=data)
+    if checkpoint.kind == "uri":
+        return StartPoint(uri=checkpoint.uri, data=data)
+    return StartPoint(in_memory=packed_in_memory(checkpoint), data=data)
+
+
+def _number_offset(spec: RunSpec, keeper: CheckpointKeeper) -> int:
+    """What to add to an iteration to get the number of its checkpoint: a resumed run numbers on."""
+    if keeper.newest is not None:
+        return keeper.newest.number - keeper.newest.iteration
+    return (spec.resume_from.number or 0) if spec.resume_from is not None else 0
 
 
 def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequest) -> OpenRun:

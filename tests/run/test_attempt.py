@@ -15,11 +15,10 @@ from paceline.air.errors import EngineError, WorkerFailure
 from paceline.engine.base import Engine, Event, Placement, TaskEnded, TaskFailed, WorkerDied, WorkerGroup
 from paceline.engine.places import FAIR_SHARE, Node, drivers_node, lay_out
 from paceline.engine.serialization import Pickled
-from paceline.run.attempt import Attempt, modules_to_preload
+from paceline.run.attempt import Attempt, StartPoint, modules_to_preload
 from paceline.run.backend import Backend, BackendConfig
 from paceline.run.messages import decode_setup
 from paceline.run.spec import RunSpec, TrainFunction
-from paceline.run.start_point import StartPoint, attempt_record
 from paceline.storage.run_dir import RunDir
 from tests.run.fake_channel import session_setup
 
@@ -139,7 +138,7 @@ def attempt(tmp_path: Path, engine: Engine, backend: BackendConfig | None = None
         run_config=RunConfig(failure_config=FailureConfig(start_timeout_s=7, heartbeat_timeout_s=3)),
         backend_config=backend or BackendConfig(),
     )
-    return Attempt(0, description, description.world_size, engine, run_dir, StartPoint())
+    return Attempt(0, description, engine, run_dir, StartPoint())
 
 
 def test_what_workers_are_asked_for(tmp_path: Path) -> None:
@@ -167,7 +166,7 @@ def test_ranks_learn_from_the_group_where_they_are(tmp_path: Path) -> None:
     assert [setup.node_rank for setup in setups] == [0, 1, 0]
     assert [setup.local_rank for setup in setups] == [0, 0, 1]
     assert [setup.local_world_size for setup in setups] == [2, 1, 2]
-    record = attempt_record(StartPoint(), 0, started.places, started.pids, 0.0)
+    record = started.record()
     assert (record.hostname, record.node_ip, record.world_size) == ("alpha", "10.0.0.1", 3)
     started.stop()
 

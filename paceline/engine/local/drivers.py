@@ -163,12 +163,6 @@ def mark() -> dict[str, str]:
     return {DRIVER_VARIABLE: this.identity}
 
 
-def inherited_mark() -> dict[str, str]:
-    """The mark of the driver that this process works for if it is a worker, else its own."""
-    identity = os.environ.get(DRIVER_VARIABLE, "")
-    return {DRIVER_VARIABLE: identity} if is_running(identity) else mark()
-
-
 def enter_run(run_id: str, directory: str) -> str:
     """Say that this process drives a run. Returns what is wrong if others cannot find that out."""
     this = _this()
