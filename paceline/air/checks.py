@@ -338,3 +338,25 @@ def check_stop(stop: Any) -> None:
         signature.bind("trial_id", {})
     except TypeError:
         raise ConfigError(f"stop is called with (trial_id, result), but it takes {signature}.") from None
+
+
+ENGINES = ("local", "inline")
+"""Those of paceline itself."""
+
+
+def check_engine(engine: Any, source: str = "engine") -> None:
+    """For a setting that takes the name of an engine, an Engine, or None."""
+    if engine is None or (isinstance(engine, str) and engine in ENGINES):
+        return
+    if isinstance(engine, type):
+        name = engine.__name__
+        raise ConfigError(f"{source} is the class {name}: pass an object, engine={name}()")
+    from paceline.air.plugins import plugin, plugin_names
+
+    if isinstance(engine, str):
+        is_known = engine != "" and plugin("engines", engine) is not None
+    else:
+        is_known = callable(getattr(engine, "start_group", None))
+    if not is_known:
+        names = ", ".join(repr(name) for name in [*ENGINES, *plugin_names("engines")])
+        raise ConfigError(f"{source} is {engine!r}: pass an Engine object, or use one of {names}.")

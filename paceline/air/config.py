@@ -16,6 +16,7 @@ from paceline.air.checks import (
     ShortRepr,
     check_bool,
     check_choice,
+    check_engine,
     check_kind,
     check_seconds,
     check_stop,
@@ -29,7 +30,7 @@ from paceline.air.checks import (
 )
 from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError
-from paceline.air.plugins import check_engine, made_by_name, plugin_names
+from paceline.air.plugins import made_by_name, plugin_names
 from paceline.air.resources import ScalingConfig
 
 __all__ = [

@@ -10,8 +10,6 @@ from typing import Any, Literal, TypeVar
 from paceline.air.errors import ConfigError
 
 T = TypeVar("T")
-ENGINES = ("local", "inline")
-"""Those of paceline itself."""
 Group = Literal["backends", "engines", "predictors", "schedulers", "searchers", "trackers"]
 
 
@@ -59,17 +57,3 @@ def checked_made(made: Any, kind: type[T], group: Group, name: str) -> T:
     if not isinstance(made, kind):
         raise ConfigError(f"{name!r} of paceline.{group} makes a {type(made).__name__}, not a {kind.__name__}.")
     return made
-
-
-def check_engine(engine: Any, source: str = "engine") -> None:
-    """For a setting that takes the name of an engine, an Engine, or None."""
-    if isinstance(engine, type):
-        name = engine.__name__
-        raise ConfigError(f"{source} is the class {name}: pass an object, engine={name}()")
-    if isinstance(engine, str):
-        is_known = engine in ENGINES or (engine != "" and plugin("engines", engine) is not None)
-    else:
-        is_known = engine is None or callable(getattr(engine, "start_group", None))
-    if not is_known:
-        names = ", ".join(repr(name) for name in [*ENGINES, *plugin_names("engines")])
-        raise ConfigError(f"{source} is {engine!r}: pass an Engine object, or use one of {names}.")

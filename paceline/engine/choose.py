@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from paceline.air.checks import warn_at_users_line
+from paceline.air.checks import check_engine, warn_at_users_line
 from paceline.air.errors import ConfigError, EngineError
-from paceline.air.plugins import check_engine, checked_made, made_by_name
+from paceline.air.plugins import checked_made, made_by_name
 from paceline.air.ray_alias import INSTEAD, alias_in_force
 
 if TYPE_CHECKING:

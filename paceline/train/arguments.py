@@ -194,6 +194,8 @@ def complete_configs(
 ) -> dict[str, DatasetConfig]:
     """One complete config per dataset. Without a config of the user's nothing is shuffled."""
     if given is None:
+        if not datasets:
+            return {}
         given = DataConfig()
     if isinstance(given, DataConfig):
         named = given.datasets_to_split

@@ -37,14 +37,11 @@ from paceline.train.arguments import (
 )
 from paceline.train.restoring import (
     check_backend,
-    described_backend,
     find_runs,
-    given_backend,
     reject_changed_code,
     restore_arguments,
     resumed,
     run_to_restore,
-    written,
 )
 
 if TYPE_CHECKING:
@@ -201,9 +198,9 @@ class BaseTrainer:
             metadata=self.metadata,
             identity=TrialIdentity.new(),
             dataset_names=tuple(self.datasets),
-            again=tuple(written(name) for name in self._again()),
+            again=tuple(name if "=" in name else f"{name}=..." for name in self._again()),
             code=self._code(),
-            backend_described=described_backend(self),
+            backend_described=self._described_backend(),
             **parts,
         )
 
@@ -300,11 +297,13 @@ class BaseTrainer:
         }
         resumed = self.resume_from_checkpoint
         in_memory = ["resume_from_checkpoint"] if resumed is not None and resumed.path is None else []
-        backend, name = given_backend(self)
-        objects = [backend] if backend is not None and name is None else []
         run_config = run_config_again(self.run_config)
         with_code = [] if run_config is None else [f"run_config={run_config}"]
-        return [*objects, *(name for name, value in given.items() if value is not None), *in_memory, *with_code]
+        return [*(name for name, value in given.items() if value is not None), *in_memory, *with_code]
+
+    def _described_backend(self) -> dict[str, Any]:
+        """What a run's header says about the backend, which is code; empty for a trainer that cannot be given one."""
+        return {}
 
     def _code(self) -> Any:
         """The user's code that runs in workers; None if all of it is this package's."""

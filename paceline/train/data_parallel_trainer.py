@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from paceline.air.checks import check_kind, near_miss, warn_at_users_line
 from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.plugins import checked_made, plugin, plugin_names
-from paceline.air.secrets import secret_paths
-from paceline.air.settings import plain_config
+from paceline.air.secrets import masked, secret_paths
+from paceline.air.settings import plain_config, stored
 from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
 from paceline.run.backend import Backend, BackendConfig
@@ -22,12 +22,10 @@ from paceline.train.arguments import (
     complete_configs,
     continued_preprocessor,
     make_ingest,
+    positional_names,
     restored_configs,
 )
 from paceline.train.base_trainer import BaseTrainer
-
-if TYPE_CHECKING:
-    pass
 
 
 class DataParallelTrainer(BaseTrainer):
@@ -51,9 +49,7 @@ class DataParallelTrainer(BaseTrainer):
         dataset_config: Any = None,
         **common: Unpack[TrainerArguments],
     ) -> None:
-        super().__init__(
-            **common,
-        )
+        super().__init__(**common)
         if train_loop_config is not None and not isinstance(train_loop_config, Mapping):
             raise ConfigError(f"train_loop_config must be a dict, not {type(train_loop_config).__name__}.")
         if type(self).training_loop is not BaseTrainer.training_loop:
@@ -111,8 +107,28 @@ class DataParallelTrainer(BaseTrainer):
 
     def _again(self) -> list[str]:
         config = getattr(self, self._config_argument, None)
-        stored = config is None or (plain_config(dict(config)) is not None and not secret_paths(config))
-        return [self._function_argument, *([] if stored else [self._config_argument]), *super()._again()]
+        is_stored = config is None or (plain_config(dict(config)) is not None and not secret_paths(config))
+        backend, name = self._given_backend()
+        objects = [] if is_stored else [self._config_argument]
+        if backend is not None and name is None:
+            objects.append(backend)
+        return [self._function_argument, *objects, *super()._again()]
+
+    def _given_backend(self) -> tuple[str | None, str | None]:
+        """The argument by which it was given its backend, and the registered name if that is what was given."""
+        values, keywords = self._given
+        given = {**dict(zip(positional_names(type(self)), values, strict=False)), **keywords}
+        for argument, value in given.items():
+            if isinstance(value, BackendConfig):
+                return argument, None
+        name = given.get("backend_config")
+        return ("backend_config", name) if isinstance(name, str) else (None, None)
+
+    def _described_backend(self) -> dict[str, Any]:
+        config = self.backend_config
+        argument, name = self._given_backend()
+        kind = f"{type(config).__module__}.{type(config).__qualname__}"
+        return {"class": kind, "argument": argument, "name": name, "settings": masked(stored(config))}
 
     def _code(self) -> Any:
         return getattr(self, self._function_argument, None)

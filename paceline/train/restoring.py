@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from paceline.air.checks import check_choice, reject_unknown, warn_at_users_line
 from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.secrets import masked
-from paceline.air.settings import as_json, plain_config, stored
+from paceline.air.settings import as_json, plain_config
 from paceline.engine.choose import choose_engine
-from paceline.run.backend import BackendConfig
 from paceline.run.continuing import (
     changes,
     does_not_exist,
@@ -28,7 +27,7 @@ from paceline.run.continuing import (
 from paceline.run.records import Header, RunRecords
 from paceline.run.run_files import storage_of
 from paceline.storage.run_dir import resolve_storage, uri_below
-from paceline.train.arguments import SETTINGS_ELSEWHERE, keyword_names, positional_names
+from paceline.train.arguments import SETTINGS_ELSEWHERE, keyword_names
 
 if TYPE_CHECKING:
     from paceline.run.spec import RunSpec
@@ -153,30 +152,9 @@ def reject_changed_code(run: FoundRun, code: Any) -> None:
 # -- the backend, which is code and may not be the one that the trainer has by itself --------
 
 
-def given_backend(trainer: BaseTrainer) -> tuple[str | None, str | None]:
-    """The argument by which the trainer was given its backend, and the registered name if that is what was given."""
-    values, keywords = trainer._given
-    given = {**dict(zip(positional_names(type(trainer)), values, strict=False)), **keywords}
-    for argument, value in given.items():
-        if isinstance(value, BackendConfig):
-            return argument, None
-    name = given.get("backend_config")
-    return ("backend_config", name) if isinstance(name, str) else (None, None)
-
-
-def described_backend(trainer: BaseTrainer) -> dict[str, Any]:
-    """What a run's header says about the trainer's backend."""
-    config = getattr(trainer, "backend_config", None)
-    if not isinstance(config, BackendConfig):
-        return {}
-    argument, name = given_backend(trainer)
-    kind = f"{type(config).__module__}.{type(config).__qualname__}"
-    return {"class": kind, "argument": argument, "name": name, "settings": masked(stored(config))}
-
-
 def check_backend(run: FoundRun, trainer: BaseTrainer) -> None:
     """Whether a trainer that is given no backend has the one of the run. Earlier versions did not record it."""
-    there, here = run.settings.get("backend") or {}, described_backend(trainer)
+    there, here = run.settings.get("backend") or {}, trainer._described_backend()
     if not there.get("argument") or not here or here["argument"] is not None:
         return
     argument = there["argument"]
@@ -202,11 +180,6 @@ def _differing_backend(spec: RunSpec, run: FoundRun) -> Iterator[str]:
     if there and here and (there["argument"] or here["argument"]) and _class_name(there) != _class_name(here):
         argument = there["argument"] or here["argument"]
         yield f"{argument}=... ({_class_name(there)} there, {_class_name(here)} here)"
-
-
-def written(argument: str) -> str:
-    """An argument in a line for people to complete."""
-    return argument if "=" in argument else f"{argument}=..."
 
 
 # -- fit(resume=...) ------------------------------------------------------------------------

@@ -347,8 +347,7 @@ def sweep() -> int:
 
     This process and those that it descends from are spared. Costs a look into a directory if no driver was killed.
     """
-    own = processes.lineage(os.getpid())
-    return sum(len(_end(driver, own)) for driver in dead_drivers())
+    return sum(len(_end(driver, processes.lineage(os.getpid()))) for driver in dead_drivers())
 
 
 def sweep_after(identity: str, *spared: int) -> bool:
