@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ Status = Literal["finished", "failed", "interrupted", "unfinished"]
 class History(Protocol):
     """Where a result's rows come from, when somebody asks for them."""
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> Iterable[dict[str, Any]]:
         """The rows of the run (rank 0's), in order."""
 
     def rank_rows(self) -> list[dict[str, Any]]:
@@ -137,12 +137,25 @@ def _name_next_best(ranked: list[Checkpoint]) -> None:
         checkpoint._next_best = None if following is checkpoint else following._where()
 
 
-def _frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
+def _frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Rows become columns one by one: a list of them would take ten times the memory of the frame."""
     import pandas
 
-    return pandas.DataFrame.from_records([_columns(row) for row in rows])
+    columns: dict[str, list[Any]] = {}
+    count = 0
+    for count, row in enumerate(rows, 1):
+        cells = _cells(row)
+        for key, value in cells.items():
+            if key not in columns:
+                columns[key] = [math.nan] * (count - 1)
+            columns[key].append(value)
+        if len(cells) < len(columns):
+            for key in columns.keys() - cells.keys():
+                columns[key].append(math.nan)
+    series = {key: pandas.Series(columns.pop(key)) for key in list(columns)}
+    return pandas.DataFrame(series, index=pandas.RangeIndex(count))
 
 
-def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as columns; an empty dict has none."""
+def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row's value in each column; an empty dict has none."""
     return {key: value for key, value in flattened(row).items() if not (isinstance(value, dict) and not value)}

@@ -148,8 +148,7 @@ def how_to_continue(spec: RunSpec, parts: OpenRun) -> str:
 
 def read_back(reached: ReachedSoFar, parts: OpenRun) -> None:
     """The last row and metrics that survive, for an attempt that reported nothing itself."""
-    rows = parts.history.rows()
-    parts.observers.last_row = rows[-1] if rows else None
+    parts.observers.last_row = parts.history.last_row()
     reached.rank_metrics = parts.history.last_rank_metrics()
 
 

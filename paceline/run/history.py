@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
+import math
 import shutil
 import socket
 import tempfile
 import time
 import weakref
+from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +24,7 @@ from paceline.air.errors import CheckpointError, RestoreError, StorageError, Tra
 from paceline.air.manifest import read_manifest
 from paceline.air.result import Result
 from paceline.run.continuing import find_remote_runs, find_run_dirs, is_run, line_for
-from paceline.run.records import FORMAT, AttemptStarted, Header, Row, RunRecords, identity_of
+from paceline.run.records import FORMAT, ROW, AttemptStarted, Header, Row, RunRecords, identity_of
 from paceline.run.retention import KeptCheckpoint, best, listed_numbers, still_kept
 from paceline.run.side_files import checkpoint_at
 from paceline.run.spec import TrialIdentity
@@ -40,14 +42,18 @@ class JournalHistory:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> Iterator[dict[str, Any]]:
         """Rank 0's rows that survive, completed as they were shown."""
-        return surviving_rows(self._path)[0]
+        return self.rows_from(0)
 
     def rows_from(self, start: int) -> Iterator[dict[str, Any]]:
         """The surviving rows after report `start`."""
-        rows, indices = surviving_rows(self._path)
-        return iter(rows[bisect.bisect_right(indices, start) :])
+        for index, row in surviving_rows(self._path):  # self stays referenced: a fetched journal goes with it
+            if index > start:
+                yield row
+
+    def last_row(self) -> dict[str, Any] | None:
+        return next(iter(deque(self.rows(), maxlen=1)), None)
 
     def last_rank_metrics(self) -> dict[int, dict[str, Any]]:
         """The newest metrics of each rank of the last attempt."""
@@ -75,28 +81,32 @@ class JournalHistory:
         return surviving, world_size
 
 
-def surviving_rows(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
-    """(the rows, the index of the report of each)"""
-    rows: list[dict[str, Any]] = []
-    indices: list[int] = []
+def surviving_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The index of each report and its row. Rows are not collected: a long run has millions."""
+    starts = deque(
+        0 if isinstance(record, Header) else record.start_index
+        for record in FORMAT.scan(path, without=ROW)
+        if isinstance(record, Header | AttemptStarted)
+    )
+    last_surviving = math.inf
     filler: RowFiller | None = None
     header: Header | None = None
     for record in FORMAT.read(path):
         if isinstance(record, Row):
-            if record.rank == 0 and filler is not None:
+            if record.rank == 0 and filler is not None and record.index <= last_surviving:
                 metrics = record.reduced or record.metrics
-                rows.append(filler.fill(record.index, metrics, record.stamp, record.elapsed))
-                indices.append(record.index)
+                yield record.index, filler.fill(record.index, metrics, record.stamp, record.elapsed)
         elif isinstance(record, Header | AttemptStarted):
+            if not starts:  # an attempt of a live run, which began after the first look
+                return
+            starts.popleft()
+            last_surviving = min(starts, default=math.inf)  # later attempts repeat what comes after it
             header = record if isinstance(record, Header) else header
             if header is None:
                 continue
             attempt = record if isinstance(record, AttemptStarted) else _UNKNOWN_ATTEMPT
-            surviving = bisect.bisect_right(indices, attempt.start_index)
-            del rows[surviving:], indices[surviving:]
             config = header.settings["config"] if isinstance(attempt.config, UnsetType) else attempt.config
             filler = filler_of(identity_of(header), config or {}, attempt)
-    return rows, indices
 
 
 def filler_of(identity: TrialIdentity, config: Mapping[str, Any], attempt: AttemptStarted) -> RowFiller:
@@ -216,13 +226,16 @@ def _result_of(
     records = RunRecords.read(run_dir)
     config = records.header.checkpoint_config
     kept = still_kept(records, present)
-    rows, indices = surviving_rows(run_dir.journal)
+    indices, last_row = array("Q"), dict[str, Any]()
+    for index, row in surviving_rows(run_dir.journal):
+        indices.append(index)
+        last_row = row
     warnings = _lost_checkpoints(run_dir, records, present)
     if kept:
         warnings += missing_rows(run_dir.journal, indices, kept[-1].iteration)
     status = records.ended_as or "unfinished"
     return Result(
-        metrics={**rows[-1], "done": status != "unfinished"} if rows else {},
+        metrics={**last_row, "done": status != "unfinished"} if last_row else {},
         checkpoint=reference(kept[-1]) if kept else None,
         error=TrainingFailedError(records.last_message) if status == "failed" else None,
         log_dir=run_dir.root,

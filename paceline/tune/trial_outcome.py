@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -43,12 +43,12 @@ class TrialOutcome:
         result.metrics.setdefault("config", self.trial.config)  # also if the trial never reported
         return result
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> Iterable[dict[str, Any]]:
         """Every row of the trial. Neither they nor a Result read for them are kept: there may be many trials."""
         if not self.metrics:
-            return []
+            return ()
         loaded: Result = self.__dict__.get("result") or self.load()
-        return loaded._history.rows() if loaded._history else []
+        return loaded._history.rows() if loaded._history else ()
 
     def value(self, metric: str, mode: str, scope: Scope = "last", *, finite_only: bool = True) -> float:
         """The number that the trial is judged by; NaN if it never reported one."""
@@ -65,8 +65,8 @@ class TrialOutcome:
         """A last row without the metric is no reason to pass over the trial, only one to read the rows before."""
         value = number_at(self.metrics, metric)
         if value is None and self.metrics.get(TRAINING_ITERATION, 1) != 1:
-            values = (number_at(row, metric) for row in reversed(self.rows()))
-            value = next((each for each in values if each is not None), None)
+            for row in self.rows():
+                value = value if (reported := number_at(row, metric)) is None else reported
         return math.nan if value is None else value
 
     def best_row(self, metric: str, mode: str) -> dict[str, Any]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 from paceline.air import RunConfig, ScalingConfig, session
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import ConfigError
+from paceline.air.metrics import flattened
 from paceline.air.result import Result
 from paceline.run.history import JournalHistory
 from paceline.train import DataParallelTrainer
@@ -46,6 +49,29 @@ def test_rows_are_read_when_asked_for_and_once(tmp_path: Path, monkeypatch: pyte
 def test_without_history_the_frames_are_empty() -> None:
     assert len(Result().metrics_dataframe) == 0
     assert len(Result().rank_dataframe) == 0
+
+
+class Rows:
+    def __init__(self, *rows: dict[str, Any]) -> None:
+        self._rows = rows
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        return iter(self._rows)
+
+    rank_rows = rows
+
+
+MIXED_ROWS = (
+    {"whole": 1, "gone": 1, "real": 0.5, "flag": True, "text": "a", "none": None, "late_number": None, "list": [1]},
+    {"whole": 2, "real": 1, "flag": False, "text": None, "none": None, "late_number": 2.5, "list": [], "empty": {}},
+    {"whole": 2**70, "real": math.nan, "text": "c", "none": None, "late_number": None, "new": {"deep": {"er": 3}}},
+)
+
+
+def test_a_frame_has_the_columns_and_types_that_pandas_gives_to_a_list_of_rows() -> None:
+    flat = [flattened(row) for row in MIXED_ROWS]
+    expected = pandas.DataFrame.from_records([{k: v for k, v in row.items() if v != {}} for row in flat])
+    pandas.testing.assert_frame_equal(Result(_history=Rows(*MIXED_ROWS)).metrics_dataframe, expected)
 
 
 def test_places_and_config(tmp_path: Path) -> None:

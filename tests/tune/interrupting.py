@@ -78,7 +78,7 @@ def facts(grid: ResultGrid) -> list[dict[str, Any]]:
             "config": outcome.trial.config,
             "metrics": outcome.metrics,
             "result": outcome.result.metrics,
-            "rows": len(outcome.rows()),
+            "rows": len(list(outcome.rows())),
             "checkpoint": outcome.result.checkpoint and outcome.result.checkpoint.to_dict(),
         }
         for outcome in grid.outcomes

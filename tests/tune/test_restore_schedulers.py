@@ -172,7 +172,7 @@ def test_trial_that_is_stopped_by_an_end_that_was_not_written_down_keeps_its_row
     grid = Tuner.restore(tmp_path / "search", train, tune_config=settings).fit()
     assert [outcome.status for outcome in grid.outcomes] == ["finished", "finished"]
     assert [outcome.metrics["accuracy"] for outcome in grid.outcomes] == [0.5, 0.5]
-    assert [len(outcome.rows()) for outcome in grid.outcomes] == [1, 1]
+    assert [len(list(outcome.rows())) for outcome in grid.outcomes] == [1, 1]
 
 
 class AllWait(TrialScheduler):

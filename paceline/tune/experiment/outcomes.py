@@ -61,8 +61,8 @@ def outcome_from_files(
 
 def last_metrics(trial_run: TrialRun, *, done: bool = True) -> dict[str, Any]:
     """The last row of a trial that is not running, from its own journal: that of the experiment may keep parts only."""
-    rows = JournalHistory(RunDir(trial_run.directory).journal).rows() if trial_run.has_files else []
-    return {**rows[-1], "config": trial_run.trial.config, "done": done} if rows else {}
+    row = JournalHistory(RunDir(trial_run.directory).journal).last_row() if trial_run.has_files else None
+    return {**row, "config": trial_run.trial.config, "done": done} if row else {}
 
 
 def outcome_without_run(trial_run: TrialRun, status: Status, error: BaseException | None = None) -> TrialOutcome:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
@@ -110,7 +111,7 @@ class Settlement:
         reached = _newest_checkpoint(trial_run.directory) if trial_run.has_files else 0
         if reached <= trial_run.seen or trial_run.trial not in self._trials.waiting:
             return
-        rows = JournalHistory(RunDir(trial_run.directory).journal).rows()[trial_run.seen : reached]
+        rows = islice(JournalHistory(RunDir(trial_run.directory).journal).rows(), trial_run.seen, reached)
         with self._audience.guarded():
             for index, row in enumerate(rows, trial_run.seen + 1):
                 decision = self._decisions.after_earlier_row(trial_run, index, row)
