@@ -1,4 +1,4 @@
-"""Checkpoint: every form gives every other; only to_dict unpickles."""
+"""Checkpoint: every form gives every other, in every process, with the class that wrote it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,15 @@ import cloudpickle
 import fsspec
 import pytest
 
-from paceline.air.attachment import Attachment
-from paceline.air.checkpoint import Checkpoint, preprocessor_loaders
+from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_sources import PACKED_FILES_KEY
 from paceline.air.errors import (
-    CheckpointCorruptError,
     CheckpointError,
-    CheckpointNotFoundError,
     ConfigError,
     SerializationError,
 )
-from paceline.air.packing import DirectorySink
-from tests.air.damage import committed
+from tests.air.checkpoint_forms import CONVERSIONS, DATA, memory_file
 from tests.descriptors import open_descriptors
-
-DATA = {"epoch": 3, "weights": [1.5, float("inf")], "nested": {"é": None}}
-REPORT = {"timestamp": 1_700_000_000, "number": 4, "iteration": 5}
 
 
 class FancyCheckpoint(Checkpoint):
@@ -43,22 +35,6 @@ class FancierCheckpoint(FancyCheckpoint):
 
 class OtherCheckpoint(Checkpoint):
     pass
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    path = tmp_path / "made by hand"
-    (path / "sub" / "empty").mkdir(parents=True)
-    (path / "model.bin").write_bytes(bytes(range(256)) * 100)
-    (path / "sub" / "tool.sh").write_text("#!/bin/sh\n")
-    (path / "sub" / "tool.sh").chmod(0o750)
-    return path
-
-
-@pytest.fixture
-def memory_uri(tmp_path: Path) -> Iterator[str]:
-    yield f"memory://{tmp_path.name}/checkpoint"
-    fsspec.filesystem("memory").rm("/", recursive=True)
 
 
 Tree = dict[str, tuple[int, bytes | None]]
@@ -76,23 +52,6 @@ def tree_of(path: str | Path, without: tuple[str, ...] = (".metadata.json",)) ->
 
 def contents(tree: Tree) -> Tree:
     return {name: (0, content) for name, (_, content) in tree.items() if content is not None}
-
-
-def memory_file(checkpoint: Checkpoint, report: dict[str, Any] | None = None) -> Checkpoint:
-    attachment = Attachment.written("checkpoint", lambda file: checkpoint.write_packed(file, report=report))
-    return type(checkpoint).from_attachment(attachment)
-
-
-Convert = Callable[[Checkpoint, Path], Checkpoint]
-CONVERSIONS: dict[str, Convert] = {
-    "dict": lambda c, _: Checkpoint.from_dict(c.to_dict()),
-    "directory": lambda c, tmp: Checkpoint.from_directory(c.to_directory(tmp / "converted")),
-    "bytes": lambda c, _: Checkpoint.from_bytes(c.to_bytes()),
-    "memory file": lambda c, _: memory_file(c),
-    "file uri": lambda c, tmp: Checkpoint.from_uri(c.to_uri(f"file://{tmp}/by uri")),
-    "memory uri": lambda c, tmp: Checkpoint.from_uri(c.to_uri(f"memory://{tmp.name}/checkpoint")),
-    "pickle": lambda c, _: pickle.loads(pickle.dumps(c)),
-}
 
 
 @pytest.mark.usefixtures("memory_uri")
@@ -180,131 +139,6 @@ def test_a_filesystem_may_be_given(memory_uri: str) -> None:
 def test_exactly_one_source(sources: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Checkpoint(**sources)
-
-
-# Places that are no checkpoint
-
-
-def test_a_missing_directory_is_told_at_once(tmp_path: Path) -> None:
-    for make in (Checkpoint, Checkpoint.from_directory):
-        with pytest.raises(CheckpointNotFoundError, match="nowhere"):
-            make(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError):
-        Checkpoint.from_uri(f"file://{tmp_path}/nowhere")
-
-
-def test_a_directory_that_vanishes_is_told_on_use(tmp_path: Path) -> None:
-    (tmp_path / "soon gone").mkdir()
-    checkpoint = Checkpoint(tmp_path / "soon gone")
-    (tmp_path / "soon gone").rmdir()
-    for use in (checkpoint.to_dict, checkpoint.to_bytes, checkpoint.to_directory, checkpoint.get_metadata):
-        with pytest.raises(CheckpointNotFoundError):
-            use()
-    with pytest.raises(CheckpointNotFoundError), checkpoint.as_directory():
-        pass
-    assert pickle.loads(pickle.dumps(checkpoint)) == checkpoint
-
-
-def test_a_file_is_not_a_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "model.pt").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="not a directory"):
-        Checkpoint(tmp_path / "model.pt")
-    with pytest.raises(CheckpointError, match="not a directory"):
-        Checkpoint.from_dict({}).to_directory(tmp_path / "model.pt")
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody who may not read")
-def test_an_unreadable_directory_is_told_at_once(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    tmp_path.chmod(0o700)
-    code = (
-        "import os, sys; from paceline.air.checkpoint import Checkpoint\n"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "Checkpoint(sys.argv[1])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "mine")], capture_output=True, text=True, check=False
-    )
-    assert "CheckpointError" in done.stderr
-    assert "user 65534" in done.stderr
-
-
-def test_an_empty_directory_is_a_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    copy = Checkpoint.from_bytes(Checkpoint(tmp_path / "empty").to_bytes()).to_directory(tmp_path / "copy")
-    assert tree_of(copy) == {}
-
-
-def test_a_missing_remote_directory(memory_uri: str) -> None:
-    with pytest.raises(CheckpointNotFoundError, match="memory://"):
-        Checkpoint.from_uri(memory_uri).to_dict()
-    with pytest.raises(CheckpointError, match="nosuch://place"):
-        Checkpoint.from_uri("nosuch://place").to_dict()
-
-
-# Trust
-
-
-class Canary:
-    """Leaves a mark when it is unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.mark),)
-
-
-def test_nothing_but_to_dict_unpickles(tmp_path: Path, memory_uri: str) -> None:
-    mark = tmp_path / "unpickled"
-    path = Checkpoint.from_dict({"x": Canary(mark)}).to_directory(tmp_path / "checkpoint")
-    checkpoint = Checkpoint.from_directory(path)
-    packed = Checkpoint.from_bytes(checkpoint.to_bytes())
-    remote = Checkpoint.from_uri(checkpoint.to_uri(memory_uri))
-    in_memory = memory_file(checkpoint)
-    for each in (checkpoint, packed, remote, in_memory):
-        each.get_metadata()
-        each.set_metadata({"a": 1})
-        each.get_preprocessor()
-        _ = each.number, each.iteration, each.path, each.uri, repr(each), hash(each)
-        pickle.loads(pickle.dumps(each))
-        each.to_directory(tmp_path / "copy")
-        each.to_bytes()
-        with each.as_directory():
-            pass
-    Checkpoint(path).get_internal_representation()
-    assert not mark.exists()
-    checkpoint.to_dict()
-    assert mark.exists()
-
-
-def test_a_file_cannot_make_a_module_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / ".metadata.json").write_text('{"paceline": 1, "class": "evil_module.Checkpoint"}')
-    assert type(Checkpoint.from_directory(tmp_path / "c")) is Checkpoint
-
-
-@pytest.mark.parametrize(
-    "content", ["", "[1]", '{"paceline": 1, "class": 3}', '{"paceline": 1, "user": []}', '{"paceline": 1, "report": 2}']
-)
-def test_damaged_metadata_is_refused(content: str, tmp_path: Path) -> None:
-    (tmp_path / ".metadata.json").write_text(content)
-    with pytest.raises(CheckpointCorruptError, match="metadata"):
-        Checkpoint.from_directory(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"junk", pickle.dumps([1]), b"cno_such_module\nname\n."])
-def test_a_damaged_pickle_is_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "dict_checkpoint.pkl").write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"dict_checkpoint\.pkl"):
-        Checkpoint.from_directory(tmp_path).to_dict()
-
-
-def test_what_cannot_be_pickled_is_named(tmp_path: Path) -> None:
-    with (tmp_path / "open").open("w") as file, pytest.raises(SerializationError, match="'log'"):
-        Checkpoint.from_dict({"fine": 1, "log": file}).to_bytes()
 
 
 def test_lambdas_and_local_classes_can_be_pickled() -> None:
@@ -409,6 +243,12 @@ def test_to_directory_makes_a_private_temporary_one(monkeypatch: pytest.MonkeyPa
     assert sorted(tmp_path.iterdir()) == sorted([first, second])
 
 
+def test_an_empty_directory_is_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    copy = Checkpoint.from_bytes(Checkpoint(tmp_path / "empty").to_bytes()).to_directory(tmp_path / "copy")
+    assert tree_of(copy) == {}
+
+
 def test_to_directory_onto_itself_changes_nothing(directory: Path) -> None:
     before = tree_of(directory, without=())
     assert Checkpoint(directory).to_directory(directory) == str(directory)
@@ -437,136 +277,6 @@ def test_links_inside_are_files_and_others_are_refused(directory: Path, tmp_path
     os.mkfifo(directory / "pipe")
     with pytest.raises(CheckpointError, match="'pipe'"):
         Checkpoint(directory).to_bytes()
-
-
-# Metadata, report facts, preprocessor
-
-
-@pytest.mark.parametrize("form", CONVERSIONS)
-def test_notes_travel_with_the_checkpoint(form: str, directory: Path, tmp_path: Path) -> None:
-    checkpoint = Checkpoint.from_directory(directory)
-    assert checkpoint.get_metadata() == {}
-    checkpoint.set_metadata({"report": 1, "class": "x"})
-    checkpoint.update_metadata({"more": [1, {"é": None}]})
-    expected = {"report": 1, "class": "x", "more": [1, {"é": None}]}
-    assert checkpoint.get_metadata() == expected
-    if form != "dict":  # a dict holds content alone
-        assert CONVERSIONS[form](checkpoint, tmp_path).get_metadata() == expected
-    for wrong in ([1], {"a": object()}):
-        with pytest.raises(CheckpointError, match="Metadata"):
-            checkpoint.set_metadata(wrong)  # type: ignore[arg-type]
-
-
-def test_notes_of_other_tools_are_read(tmp_path: Path) -> None:
-    (tmp_path / ".metadata.json").write_text('{"step": 3}')
-    assert Checkpoint.from_directory(tmp_path).get_metadata() == {"step": 3}
-
-
-def test_a_committed_checkpoint_is_not_changed(tmp_path: Path) -> None:
-    (tmp_path / "MANIFEST.json").write_text("damaged")
-    with pytest.raises(CheckpointError, match="to_directory"):
-        Checkpoint(tmp_path).set_metadata({})
-
-
-@pytest.mark.parametrize("scheme", ["", "file://", "memory://"])
-def test_a_committed_checkpoint_is_not_overwritten(scheme: str, tmp_path: Path) -> None:
-    path = committed(Checkpoint.from_dict({"epoch": 1}), tmp_path / "checkpoint_000000")
-    place = f"{scheme}{path}"
-    if scheme == "memory://":
-        fsspec.filesystem("memory").put(str(path), str(path), recursive=True)
-    write = Checkpoint.to_uri if scheme else Checkpoint.to_directory
-    with pytest.raises(CheckpointError, match=r"checkpoint_000000.*overwritten"):
-        write(Checkpoint.from_dict({"epoch": 2}), place)
-    assert Checkpoint(place).to_dict()["epoch"] == 1
-    assert write(Checkpoint(place), place) == place  # it is there already
-    if scheme == "memory://":
-        fsspec.filesystem("memory").pipe_file(f"{path}/MANIFEST.json", b"damaged")
-    else:
-        (path / "MANIFEST.json").write_bytes(b"damaged")
-    with pytest.raises(CheckpointError, match=r"checkpoint_000000.*overwritten"):
-        write(Checkpoint.from_dict({"epoch": 2}), place)
-    copy = Checkpoint.from_dict({"epoch": 1}).to_directory(tmp_path / "copy")
-    (tmp_path / "copy" / "MANIFEST.json").write_text('{"written by": "other software"}')
-    assert Checkpoint(Checkpoint.from_dict({"epoch": 2}).to_directory(copy)).to_dict() == {"epoch": 2}
-
-
-def test_report_facts_are_in_the_dict(tmp_path: Path) -> None:
-    Checkpoint.from_dict(DATA).write_files(DirectorySink(tmp_path / "c"), report=REPORT)
-    stored = Checkpoint.from_directory(tmp_path / "c")
-    expected = {**DATA, "_timestamp": 1_700_000_000, "_preprocessor": None, "_current_checkpoint_id": 4}
-    assert stored.to_dict() == expected
-    assert list(stored.to_dict()) == list(expected)
-    assert (stored.number, stored.iteration) == (4, 5)
-    in_memory = memory_file(Checkpoint.from_dict(DATA), REPORT)
-    assert in_memory.to_dict() == expected
-    assert Checkpoint.from_dict(DATA).number is None
-
-
-def test_facts_of_the_newest_report_win(tmp_path: Path) -> None:
-    Checkpoint.from_dict(DATA).write_files(DirectorySink(tmp_path / "a"), report=REPORT)
-    again = Checkpoint.from_dict(Checkpoint.from_directory(tmp_path / "a").to_dict())
-    again.write_files(DirectorySink(tmp_path / "b"), report={**REPORT, "number": 7})
-    assert Checkpoint.from_directory(tmp_path / "b").to_dict()["_current_checkpoint_id"] == 7
-
-
-class Scaler:
-    def __init__(self, mean: float) -> None:
-        self.mean = mean
-
-    def to_state(self) -> dict[str, Any]:
-        return {"mean": self.mean}
-
-
-@pytest.fixture
-def stored_scalers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(preprocessor_loaders, f"{__name__}.Scaler", lambda state: Scaler(**state))
-
-
-@pytest.mark.usefixtures("stored_scalers", "memory_uri")
-@pytest.mark.parametrize("form", CONVERSIONS)
-def test_a_preprocessor_travels_as_data(form: str, directory: Path, tmp_path: Path) -> None:
-    for checkpoint in (Checkpoint.from_dict(DATA), Checkpoint(directory)):
-        assert checkpoint.get_preprocessor() is None
-        checkpoint.set_preprocessor(Scaler(2.5))
-        (tmp_path / checkpoint.get_internal_representation()[0]).mkdir()
-        there = CONVERSIONS[form](checkpoint, tmp_path / checkpoint.get_internal_representation()[0])
-        assert there.get_preprocessor().mean == 2.5
-
-
-@pytest.mark.usefixtures("stored_scalers")
-@pytest.mark.parametrize("number", [None, 3])
-def test_a_preprocessor_in_a_dict_is_that_of_the_checkpoint(number: int | None, tmp_path: Path) -> None:
-    checkpoint = Checkpoint.from_dict({"x": 1, "_preprocessor": Scaler(2.5)})
-    report = None if number is None else {"number": number}
-    checkpoint.write_files(DirectorySink(tmp_path), report=report)
-    there = Checkpoint.from_directory(tmp_path)
-    assert there.get_preprocessor().mean == 2.5
-    assert there.to_dict()["_preprocessor"].mean == 2.5
-    again = Checkpoint.from_dict(there.to_dict())
-    assert Checkpoint.from_bytes(again.to_bytes()).get_preprocessor().mean == 2.5
-
-
-def test_what_cannot_be_stored_as_a_preprocessor_stays_an_item_of_the_dict(tmp_path: Path) -> None:
-    Checkpoint.from_dict({"_preprocessor": "scale"}).write_files(DirectorySink(tmp_path), report={"number": 0})
-    assert Checkpoint.from_directory(tmp_path).get_preprocessor() is None
-    assert Checkpoint.from_directory(tmp_path).to_dict()["_preprocessor"] == "scale"
-
-
-def test_a_preprocessor_that_cannot_be_stored_is_refused(directory: Path) -> None:
-    checkpoint = Checkpoint.from_dict(DATA)
-    preprocessor = object()
-    checkpoint.set_preprocessor(preprocessor)
-    assert checkpoint.to_dict()["_preprocessor"] is preprocessor
-    with pytest.raises(SerializationError, match="to_state"):
-        checkpoint.to_bytes()
-    with pytest.raises(SerializationError, match="to_state"):
-        Checkpoint(directory).set_preprocessor(preprocessor)
-
-
-def test_a_stored_preprocessor_of_an_unknown_class(tmp_path: Path) -> None:
-    (tmp_path / ".preprocessor.json").write_text('{"class": "gone.Scaler", "state": {}}')
-    with pytest.raises(CheckpointError, match=r"gone\.Scaler"):
-        Checkpoint(tmp_path).get_preprocessor()
 
 
 def test_repr_tells_where_it_is_and_hides_passwords(tmp_path: Path) -> None:

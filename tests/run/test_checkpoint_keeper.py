@@ -3,83 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import subprocess
-import sys
-import threading
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig
-from paceline.air.errors import CheckpointCorruptError, CheckpointError, StorageError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError
 from paceline.air.manifest import read_manifest
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.messages import StagedCheckpoint
 from paceline.run.rank_target import packed_in_memory
-from paceline.run.records import FORMAT, CheckpointRetired, Record
+from paceline.run.records import CheckpointRetired
 from paceline.storage import commit as storage_commit
-from paceline.storage.filesystem import FsspecFilesystem
-from paceline.storage.journal import Journal, read
-from paceline.storage.mirror import Mirror
+from paceline.storage.journal import Journal
 from paceline.storage.run_dir import RunDir
-from tests.run.fake_channel import session_setup
-from tests.run.fake_channel import stager as make_stager
-
-
-@pytest.fixture
-def run_dir(tmp_path: Path) -> RunDir:
-    directory = RunDir(tmp_path / "trial")
-    directory.create()
-    return directory
-
-
-@pytest.fixture
-def journal(run_dir: RunDir) -> Iterator[Journal]:
-    opened = Journal(run_dir.journal)
-    yield opened
-    opened.close()
-
-
-def stage(run_dir: RunDir, number: int, rank: int = 0, **files: str) -> StagedCheckpoint:
-    """What a worker does before it reports."""
-    scratch = run_dir.root / f"scratch-{rank}"
-    scratch.mkdir()
-    for name, content in {"model": "weights", **files}.items():
-        (scratch / name).write_text(content)
-    setup = session_setup(run_dir.root, next_number=number, world_rank=rank, keep_all_ranks=True)
-    staged, _, _ = make_stager(setup).stage(Checkpoint.from_directory(str(scratch)), number + 1, {}, lambda: None)
-    shutil.rmtree(scratch)
-    assert staged is not None
-    return staged
-
-
-def commit(keeper: CheckpointKeeper, number: int, **row: Any) -> None:
-    keeper.commit(stage(keeper.run_dir, number), {}, number + 1, row).check()
-
-
-def retire(keeper: CheckpointKeeper, **given: Any) -> None:
-    """Also wait until the background has done it."""
-    keeper.retire(**given)
-    keeper._deletions.wait()
-
-
-def on_disk(run_dir: RunDir) -> list[int]:
-    return [number for number, _ in run_dir.checkpoints()]
-
-
-def state(journal: Journal) -> list[dict[str, Any]]:
-    journal.flush()
-    return list(read(journal.path))
-
-
-def records(journal: Journal) -> list[Record]:
-    journal.flush()
-    return list(FORMAT.read(journal.path))
+from tests.run.keeping import commit, on_disk, records, retire, stage, state
 
 
 def test_a_commit_is_on_disk_and_in_the_journal(run_dir: RunDir, journal: Journal) -> None:
@@ -272,141 +211,6 @@ def test_numbers_go_on_after_a_given_checkpoint(run_dir: RunDir, journal: Journa
     (run_dir.checkpoint(4) / "model").write_text("damaged")
     with pytest.raises(CheckpointCorruptError):
         second.continue_after(given)
-
-
-# -- on remote storage --------------------------------------------------------------------
-
-
-@pytest.fixture
-def mirror(run_dir: RunDir) -> Iterator[Mirror]:
-    import fsspec
-
-    root = f"/{uuid.uuid4().hex}"
-    yield Mirror(FsspecFilesystem(f"memory:/{root}"), run_dir)
-    store = fsspec.filesystem("memory")
-    if store.exists(root):
-        store.rm(root, recursive=True)
-
-
-def refuse(*_: Any) -> None:
-    raise StorageError(5, "not now")
-
-
-def test_a_damaged_remote_checkpoint_is_passed_over(run_dir: RunDir, journal: Journal, mirror: Mirror) -> None:
-    first = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
-    for number in range(3):
-        commit(first, number)
-    first.close()
-    mirror.filesystem.write_text("checkpoint_000002/model", "weighty")
-    mirror.filesystem.delete("checkpoint_000001/model")
-    for number in range(3):
-        shutil.rmtree(run_dir.checkpoint(number))
-    second = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
-    second.load(records(journal))
-    newest = second.newest_valid()
-    assert newest is not None
-    assert newest.number == 0
-    assert ["checkpoint_000002" in second.warnings[0], "checkpoint_000001" in second.warnings[1]] == [True, True]
-    assert on_disk(run_dir) == [0]
-    third = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
-    third.load(records(journal))
-    assert [kept.number for kept in third.committed] == [0]
-    third.close()
-    assert mirror.filesystem.exists("checkpoint_000002/model")  # damaged ones stay for the user to look at
-
-
-def test_a_remote_deletion_that_failed_is_tried_again(
-    run_dir: RunDir, journal: Journal, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keeper = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal, mirror)
-    with monkeypatch.context() as broken:
-        broken.setattr(mirror, "remove_checkpoint", refuse)
-        commit(keeper, 0)
-        commit(keeper, 1)
-        retire(keeper)
-        commit(keeper, 2)  # after the deletion: there is one thread
-        assert mirror.checkpoint_numbers() == [0, 1, 2]
-    retire(keeper)
-    keeper.close()
-    assert mirror.checkpoint_numbers() == [2]
-    (warning,) = keeper.warnings
-    assert "checkpoint 0 " in warning
-    assert "not now" in warning
-
-
-def test_a_restore_finishes_remote_deletions(
-    run_dir: RunDir, journal: Journal, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal, mirror)
-    with monkeypatch.context() as broken:
-        broken.setattr(mirror, "remove_checkpoint", refuse)
-        commit(first, 0)
-        commit(first, 1)
-        retire(first)
-        first.close()
-    assert "restored" in first.warnings[0]
-    assert mirror.checkpoint_numbers() == [0, 1]
-    second = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal, mirror)
-    second.load(records(journal))
-    second.close()
-    assert mirror.checkpoint_numbers() == [1]
-    assert [kept.number for kept in second.committed] == [1]
-
-
-def test_closing_tells_of_uploads_that_failed(
-    run_dir: RunDir, journal: Journal, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirror, "push_checkpoint", refuse)
-    keeper = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
-    keeper.commit(stage(run_dir, 0), {}, 1, {})
-    keeper.close()
-    (warning,) = keeper.warnings
-    assert re.search(r"checkpoint_000000.*memory://", warning)
-    assert "not now" in warning
-
-
-def test_an_interrupted_driver_does_not_wait_for_uploads(
-    run_dir: RunDir, journal: Journal, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-    upload = mirror.filesystem.upload
-
-    def slow(local: Path, name: str) -> None:
-        begun.set()
-        go_on.wait()
-        upload(local, name)
-
-    monkeypatch.setattr(mirror.filesystem, "upload", slow)
-    keeper = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
-    first = keeper.commit(stage(run_dir, 0), {}, 1, {})
-    second = keeper.commit(stage(run_dir, 1), {}, 2, {})
-    begun.wait()
-    keeper.close(complete=False)
-    assert [warning.split()[0] for warning in keeper.warnings] == ["checkpoint_000000", "checkpoint_000001"]
-    assert second.upload is not None
-    assert second.upload.cancelled()
-    go_on.set()
-    with pytest.raises(StorageError, match="checkpoint_000000"):
-        first.check()
-    assert mirror.checkpoint_numbers() == []  # what another driver may own by now is left alone
-    assert not mirror.has_run()
-
-
-def test_an_upload_does_not_hold_up_the_exit_of_the_interpreter(run_dir: RunDir, journal: Journal) -> None:
-    CheckpointKeeper(CheckpointConfig(), run_dir, journal).commit(stage(run_dir, 0), {}, 1, {}).check()
-    script = (
-        "import sys, threading; from pathlib import Path\n"
-        "from paceline.air.background_pool import BackgroundPool\n"
-        "from paceline.storage.filesystem import FsspecFilesystem\n"
-        "from paceline.storage.mirror import Mirror\n"
-        "from paceline.storage.run_dir import RunDir\n"
-        "filesystem, begun = FsspecFilesystem('memory://place'), threading.Event()\n"
-        "def stuck(*_): begun.set(); threading.Event().wait()\n"
-        "filesystem.upload = stuck\n"
-        "mirror = Mirror(filesystem, RunDir(Path(sys.argv[1])))\n"
-        "BackgroundPool('upload').submit(lambda: mirror.push_checkpoint(0)); begun.wait()\n"
-    )
-    subprocess.run([sys.executable, "-c", script, str(run_dir.root)], check=True, timeout=60)
 
 
 def test_the_checkpoint_of_another_run_becomes_the_newest(run_dir: RunDir, journal: Journal, tmp_path: Path) -> None:

@@ -62,13 +62,6 @@ class Line:
         return ()
 
 
-@pytest.fixture
-def run_dir(tmp_path: Path) -> RunDir:
-    directory = RunDir(tmp_path / "trial")
-    directory.create()
-    return directory
-
-
 def setup(run_dir: RunDir) -> SessionSetup:
     return session_setup(run_dir.root, target=RelayedSetup())
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from paceline.storage import lease as lease_module
 from paceline.storage.filesystem import FsspecFilesystem
+from paceline.storage.lease import Lease
+from tests.storage.leasing import POLL_S, Clock
 from tests.storage.s3_server import s3_filesystem, s3_server
 
 BUCKET = "results"
@@ -59,3 +62,32 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     monkeypatch.setattr(os, "fsync", noted(os.fsync))
     monkeypatch.setattr(os, "fdatasync", noted(os.fdatasync))
     return found
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(lease_module, "now", lambda: clock.now)
+    monkeypatch.setattr(lease_module, "pause", clock.pause)
+    monkeypatch.setattr(lease_module, "POLL_SECONDS", POLL_S)
+    return clock
+
+
+@pytest.fixture(params=["memory", "s3"])
+def store(request: pytest.FixtureRequest) -> FsspecFilesystem:
+    found: FsspecFilesystem = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def leases(store: FsspecFilesystem) -> Iterator[Callable[[], Lease]]:
+    """Makes leases of one place; their threads end with the test."""
+    made: list[Lease] = []
+
+    def make(filesystem: Any = None) -> Lease:
+        made.append(Lease(filesystem or store))
+        return made[-1]
+
+    yield make
+    for lease in made:
+        lease.release()

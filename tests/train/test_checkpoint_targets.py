@@ -22,7 +22,6 @@ from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import RunDir
 from paceline.testing.invariants import check_checkpoints
-from tests.storage.s3_server import s3_filesystem, s3_server
 from tests.train.quick import quick_trainer
 
 SIZE = 9 << 20
@@ -41,17 +40,6 @@ def elsewhere() -> Iterator[Elsewhere]:
     engine = Elsewhere()
     yield engine
     engine.close()
-
-
-@pytest.fixture(scope="module")
-def s3_endpoint() -> Iterator[str]:
-    s3fs = pytest.importorskip("s3fs")
-    pytest.importorskip("moto")
-    with s3_server() as endpoint:
-        s3fs.S3FileSystem.clear_instance_cache()
-        s3_filesystem(endpoint).call_s3("create_bucket", Bucket="bucket")
-        yield endpoint
-    s3fs.S3FileSystem.clear_instance_cache()
 
 
 @pytest.fixture(params=["relayed", "prefix"])

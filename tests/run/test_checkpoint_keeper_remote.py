@@ -1,0 +1,153 @@
+"""Checkpoints of a run on remote storage: uploads, deletions, and what another driver finds."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline.air import CheckpointConfig
+from paceline.air.errors import StorageError
+from paceline.run.checkpoint_keeper import CheckpointKeeper
+from paceline.storage.filesystem import FsspecFilesystem
+from paceline.storage.journal import Journal
+from paceline.storage.mirror import Mirror
+from paceline.storage.run_dir import RunDir
+from tests.run.keeping import commit, on_disk, records, refuse, retire, stage
+
+# -- on remote storage --------------------------------------------------------------------
+
+
+@pytest.fixture
+def mirror(run_dir: RunDir) -> Iterator[Mirror]:
+    import fsspec
+
+    root = f"/{uuid.uuid4().hex}"
+    yield Mirror(FsspecFilesystem(f"memory:/{root}"), run_dir)
+    store = fsspec.filesystem("memory")
+    if store.exists(root):
+        store.rm(root, recursive=True)
+
+
+def test_a_damaged_remote_checkpoint_is_passed_over(run_dir: RunDir, journal: Journal, mirror: Mirror) -> None:
+    first = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
+    for number in range(3):
+        commit(first, number)
+    first.close()
+    mirror.filesystem.write_text("checkpoint_000002/model", "weighty")
+    mirror.filesystem.delete("checkpoint_000001/model")
+    for number in range(3):
+        shutil.rmtree(run_dir.checkpoint(number))
+    second = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
+    second.load(records(journal))
+    newest = second.newest_valid()
+    assert newest is not None
+    assert newest.number == 0
+    assert ["checkpoint_000002" in second.warnings[0], "checkpoint_000001" in second.warnings[1]] == [True, True]
+    assert on_disk(run_dir) == [0]
+    third = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
+    third.load(records(journal))
+    assert [kept.number for kept in third.committed] == [0]
+    third.close()
+    assert mirror.filesystem.exists("checkpoint_000002/model")  # damaged ones stay for the user to look at
+
+
+def test_a_remote_deletion_that_failed_is_tried_again(
+    run_dir: RunDir, journal: Journal, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal, mirror)
+    with monkeypatch.context() as broken:
+        broken.setattr(mirror, "remove_checkpoint", refuse)
+        commit(keeper, 0)
+        commit(keeper, 1)
+        retire(keeper)
+        commit(keeper, 2)  # after the deletion: there is one thread
+        assert mirror.checkpoint_numbers() == [0, 1, 2]
+    retire(keeper)
+    keeper.close()
+    assert mirror.checkpoint_numbers() == [2]
+    (warning,) = keeper.warnings
+    assert "checkpoint 0 " in warning
+    assert "not now" in warning
+
+
+def test_a_restore_finishes_remote_deletions(
+    run_dir: RunDir, journal: Journal, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal, mirror)
+    with monkeypatch.context() as broken:
+        broken.setattr(mirror, "remove_checkpoint", refuse)
+        commit(first, 0)
+        commit(first, 1)
+        retire(first)
+        first.close()
+    assert "restored" in first.warnings[0]
+    assert mirror.checkpoint_numbers() == [0, 1]
+    second = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal, mirror)
+    second.load(records(journal))
+    second.close()
+    assert mirror.checkpoint_numbers() == [1]
+    assert [kept.number for kept in second.committed] == [1]
+
+
+def test_closing_tells_of_uploads_that_failed(
+    run_dir: RunDir, journal: Journal, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "push_checkpoint", refuse)
+    keeper = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
+    keeper.commit(stage(run_dir, 0), {}, 1, {})
+    keeper.close()
+    (warning,) = keeper.warnings
+    assert re.search(r"checkpoint_000000.*memory://", warning)
+    assert "not now" in warning
+
+
+def test_an_interrupted_driver_does_not_wait_for_uploads(
+    run_dir: RunDir, journal: Journal, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    upload = mirror.filesystem.upload
+
+    def slow(local: Path, name: str) -> None:
+        begun.set()
+        go_on.wait()
+        upload(local, name)
+
+    monkeypatch.setattr(mirror.filesystem, "upload", slow)
+    keeper = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
+    first = keeper.commit(stage(run_dir, 0), {}, 1, {})
+    second = keeper.commit(stage(run_dir, 1), {}, 2, {})
+    begun.wait()
+    keeper.close(complete=False)
+    assert [warning.split()[0] for warning in keeper.warnings] == ["checkpoint_000000", "checkpoint_000001"]
+    assert second.upload is not None
+    assert second.upload.cancelled()
+    go_on.set()
+    with pytest.raises(StorageError, match="checkpoint_000000"):
+        first.check()
+    assert mirror.checkpoint_numbers() == []  # what another driver may own by now is left alone
+    assert not mirror.has_run()
+
+
+def test_an_upload_does_not_hold_up_the_exit_of_the_interpreter(run_dir: RunDir, journal: Journal) -> None:
+    CheckpointKeeper(CheckpointConfig(), run_dir, journal).commit(stage(run_dir, 0), {}, 1, {}).check()
+    script = (
+        "import sys, threading; from pathlib import Path\n"
+        "from paceline.air.background_pool import BackgroundPool\n"
+        "from paceline.storage.filesystem import FsspecFilesystem\n"
+        "from paceline.storage.mirror import Mirror\n"
+        "from paceline.storage.run_dir import RunDir\n"
+        "filesystem, begun = FsspecFilesystem('memory://place'), threading.Event()\n"
+        "def stuck(*_): begun.set(); threading.Event().wait()\n"
+        "filesystem.upload = stuck\n"
+        "mirror = Mirror(filesystem, RunDir(Path(sys.argv[1])))\n"
+        "BackgroundPool('upload').submit(lambda: mirror.push_checkpoint(0)); begun.wait()\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(run_dir.root)], check=True, timeout=60)
