@@ -139,7 +139,8 @@ class AttemptFailed(Struct, tag_field="kind", tag="failure", kw_only=True):
 class Reached(Struct, kw_only=True):
     """How far a run has come: what a summary shows."""
 
-    iteration: int = 0
+    iteration: int | float = 0
+    """Usually a count; but a `training_iteration` that the user reports wins, and may be any number."""
     time_total_s: float = 0.0
     attempts: int = 0
     metrics: dict[str, Any] = {}

@@ -6,6 +6,7 @@ that has ended only the first and the last records are read, however long it was
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -168,6 +169,8 @@ def reported(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in AUTOFILLED_KEYS}
 
 
-def _number(value: object) -> Any:
+def _number(value: object) -> int | float:
     # The user's own keys win in a row: this one may hold anything.
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    if isinstance(value, float):
+        return value if math.isfinite(value) else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import RestoreError
+from paceline.run.history import load_result
 from paceline.run.records import FORMAT, Ended, Reached
 from paceline.run.summary import RunSummary, summary_of
 from paceline.storage.journal import Journal, encode_record
@@ -96,6 +98,29 @@ def test_a_killed_run_has_reached_the_same(run: Any, fails: tuple[int, ...]) -> 
     assert finished.reached.error == ("rank 0: ValueError: step 5 failed" if fails else "")
     assert killed.error == killed.reached.error
     assert killed.reached == finished.reached
+
+
+@pytest.mark.parametrize(
+    ("counted", "shown"), [(7, 7), (0.5, 0.5), (2.0, 2.0), (math.nan, 0), (-math.inf, 0), ("seven", 0), (True, 0)]
+)
+def test_a_run_that_counts_its_iterations_by_itself(tmp_path: Path, counted: Any, shown: float) -> None:
+    trainer = DataParallelTrainer(
+        lambda: session.report({"training_iteration": counted}),
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(storage_path=str(tmp_path), verbose=0, engine="inline"),
+    )
+    path = trainer.fit().path
+    assert summary_of(path).reached.iteration == shown
+    assert load_result(path).status == "finished"
+
+
+def test_the_end_of_a_run_that_an_earlier_version_could_not_read_back(tmp_path: Path) -> None:
+    """It wrote a training_iteration down as it was."""
+    shutil.copytree(OLD_RUNS / "run_killed", tmp_path / "run")
+    journal = Journal(tmp_path / "run" / "journal.jsonl")
+    journal.append({"kind": "end", "status": "finished", "reached": {"iteration": math.nan}}, finite=False)
+    journal.close()
+    assert math.isnan(summary_of(tmp_path / "run").reached.iteration)
 
 
 def test_a_failed_run(run: Any) -> None:
