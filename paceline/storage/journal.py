@@ -298,6 +298,8 @@ def records_in(lines: Iterable[bytes], start: int, label: str) -> Iterator[tuple
     for line in lines:
         body = body_of(line)
         if body is None:
+            if not line.endswith(b"\n"):  # the last line when it was read: whoever writes it may have gone on since
+                return
             if any(body_of(later) is not None for later in lines):
                 raise StorageError(
                     f"journal {label} is damaged at byte {offset}: a record there does not match its checksum, "

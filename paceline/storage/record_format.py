@@ -8,6 +8,7 @@ journal can be followed from an offset. Records that say a newer `version` are r
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import mmap
 import os
@@ -63,7 +64,7 @@ class RecordFormat(Generic[R]):
         if isinstance(journal, Path):
             found = whole_records(journal, offset)
         else:
-            found = records_in(journal.read_from(offset).splitlines(keepends=True), offset, str(journal))
+            found = records_in(io.BytesIO(journal.read_from(offset)), offset, str(journal))
         records: list[R] = []
         for body, behind in found:
             offset = behind

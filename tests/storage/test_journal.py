@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paceline.air.errors import StorageError
-from paceline.storage.journal import Journal, read
+from paceline.storage.journal import Journal, decode_record, read, records_in
 from tests.storage.small_disk import run_on_small_disk
 
 RECORDS: list[dict[str, Any]] = [
@@ -97,6 +98,26 @@ def test_a_tail_of_zeros_is_dropped(tmp_path: Path) -> None:
     assert list(read(tmp_path / "journal")) == RECORDS
     Journal(tmp_path / "journal").close()
     assert list(read(tmp_path / "journal")) == RECORDS
+
+
+def test_a_line_that_is_being_written_is_not_damage(tmp_path: Path) -> None:
+    """A driver at work may write more between two reads of the same reader."""
+    path = tmp_path / "journal"
+    write(path, RECORDS)
+    content = path.read_bytes()
+    half = len(content.splitlines(keepends=True)[0]) + 20
+    path.write_bytes(content[:half])
+
+    def read_while_it_grows() -> Iterator[bytes]:
+        with open(path, "rb") as file, open(path, "ab") as writer:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    writer.write(content[half:])
+                    writer.flush()
+                yield line
+
+    assert [decode_record(body) for body, _ in records_in(read_while_it_grows(), 0, "journal")] == RECORDS[:1]
+    assert list(read(path)) == RECORDS
 
 
 def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
