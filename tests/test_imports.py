@@ -264,7 +264,7 @@ OLD_PATHS: dict[str, set[str]] = {
     "paceline.data.datasource.partitioning": {"Partitioning", "PartitionStyle"},
     "paceline.data.grouped": {"GroupedData"},
     "paceline.data.grouped_data": {"GroupedData"},
-    "paceline.data.random_access_dataset": {"RandomAccessDataset"},
+    "paceline.data.dataset_legacy": {"RandomAccessDataset"},
     "paceline.data.iterator": {"DataIterator"},
     "paceline.data.preprocessor": {"Preprocessor", "PreprocessorNotFittedException"},
     "paceline.train.backend": {"Backend", "BackendConfig"},

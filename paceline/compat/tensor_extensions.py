@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paceline.air.absent import advise
 from paceline.air.errors import ConfigError
 from paceline.data.tensors import RaggedTensorType, ragged_array, tensor_array
 
@@ -27,7 +28,7 @@ __all__ = [
 TensorArrayElement = np.ndarray
 """A cell of a tensor column is an array."""
 
-ADVICE = {
+_ADVICE = {
     "TensorDtype": "a tensor column of a DataFrame has the dtype object, and each of its cells is a numpy array",
     "column_needs_tensor_extension": "columns of arrays become tensors by themselves",
 }
@@ -106,3 +107,6 @@ class TensorArray(np.ndarray):
 
 def _arrow_type(dtype: Any) -> pa.DataType:
     return dtype if isinstance(dtype, pa.DataType) else pa.from_numpy_dtype(np.dtype(dtype))
+
+
+advise(__name__, _ADVICE)

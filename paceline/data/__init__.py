@@ -33,12 +33,12 @@ _ELSEWHERE = {
 with lazy_imports(__name__, _SUBMODULES, _ELSEWHERE):
     from pyarrow import Schema as Schema
 
-    from paceline.data.context import DataContext as DataContext
-    from paceline.data.context import DatasetContext as DatasetContext
-    from paceline.data.context import ExecutionOptions as ExecutionOptions
-    from paceline.data.context import ExecutionResources as ExecutionResources
-    from paceline.data.context import NodeIdStr as NodeIdStr
-    from paceline.data.context import set_progress_bars as set_progress_bars
+    from paceline.compat.data_context import DataContext as DataContext
+    from paceline.compat.data_context import DatasetContext as DatasetContext
+    from paceline.compat.data_context import ExecutionOptions as ExecutionOptions
+    from paceline.compat.data_context import ExecutionResources as ExecutionResources
+    from paceline.compat.data_context import NodeIdStr as NodeIdStr
+    from paceline.compat.data_context import set_progress_bars as set_progress_bars
     from paceline.data.dataset import Dataset as Dataset
     from paceline.data.dataset_legacy import MaterializedDataset as MaterializedDataset
     from paceline.data.datasource.datasource import Datasource as Datasource

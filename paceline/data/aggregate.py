@@ -25,7 +25,7 @@ from paceline.data.formats import to_rows
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
-    from paceline.data.scratch import Scratch
+    from paceline.data.store import Scratch
 
 Offsets = npt.NDArray[np.int64]
 """Where each group begins in rows that are sorted by group, and where the last one ends."""

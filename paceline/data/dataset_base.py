@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from paceline.data.block import Source
-    from paceline.data.operation import Operation
+    from paceline.data.plan import Operation
 
 
 class DatasetBase:

@@ -118,7 +118,7 @@ class Writes(DatasetBase):
 
         `tf_schema`, a `Schema` of tensorflow-metadata, decides which columns become BYTES, INT or FLOAT.
         """
-        from paceline.data.write_tfrecords import TfRecordsFormat
+        from paceline.data.sources.tfrecords import TfRecordsFormat
 
         arguments = WriteArguments.of("write_tfrecords", locals(), later)
         arguments.refuse(later)

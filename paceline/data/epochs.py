@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError
 from paceline.air.resources import usable_cores
-from paceline.data.background import Background
 from paceline.data.block import ReadRequest
-from paceline.data.execution import Piece, ReadAhead, chunk_rows_for
+from paceline.data.execution import Background, Piece, ReadAhead, chunk_rows_for
 from paceline.data.stats import IterationStats
 
 if TYPE_CHECKING:

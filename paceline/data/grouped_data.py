@@ -18,11 +18,10 @@ from paceline.data.block import Block, ReadRequest, Source, default_block_rows
 from paceline.data.dataset_base import DatasetBase
 from paceline.data.dataset_combining import column_names
 from paceline.data.formats import check_batch_format
-from paceline.data.operation import BlockPlace, Operation
 from paceline.data.operations.user_function import Spot, UserFunction
 from paceline.data.operations.user_operation import check_resources
 from paceline.data.operations.work import BatchWork, like_before
-from paceline.data.plan import Plan
+from paceline.data.plan import BlockPlace, Operation, Plan
 from paceline.data.sources.computed import ComputedSource, SortedSource, sortable
 from paceline.data.sources.slices import RepartitionedSource
 from paceline.data.store import StoredSource, store

@@ -15,7 +15,7 @@ from paceline.air.checks import warn_at_users_line
 from paceline.air.constants import TENSOR_COLUMN_NAME
 from paceline.air.errors import ConfigError, DataError, PacelineError
 from paceline.data.dataset_base import DatasetBase
-from paceline.data.operation import BlockPlace, Operation
+from paceline.data.plan import BlockPlace, Operation
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,8 +15,7 @@ from paceline.data.sources.listing import Paths, list_files
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
-    from paceline.data.sources.file_source import FileSource
-    from paceline.data.sources.partitions import Partitions
+    from paceline.data.sources.file_source import FileSource, Partitions
 
 RemoteArgs: TypeAlias = Mapping[str, Any] | None
 OpenArgs: TypeAlias = Mapping[str, Any] | None
@@ -90,13 +89,13 @@ class ReadArguments:
         partitions = self._partitions(source.files)
         if partitions is None:
             return Dataset(source)
-        from paceline.data.sources.partitions import PartitionedSource
+        from paceline.data.sources.file_source import PartitionedSource
 
         return Dataset(PartitionedSource(source, partitions))
 
     def partitions_below(self, files: Sequence[ListedFile]) -> Partitions:
         """As read_parquet has them: of directories below the given one, and numbers as numbers."""
-        from paceline.data.sources.partitions import Partitions
+        from paceline.data.sources.file_source import Partitions
 
         scheme = self._scheme()
         found = Partitions() if scheme is None else Partitions.below(files, scheme)
@@ -194,7 +193,7 @@ class ReadArguments:
         hive = scheme is not None and scheme.style == "hive"
         if (scheme is None or (hive and not any("=" in file.path for file in files))) and not paths:
             return None
-        from paceline.data.sources.partitions import Partitions
+        from paceline.data.sources.file_source import Partitions
 
         found = Partitions() if scheme is None else Partitions.anywhere(files, scheme)
         found = found.with_paths(files) if paths else found

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.data.aggregate import Accumulator
-from paceline.data.scratch import Scratch
 from paceline.data.statistics import Statistic
+from paceline.data.store import Scratch
 
 WINDOW = 1 << 16
 """Integers that lie so close together are counted by position, others by hashing."""

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import paceline.data.column_parts as column_parts
+import paceline.data.aggregation as column_parts
 from paceline import data
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.aggregate import AbsMax, AggregateFn, Count, Max, Mean, Quantile, Std, Sum, Unique

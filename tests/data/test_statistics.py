@@ -16,10 +16,9 @@ from paceline.data.aggregate import Sum
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.dataset import Dataset
 from paceline.data.plan import Plan
-from paceline.data.quantiles import Quantiles
-from paceline.data.scratch import Scratch
 from paceline.data.sources.memory import TableSource
-from paceline.data.statistics import Extremes, Moments, Statistic, compute
+from paceline.data.statistics import Extremes, Moments, Quantiles, Statistic, compute
+from paceline.data.store import Scratch
 from paceline.data.value_counts import ItemCounts, ValueCounts
 from tests.data.preprocessing import skewed
 

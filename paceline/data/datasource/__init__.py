@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from paceline.air.absent import no_such_name
 from paceline.data.block import BlockMetadata as BlockMetadata
+from paceline.data.datasource.datasource import ADVICE
 from paceline.data.datasource.datasource import Datasink as Datasink
 from paceline.data.datasource.datasource import Datasource as Datasource
 from paceline.data.datasource.datasource import Reader as Reader
@@ -33,6 +34,4 @@ from paceline.data.datasource.partitioning import PathPartitionParser as PathPar
 
 
 def __getattr__(name: str) -> NoReturn:
-    from paceline.data.datasource.absent import ADVICE
-
     raise no_such_name(__name__, name, ADVICE)

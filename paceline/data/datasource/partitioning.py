@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from paceline.air.absent import advise
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.datasource.absent import ADVICE
+from paceline.data.datasource.datasource import ADVICE
 
 PartitionDataType: TypeAlias = type[int] | type[float] | type[str] | type[bool]
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.data_config import DatasetConfig
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.ingest.epoch_order import Shuffle
 from paceline.data.ingest.position import Uneven
-from paceline.data.ingest.prepared import PreparedDataset
+from paceline.data.ingest.prepared import PreparedDataset, Shuffle
 from paceline.data.plan import Plan
 from paceline.data.preprocessor import Preprocess, Preprocessor
 from paceline.data.sources.shuffled import BlockShuffled, RowShuffled

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from paceline.air.errors import DataError
-from paceline.data.operation import BlockPlace, Operation
+from paceline.data.plan import BlockPlace, Operation
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.operation import BlockPlace, Operation
+from paceline.data.plan import BlockPlace, Operation
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.checks import warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
 from paceline.air.resources import usable_cores
-from paceline.data.operation import BlockPlace, Operation
 from paceline.data.operations.user_function import Spot
+from paceline.data.plan import BlockPlace, Operation
 
 if TYPE_CHECKING:
     import pyarrow as pa

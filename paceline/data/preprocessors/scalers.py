@@ -22,8 +22,7 @@ from paceline.data.preprocessors.columns import (
     scaled,
     with_columns,
 )
-from paceline.data.quantiles import Quantiles
-from paceline.data.statistics import Extremes, Moments, MomentsOf, Statistic
+from paceline.data.statistics import Extremes, Moments, MomentsOf, Quantiles, Statistic
 
 ROUNDING = float(np.finfo(np.float64).eps)
 

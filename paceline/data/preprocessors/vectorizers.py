@@ -25,8 +25,8 @@ from paceline.data.preprocessors.columns import (
     expanded,
     with_columns,
 )
-from paceline.data.scratch import Scratch
 from paceline.data.statistics import Statistic
+from paceline.data.store import Scratch
 
 
 class Tokenizer(Preprocessor):

@@ -20,10 +20,9 @@ from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest
 from paceline.data.formats import check_unique, conform
 from paceline.data.plan import cut
-from paceline.data.sources.file_source import FileSource, empty_chunk, one_file
+from paceline.data.sources.file_source import FileSource, Partitions, empty_chunk, one_file
 from paceline.data.sources.listed_file import ListedFile, check_unchanged, open_checked
 from paceline.data.sources.listing import LISTING_THREADS
-from paceline.data.sources.partitions import Partitions
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk

@@ -11,10 +11,9 @@ import numpy as np
 
 from paceline.data.block import DEFAULT_CHUNK_ROWS, Block, ReadRequest, Source
 from paceline.data.execution import Piece
-from paceline.data.permutation import block_permutation
 from paceline.data.plan import Plan
 from paceline.data.sources.combined import CombinedSource
-from paceline.data.sources.shuffled import RowShuffled, ShuffledSlice, even_cuts
+from paceline.data.sources.shuffled import RowShuffled, ShuffledSlice, block_permutation, even_cuts
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import DataError
-from paceline.data.background import Background
+from paceline.data.execution import Background
 from paceline.data.operations.user_function import Spot, UserFunction
 from paceline.data.operations.user_operation import UserOperation
 from paceline.train.prediction.kinds import preprocessed
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from paceline.air.checkpoint import Checkpoint
     from paceline.data.block import Chunk
-    from paceline.data.operation import BlockPlace
     from paceline.data.operations.user_operation import Processes
+    from paceline.data.plan import BlockPlace
     from paceline.data.preprocessor import Preprocessor
     from paceline.train.predictor import Predictor
 

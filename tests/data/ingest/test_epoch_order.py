@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paceline.data.execution import Piece
-from paceline.data.ingest.epoch_order import NEAR_ROWS, EpochOrder
+from paceline.data.ingest.prepared import NEAR_ROWS, EpochOrder
 
 
 @pytest.mark.parametrize("shuffle", ["none", "blocks", "rows"])

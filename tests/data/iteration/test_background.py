@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import paceline.data
-from paceline.data.background import Background
+from paceline.data.execution import Background
 from paceline.testing.processes import wait_for
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from paceline.data.permutation import block_permutation, permute
+from paceline.data.sources.shuffled import block_permutation, permute
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 99, 100, 101, 1023, 4097, 30_000])
