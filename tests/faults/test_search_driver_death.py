@@ -13,11 +13,11 @@ from paceline.air import Result
 from paceline.testing.invariants import check_no_processes, committed_checkpoints
 from paceline.testing.processes import fault
 from paceline.testing.scripts import read_state
-from paceline.testing.tune_invariants import check_finished, created_trials, ended_trials
-from paceline.testing.tune_scripts import TunePlan, make_tuner
 from paceline.tune import Tuner
 from tests.faults.cases import long_run, rounds
+from tests.faults.search_programs import TunePlan, make_tuner
 from tests.faults.tune_laboratory import TuneLaboratory
+from tests.tune.search_invariants import check_finished, created_trials, ended_trials
 
 TRIALS, ITERATIONS = 6, 3
 POINTS = {

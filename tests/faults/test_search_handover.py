@@ -17,12 +17,12 @@ from paceline.air import CheckpointConfig, RunConfig
 from paceline.run.spec import Trial
 from paceline.testing.invariants import check_no_processes, check_run, committed_checkpoints
 from paceline.testing.processes import Driver, Marks, fault
-from paceline.testing.tune_invariants import experiment_records
 from paceline.tune import ResultGrid, TuneConfig, Tuner
 from paceline.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision
 from tests.faults.cases import long_run, mostly_slow
 from tests.tune.growing import grow
+from tests.tune.search_invariants import experiment_records
 
 STEPS = 8
 RATES = [1.0, 2.0, 3.0, 4.0]

@@ -14,15 +14,15 @@ from paceline.air import RunConfig
 from paceline.testing.invariants import check_no_processes
 from paceline.testing.processes import wait_for
 from paceline.testing.scripts import Action
-from paceline.testing.tune_invariants import check_finished, ended_trials
-from paceline.testing.tune_scripts import TunePlan, make_tuner
 from paceline.tune import Callback, ResultGrid, Stopper, TuneConfig, TuneError, Tuner
 from paceline.tune.schedulers import FIFOScheduler
 from paceline.tune.schedulers.trial_scheduler import Decision
 from paceline.tune.search import BasicVariantGenerator
 from tests.faults.cases import mostly_slow
+from tests.faults.search_programs import TunePlan, make_tuner
 from tests.faults.tune_laboratory import TuneLaboratory
 from tests.tune.counting import count
+from tests.tune.search_invariants import check_finished, ended_trials
 
 INTERRUPTED = (-signal.SIGINT, 130)
 TERMINATED = 128 + signal.SIGTERM

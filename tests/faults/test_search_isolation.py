@@ -16,13 +16,13 @@ from paceline.air.constants import AUTOFILLED_KEYS
 from paceline.air.errors import TrainingFailedError
 from paceline.testing.invariants import check_no_processes, check_run
 from paceline.testing.scripts import Action
-from paceline.testing.tune_invariants import check_finished
-from paceline.testing.tune_scripts import make_tuner, number_of
 from paceline.tune import ResultGrid, TuneConfig, Tuner
 from paceline.tune.schedulers import ASHAScheduler
 from paceline.tune.search import OptunaSearch
 from tests.faults.cases import mostly_slow
+from tests.faults.search_programs import make_tuner, number_of
 from tests.faults.tune_laboratory import TuneLaboratory
+from tests.tune.search_invariants import check_finished
 
 TRIALS, ITERATIONS, BAD = 4, 3, 2
 

@@ -13,7 +13,6 @@ from paceline.air import RunConfig, session
 from paceline.air.errors import RestoreError
 from paceline.testing.invariants import check_no_processes, whole_records
 from paceline.testing.processes import Marks
-from paceline.testing.tune_invariants import experiment_journal
 from paceline.tune import TuneConfig, Tuner
 from paceline.tune.experiment.experiment import Experiment
 from paceline.tune.experiment.restoring import Restoration
@@ -21,6 +20,7 @@ from paceline.tune.experiment.settling import ResumeRules
 from paceline.tune.schedulers import ASHAScheduler
 from paceline.tune.trainable.kinds import kind_of
 from tests.faults.cases import long_run, mostly_slow, rounds
+from tests.tune.search_invariants import experiment_journal
 
 FAILS, ENDS, IS_STOPPED = 0, 1, 2
 """What becomes of the trials, by number."""

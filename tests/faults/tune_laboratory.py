@@ -9,7 +9,9 @@ from typing import Any
 
 from paceline.testing.processes import Driver, Marks
 from paceline.testing.scripts import Action
-from paceline.testing.tune_scripts import TunePlan
+from tests.faults.search_programs import TunePlan
+
+PROJECT = Path(__file__).parents[2]
 
 
 @dataclass
@@ -29,8 +31,8 @@ class TuneLaboratory:
         """Run the plan in a driver process of its own."""
         number = len(list(self.root.glob("plan_*.json")))
         path = plan.save(self.root / f"plan_{number}.json")
-        arguments = ["-m", "paceline.testing.tune_scripts", str(path)]
-        return Driver(arguments, output=self.root / f"driver_{number}.txt", env=env)
+        arguments = ["-m", "tests.faults.search_programs", str(path)]
+        return Driver(arguments, output=self.root / f"driver_{number}.txt", env=env, cwd=PROJECT)
 
     @property
     def experiment(self) -> Path:

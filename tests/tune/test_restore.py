@@ -14,13 +14,13 @@ from paceline import tune
 from paceline.air import RunConfig, session
 from paceline.air.errors import ConfigError, RestoreError, RunLockedError
 from paceline.run.spec import Trial
-from paceline.testing.tune_invariants import created_trials, experiment_records
 from paceline.tune import Callback, TuneConfig, Tuner
 from paceline.tune.schedulers import FIFOScheduler
 from paceline.tune.schedulers.trial_scheduler import Controller
 from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter, OptunaSearch
 from tests.tune.counting import count, one_row, renamed_count
 from tests.tune.interrupting import Bench, InterruptAt, drop_from, facts
+from tests.tune.search_invariants import created_trials, experiment_records
 from tests.tune.searching import tuner
 
 

@@ -14,12 +14,12 @@ from paceline.air import Checkpoint, RunConfig, ScalingConfig, session
 from paceline.data import from_items
 from paceline.run.spec import Trial
 from paceline.testing.processes import Marks
-from paceline.testing.tune_invariants import experiment_journal
 from paceline.train import DataParallelTrainer
 from paceline.tune import TuneConfig, Tuner, grid_search
 from paceline.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Restart, TrialScheduler
 from tests.tune.interrupting import Bench, drop_from
+from tests.tune.search_invariants import experiment_journal
 from tests.tune.searching import tuner
 
 pytestmark = pytest.mark.usefixtures("two_cpus")

@@ -14,12 +14,12 @@ from paceline.air import CheckpointConfig, FailureConfig, RunConfig
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.settings import stored
 from paceline.run.spec import Trial
-from paceline.testing.tune_invariants import experiment_records
 from paceline.tune import Callback, TuneConfig, Tuner
 from paceline.tune.schedulers import ASHAScheduler, FIFOScheduler
 from paceline.tune.schedulers.trial_scheduler import Controller
 from tests.tune.counting import count
 from tests.tune.interrupting import Bench, InterruptAt, facts
+from tests.tune.search_invariants import experiment_records
 
 # -- contradictions ---------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 `TunePlan` says what to search and what goes wrong where. A test runs a plan in its own process with
 `make_tuner(plan).fit()`, or in a driver process that it can kill:
-``python -m paceline.testing.tune_scripts plan.json``.
+``python -m tests.faults.search_programs plan.json``.
 """
 
 from __future__ import annotations
