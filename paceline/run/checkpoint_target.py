@@ -160,7 +160,10 @@ class _Elsewhere(CheckpointTarget):
         if path is None:
             return CheckpointFiles(None), ()
         if wanted.name is None:
-            return CheckpointFiles(number, _listed(path)), ()
+            try:
+                return CheckpointFiles(number, _listed(path)), ()
+            except (OSError, CheckpointError) as error:  # it may be deleted meanwhile, in another thread
+                return CheckpointFiles(None, problem=str(error)), ()
         if not is_inside(manifest_name(os.fsdecode(wanted.name))):
             return CheckpointFiles(None), ()
         try:

@@ -166,6 +166,8 @@ class CheckpointFiles(msgspec.Struct, frozen=True, tag=True, array_like=True):
     files: list[CheckpointFile] = []
     kept: list[tuple[int, dict[str, Any]]] = []
     """The numbers of those that are kept, and the rows they were reported with."""
+    problem: str = ""
+    """Why the files cannot be listed."""
 
 
 ToWorker = CheckpointFiles | Acknowledged | Answer | Hold | Met

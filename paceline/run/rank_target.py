@@ -354,6 +354,8 @@ def fetch(ask: Ask, number: int | None, into: Path) -> bool:
     listed, _ = ask(CheckpointWanted(number))
     if listed.number is None and number is not None:
         return False
+    if listed.problem:
+        raise CheckpointError(f"the checkpoint to continue from cannot be read: {listed.problem}")
     into.mkdir(PRIVATE_DIR_MODE, parents=True)
     for file in listed.files:
         path = into / os.fsdecode(file.name)

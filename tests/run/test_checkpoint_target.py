@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from paceline.air import Checkpoint
 from paceline.air.attachment import Attachment
 from paceline.air.errors import CheckpointCorruptError, CheckpointError
+from paceline.run import checkpoint_target
 from paceline.run.checkpoint_target import Relayed
 from paceline.run.messages import (
     CheckpointFiles,
@@ -22,6 +24,7 @@ from paceline.run.messages import (
     decode_from_worker,
 )
 from paceline.run.rank_target import fetch, rank_target
+from paceline.storage.commit import to_trash
 from paceline.storage.run_dir import RunDir
 from tests.run.fake_channel import session_setup
 
@@ -131,6 +134,34 @@ def test_nothing_outside_a_checkpoint_is_sent(run_dir: RunDir, tmp_path: Path) -
     for name in (b"../journal.jsonl", os.fsencode(tmp_path / "source" / "script")):
         assert line.ask(CheckpointWanted(0, name, 0, 100)) == (CheckpointFiles(None), ())
     assert line.ask(CheckpointWanted(None)) == (CheckpointFiles(None), ())  # there is no start
+    target.close()
+
+
+def test_a_checkpoint_that_goes_while_it_is_listed_is_not_there(
+    run_dir: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deletions happen in another thread. The question of a rank must not end the run."""
+    target = Relayed(run_dir)
+    line = Line(target)
+    target.commit(0, 0, {0: deliver(line, run_dir, a_tree(tmp_path / "source"))}, None)
+    list_files = checkpoint_target.tree
+
+    def delete_first(path: Path) -> Iterator[tuple[str, Path]]:
+        to_trash(path)
+        return list_files(path)
+
+    monkeypatch.setattr(checkpoint_target, "tree", delete_first)
+    assert not fetch(line.ask, 0, tmp_path / "fetched")
+    target.close()
+
+
+def test_a_start_that_cannot_be_read_is_an_error_of_the_rank(run_dir: RunDir, tmp_path: Path) -> None:
+    target = Relayed(run_dir)
+    line, source = Line(target), a_tree(tmp_path / "source")
+    target.prepare(source)
+    (source / "link").symlink_to("nowhere")
+    with pytest.raises(CheckpointError, match=r"contains the link 'link'"):
+        fetch(line.ask, None, tmp_path / "fetched")
     target.close()
 
 
