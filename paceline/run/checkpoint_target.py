@@ -149,30 +149,22 @@ class _Elsewhere(CheckpointTarget):
         self, rank: int, message: messages.ForTarget, attachments: tuple[Attachment, ...], reply: Reply
     ) -> None:
         if isinstance(message, CheckpointWanted):
-            answer, content = self._answer(message)
-            reply(rank, answer, content)
+            if message.name is None:
+                reply(rank, self._files(message.number), ())
+            else:
+                reply(rank, CheckpointFiles(message.number), self._piece(message, os.fsdecode(message.name)))
         elif isinstance(message, Printed):
             with open_text(self._run_dir.root / Path(message.name).name) as copy:
                 copy.write(message.text)
 
-    def _answer(self, wanted: CheckpointWanted) -> tuple[CheckpointFiles, tuple[Attachment, ...]]:
-        number, path = self._where(wanted.number)
+    def _files(self, wanted: int | None) -> CheckpointFiles:
+        number, path = self._where(wanted)
         if path is None:
-            return CheckpointFiles(None), ()
-        if wanted.name is None:
-            try:
-                return CheckpointFiles(number, _listed(path)), ()
-            except (OSError, CheckpointError) as error:  # it may be deleted meanwhile, in another thread
-                return CheckpointFiles(None, problem=str(error)), ()
-        if not is_inside(manifest_name(os.fsdecode(wanted.name))):
-            return CheckpointFiles(None), ()
+            return CheckpointFiles(None)
         try:
-            with open(path / os.fsdecode(wanted.name), "rb") as file:
-                file.seek(wanted.offset)
-                content = file.read(wanted.most)
-        except OSError:  # deleted meanwhile: the rank notices that nothing comes
-            content = b""
-        return CheckpointFiles(number), (Attachment(content),) if content else ()
+            return CheckpointFiles(number, _listed(path))
+        except (OSError, CheckpointError) as error:  # it may be deleted meanwhile, in another thread
+            return CheckpointFiles(None, problem=str(error))
 
     def _where(self, number: int | None) -> tuple[int | None, Path | None]:
         if number is None:
@@ -182,6 +174,19 @@ class _Elsewhere(CheckpointTarget):
             return number, path
         present = self._run_dir.checkpoints()
         return present[-1] if present else (None, None)
+
+    def _piece(self, wanted: CheckpointWanted, name: str) -> tuple[Attachment, ...]:
+        """Of the checkpoint whose files were listed, and of no newer one: nothing, if it was deleted meanwhile."""
+        folder = self.start if wanted.number is None else self._run_dir.checkpoint(wanted.number)
+        if folder is None or not is_inside(manifest_name(name)):
+            return ()
+        try:
+            with open(folder / name, "rb") as file:
+                file.seek(wanted.offset)
+                content = file.read(wanted.most)
+        except OSError:
+            return ()
+        return (Attachment(content),) if content else ()
 
 
 def _listed(path: Path) -> list[CheckpointFile]:

@@ -357,17 +357,20 @@ def fetch(ask: Ask, number: int | None, into: Path) -> bool:
     if listed.problem:
         raise CheckpointError(f"the checkpoint to continue from cannot be read: {listed.problem}")
     into.mkdir(PRIVATE_DIR_MODE, parents=True)
-    for file in listed.files:
-        path = into / os.fsdecode(file.name)
-        path.parent.mkdir(PRIVATE_DIR_MODE, parents=True, exist_ok=True)
-        if file.is_directory:
-            path.mkdir(PRIVATE_DIR_MODE, exist_ok=True)
-        else:
-            _fetch_file(ask, listed.number, file, path)
+    try:
+        for file in listed.files:
+            _fetch_file(ask, listed.number, file, into / os.fsdecode(file.name))
+    except BaseException:
+        delete_tree(into)
+        raise
     return True
 
 
 def _fetch_file(ask: Ask, number: int | None, file: CheckpointFile, path: Path) -> None:
+    path.parent.mkdir(PRIVATE_DIR_MODE, parents=True, exist_ok=True)
+    if file.is_directory:
+        path.mkdir(PRIVATE_DIR_MODE, exist_ok=True)
+        return
     with open(path, "wb") as target:
         while (offset := target.tell()) < file.size:
             _, attachments = ask(CheckpointWanted(number, file.name, offset, PIECE_BYTES))

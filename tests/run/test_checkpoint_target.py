@@ -132,7 +132,7 @@ def test_nothing_outside_a_checkpoint_is_sent(run_dir: RunDir, tmp_path: Path) -
     line = Line(target)
     target.commit(0, 0, {0: deliver(line, run_dir, a_tree(tmp_path / "source"))}, None)
     for name in (b"../journal.jsonl", os.fsencode(tmp_path / "source" / "script")):
-        assert line.ask(CheckpointWanted(0, name, 0, 100)) == (CheckpointFiles(None), ())
+        assert line.ask(CheckpointWanted(0, name, 0, 100)) == (CheckpointFiles(0), ())
     assert line.ask(CheckpointWanted(None)) == (CheckpointFiles(None), ())  # there is no start
     target.close()
 
@@ -155,12 +155,31 @@ def test_a_checkpoint_that_goes_while_it_is_listed_is_not_there(
     target.close()
 
 
+def test_a_checkpoint_that_goes_while_it_is_fetched_is_not_completed_from_a_newer_one(
+    run_dir: RunDir, tmp_path: Path
+) -> None:
+    target = Relayed(run_dir)
+    line = Line(target)
+    for number in range(2):
+        target.commit(number, 0, {0: deliver(line, run_dir, a_tree(tmp_path / f"source-{number}"))}, None)
+
+    def delete_after_the_first_piece(wanted: CheckpointWanted) -> tuple[CheckpointFiles, tuple[Attachment, ...]]:
+        if wanted.offset and run_dir.checkpoint(0).exists():
+            to_trash(run_dir.checkpoint(0))
+        return line.ask(wanted)
+
+    with pytest.raises(CheckpointError, match="was deleted"):
+        fetch(delete_after_the_first_piece, 0, tmp_path / "fetched")
+    assert not (tmp_path / "fetched").exists()
+    target.close()
+
+
 def test_a_start_that_cannot_be_read_is_an_error_of_the_rank(run_dir: RunDir, tmp_path: Path) -> None:
     target = Relayed(run_dir)
     line, source = Line(target), a_tree(tmp_path / "source")
     target.prepare(source)
     (source / "link").symlink_to("nowhere")
-    with pytest.raises(CheckpointError, match=r"contains the link 'link'"):
+    with pytest.raises(CheckpointError, match=r"to continue from cannot be read: .* contains the link 'link'"):
         fetch(line.ask, None, tmp_path / "fetched")
     target.close()
 
