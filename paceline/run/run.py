@@ -166,13 +166,14 @@ class Run:
             return
         self._reached.starts(self._parts.keeper)
         self.phase = Phase.LAUNCHING
-        self._job = self._embedding.in_background(self._launch)
+        # Taken here: a stop while the donor's checkpoint is being copied must not release it.
+        following, self._next = self._next, None
+        self._job = self._embedding.in_background(partial(self._launch, following))
 
-    def _launch(self) -> Attempt | WorkerFailure:
+    def _launch(self, following: Wait | Restart | None) -> Attempt | WorkerFailure:
         """Bring the workers up; touches nothing but this run, so that it may happen in another thread."""
-        if isinstance(self._next, Restart):
-            self.spec = self._reached.changed(self._next.change, self.spec, self._parts)
-        self._next = None
+        if isinstance(following, Restart):
+            self.spec = self._reached.changed(following.change, self.spec, self._parts)
         self._attempt, setup = self._parts.prepare_attempt(self.spec, self.engine)
         try:
             self._attempt.start(self._parts.task, setup)

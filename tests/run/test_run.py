@@ -1,0 +1,59 @@
+"""The phases of a run, stepped by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.air import Checkpoint, session
+from paceline.engine.choose import choose_engine
+from paceline.run.checkpoint_keeper import CheckpointKeeper
+from paceline.run.decisions import CONTINUE, Change, Decider, Decision, Donor, Restart, Stop
+from paceline.run.opening import Embedding
+from paceline.run.run import Run
+from tests.train.quick import quick_trainer
+
+
+@dataclass
+class AfterFirstRow(Decider):
+    """Decides once."""
+
+    decision: Decision
+
+    @property
+    def may_decide(self) -> bool:
+        return True
+
+    def after_row(self, index: int, row: dict[str, Any], has_checkpoint: bool) -> Decision:
+        return self.decision if index == 1 else CONTINUE
+
+
+def save_twice() -> None:
+    for step in range(2):
+        session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+
+
+def test_stop_while_a_donors_checkpoint_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The donor keeps the checkpoint until the copy is complete."""
+    events: list[str] = []
+    given = Checkpoint.from_directory(Checkpoint.from_dict({"step": 9}).to_directory(tmp_path / "given"))
+    donor = Donor("donor", given, {"step": 9}, release=lambda: events.append("released"))
+    spec = quick_trainer(save_twice, inline=True).to_run_spec()
+    run = Run(spec, choose_engine("inline"), Embedding(decider=AfterFirstRow(Restart(Change(donor=donor))))).open()
+    adopt = CheckpointKeeper.adopt
+
+    def stop_and_adopt(keeper: CheckpointKeeper, *arguments: Any) -> Any:
+        run.decided(Stop())  # as a search does whose time is up; the copy is made in another thread there
+        commit = adopt(keeper, *arguments)
+        events.append("copied")
+        return commit
+
+    monkeypatch.setattr(CheckpointKeeper, "adopt", stop_and_adopt)
+    while not run.done:
+        run.step()
+    assert run.result is not None
+    assert run.result.status == "finished"
+    assert events == ["copied", "released"]
