@@ -100,7 +100,7 @@ def test_exploited_weights_are_the_donors(tmp_path: Path) -> None:
         )
         assert facts["iteration"] % 2 == 0, "the trial's own count of iterations goes on"
     for number, outcome in enumerate(grid.outcomes):
-        rows = outcome.rows()
+        rows = list(outcome.rows())
         assert [row["training_iteration"] for row in rows] == list(range(1, STEPS + 1))
         own = [record for record in takeovers if record["n"] == number]
         assert outcome.trial.config["rate"] == (own[-1]["config"]["rate"] if own else RATES[number])
