@@ -18,6 +18,8 @@ PacelineError
 ├── EngineError (RuntimeError)           workers could not be started or were lost
 │   └── StartupTimeoutError              workers did not get ready in time
 ├── TrainingFailedError (RuntimeError)   fit() failed for good; carries .result and .root_cause
+├── TuneError (RuntimeError)             a search failed as a whole
+│   └── TuneConfigError (ConfigError)    a setting of a search that cannot work
 └── WorkerError (RuntimeError)           stands for what ended one worker (cause of the above)
     ├── RemoteError                      the user's exception, when its class is not loaded here
     ├── WorkerDiedError                  exit, signal, out of memory
@@ -210,6 +212,15 @@ class TrainingFailedError(PacelineError, RuntimeError):
     @property
     def collateral(self) -> tuple[WorkerFailure, ...]:
         return self.failures[-1].collateral if self.failures else ()
+
+
+class TuneError(PacelineError, RuntimeError):
+    """A search failed as a whole: a setting or a callback was wrong, trials of `tune.run` ended with errors, or
+    `fail_fast` asked for it."""
+
+
+class TuneConfigError(ConfigError, TuneError):
+    """A setting of a search that cannot work."""
 
 
 class StopTraining(BaseException):

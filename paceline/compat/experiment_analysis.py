@@ -10,10 +10,9 @@ from paceline.air.absent import advise
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checks import near_miss, warn_at_users_line
 from paceline.air.constants import TRAINING_ITERATION
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, TuneError
 from paceline.air.metrics import flattened
 from paceline.run.spec import Trial
-from paceline.tune.error import TuneError
 from paceline.tune.result_grid import Mode, ResultGrid
 from paceline.tune.trial_outcome import Scope, TrialOutcome, number_at
 
@@ -205,7 +204,7 @@ class ExperimentAnalysis:
 
 
 def _read_grid(path: str) -> ResultGrid:
-    from paceline.tune.experiment.outcomes import grid_of, load_grid
+    from paceline.tune.experiment.summary import grid_of, load_grid
 
     journal = Path(path).expanduser()
     return grid_of(journal.parent, journal) if journal.is_file() else load_grid(path)

@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.air.config import CheckpointConfig, RunConfig, SyncConfig
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, TuneError
 from paceline.air.resources import PlacementGroupFactory
 from paceline.compat.experiment_analysis import ExperimentAnalysis
 from paceline.compat.tune_experiment import TuneExperiment, with_meaning
 from paceline.run.spec import Trial
 from paceline.storage.run_dir import default_storage_root, resolve_storage, uri_below
-from paceline.tune.error import TuneError, raises_tune_errors
 from paceline.tune.result_grid import Mode, ResultGrid
-from paceline.tune.tune_config import TuneConfig
-from paceline.tune.tuner import Tuner
+from paceline.tune.tuner import TuneConfig, Tuner, raises_tune_errors
 
 _MOST_ERRORS_SHOWN = 5
 _WHICH_TRIALS: dict[str, dict[str, Any]] = {

@@ -39,6 +39,7 @@ with lazy_imports(__name__, _MODULES, _ADVICE):
     from paceline.air.config import FailureConfig as FailureConfig
     from paceline.air.config import RunConfig as RunConfig
     from paceline.air.config import SyncConfig as SyncConfig
+    from paceline.air.errors import TuneError as TuneError
     from paceline.air.resources import PlacementGroupFactory as PlacementGroupFactory
     from paceline.compat.experiment_analysis import ExperimentAnalysis as ExperimentAnalysis
     from paceline.compat.tune_experiment import Experiment as Experiment
@@ -49,7 +50,6 @@ with lazy_imports(__name__, _MODULES, _ADVICE):
     from paceline.run.stoppers import Stopper as Stopper
     from paceline.tune.by_name import create_scheduler as create_scheduler
     from paceline.tune.by_name import create_searcher as create_searcher
-    from paceline.tune.error import TuneError as TuneError
     from paceline.tune.progress.reporters import CLIReporter as CLIReporter
     from paceline.tune.progress.reporters import JupyterNotebookReporter as JupyterNotebookReporter
     from paceline.tune.progress.reporters import ProgressReporter as ProgressReporter
@@ -81,5 +81,5 @@ with lazy_imports(__name__, _MODULES, _ADVICE):
     from paceline.tune.trainable.session import is_session_enabled as is_session_enabled
     from paceline.tune.trainable.session import report as report
     from paceline.tune.trainable.trainable import Trainable as Trainable
-    from paceline.tune.tune_config import TuneConfig as TuneConfig
+    from paceline.tune.tuner import TuneConfig as TuneConfig
     from paceline.tune.tuner import Tuner as Tuner

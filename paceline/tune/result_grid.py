@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Literal, cast, overload
 
 from paceline.air.checks import check_choice, near_miss
 from paceline.air.constants import AUTOFILLED_KEYS, DEFAULT_METRIC
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, TuneError
 from paceline.air.metrics import flattened, nested_get
 from paceline.air.result import Result
-from paceline.tune.error import TuneError
 from paceline.tune.trial_outcome import SCOPES, Scope, TrialOutcome, number_at
 
 if TYPE_CHECKING:

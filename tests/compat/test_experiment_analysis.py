@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, TuneError
 from paceline.compat.experiment_analysis import ExperimentAnalysis
-from paceline.tune.error import TuneError
 from tests.tune.outcomes import Outcomes
 
 

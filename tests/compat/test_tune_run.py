@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, session
-from paceline.air.errors import ConfigError, RestoreError
+from paceline.air.errors import ConfigError, RestoreError, TuneError
 from paceline.compat.experiment_analysis import ExperimentAnalysis
 from paceline.compat.tune_experiment import TuneExperiment
 from paceline.compat.tune_run import run, run_experiments
 from paceline.run.callbacks import Callback
-from paceline.tune.error import TuneError
 from paceline.tune.schedulers import ASHAScheduler
 from paceline.tune.search.sample import grid_search
 

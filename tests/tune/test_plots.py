@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import sklearn  # noqa: F401  # sets environment variables when it is first imported
 
-from paceline.air.errors import ConfigError
-from paceline.tune.error import TuneError
+from paceline.air.errors import ConfigError, TuneError
 from paceline.tune.plots import Observation, evenly, study_of
 from paceline.tune.result_grid import ResultGrid
 from tests.tune.outcomes import Outcomes

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from paceline.air import session
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, TuneError
 from paceline.air.result import Result
 from paceline.run.spec import Trial
-from paceline.tune.error import TuneError
 from paceline.tune.result_grid import ResultGrid, TrialOutcome
 from tests.train.quick import quick_trainer
 from tests.tune.outcomes import Outcomes, losses

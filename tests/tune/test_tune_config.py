@@ -6,9 +6,8 @@ import dataclasses
 
 import pytest
 
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, TuneError
 from paceline.tune import TuneConfig
-from paceline.tune.error import TuneError
 
 
 def test_one_mode_may_stand_for_all_metrics() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from paceline import tune
 from paceline.air import Checkpoint, FailureConfig, RunConfig, session
+from paceline.air.errors import TuneError
 from paceline.testing.processes import Marks
-from paceline.tune.error import TuneError
 from paceline.tune.logger import CSVLoggerCallback, JsonLoggerCallback, LoggerCallback
 from paceline.tune.schedulers import HyperBandScheduler
 from tests.tune.interrupting import InterruptAt

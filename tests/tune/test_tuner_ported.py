@@ -14,8 +14,7 @@ import pytest
 
 from paceline import tune
 from paceline.air import FailureConfig, RunConfig, session
-from paceline.air.errors import ConfigError
-from paceline.tune.error import TuneError
+from paceline.air.errors import ConfigError, TuneError
 from paceline.tune.schedulers import ASHAScheduler
 from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 from paceline.tune.search.optuna import OptunaSearch

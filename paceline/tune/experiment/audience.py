@@ -6,6 +6,7 @@ not. So the calls of such code go through `guarded`, which remembers the error a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from paceline.run.progress import Progress
 from paceline.run.stoppers import make_stopper
 from paceline.storage.run_dir import RunDir
 from paceline.tune.progress.progress import ExperimentProgress, make_experiment_progress
-from paceline.tune.progress.view import ExperimentView
+from paceline.tune.progress.view import ExperimentEnd, ExperimentView
 
 if TYPE_CHECKING:
     from paceline.run.spec import Trial
@@ -33,8 +34,11 @@ class Audience:
     def __init__(self, config: RunConfig, view: ExperimentView) -> None:
         self.callbacks = CallbackList(config.callbacks, default_loggers())
         self.stopper = make_stopper(config.stop)
-        self.progress = make_experiment_progress(config.verbose, config.progress_reporter)
         self.view = view
+        self.progress: ExperimentProgress | None = None
+        """None: nothing is shown, and the view is not kept up to date."""
+        if config.verbose > 0:
+            self.progress = make_experiment_progress(config.verbose, config.progress_reporter)
         self.user_error: Exception | None = None
         """What a callback, a stopper, a scheduler or a searcher raised."""
         self._guard = _Guard(self)
@@ -42,22 +46,56 @@ class Audience:
         self._warned_of: set[str] = set()
 
     def started(self, num_samples: int, total: int | None) -> None:
-        self.progress.started(self.view)
+        if self.progress is not None:
+            self.progress.started(self.view)
         with self.guarded():
             self.callbacks.setup(stop=self._config.stop, num_samples=num_samples, total_num_samples=total)
 
-    def trial_changed(self, trial: Trial) -> None:
+    def trial_changed(
+        self, trial: Trial, row: Mapping[str, Any] | None = None, error: BaseException | None = None
+    ) -> None:
+        """A trial is new, has another status, or has ended with this row or this error."""
+        if self.progress is None:
+            return
+        if error is not None:
+            self.view.note_error(trial, error)
+        if row:
+            self.view.note_row(trial, row)
         self.view.note_status(trial)
         self.progress.trial_changed(trial)
+
+    def note(self, text: str) -> None:
+        """Something that happened."""
+        if self.progress is not None:
+            self.progress.note(text)
+
+    def warn(self, text: str) -> None:
+        """Something the user should know."""
+        if self.progress is not None:
+            self.progress.warning(text)
 
     def warn_once(self, text: str) -> None:
         if text not in self._warned_of:
             self._warned_of.add(text)
-            self.progress.warning(text)
+            self.warn(text)
+
+    def tick(self) -> None:
+        """Time has passed."""
+        if self.progress is not None:
+            self.progress.tick()
 
     def ended(self) -> None:
         with self.guarded():
             self.callbacks.on_experiment_end()
+
+    def finished(self, end: ExperimentEnd) -> None:
+        """The last words."""
+        if self.progress is not None:
+            self.progress.finished(end)
+
+    def close(self) -> None:
+        if self.progress is not None:
+            self.progress.close()
 
     def guarded(self) -> _Guard:
         """For a block that calls code of the user's own."""
@@ -110,13 +148,9 @@ class TrialObservers(Observers):
     """The onlookers of one trial: those of the experiment."""
 
     def __init__(self, config: RunConfig, trial: Trial, run_dir: RunDir, *, audience: Audience) -> None:
-        super().__init__(
-            config,
-            trial,
-            run_dir,
-            callbacks=audience.callbacks,
-            progress=TrialProgress(audience.progress, audience.view, trial),
-        )
+        shown = audience.progress
+        progress = None if shown is None else TrialProgress(shown, audience.view, trial)
+        super().__init__(config, trial, run_dir, callbacks=audience.callbacks, progress=progress)
         self._audience = audience
 
     def started(self, notes: list[str], world_size: int, continues: bool) -> None:

@@ -5,9 +5,8 @@ A row passes stopper, searcher and scheduler. As much of it is recorded as a res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.air.constants import AUTOFILLED_KEYS, DONE
 from paceline.air.errors import ConfigError
@@ -16,53 +15,51 @@ from paceline.run import decisions
 from paceline.run.decisions import CONTINUE, Change, Decider, Donor, Stop, Wait
 from paceline.run.history import load_result
 from paceline.run.spec import Trial
-from paceline.run.stoppers import DictStopper, MaximumIterationStopper, NoopStopper, Stopper, TimeoutStopper
-from paceline.tune.experiment.audience import Audience
-from paceline.tune.experiment.launching import Launcher
-from paceline.tune.experiment.records import ChangePlanned, ExperimentJournal, TrialChanged
-from paceline.tune.experiment.setup import SearchSetup
-from paceline.tune.experiment.trials import TrialRun, Trials
-from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Restart, TrialScheduler
+from paceline.run.stoppers import DictStopper, MaximumIterationStopper, NoopStopper, TimeoutStopper
+from paceline.tune.experiment.records import ChangePlanned, TrialChanged
+from paceline.tune.experiment.trials import Shared, TrialRun
+from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
+
+if TYPE_CHECKING:
+    from paceline.tune.experiment.starting import Launcher
 
 _KNOWN = (TrialScheduler.CONTINUE, TrialScheduler.PAUSE, TrialScheduler.STOP, TrialScheduler.NOOP)
 MOST_WAITING = 16
 """Trials whose processes wait inside report(); of further ones, those with a checkpoint of this very row end."""
 
+_FORGETFUL = (DictStopper, MaximumIterationStopper, NoopStopper, TimeoutStopper)
+"""Stoppers that look at one row at a time: they need not see the rows again."""
+
+_RESTART = "RESTART"
+
+Row = dict[str, Any]
+
 
 class Decisions:
-    """Carries out what scheduler and stopper decide."""
+    """Leads each row through stopper, searcher and scheduler, and carries out what they decide."""
 
-    def __init__(
-        self,
-        setup: SearchSetup,
-        trials: Trials,
-        audience: Audience,
-        journal: ExperimentJournal,
-        controller: Controller,
-        launcher: Launcher,
-    ) -> None:
-        self._setup = setup
-        self._trials = trials
-        self._audience = audience
-        self._journal = journal
-        self._controller = controller
+    def __init__(self, shared: Shared, launcher: Launcher) -> None:
+        setup = shared.setup
+        self._setup, self._trials, self._audience = setup, shared.trials, shared.audience
+        self._journal, self._controller = shared.files.journal, shared.controller
         self._launcher = launcher
-        self._rows = RowRecorder(setup, audience.stopper, journal, self._ask_scheduler)
-
-    @property
-    def may_decide(self) -> bool:
+        self._searcher = setup.searcher
+        self._stopper = stopper = shared.audience.stopper
+        self._scheduler_decides = setup.scheduler.decides
+        self._searcher_listens = setup.searcher.wants_results
+        self._stopper_remembers = stopper is not None and not isinstance(stopper, _FORGETFUL)
+        self.may_decide = stopper is not None or self._scheduler_decides
         """Whether a row can be the last, so that workers wait for the answer to each."""
-        return self._rows.may_decide
+        self._keeps = self._scheduler_decides or self._searcher_listens or self._stopper_remembers
+        keys = setup.scheduler.result_keys if self._scheduler_decides else ()
+        self._keys = None if self._searcher_listens or self._stopper_remembers else keys
+        """What is kept of a row; None: all of it."""
 
-    def after_row(
-        self, trial_run: TrialRun, index: int, row: dict[str, Any], has_checkpoint: bool
-    ) -> decisions.Decision:
+    def after_row(self, trial_run: TrialRun, index: int, row: Row, has_checkpoint: bool) -> decisions.Decision:
         """What becomes of a trial at work; its run acts on it."""
         if index <= trial_run.seen:  # reported again after a retry
-            return Stop() if self._rows.stops_again(trial_run, index, row) else CONTINUE
-        trial_run.seen = index
-        self._note_metric(trial_run, row)
-        decision = self._rows.take(trial_run, index, row)
+            return Stop() if self._stops_again(trial_run, index, row) else CONTINUE
+        decision = self._take(trial_run, index, row)
         if isinstance(decision, Restart):
             return self._restart(trial_run, decision)
         if decision == TrialScheduler.STOP:
@@ -75,19 +72,63 @@ class Decisions:
         """For a block that calls code of the user's own."""
         return self._audience.guarded()
 
-    def after_earlier_row(self, trial_run: TrialRun, index: int, row: dict[str, Any]) -> Decision:
+    def after_earlier_row(self, trial_run: TrialRun, index: int, row: Row) -> Decision:
         """What shall become of a trial that does not run, by a row that an earlier driver did not come to decide on."""
-        trial_run.seen = index
-        self._note_metric(trial_run, row)
-        decision = self._rows.take(trial_run, index, row)
+        decision = self._take(trial_run, index, row)
         trial_run.trial.last_result = row
         return decision
 
-    def replay(self, trial_run: TrialRun, row: dict[str, Any], decision: str | None, *, to_searcher: bool) -> bool:
-        """Show a recorded row again; False if the scheduler decides otherwise now."""
-        return self._rows.replay(trial_run, row, decision, to_searcher=to_searcher)
+    def replay(self, trial_run: TrialRun, row: Row, decision: str | None, *, to_searcher: bool) -> bool:
+        """Show a recorded row to all again; False if the scheduler now decides otherwise."""
+        if not self._keeps or not row:
+            return True
+        if self._stopper_remembers and self._stopper is not None:
+            self._stopper(trial_run.trial.trial_id, row)
+        if self._searcher_listens and to_searcher:
+            self._searcher.on_trial_result(trial_run.trial.trial_id, row)
+        if not self._scheduler_decides:
+            return True
+        name = _name(self._ask_scheduler(trial_run, row))
+        if decision in (TrialScheduler.STOP, _RESTART):  # a stopper's word, or shares of resources that were free then
+            return True
+        return name == (decision or TrialScheduler.CONTINUE) or name == TrialScheduler.NOOP
 
-    def _ask_scheduler(self, trial_run: TrialRun, row: dict[str, Any]) -> Decision:
+    # -- the way of a row -----------------------------------------------------------------
+
+    def _take(self, trial_run: TrialRun, index: int, row: Row) -> Decision:
+        """What shall become of the trial after this row."""
+        trial_run.seen = index
+        self._note_metric(trial_run, row)
+        decision = self._decision(trial_run, row)
+        continues = decision in (TrialScheduler.CONTINUE, TrialScheduler.NOOP)
+        if self._keeps or not continues:
+            kept = self._part_of(row) if self._keeps else {}
+            self._journal.row(trial_run.number, index, kept, None if continues else _name(decision))
+        return decision
+
+    def _note_metric(self, trial_run: TrialRun, row: Row) -> None:
+        """Remember what the trial is judged by: its last row need not say it again."""
+        for metric in self._setup.metrics:
+            value = nested_get(row, metric)
+            if isinstance(value, str):
+                self._audience.warn_once(f"metric {metric!r} is reported as text, {value!r}: report a number.")
+            if value is not None:
+                trial_run.judged_by[metric] = value
+            elif metric not in trial_run.judged_by and metric not in row:
+                own = ", ".join(sorted(set(row) - AUTOFILLED_KEYS)) or "nothing"
+                self._audience.warn_once(
+                    f"metric={metric!r} of TuneConfig was not reported (there is: {own}). Such rows cannot be compared."
+                )
+
+    def _decision(self, trial_run: TrialRun, row: Row) -> Decision:
+        stops = self._stopper is not None and self._stopper(trial_run.trial.trial_id, row)
+        if self._searcher_listens:
+            self._searcher.on_trial_result(trial_run.trial.trial_id, row)
+        # The scheduler sees every row, the last one too: others are compared with it.
+        decision = self._ask_scheduler(trial_run, row) if self._scheduler_decides else TrialScheduler.CONTINUE
+        return TrialScheduler.STOP if stops or self._says_done(row) else decision
+
+    def _ask_scheduler(self, trial_run: TrialRun, row: Row) -> Decision:
         decision = self._setup.scheduler.on_trial_result(self._controller, trial_run.trial, row)
         if not isinstance(decision, Restart) and decision not in _KNOWN:
             raise ConfigError(
@@ -96,23 +137,26 @@ class Decisions:
             )
         return decision
 
-    def _note_metric(self, trial_run: TrialRun, row: dict[str, Any]) -> None:
-        """Remember what the trial is judged by: its last row need not say it again."""
-        for metric in self._setup.metrics:
-            value = nested_get(row, metric)
-            if isinstance(value, str):
-                self._audience.warn_once(f"metric {metric!r} is reported as text, {value!r}: report a number.")
-            if value is not None:
-                trial_run.judged_by[metric] = value
-            elif metric not in trial_run.judged_by:
-                self._warn_of_missing_metric(metric, row)
+    def _says_done(self, row: Row) -> bool:
+        """Whether the trial says itself that there is nothing more to do."""
+        return row.get(DONE) is True and (self.may_decide or self._setup.kind.stops_when_done)
 
-    def _warn_of_missing_metric(self, metric: str, row: dict[str, Any]) -> None:
-        if metric not in row:
-            own = ", ".join(sorted(set(row) - AUTOFILLED_KEYS)) or "nothing"
-            self._audience.warn_once(
-                f"metric={metric!r} of TuneConfig was not reported (there is: {own}). Such rows cannot be compared."
-            )
+    def _part_of(self, row: Row) -> Row:
+        if self._keys is None:
+            return {key: value for key, value in row.items() if key != "config"}
+        return {key: value for key in self._keys if (value := nested_get(row, key)) is not None}
+
+    def _stops_again(self, trial_run: TrialRun, index: int, row: Row) -> bool:
+        """Whether a row that a retry reports again ends the trial. Only stoppers that look at one row at a time are
+        asked: others have counted it already."""
+        stopper = None if self._stopper_remembers else self._stopper
+        stops = stopper is not None and stopper(trial_run.trial.trial_id, row)
+        if not stops and not self._says_done(row):
+            return False
+        self._journal.row(trial_run.number, index, {}, TrialScheduler.STOP)
+        return True
+
+    # -- what follows ---------------------------------------------------------------------
 
     def _wait(self, trial_run: TrialRun, can_end: bool) -> Wait:
         """Its processes wait inside report(), where they are.
@@ -146,11 +190,6 @@ class Decisions:
 
     def restarted(self, trial_run: TrialRun, restart: Restart) -> decisions.Decision:
         """How the trial's run continues as the scheduler wants it; as it is if the donor has nothing to give."""
-        change = self._change(trial_run, restart)
-        return CONTINUE if change is None else decisions.Restart(change)
-
-    def _change(self, trial_run: TrialRun, restart: Restart) -> Change | None:
-        """How the trial continues; None if the donor has nothing to give."""
         trial, donor = trial_run.trial, None
         if restart.donor is not None:
             donor, trial_run.donor = trial_run.donor or donor_of(self._trials.of(restart.donor)), None
@@ -160,7 +199,7 @@ class Decisions:
                     "checkpoints with report(metrics, checkpoint=...), and let CheckpointConfig(num_to_keep=...) keep "
                     "at least one; without them nothing can be handed over."
                 )
-                return None
+                return CONTINUE
         if restart.config is not None:
             trial.config = restart.config
             trial.evaluated_params = values_in(restart.config, trial)
@@ -172,7 +211,7 @@ class Decisions:
                 resources=restart.resources,
             )
         )
-        return Change(spec=self._launcher.spec(trial_run), donor=donor)
+        return decisions.Restart(Change(spec=self._launcher.spec(trial_run), donor=donor))
 
 
 class TrialDecider(Decider):
@@ -186,7 +225,7 @@ class TrialDecider(Decider):
     def may_decide(self) -> bool:
         return self._deciding.may_decide
 
-    def after_row(self, index: int, row: dict[str, Any], has_checkpoint: bool) -> decisions.Decision:
+    def after_row(self, index: int, row: Row, has_checkpoint: bool) -> decisions.Decision:
         with self._deciding.guarded():
             return self._deciding.after_row(self._trial_run, index, row, has_checkpoint)
 
@@ -205,19 +244,18 @@ def donor_of(trial_run: TrialRun) -> Donor | None:
     return Donor(str(trial_run.trial), newest, trial_run.trial.last_result, _nothing_to_release)
 
 
-def change_waiting(
-    setup: SearchSetup, trials: Trials, journal: ExperimentJournal, trial_run: TrialRun, restart: Restart
-) -> None:
+def change_waiting(shared: Shared, trial_run: TrialRun, restart: Restart) -> None:
     """Have a PAUSED trial continue changed when it is chosen to run."""
     trial_run.forget_change()
     trial_run.change = restart
-    if restart.donor is not None:
-        trial_run.donor = donor_of(trials.of(restart.donor))
-    journal.append(
+    donor = None if restart.donor is None else shared.trials.of(restart.donor)
+    if donor is not None:
+        trial_run.donor = donor_of(donor)
+    shared.files.journal.append(
         ChangePlanned(
             n=trial_run.number,
-            **setup.config_record(restart.config),
-            donor=None if restart.donor is None else trials.of(restart.donor).number,
+            **shared.setup.config_record(restart.config),
+            donor=None if donor is None else donor.number,
             resources=restart.resources,
         )
     )
@@ -230,89 +268,6 @@ def values_in(config: dict[str, Any], trial: Trial) -> dict[str, Any]:
 
 def _nothing_to_release() -> None:
     """The trial is over: its checkpoints stay."""
-
-
-Row = dict[str, Any]
-AskScheduler = Callable[[TrialRun, Row], Decision]
-
-_FORGETFUL = (DictStopper, MaximumIterationStopper, NoopStopper, TimeoutStopper)
-"""Stoppers that look at one row at a time: they need not see the rows again."""
-
-_RESTART = "RESTART"
-
-
-class RowRecorder:
-    """The way of a row through stopper, searcher and scheduler."""
-
-    def __init__(
-        self, setup: SearchSetup, stopper: Stopper | None, journal: ExperimentJournal, ask_scheduler: AskScheduler
-    ) -> None:
-        self._ask_scheduler = ask_scheduler
-        self._searcher = setup.searcher
-        self._stopper = stopper
-        self._journal = journal
-        self._scheduler_decides = setup.scheduler.decides
-        self._searcher_listens = setup.searcher.wants_results
-        self._stopper_remembers = stopper is not None and not isinstance(stopper, _FORGETFUL)
-        self.may_decide = stopper is not None or self._scheduler_decides
-        """Whether a row can be the last, so that workers wait for the answer to each."""
-        self._stops_when_done = setup.kind.stops_when_done
-        self._keeps = self._scheduler_decides or self._searcher_listens or self._stopper_remembers
-        keys = setup.scheduler.result_keys if self._scheduler_decides else ()
-        self._keys = None if self._searcher_listens or self._stopper_remembers else keys
-        """What is kept of a row; None: all of it."""
-
-    def take(self, trial_run: TrialRun, index: int, row: Row) -> Decision:
-        """What shall become of the trial after this row."""
-        decision = self._decision(trial_run, row)
-        continues = decision in (TrialScheduler.CONTINUE, TrialScheduler.NOOP)
-        if self._keeps or not continues:
-            kept = self._part_of(row) if self._keeps else {}
-            self._journal.row(trial_run.number, index, kept, None if continues else _name(decision))
-        return decision
-
-    def stops_again(self, trial_run: TrialRun, index: int, row: Row) -> bool:
-        """Whether a row that a retry reports again ends the trial. Only stoppers that look at one row at a time are
-        asked: others have counted it already."""
-        stops = (
-            self._stopper is not None and not self._stopper_remembers and self._stopper(trial_run.trial.trial_id, row)
-        )
-        if not stops and not self._says_done(row):
-            return False
-        self._journal.row(trial_run.number, index, {}, TrialScheduler.STOP)
-        return True
-
-    def _decision(self, trial_run: TrialRun, row: Row) -> Decision:
-        stops = self._stopper is not None and self._stopper(trial_run.trial.trial_id, row)
-        if self._searcher_listens:
-            self._searcher.on_trial_result(trial_run.trial.trial_id, row)
-        # The scheduler sees every row, the last one too: others are compared with it.
-        decision = self._ask_scheduler(trial_run, row) if self._scheduler_decides else TrialScheduler.CONTINUE
-        return TrialScheduler.STOP if stops or self._says_done(row) else decision
-
-    def _says_done(self, row: Row) -> bool:
-        """Whether the trial says itself that there is nothing more to do."""
-        return row.get(DONE) is True and (self.may_decide or self._stops_when_done)
-
-    def replay(self, trial_run: TrialRun, row: Row, decision: str | None, *, to_searcher: bool) -> bool:
-        """Show a recorded row to all again; False if the scheduler now decides otherwise."""
-        if not self._keeps or not row:
-            return True
-        if self._stopper_remembers and self._stopper is not None:
-            self._stopper(trial_run.trial.trial_id, row)
-        if self._searcher_listens and to_searcher:
-            self._searcher.on_trial_result(trial_run.trial.trial_id, row)
-        if not self._scheduler_decides:
-            return True
-        name = _name(self._ask_scheduler(trial_run, row))
-        if decision in (TrialScheduler.STOP, _RESTART):  # a stopper's word, or shares of resources that were free then
-            return True
-        return name == (decision or TrialScheduler.CONTINUE) or name == TrialScheduler.NOOP
-
-    def _part_of(self, row: Row) -> Mapping[str, Any]:
-        if self._keys is None:
-            return {key: value for key, value in row.items() if key != "config"}
-        return {key: value for key in self._keys if (value := nested_get(row, key)) is not None}
 
 
 def _name(decision: Decision) -> str:

@@ -7,22 +7,19 @@ import time
 from paceline.air.errors import ConfigError, DataError, SerializationError
 from paceline.air.result import Result
 from paceline.run.decisions import INTERRUPT_WAIT_S, Stop
-from paceline.tune.experiment.audience import Audience
 from paceline.tune.experiment.deciding import change_waiting
-from paceline.tune.experiment.files import ExperimentFiles, Memory
-from paceline.tune.experiment.outcomes import (
+from paceline.tune.experiment.files import Memory
+from paceline.tune.experiment.records import TrialStopped
+from paceline.tune.experiment.trials import Shared, TrialRun
+from paceline.tune.search.searcher import completion_call
+from paceline.tune.trial_outcome import (
+    TrialOutcome,
     last_metrics,
     original_error,
     outcome_from_files,
     outcome_of_result,
     outcome_without_run,
 )
-from paceline.tune.experiment.place import ExperimentPlace
-from paceline.tune.experiment.records import ExperimentJournal, TrialStopped
-from paceline.tune.experiment.setup import SearchSetup
-from paceline.tune.experiment.trials import ExperimentController, TrialRun, Trials
-from paceline.tune.search.searcher import completion_call
-from paceline.tune.trial_outcome import TrialOutcome
 
 TRIALS_IN_VAIN = 10
 """Failures after which a search without end is given up, if no trial has reported anything."""
@@ -31,11 +28,9 @@ TRIALS_IN_VAIN = 10
 class Stopping:
     """The reasons to end an experiment before its time, and whether one of them holds."""
 
-    def __init__(self, setup: SearchSetup, trials: Trials, audience: Audience, journal: ExperimentJournal) -> None:
-        self._setup = setup
-        self._trials = trials
-        self._audience = audience
-        self._journal = journal
+    def __init__(self, shared: Shared) -> None:
+        self._setup, self._trials, self._audience = shared.setup, shared.trials, shared.audience
+        self._journal = shared.files.journal
         self.signal: int | None = None
         """The signal that asked for the end."""
         self.stopping = False
@@ -58,13 +53,11 @@ class Stopping:
         if self.stopping:
             return
         if self.signal is not None:
-            self._audience.progress.note(
-                "Stopping: each trial ends at its next report. Press Ctrl-C again to stop immediately."
-            )
+            self._audience.note("Stopping: each trial ends at its next report. Press Ctrl-C again to stop immediately.")
             self.stop_everything(interrupted=True)
         elif time.monotonic() >= self.deadline:
             self.time_to_stop_s = self._wait_after_budget()
-            self._audience.progress.note(
+            self._audience.note(
                 "time_budget_s is used up: the running trials end at their next report, or without it in "
                 f"{self.time_to_stop_s:.0f} s."
             )
@@ -121,7 +114,7 @@ class Stopping:
         first = [self._trials[number] for number in range(min(len(self._trials), 2 * TRIALS_IN_VAIN))]
         ended = [trial_run.outcome for trial_run in first if trial_run.outcome is not None]
         if len(ended) >= TRIALS_IN_VAIN and all(outcome.error and not outcome.metrics for outcome in ended):
-            self._audience.progress.warning(
+            self._audience.warn(
                 f"The first {len(ended)} trials failed before they had reported anything: the search is given up."
             )
             self.stop_everything(interrupted=True)
@@ -130,26 +123,13 @@ class Stopping:
 class Endings:
     """Takes trials out of the table when they end: records it, then reports it to display, searcher and scheduler."""
 
-    def __init__(
-        self,
-        setup: SearchSetup,
-        place: ExperimentPlace,
-        trials: Trials,
-        audience: Audience,
-        files: ExperimentFiles,
-        stopping: Stopping,
-        memory: Memory,
-        controller: ExperimentController,
-    ) -> None:
-        self._setup = setup
-        self._place = place
-        self._trials = trials
-        self._audience = audience
-        self._files = files
+    def __init__(self, shared: Shared, stopping: Stopping) -> None:
+        self._shared = shared
+        self._setup, self._trials, self._audience = shared.setup, shared.trials, shared.audience
+        self._files, self._controller = shared.files, shared.controller
         self._stopping = stopping
-        self.memory = memory
-        self._controller = controller
-        self._complete = completion_call(setup.searcher)  # looks at its signature: once is enough
+        self.memory = Memory(shared.place, shared.setup.searcher, shared.audience, shared.files.journal)
+        self._complete = completion_call(shared.setup.searcher)  # looks at its signature: once is enough
         self._is_carrying_out = False
 
     def run_ended(self, trial_run: TrialRun, result: Result) -> None:
@@ -219,7 +199,7 @@ class Endings:
                     if isinstance(decision, Stop):
                         self.stop_waiting(self._trials.of(trial))
                     else:
-                        change_waiting(self._setup, self._trials, self._files.journal, self._trials.of(trial), decision)
+                        change_waiting(self._shared, self._trials.of(trial), decision)
         finally:
             self._is_carrying_out = False
 
@@ -238,18 +218,14 @@ class Endings:
 
     def report_end(self, trial_run: TrialRun, outcome: TrialOutcome, *, to_searcher: bool = True) -> None:
         """Display, searcher and scheduler learn how a trial ended."""
-        trial, view = trial_run.trial, self._audience.view
+        trial = trial_run.trial
         trial_run.outcome, trial.outcome = outcome, outcome.status
         failed = outcome.error is not None
-        if outcome.error is not None:
-            view.note_error(trial, outcome.error)
-        if outcome.metrics:
-            view.note_row(trial, outcome.metrics)
-        elif not failed and trial_run.has_files and not self._stopping.stopping:
+        if not failed and not outcome.metrics and trial_run.has_files and not self._stopping.stopping:
             self._audience.warn_once(
                 f"{trial} ended without having reported anything: return a dict of metrics, or call report()."
             )
-        self._audience.trial_changed(trial)
+        self._audience.trial_changed(trial, outcome.metrics, outcome.error)
         scheduler = self._setup.scheduler
         with self._audience.guarded():
             if to_searcher and not trial_run.searcher_knows_end:
@@ -266,7 +242,7 @@ class Endings:
         """Give a trial that had failed another chance: for the scheduler, which saw it leave, it is a new one."""
         if directory != trial_run.directory.name:  # from its beginning: every row counts again
             trial_run.seen, trial_run.trial.last_result = 0, {}
-        trial_run.directory = self._place.assign(trial_run.trial, directory)
+        trial_run.directory = self._shared.place.assign(trial_run.trial, directory)
         trial_run.outcome, trial_run.searcher_knows_end = None, True
         trial_run.trial.status, trial_run.trial.outcome = "PENDING", None
         self._trials.wait(trial_run)

@@ -18,16 +18,13 @@ from paceline.run.run import BREAK_OFF_WAIT_S, STORE_WAIT_S, Phase, Run
 from paceline.tune.experiment.audience import Audience
 from paceline.tune.experiment.deciding import Decisions
 from paceline.tune.experiment.ending import Endings, Stopping
-from paceline.tune.experiment.files import ExperimentFiles, Memory
-from paceline.tune.experiment.launching import Launcher
-from paceline.tune.experiment.ledger import Ledger
-from paceline.tune.experiment.outcomes import outcome_of_result, outcome_so_far
-from paceline.tune.experiment.place import ExperimentPlace
+from paceline.tune.experiment.files import ExperimentFiles, ExperimentPlace
 from paceline.tune.experiment.setup import SearchSetup, arguments_again
-from paceline.tune.experiment.starting import Starter
-from paceline.tune.experiment.trials import ExperimentController, TrialRun, Trials
+from paceline.tune.experiment.starting import Launcher, Starter
+from paceline.tune.experiment.trials import ExperimentController, Ledger, Shared, TrialRun, Trials
 from paceline.tune.progress.view import ExperimentEnd, ExperimentView
 from paceline.tune.result_grid import ResultGrid
+from paceline.tune.trial_outcome import outcome_of_result, outcome_so_far
 
 WAIT_S = 0.1
 """How long a step waits for news; reports, deaths and finished work end the wait at once."""
@@ -41,31 +38,18 @@ class Experiment:
     """The state machine of one experiment. Use it from one thread."""
 
     def __init__(self, setup: SearchSetup, engine: Engine, place: ExperimentPlace) -> None:
-        self.setup = setup
-        self.place = place
         self.result: ResultGrid | None = None
         self._engine = engine
-        self.trials = Trials(Ledger(engine.resources(), engine.gpu_names()))
-        self.audience = Audience(setup.run_config, _view(setup, place, self.trials.ledger))
-        self.launcher = Launcher(setup, engine, place, self.trials, self.audience)
-        self.files = ExperimentFiles(place, setup.run_config, self.launcher.shared_sync)
-        journal = self.files.journal
-        self.controller = ExperimentController(setup, place, self.trials)
-        self.decisions = Decisions(setup, self.trials, self.audience, journal, self.controller, self.launcher)
-        self.stop = Stopping(setup, self.trials, self.audience, journal)
-        memory = Memory(place, setup.searcher, self.audience, journal)
-        self.endings = Endings(setup, place, self.trials, self.audience, self.files, self.stop, memory, self.controller)
-        self._starter = Starter(
-            setup,
-            self.trials,
-            self.audience,
-            journal,
-            self.controller,
-            self.launcher,
-            self.decisions,
-            self.stop,
-            self.endings,
-        )
+        trials = Trials(Ledger(engine.resources(), engine.gpu_names()))
+        audience = Audience(setup.run_config, _view(setup, place, trials.ledger))
+        files = ExperimentFiles(place, setup.run_config)
+        controller = ExperimentController(setup, place, trials)
+        self.shared = shared = Shared(setup, place, trials, audience, files, controller)
+        self.launcher = Launcher(shared, engine)
+        self.decisions = Decisions(shared, self.launcher)
+        self.stop = Stopping(shared)
+        self.endings = Endings(shared, self.stop)
+        self._starter = Starter(shared, self.launcher, self.decisions, self.stop, self.endings)
         self._has_begun = False
         self._closed = False
 
@@ -95,21 +79,22 @@ class Experiment:
         self.stop.look_for_reasons()
         self._starter.start_more()
         self._listen(timeout)
-        self.files.flush()
-        self.audience.progress.tick()
-        if not self.trials.active and not self._may_continue():
+        self.shared.files.flush()
+        self.shared.audience.tick()
+        if not self.shared.trials.active and not self._may_continue():
             self._finish()
 
     def _begin(self) -> None:
         self._has_begun = True
         self.stop.start_clock()
-        self.audience.started(self.setup.tune.num_samples, self.setup.total)
-        if self.setup.metric is not None and self.setup.mode is None:
-            self.audience.progress.note(f"Is {self.setup.metric!r} to be small or large? TuneConfig(mode=...) says it.")
+        setup, audience = self.shared.setup, self.shared.audience
+        audience.started(setup.tune.num_samples, setup.total)
+        if setup.metric is not None and setup.mode is None:
+            audience.note(f"Is {setup.metric!r} to be small or large? TuneConfig(mode=...) says it.")
 
     def _listen(self, timeout: float) -> None:
         """Wait for news of any trial and let those that have some take a step."""
-        now, active = time.monotonic(), self.trials.active
+        now, active = time.monotonic(), self.shared.trials.active
         groups = {group: trial_run for trial_run in active if trial_run.run and (group := trial_run.run.group)}
         soonest = min([trial_run.due for trial_run in active] + [self.stop.deadline])
         ready = self._engine.wait(list(groups), max(0.0, min(timeout, soonest - now)))
@@ -139,66 +124,67 @@ class Experiment:
         if run.done:
             assert run.result is not None
             self.endings.run_ended(trial_run, run.result)
-        elif run.is_over and self.setup.may_overlap and not trial_run.trial.resources.get("GPU"):
+        elif run.is_over and self.shared.setup.may_overlap and not trial_run.trial.resources.get("GPU"):
             # Processes that only have to end need no CPU; the memory of a card they do hold.
-            self.trials.give_back(trial_run)
+            self.shared.trials.give_back(trial_run)
         elif run.phase is Phase.SUSPENDED:
-            self.trials.no_longer_active(trial_run)
+            self.shared.trials.no_longer_active(trial_run)
 
     # -- the end --------------------------------------------------------------------------
 
     def _may_continue(self) -> bool:
         if self.stop.stopping:
             return False
-        return bool(self.trials.waiting) or not self.trials.are_complete or self._starter.asked_in_vain
+        return bool(self.shared.trials.waiting) or not self.shared.trials.are_complete or self._starter.asked_in_vain
 
     def _finish(self) -> None:
         status: Status = "interrupted" if self.stop.interrupted else "finished"
-        self.files.journal.left(status)
-        self.files.journal.flush()
-        self.audience.ended()
+        self.shared.files.journal.left(status)
+        self.shared.files.journal.flush()
+        self.shared.audience.ended()
         self.result = self.grid()
-        self.audience.progress.finished(ExperimentEnd(status, self._how_to_restore()))
+        self.shared.audience.finished(ExperimentEnd(status, self._how_to_restore()))
         self.close()
         if self.stop.error is not None:
             raise self.stop.error
 
     def _how_to_restore(self) -> str:
-        failed = any(trial_run.outcome is not None and trial_run.outcome.error is not None for trial_run in self.trials)
-        nothing_ran = not any(trial_run.has_files for trial_run in self.trials)
+        outcomes = [trial_run.outcome for trial_run in self.shared.trials]
+        failed = any(outcome is not None and outcome.error is not None for outcome in outcomes)
+        nothing_ran = not any(trial_run.has_files for trial_run in self.shared.trials)
         if nothing_ran or (not self.stop.interrupted and not failed):
             return ""
         errored = ["resume_errored=True"] if failed else []
-        arguments = [repr(self.place.shown), "trainable=...", *errored, *arguments_again(self.setup)]
+        arguments = [repr(self.shared.place.shown), "trainable=...", *errored, *arguments_again(self.shared.setup)]
         return f"Tuner.restore({', '.join(arguments)}).fit()"
 
     def grid(self) -> ResultGrid:
         """What was reached, trial by trial."""
-        outcomes = [trial_run.outcome or outcome_so_far(trial_run) for trial_run in self.trials]
-        tune = self.setup.tune
-        return ResultGrid(outcomes, experiment_path=self.place.shown, metric=tune.metric, mode=tune.mode)
+        outcomes = [trial_run.outcome or outcome_so_far(trial_run) for trial_run in self.shared.trials]
+        tune = self.shared.setup.tune
+        return ResultGrid(outcomes, experiment_path=self.shared.place.shown, metric=tune.metric, mode=tune.mode)
 
     def break_off(self, status: Status, error: Exception | None = None) -> None:
         """The driver itself was interrupted, or code of the user's failed: end everything, keep what was reached."""
         self.stop.stopping = True
         self.stop.interrupted = True
         self.launcher.cancel()
-        for trial_run in self.trials:
+        for trial_run in self.shared.trials:
             if trial_run.building is not None:
                 trial_run.building.add_done_callback(_close_built_run)
                 trial_run.building = None
         self._break_off_runs()
         with contextlib.suppress(Exception):
             if self.result is None:
-                self.files.journal.left("interrupted")
+                self.shared.files.journal.left("interrupted")
                 self.result = self.grid()
-                self.audience.progress.finished(ExperimentEnd("interrupted", self._how_to_restore()))
+                self.shared.audience.finished(ExperimentEnd("interrupted", self._how_to_restore()))
         self.close(STORE_WAIT_S)
 
     def _break_off_runs(self) -> None:
         """Those at work first: they end at once. The others, whose workers come or go, share one limit."""
         began = time.monotonic()
-        running = [(trial_run, trial_run.run) for trial_run in self.trials if trial_run.run is not None]
+        running = [(trial_run, trial_run.run) for trial_run in self.shared.trials if trial_run.run is not None]
         for trial_run, run in sorted(running, key=lambda pair: pair[1].group is None):
             gone = time.monotonic() - began
             run.break_off(
@@ -216,18 +202,19 @@ class Experiment:
             return
         self._closed = True
         with contextlib.ExitStack() as stack:  # in this order from below, each whatever becomes of the others
-            stack.callback(self.files.unlock)
+            stack.callback(self.shared.files.unlock)
+            stack.callback(self.shared.files.shared_sync.close)
             stack.callback(self.launcher.close)
             stack.callback(self._close_journal, store_wait_s)
-            stack.callback(self.audience.progress.close)
-            for trial_run in list(self.trials.active):
+            stack.callback(self.shared.audience.close)
+            for trial_run in list(self.shared.trials.active):
                 if trial_run.run is not None:
                     stack.callback(trial_run.run.close)
 
     def _close_journal(self, store_wait_s: float | None) -> None:
-        self.files.close_journal(store_wait_s)
-        if self.files.warning:
-            self.audience.progress.warning(self.files.warning)
+        self.shared.files.close_journal(store_wait_s)
+        if self.shared.files.warning:
+            self.shared.audience.warn(self.shared.files.warning)
 
 
 def _view(setup: SearchSetup, place: ExperimentPlace, ledger: Ledger) -> ExperimentView:

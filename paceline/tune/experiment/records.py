@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from paceline.air.errors import RestoreError
+from paceline.air.metrics import nested_get
 from paceline.air.result import Status
 from paceline.run.records import header_of
 from paceline.storage.commit import is_put_aside
@@ -78,6 +79,14 @@ class TrialCreated(Struct, tag_field="kind", tag="trial", kw_only=True):
     """None if it has no plain form."""
     evaluated: dict[str, Any] = {}
     time: float = 0.0
+
+    def change(self, change: TrialChanged) -> None:
+        """Take over the parameters that a scheduler has given the trial meanwhile."""
+        if change.config is not None:
+            self.config = change.config
+            self.evaluated = {name: nested_get(change.config, name, value) for name, value in self.evaluated.items()}
+        elif not isinstance(change.evaluated, UnsetType):
+            self.evaluated = {**self.evaluated, **change.evaluated}
 
 
 class RowSeen(Struct, tag_field="kind", tag="row", kw_only=True, omit_defaults=True):
@@ -232,6 +241,23 @@ class SearchRecords:
     @property
     def started(self) -> float:
         return self.all[0].time if isinstance(self.all[0], SearchStarted) else 0.0
+
+    def trials(self) -> list[tuple[TrialCreated, TrialEnded | None]]:
+        """Each trial as it was last changed, with its end, if it has come to one."""
+        trials: dict[int, TrialCreated] = {}
+        ended: dict[int, TrialEnded] = {}
+        for record in self.all:
+            match record:
+                case TrialCreated():
+                    trials[record.n] = record
+                case TrialChanged():
+                    trials[record.n].change(record)
+                case TrialAgain():
+                    trials[record.n].dir = record.dir
+                    ended.pop(record.n, None)
+                case TrialEnded():
+                    ended[record.n] = record
+        return [(trial, ended.get(number)) for number, trial in sorted(trials.items())]
 
     @property
     def directories(self) -> set[str]:

@@ -12,7 +12,6 @@ from msgspec import UnsetType
 from paceline.air.errors import RestoreError, TrainingFailedError
 from paceline.air.secrets import filled
 from paceline.tune.experiment.deciding import values_in
-from paceline.tune.experiment.outcomes import outcome_from_files
 from paceline.tune.experiment.records import (
     CallbackStates,
     ChangePlanned,
@@ -31,6 +30,7 @@ from paceline.tune.experiment.records import (
 from paceline.tune.experiment.trials import TrialRun
 from paceline.tune.schedulers.trial_scheduler import Restart, TrialScheduler
 from paceline.tune.search.space import config_with, evaluated_from_record
+from paceline.tune.trial_outcome import outcome_from_files
 
 if TYPE_CHECKING:
     from paceline.tune.experiment.experiment import Experiment
@@ -40,16 +40,16 @@ class Replay:
     """Brings an experiment that was just made to where its records end. What becomes of its trials then: settling.py"""
 
     def __init__(self, experiment: Experiment, records: SearchRecords) -> None:
-        self._setup = experiment.setup
-        self._trials = experiment.trials
-        self._audience = experiment.audience
-        self._controller = experiment.controller
+        self._setup = experiment.shared.setup
+        self._trials = experiment.shared.trials
+        self._audience = experiment.shared.audience
+        self._controller = experiment.shared.controller
         self._decisions = experiment.decisions
         self._memory = experiment.endings.memory
         self._launcher = experiment.launcher
         self._endings = experiment.endings
         self._records = records.all
-        self._filesystem = experiment.setup.run_config.storage_filesystem
+        self._filesystem = experiment.shared.setup.run_config.storage_filesystem
         self.ended: dict[int, TrialEnded] = {}
         self.stopped: set[int] = set()
         """Trials of which a STOP was decided and no end is recorded."""
@@ -125,7 +125,7 @@ class Replay:
         trial.last_result = row
         if not same and not self._warned:
             self._warned = True
-            self._audience.progress.warning(
+            self._audience.warn(
                 "The scheduler decides otherwise than before the interruption; what was decided then holds. Was it "
                 "given other arguments?"
             )

@@ -17,16 +17,15 @@ from paceline.run.continuing import does_not_exist
 from paceline.run.side_files import free_lock_name
 from paceline.storage.run_dir import resolve_storage
 from paceline.tune.experiment.experiment import Experiment
-from paceline.tune.experiment.files import fetch
-from paceline.tune.experiment.outcomes import grid_of
-from paceline.tune.experiment.place import ExperimentPlace, newest_journal, newest_of
+from paceline.tune.experiment.files import ExperimentPlace, fetch, newest_journal, newest_of
 from paceline.tune.experiment.records import Facts, SearchRecords, unrecorded_trials
 from paceline.tune.experiment.replay import Replay
 from paceline.tune.experiment.settling import ResumeRules, Settlement
 from paceline.tune.experiment.setup import SearchSetup, facts_of, mark_as_used, restored_run_config, restored_setup
+from paceline.tune.experiment.summary import grid_of
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.trainable.kinds import TrainableKind
-from paceline.tune.tune_config import TuneConfig
+from paceline.tune.tuner import TuneConfig
 
 
 def has_experiment(path: str | os.PathLike[str], filesystem: Any = None) -> bool:
@@ -110,19 +109,19 @@ class Restoration:
             # Everything is read under the lock: the last driver may have written until it let go.
             records = SearchRecords(self.journal)
             for warning in (*warnings, *unrecorded_trials(self.journal, records)):
-                experiment.audience.warn_once(warning)
+                experiment.shared.audience.warn_once(warning)
             for note in self.notes:
                 if self.run_config.verbose == 0:  # it matters, whatever is shown of the rest
                     warn_at_users_line(note)
                 else:
-                    experiment.audience.progress.note(note)
+                    experiment.shared.audience.note(note)
             self.is_setup_used = True
             facts = self._facts_from_now_on(place)
             mark_as_used(self.setup)
             replay = Replay(experiment, records)
             replay.run()
             # Not before: settings that fail must not be those of the next restore.
-            experiment.files.journal.restored(facts)
+            experiment.shared.files.journal.restored(facts)
             Settlement(experiment, replay, self.rules).run()
         except BaseException:
             experiment.close()

@@ -21,12 +21,12 @@ from paceline.storage.run_dir import RunDir
 from paceline.tune.experiment.deciding import change_waiting
 from paceline.tune.experiment.experiment import Experiment
 from paceline.tune.experiment.files import fetch_trial
-from paceline.tune.experiment.outcomes import last_metrics, outcome_from_files
 from paceline.tune.experiment.records import TrialAgain
 from paceline.tune.experiment.replay import Replay
 from paceline.tune.experiment.trials import TrialRun
 from paceline.tune.schedulers.trial_scheduler import Restart, TrialScheduler
 from paceline.tune.search.searcher import report_completion
+from paceline.tune.trial_outcome import last_metrics, outcome_from_files
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,18 @@ class Settlement:
     """Decides what becomes of the trials, and writes that down."""
 
     def __init__(self, experiment: Experiment, replay: Replay, rules: ResumeRules) -> None:
-        self._setup = experiment.setup
-        self._place = experiment.place
-        self._trials = experiment.trials
-        self._audience = experiment.audience
-        self._files = experiment.files
-        self._controller = experiment.controller
+        self._shared = experiment.shared
+        self._setup = experiment.shared.setup
+        self._place = experiment.shared.place
+        self._trials = experiment.shared.trials
+        self._audience = experiment.shared.audience
+        self._files = experiment.shared.files
+        self._controller = experiment.shared.controller
         self._decisions = experiment.decisions
         self._endings = experiment.endings
         self._replay = replay
         self._rules = rules
-        self._filesystem = experiment.setup.run_config.storage_filesystem
+        self._filesystem = experiment.shared.setup.run_config.storage_filesystem
         self._left: dict[TrialRun, Status] = {}
         """Those that the rules leave as they are."""
 
@@ -120,7 +121,7 @@ class Settlement:
                     self._end_now(trial_run, "finished")
                     return
                 if isinstance(decision, Restart):
-                    change_waiting(self._setup, self._trials, self._files.journal, trial_run, decision)
+                    change_waiting(self._shared, trial_run, decision)
 
     def _maybe_again(self, trial_run: TrialRun) -> None:
         if not self._rules.errored and not self._rules.restart_errored:
@@ -153,9 +154,7 @@ class Settlement:
         trial_run.trial.status = "TERMINATED"
         trial_run.trial.last_result = metrics or trial_run.trial.last_result
         trial_run.outcome = outcome_from_files(trial_run, status, metrics, None, self._filesystem)
-        if metrics:
-            self._audience.view.note_row(trial_run.trial, metrics)
-        self._audience.trial_changed(trial_run.trial)
+        self._audience.trial_changed(trial_run.trial, metrics)
         with self._audience.guarded():
             if not trial_run.searcher_knows_end:
                 report_completion(self._setup.searcher, trial_run.trial.trial_id)

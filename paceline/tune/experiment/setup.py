@@ -24,16 +24,16 @@ from paceline.air.metrics import flattened
 from paceline.air.secrets import masked, secret_paths
 from paceline.air.settings import need_code, restored, run_config_again, stored, stored_names
 from paceline.tune.by_name import create_scheduler, create_searcher
-from paceline.tune.experiment.place import ExperimentPlace
+from paceline.tune.experiment.files import ExperimentPlace
 from paceline.tune.experiment.records import Facts
 from paceline.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 from paceline.tune.search.basic_variant import BasicVariantGenerator
 from paceline.tune.search.domains import seed_of_program
-from paceline.tune.search.paths import Found, find, path_text, reject_secret_options
 from paceline.tune.search.searcher import Metric, Mode, Searcher, completion_call, introduce
 from paceline.tune.search.space import describe, evaluated_record, from_description, values_in
+from paceline.tune.search.variants import Found, find, path_text, reject_secret_options
 from paceline.tune.trainable.kinds import TrainableKind
-from paceline.tune.tune_config import TuneConfig
+from paceline.tune.tuner import TuneConfig
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A search in one struct, from its journal: what everything that displays searches shows.
+"""A search from its journal: in one struct, which is what everything that displays searches shows, and as a ResultGrid.
 
 As with the summary of a run nothing is locked, changed or unpickled. Files of trials are looked at only where the
 search's own journal does not say how a trial ended.
@@ -7,29 +7,37 @@ search's own journal does not say how a trial ended.
 from __future__ import annotations
 
 import math
+import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct, UnsetType
 
+from paceline.air.checks import warn_at_users_line
 from paceline.air.constants import TRAINING_ITERATION
-from paceline.air.errors import RestoreError, StorageError
+from paceline.air.errors import RestoreError, StorageError, TrainingFailedError
 from paceline.air.metrics import nested_get
+from paceline.air.result import Result
+from paceline.run.history import load_result
 from paceline.run.records import Reached
+from paceline.run.spec import Trial
 from paceline.run.summary import RunStatus, RunSummary, reported, summary_of
 from paceline.storage import lock
 from paceline.storage.run_dir import resolve_storage
-from paceline.tune.experiment.place import newest_journal
+from paceline.tune.experiment.files import newest_journal
 from paceline.tune.experiment.records import (
     Facts,
     SearchLeft,
     SearchRecords,
-    TrialAgain,
-    TrialChanged,
     TrialCreated,
     TrialEnded,
+    unrecorded_trials,
 )
+from paceline.tune.result_grid import ResultGrid
+from paceline.tune.search.space import from_description
+from paceline.tune.trial_outcome import TrialOutcome, result_from_files
 
 
 class TrialSummary(RunSummary, kw_only=True):
@@ -93,34 +101,8 @@ def experiment_summary_of(path: str | Path) -> ExperimentSummary:
         alive=alive,
         started=records.started,
         ended=left.time if left is not None else None,
-        trials=_trials(root, facts, records),
+        trials=[_trial(root, facts, trial, end) for trial, end in records.trials()],
     )
-
-
-def _trials(root: Path, facts: Facts, records: SearchRecords) -> list[TrialSummary]:
-    created: dict[int, TrialCreated] = {}
-    ended: dict[int, TrialEnded] = {}
-    for record in records.all:
-        match record:
-            case TrialCreated():
-                created[record.n] = record
-            case TrialChanged():
-                _change(created[record.n], record)
-            case TrialAgain():
-                created[record.n].dir = record.dir
-                ended.pop(record.n, None)
-            case TrialEnded():
-                ended[record.n] = record
-    return [_trial(root, facts, trial, ended.get(number)) for number, trial in sorted(created.items())]
-
-
-def _change(trial: TrialCreated, change: TrialChanged) -> None:
-    """The parameters that a scheduler has given a trial meanwhile."""
-    if change.config is not None:
-        values = {name: nested_get(change.config, name, value) for name, value in trial.evaluated.items()}
-        trial.evaluated = values
-    elif not isinstance(change.evaluated, UnsetType):
-        trial.evaluated = {**trial.evaluated, **change.evaluated}
 
 
 def _trial(root: Path, facts: Facts, trial: TrialCreated, end: TrialEnded | None) -> TrialSummary:
@@ -168,3 +150,67 @@ def _ended(directory: Path, facts: Facts, trial: TrialCreated, end: TrialEnded) 
             error=end.error,
         ),
     )
+
+
+def load_grid(path: str | os.PathLike[str]) -> ResultGrid:
+    """The results of the experiment at `path`."""
+    root = resolve_storage(path)
+    if isinstance(root, str):
+        raise RestoreError(f"{root}: an experiment is read from a local directory; copy it to one first.")
+    return grid_of(root, newest_journal(root))
+
+
+def grid_of(root: Path, journal: Path) -> ResultGrid:
+    records = SearchRecords(journal)
+    for warning in unrecorded_trials(journal, records):
+        warn_at_users_line(warning)
+    facts = records.facts
+    outcomes = [_outcome(root, facts, trial, end) for trial, end in records.trials()]
+    return ResultGrid(outcomes, experiment_path=root, metric=facts.metric, mode=facts.mode)
+
+
+def _outcome(root: Path, facts: Facts, record: TrialCreated, end: TrialEnded | None) -> TrialOutcome:
+    directory, evaluated = root / record.dir, from_description(record.evaluated)
+    trial = Trial(
+        trial_id=record.id,
+        trainable_name=facts.trainable,
+        local_path=str(directory),
+        experiment_id=facts.id,
+        experiment_name=facts.name,
+        experiment_tag=record.tag,
+        config=record.config if record.config is not None else _plain_part(evaluated),
+        evaluated_params=evaluated,
+    )
+    if end is None:
+        return _unfinished(trial, directory)
+    failed = end.status == "failed"
+    error = TrainingFailedError(end.error) if failed else None
+    trial.status, trial.outcome = "ERROR" if failed else "TERMINATED", end.status
+    metrics = {**end.metrics, "config": trial.config} if end.metrics else {}
+    trial.last_result = metrics
+    load = partial(result_from_files, directory, end.status, metrics, error)
+    return TrialOutcome(trial, metrics, end.status, error, directory, load)
+
+
+def _plain_part(evaluated: dict[str, Any]) -> dict[str, Any]:
+    """Of a configuration that could not be written down: what the search chose, as far as it is plain data."""
+    config: dict[str, Any] = {}
+    for name, value in evaluated.items():
+        if not (isinstance(value, dict) and "$index" in value):
+            *above, last = name.split("/")
+            node = config
+            for key in above:
+                node = node.setdefault(key, {})
+            node[last] = value
+    return config
+
+
+def _unfinished(trial: Trial, directory: Path) -> TrialOutcome:
+    """Of a trial that had not ended only its own files tell how far it was."""
+    try:
+        result = load_result(directory)
+    except (RestoreError, StorageError) as error:
+        began = os.path.lexists(directory)
+        result = Result(log_dir=directory, status="unfinished", warnings=[str(error)] if began else [])
+    trial.last_result = result.metrics
+    return TrialOutcome(trial, result.metrics, result.status, result.error, directory, lambda: result)

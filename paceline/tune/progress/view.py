@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ class ExperimentView:
     running: dict[Trial, None] = field(default_factory=dict)
     """In the order they started (a dict, because trials leave from the middle)."""
     paused: dict[Trial, None] = field(default_factory=dict)
-    recently_ended: deque[Trial] = field(default_factory=lambda: deque(maxlen=RECENTLY_ENDED))
+    recently_ended: deque[Trial] = field(default_factory=partial(deque, maxlen=RECENTLY_ENDED))
     """Those that ended well, newest last."""
     errors: dict[Trial, str] = field(default_factory=dict)
     """The failed trials with the first line of what ended them."""

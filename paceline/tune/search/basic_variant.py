@@ -13,10 +13,9 @@ from typing import Any
 from paceline.air.checks import check_bool, near_miss, warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.tune.search.domains import generator, index_of
-from paceline.tune.search.paths import Found, Path, find, path_text
 from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion
 from paceline.tune.search.space import values_in
-from paceline.tune.search.variants import count_variants, variant
+from paceline.tune.search.variants import Found, Path, count_variants, find, path_text, variant
 
 
 class BasicVariantGenerator(Searcher):

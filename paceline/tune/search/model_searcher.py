@@ -23,8 +23,8 @@ from typing import Any, Generic, TypeVar
 from paceline.air.checks import is_number, whole_number
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.metrics import nested_get
-from paceline.tune.search.paths import find
 from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion
+from paceline.tune.search.variants import find
 
 Encoded = dict[str, Any]
 Space = TypeVar("Space")

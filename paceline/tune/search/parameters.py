@@ -15,9 +15,9 @@ from typing import Any
 from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError
 from paceline.tune.search.domains import Categorical, Domain, Normal, Quantized, index_of
-from paceline.tune.search.paths import Found, Path, find, path_text
 from paceline.tune.search.sample import Float, Integer
 from paceline.tune.search.space import values_in
+from paceline.tune.search.variants import Found, Path, find, path_text
 
 
 @dataclass(frozen=True)

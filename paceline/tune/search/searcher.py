@@ -21,8 +21,8 @@ from paceline.air.absent import advise
 from paceline.air.checks import Call, keyword_call, warn_at_users_line
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.secrets import masked
-from paceline.tune.search.paths import Found
 from paceline.tune.search.space import values_in
+from paceline.tune.search.variants import Found
 
 Metric = str | list[str] | None
 Mode = str | list[str] | None

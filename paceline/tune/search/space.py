@@ -16,19 +16,19 @@ from paceline.air.metrics import flattened
 from paceline.air.secrets import masked
 from paceline.tune.search import sample
 from paceline.tune.search.domains import Domain, Function, index_of
-from paceline.tune.search.paths import (
+from paceline.tune.search.variants import (
     ABSENT,
     Found,
     Path,
     assigned,
     child_at,
     children,
+    completed,
     find,
     is_container,
     own_key,
     path_text,
 )
-from paceline.tune.search.variants import completed
 
 __all__ = [
     "Found",

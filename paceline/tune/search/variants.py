@@ -1,17 +1,207 @@
-"""The variants of a search space: its grid, point by point, the rest drawn at random or computed by functions."""
+"""Where a nested search space holds what is searched, and its variants: the grid, point by point, the rest drawn at
+random or computed by functions.
+
+Dicts, lists, tuples and dataclasses are looked into. Nothing is ever copied that does not change: constants are shared
+by all configurations.
+"""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError
-from paceline.tune.search.domains import Function, generator
-from paceline.tune.search.paths import Found, Path, assigned, find, holds_search, path_text
+from paceline.air.secrets import secret_paths
+from paceline.tune.search.domains import Categorical, Domain, Function, Grid, generator, listed
 from paceline.tune.search.sample import grid_search
+
+Path = tuple[Any, ...]
+"""Keys, positions and field names that lead to a value."""
+
+ABSENT = object()
+_MADE_BY = "paceline.tune.search.sample"
+"""The module of uniform(), choice() and so on."""
+
+
+@dataclass
+class Found:
+    """What is searched in a space, in the order of the space."""
+
+    domains: dict[Path, Domain] = field(default_factory=dict)
+    """Drawn at random, or suggested by a searcher."""
+    grids: dict[Path, list[Any]] = field(default_factory=dict)
+    functions: dict[Path, Function] = field(default_factory=dict)
+    """Worked out from the others."""
+    texts: dict[Path, str] = field(default_factory=dict)
+    """All of them, each with its name ``a/b``."""
+    paths: dict[str, Path] = field(default_factory=dict)
+    """The same the other way round."""
+
+    def options(self, path: Path) -> tuple[Any, ...] | list[Any] | None:
+        """The values that can be at a path, where they are listed."""
+        domain = self.domains.get(path)
+        return domain.categories if isinstance(domain, Categorical) else self.grids.get(path)
+
+
+def path_text(path: Path) -> str:
+    return "/".join(str(part) for part in path)
+
+
+def find(space: Mapping[str, Any] | None) -> Found:
+    """All that is searched in `space`; refuses what cannot be searched, saying where it is."""
+    found = Found()
+    if space is None:
+        return found
+    if not isinstance(space, Mapping) or is_grid(space):
+        raise ConfigError(f"A search space is a dict of parameters, such as {{'lr': uniform(0, 1)}}, not {space!r}.")
+    for path, leaf in _searched(space, (), set()):
+        text = path_text(path)
+        if found.paths.setdefault(text, path) != path:
+            raise ConfigError(f"Two parameters of the search space are both called {text!r}: rename one of them.")
+        found.texts[path] = text
+        if isinstance(leaf, Function):
+            found.functions[path] = leaf
+        elif isinstance(leaf, Domain) and not (isinstance(leaf, Categorical) and isinstance(leaf.sampler, Grid)):
+            found.domains[path] = leaf
+        else:
+            values = leaf.categories if isinstance(leaf, Categorical) else leaf["grid_search"]
+            found.grids[path] = listed(values, f"grid_search at {text!r}")
+        for option in found.options(path) or ():
+            reject_secret(path, option)
+            if holds_search(option):
+                raise ConfigError(
+                    f"A value of {text!r} contains a search space itself: {option!r}. Draw both beside each other "
+                    "and use sample_from() for what depends on the choice."
+                )
+    return found
+
+
+def reject_secret(path: Path, value: Any) -> None:
+    """Refuse a secret as a value to search over: what was chosen is written down and shown."""
+    for key in reversed(path):
+        value = {key: value}
+    for secret in secret_paths(value):
+        raise ConfigError(
+            f"{path_text(secret)!r} is a secret, which is never written down, so that it cannot be searched over. Give "
+            "it one value, or search over something that stands for it, such as the name of an account."
+        )
+
+
+def reject_secret_options(node: Any, path: Path = ()) -> None:
+    """The same for what a scheduler may change: lists of values and domains, nested as the space is."""
+    if isinstance(node, Mapping):
+        for key, child in node.items():
+            reject_secret_options(child, (*path, key))
+    else:
+        options = node.categories if isinstance(node, Categorical) else node
+        for option in options if isinstance(options, list | tuple | set) else ():
+            reject_secret(path, option)
+
+
+def is_grid(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"grid_search"}
+
+
+def is_searched(value: Any) -> bool:
+    return isinstance(value, Domain) or is_grid(value)
+
+
+def holds_search(value: Any) -> bool:
+    """Whether something is searched here or anywhere below."""
+    return is_searched(value) or (is_container(value) and next(_searched(value, (), set()), None) is not None)
+
+
+def _searched(node: Any, path: Path, above: set[int]) -> Iterator[tuple[Path, Any]]:
+    """What is searched below a node. `above`: the containers it lies in, as an object may contain itself."""
+    above.add(id(node))
+    for key, child in children(node):
+        if is_searched(child):
+            yield (*path, key), child
+        elif is_container(child) and id(child) not in above:
+            yield from _searched(child, (*path, key), above)
+        elif isinstance(child, FunctionType) and child.__module__ == _MADE_BY:
+            where, name = path_text((*path, key)), child.__name__
+            raise ConfigError(f"{where!r} is the function tune.{name} itself: call it, as in tune.{name}(...).")
+    above.discard(id(node))
+
+
+def is_container(value: Any) -> bool:
+    return isinstance(value, dict | list | tuple) or _is_record(value)
+
+
+def _is_record(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type | Domain)
+
+
+def children(node: Any) -> Iterable[tuple[Any, Any]]:
+    """Keys and values of a container."""
+    if isinstance(node, Mapping):
+        return node.items()
+    if isinstance(node, list | tuple):
+        return enumerate(node)
+    return ((each.name, getattr(node, each.name, None)) for each in dataclasses.fields(node) if each.init)
+
+
+def child_at(node: Any, key: Any) -> Any:
+    """The child of that name; a text finds a key or position that is a number too. ABSENT if there is none."""
+    own = own_key(node, key)
+    if own is ABSENT:
+        return ABSENT
+    return getattr(node, own) if _is_record(node) else node[own]
+
+
+def own_key(node: Any, key: Any) -> Any:
+    """The key as the container has it, or ABSENT."""
+    if isinstance(node, Mapping):
+        return key if key in node else next((own for own in node if str(own) == key), ABSENT)
+    if isinstance(node, list | tuple):
+        position = int(key) if str(key).isdecimal() else -1
+        return position if 0 <= position < len(node) else ABSENT
+    return key if any(name == key for name, _ in children(node)) else ABSENT
+
+
+def assigned(space: Mapping[str, Any], values: Mapping[Path, Any]) -> dict[str, Any]:
+    """A new configuration: `space` with the values at those paths. All else is shared with `space`."""
+    return _assigned(space, list(values.items()), 0) if values else dict(space)
+
+
+def _assigned(node: Any, items: list[tuple[Path, Any]], depth: int) -> Any:
+    changed: dict[Any, Any] = {}
+    deeper: dict[Any, list[tuple[Path, Any]]] = {}
+    for item in items:
+        path, value = item
+        if len(path) == depth + 1:
+            changed[path[depth]] = value
+        else:
+            deeper.setdefault(path[depth], []).append(item)
+    for key, inner in deeper.items():
+        child = child_at(node, key)
+        changed[key] = _assigned(child if is_container(child) else {}, inner, depth + 1)
+    return _rebuilt(node, changed)
+
+
+def _rebuilt(node: Any, changed: dict[Any, Any]) -> Any:
+    """A container of the same kind with some of its values changed."""
+    if isinstance(node, list | tuple):
+        items = [changed.get(position, item) for position, item in enumerate(node)]
+        if isinstance(node, tuple):
+            return type(node)(*items) if hasattr(node, "_fields") else tuple(items)
+        return items
+    if type(node) is dict:
+        return {**node, **changed}
+    if isinstance(node, Mapping):
+        rebuilt: Any = copy.copy(node) if isinstance(node, dict) else dict(node)
+        rebuilt.update(changed)
+        return rebuilt
+    return dataclasses.replace(node, **changed)
+
 
 __all__ = ["count_variants", "generate_variants", "grid_search"]
 

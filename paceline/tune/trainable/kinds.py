@@ -21,10 +21,9 @@ from paceline.run.spec import RunSpec
 from paceline.train.base_trainer import BaseTrainer
 from paceline.train.imports import referred_modules
 from paceline.tune.registry import get_trainable
-from paceline.tune.trainable.class_loop import ClassLoop
-from paceline.tune.trainable.function import FunctionLoop, call_form
-from paceline.tune.trainable.parameters import BoundFunction, as_resources, function_name, resources_for
-from paceline.tune.trainable.trainable import FunctionTrainable, Trainable
+from paceline.tune.trainable.parameters import BoundFunction, as_resources, resources_for
+from paceline.tune.trainable.session import FunctionLoop, call_form, function_name
+from paceline.tune.trainable.trainable import ClassLoop, FunctionTrainable, Trainable
 
 if TYPE_CHECKING:
     from paceline.air.result import Result
@@ -214,11 +213,7 @@ def directory_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "_", name).strip("._")[:60] or "trainable"
 
 
-_OURS = (
-    "paceline.tune.trainable.function",
-    "paceline.tune.trainable.class_loop",
-    "paceline.tune.trainable.session",
-)
+_OURS = ("paceline.tune.trainable.session", "paceline.tune.trainable.trainable")
 _SLOW_TO_IMPORT = frozenset(["numpy", "pandas", "scipy", "sklearn"])
 _ONLY_ONE_OF = ("torch", "xgboost", "lightgbm")
 """Each brings threads of its own kind: two of them are not loaded into one process that forks."""

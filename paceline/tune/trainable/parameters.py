@@ -12,7 +12,7 @@ from paceline.air.errors import ConfigError
 from paceline.air.resources import PlacementGroupFactory, checked_resources
 from paceline.train.base_trainer import BaseTrainer
 from paceline.tune.registry import get_trainable
-from paceline.tune.trainable.function import call_form, takes_keyword
+from paceline.tune.trainable.session import call_form, function_name, takes_keyword
 from paceline.tune.trainable.trainable import Trainable, subclass_with, unwrapped
 
 
@@ -75,13 +75,6 @@ def _class_with(trainable: Any, parameters: dict[str, Any]) -> Any:
 
     setup.__wrapped__ = trainable.setup  # type: ignore[attr-defined]  # so that its arguments are known to the next one
     return subclass_with(trainable, "with_parameters", setup=setup)
-
-
-def function_name(function: Callable[..., Any]) -> str:
-    """How a function is called in directories and messages."""
-    while hasattr(function, "func") and not hasattr(function, "__name__"):  # functools.partial
-        function = function.func
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 Resources: TypeAlias = PlacementGroupFactory | Callable[..., Any]

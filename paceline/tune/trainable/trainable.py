@@ -1,24 +1,31 @@
-"""Trainable: the class API of a trial. It also works by itself: `t = MyTrainable(config); t.train()`."""
+"""Trainable: the class API of a trial, and how such a class runs in its worker.
+
+It also works by itself: `t = MyTrainable(config); t.train()`.
+"""
 
 from __future__ import annotations
 
 import copy
 import os
+import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.air import session
-from paceline.air.constants import CHECKPOINT_ID_KEY, PREPROCESSOR_KEY, TIMESTAMP_KEY
-from paceline.air.errors import ConfigError, MetricError, RestoreError
+from paceline.air import session as session_slot
+from paceline.air.constants import CHECKPOINT_ID_KEY, DONE, PREPROCESSOR_KEY, TIMESTAMP_KEY
+from paceline.air.errors import ConfigError, MetricError, RestoreError, StopTraining
 from paceline.storage.run_dir import default_storage_root, experiment_dir_name
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
     from paceline.air.resources import PlacementGroupFactory
+    from paceline.air.session import SessionProtocol
     from paceline.run.history import RowFiller
 
 _NOTE = "trainable"
@@ -200,22 +207,22 @@ class Trainable:
 
     @property
     def trial_id(self) -> str:
-        current = session.current()
+        current = session_slot.current()
         return current.trial_id if current is not None else "default"
 
     @property
     def trial_name(self) -> str:
-        current = session.current()
+        current = session_slot.current()
         return current.trial_name if current is not None else type(self).__name__
 
     @property
     def trial_resources(self) -> PlacementGroupFactory | None:
-        return session.get_trial_resources() if session.current() is not None else None
+        return session_slot.get_trial_resources() if session_slot.current() is not None else None
 
     @property
     def logdir(self) -> str:
         """The trial's directory; outside a trial one is made under the results directory."""
-        current = session.current()
+        current = session_slot.current()
         if current is not None:
             return current.trial_dir
         if self._own_logdir is None:
@@ -276,7 +283,7 @@ def wrap_function(
 
     Tuner, tune.run() and register_trainable() take the function itself as well.
     """
-    from paceline.tune.trainable.parameters import function_name
+    from paceline.tune.trainable.session import function_name
 
     members = {"function": staticmethod(train_func), "__doc__": train_func.__doc__}
     return type(name or function_name(train_func), (FunctionTrainable,), members)
@@ -286,3 +293,78 @@ def unwrapped(trainable: Any) -> Any:
     """The function that a FunctionTrainable stands for; any other trainable as it is."""
     is_wrapped = isinstance(trainable, type) and issubclass(trainable, FunctionTrainable)
     return trainable.function if is_wrapped else trainable
+
+
+SHOULD_CHECKPOINT = "should_checkpoint"
+"""Key of a result by which a step asks to be saved now."""
+
+
+@dataclass(frozen=True)
+class ClassLoop:
+    """Steps a Trainable until it is done or stopped, and sees to its checkpoints."""
+
+    KNOWN_AS: ClassVar[Mapping[str, str]] = {"make": "trainable", "config": "param_space"}
+
+    make: Callable[[dict[str, Any]], Trainable]
+    """The class."""
+    config: Mapping[str, Any]
+    checkpoint_frequency: int = 0
+    checkpoint_at_end: bool = False
+
+    def __call__(self) -> None:
+        session = session_slot.required("A trial's loop runs in the worker that a Tuner started.")
+        trainable = self.make(dict(self.config))
+        trainable._check_is_complete()
+        try:
+            resumed = session.get_checkpoint()
+            if resumed is not None:
+                trainable.restore(resumed)
+            trainable._continue_at(session.rows_before)  # the trial's own count, also after a donor's checkpoint
+            self._train(trainable, session)
+        except BaseException:
+            _stop_after(trainable, session)
+            raise
+        trainable.stop()
+
+    def _train(self, trainable: Trainable, session: SessionProtocol) -> None:
+        done = False
+        while not done:
+            metrics = trainable._advance()
+            done = bool(metrics.get(DONE))
+            saves = self._is_due(trainable.iteration, metrics) or (done and self.checkpoint_at_end)
+            try:
+                with _checkpoint(trainable, session, wanted=saves) as checkpoint:
+                    session.report(metrics, checkpoint)
+            except StopTraining:
+                # Only now is it known that this row is the last one.
+                if self.checkpoint_at_end and not saves:
+                    with _checkpoint(trainable, session) as checkpoint:
+                        if checkpoint is not None:
+                            session.add_checkpoint(checkpoint)
+                raise
+
+    def _is_due(self, iteration: int, metrics: Mapping[str, Any]) -> bool:
+        by_count = self.checkpoint_frequency and iteration % self.checkpoint_frequency == 0
+        return bool(by_count or metrics.get(SHOULD_CHECKPOINT))
+
+
+def _stop_after(trainable: Trainable, session: SessionProtocol) -> None:
+    """Clean up after an error or a stop. That is what the trial ends with, even if cleaning up fails as well."""
+    try:
+        trainable.stop()
+    except Exception as problem:
+        session.warn(f"{type(trainable).__name__}.cleanup() raised {problem!r}, after the trial had ended.")
+
+
+@contextmanager
+def _checkpoint(trainable: Trainable, session: SessionProtocol, *, wanted: bool = True) -> Iterator[Checkpoint | None]:
+    """The trainable's state, in files that live until the run has them."""
+    if not wanted:
+        yield None
+        return
+    # In the trial's directory, so that the run can take the files over by a rename.
+    directory = tempfile.mkdtemp(prefix=".checkpoint_", dir=session.trial_dir)
+    try:
+        yield trainable._checkpoint_in(directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

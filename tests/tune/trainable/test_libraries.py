@@ -89,7 +89,7 @@ def test_a_function_inside_another_travels_alone() -> None:
 
 def test_it_is_loaded_beside_what_every_trial_needs() -> None:
     modules = modules_to_preload(TrainableBackendConfig(("numpy",)))
-    assert {"numpy", "paceline.tune.trainable.function", "paceline.run.worker"} <= set(modules)
+    assert {"numpy", "paceline.tune.trainable.session", "paceline.run.worker"} <= set(modules)
     assert "numpy" not in modules_to_preload(TrainableBackendConfig())
 
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from paceline.storage.files import SharedSync
-from paceline.tune.experiment.place import newest_journal
+from paceline.tune.experiment.files import newest_journal
 from paceline.tune.experiment.records import ExperimentJournal, SearchLeft
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.air.errors import ConfigError
-from paceline.tune.experiment.ledger import Ledger, Request
+from paceline.tune.experiment.trials import Ledger, Request
 
 ONE = Request({"CPU": 1.0})
 
