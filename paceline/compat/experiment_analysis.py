@@ -113,7 +113,9 @@ class ExperimentAnalysis:
     ) -> Trial | None:
         """The best trial, as ResultGrid.get_best_result() chooses it; None, with a warning, if no trial qualifies."""
         try:
-            return self._best(metric, mode, scope, filter_nan_and_inf, include_failed).trial
+            return self._best(
+                metric, mode, scope=scope, filter_nan_and_inf=filter_nan_and_inf, include_failed=include_failed
+            ).trial
         except TuneError as error:
             warn_at_users_line(f"There is no best trial. {error}")
             return None
@@ -179,18 +181,8 @@ class ExperimentAnalysis:
     def __repr__(self) -> str:
         return repr(self._grid).replace("ResultGrid", "ExperimentAnalysis", 1)
 
-    def _best(
-        self,
-        metric: str | None = None,
-        mode: Mode | None = None,
-        scope: Scope = "last",
-        filter_nan_and_inf: bool = True,
-        include_failed: bool = False,
-    ) -> TrialOutcome:
-        chosen_metric, chosen_mode = metric or self.default_metric, mode or self.default_mode
-        return self._grid.best_outcome(
-            chosen_metric, chosen_mode, scope, filter_nan_and_inf, include_failed=include_failed
-        )
+    def _best(self, metric: str | None = None, mode: Mode | None = None, **which: Any) -> TrialOutcome:
+        return self._grid.best_outcome(metric or self.default_metric, mode or self.default_mode, **which)
 
     def _outcome(self, trial: Trial | str) -> TrialOutcome:
         """The outcome of a trial, of a trial id, or of a trial's directory."""

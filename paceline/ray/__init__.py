@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.compat.ray_alias import install as install
+from paceline.compat.ray_alias import member
 from paceline.compat.ray_alias import uninstall as uninstall
-from paceline.compat.ray_names import member
 
 __version__ = "2.7.0"
 """For programs that compare versions: the newest API that is complete here. paceline's own is paceline.__version__."""

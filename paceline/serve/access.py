@@ -84,14 +84,9 @@ class Guard:
             await refuse(problem, send, unread=True)
 
     def _objection(self, scope: dict[str, Any]) -> Problem | None:
-        authorization = origin = host = b""
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                authorization = value
-            elif name == b"host":
-                host = value
-            elif name == b"origin":
-                origin = value
+        headers = dict(scope["headers"])
+        authorization, host = headers.get(b"authorization", b""), headers.get(b"host", b"")
+        origin = headers.get(b"origin")
         method = scope["method"]
         is_open = scope["path"] == OPEN_PATH and method in _SAFE_METHODS
         if not is_open and not self._is_authorized(authorization, method):

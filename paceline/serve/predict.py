@@ -87,21 +87,14 @@ class Headers:
 
 def read_headers(scope: dict[str, Any]) -> Headers:
     """Raises the Problem for kinds of bodies that are not taken: nothing but JSON and Arrow is ever decoded."""
-    kind = accept = encoding = length = b""
-    for name, value in scope["headers"]:
-        if name == b"content-type":
-            kind = value
-        elif name == b"accept":
-            accept = value
-        elif name == b"content-length":
-            length = value
-        elif name == b"content-encoding":
-            encoding = value
-    media = kind.partition(b";")[0].strip().lower()
-    if media not in (JSON, ARROW) or encoding.strip().lower() not in (b"", b"identity"):
+    headers = dict(scope["headers"])
+    media = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    encoding = headers.get(b"content-encoding", b"").strip().lower()
+    if media not in (JSON, ARROW) or encoding not in (b"", b"identity"):
         raise Problem(415, f"The body must be {JSON.decode()} or {ARROW.decode()}, and not compressed.")
     is_arrow = media == ARROW
-    wants_arrow = is_arrow if not accept else _wants_arrow(accept.lower(), is_arrow)
+    accept, length = headers.get(b"accept"), headers.get(b"content-length", b"")
+    wants_arrow = _wants_arrow(accept.lower(), is_arrow) if accept else is_arrow
     return Headers(is_arrow, wants_arrow, int(length) if length.isdigit() else None)
 
 

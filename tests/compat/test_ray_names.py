@@ -11,7 +11,7 @@ import cloudpickle
 import pytest
 
 import paceline.ray
-from paceline.compat.ray_names import ADVICE
+from paceline.compat.ray_alias import ADVICE
 
 ADVISED = [
     ("ray", "get", "pass the object itself"),

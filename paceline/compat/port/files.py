@@ -15,8 +15,7 @@ from pathlib import Path
 
 from paceline.air.errors import ConfigError
 from paceline.compat.port import notebook
-from paceline.compat.port.edits import Edit, apply, line_number
-from paceline.compat.port.source import NotPythonError, Ported, port
+from paceline.compat.port.source import Edit, NotPythonError, Ported, apply, line_number, port
 
 SUFFIXES = (".py", ".ipynb")
 _MENTIONS_RAY = re.compile(rb"\bray\b")

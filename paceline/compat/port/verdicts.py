@@ -9,7 +9,7 @@ from types import ModuleType
 
 from paceline.air.absent import no_such_name
 from paceline.air.core_names import ADVICE as CORE
-from paceline.compat.ray_names import ADVICE, ELSEWHERE, INSIDE, OWN
+from paceline.compat.ray_alias import ADVICE, ELSEWHERE, INSIDE, OWN
 
 _OF_ITS_OWN = frozenset([*OWN, *ELSEWHERE, "__version__"])
 """What paceline.ray has and paceline has not."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.compat.port.edits import apply
-from paceline.compat.port.source import MARK, NotPythonError, port
+from paceline.compat.port.source import MARK, NotPythonError, apply, port
 
 PORTED = {
     "import ray": "import paceline",
