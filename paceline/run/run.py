@@ -225,7 +225,8 @@ class Run:
         assert attempt is not None
         warnings += self._wind_up()
         if self._ending.failures or at_work is None:
-            self._failed(attempt, waited=at_work is not None and at_work.flow.to_ranks.waits)
+            waits_in_report = at_work is not None and at_work.flow.to_ranks.waits
+            self._failed(attempt, waited=waits_in_report or isinstance(self._next, Wait))
             return
         self._parts.warn(*warnings, *at_work.closing_warnings())
         self._reached.index = at_work.flow.alignment.last_index[0]

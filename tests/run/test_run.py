@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paceline.air import Checkpoint, session
+from paceline.air import Checkpoint, FailureConfig, session
 from paceline.engine.choose import choose_engine
 from paceline.run.checkpoint_keeper import CheckpointKeeper
-from paceline.run.decisions import CONTINUE, Change, Decider, Decision, Donor, Restart, Stop
+from paceline.run.decisions import CONTINUE, Change, Decider, Decision, Donor, Restart, Stop, Wait
 from paceline.run.opening import Embedding
-from paceline.run.run import Run
+from paceline.run.run import Phase, Run
 from tests.train.quick import quick_trainer
 
 
@@ -57,3 +58,28 @@ def test_stop_while_a_donors_checkpoint_is_copied(tmp_path: Path, monkeypatch: p
     assert run.result is not None
     assert run.result.status == "finished"
     assert events == ["copied", "released"]
+
+
+def save_and_hang() -> None:
+    try:
+        session.report({"step": 0}, checkpoint=Checkpoint.from_dict({"step": 0}))
+    finally:
+        if session.get_world_rank() == 1:
+            signal.pause()
+
+
+def test_failure_of_workers_that_end_because_the_run_shall_wait() -> None:
+    """It is retried when somebody decides that the run continues, not before: others have its resources."""
+    failures = FailureConfig(max_failures=-1, hang_timeout_s=1.0, stop_grace_s=600.0)
+    spec = quick_trainer(save_and_hang, failure_config=failures).to_run_spec()
+    run = Run(spec, choose_engine("local"), Embedding(decider=AfterFirstRow(Wait(keeps_workers=False)))).open()
+    try:
+        while not isinstance(run.step(), Wait):
+            pass
+        while run.phase in (Phase.RUNNING, Phase.ENDING):
+            run.step()
+        assert run.phase is Phase.SUSPENDED
+        run.decided(CONTINUE)
+        assert run.phase is Phase.STARTING
+    finally:
+        run.break_off("interrupted")
