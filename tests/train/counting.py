@@ -24,13 +24,14 @@ def count(config: dict[str, Any]) -> None:
         session.report(metrics, checkpoint=Checkpoint.from_dict({"step": step}) if step % 2 == 0 else None)
 
 
-def main(storage: str, config: str, checkpoints: str) -> None:
+def main(storage: str, config: str, checkpoints: str, verbose: str = "0") -> None:
     quick_trainer(
         count,
         config=json.loads(config),
         name="experiment",
         storage_path=storage,
         checkpoint_config=CheckpointConfig(**json.loads(checkpoints)),
+        verbose=int(verbose),
     ).fit()
 
 

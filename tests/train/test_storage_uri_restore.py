@@ -77,7 +77,7 @@ def test_a_spot_instance_is_lost_and_another_machine_goes_on(
     """Nothing is known there of the first driver's process: its lease has to expire."""
     storage, marks = f"s3://{bucket}/results", Marks(tmp_path / "marks")
     settings = {"steps": 8, "wait_at": 6, "marks": str(marks.directory)}
-    arguments = ["-m", "tests.train.counting", storage, json.dumps(settings), "{}"]
+    arguments = ["-m", "tests.train.counting", storage, json.dumps(settings), "{}", "1"]
     with Driver(arguments, output=tmp_path / "driver.txt", cwd=PROJECT) as driver:
         marks.wait("waiting", 2)
         driver.kill()
