@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.attachment import Attachment
 from paceline.air.background_pool import BackgroundPool
-from paceline.air.errors import CheckpointError
+from paceline.air.errors import CheckpointError, CheckpointNotFoundError
 from paceline.air.manifest import Manifest, path_of
 from paceline.air.temporary import temporary_directory
 from paceline.run.messages import (
@@ -255,10 +255,7 @@ class _Away(_Files):
 
     @abstractmethod
     def _locate(self, number: int, kind: type[Checkpoint]) -> Checkpoint | None:
-        """The same as `find`, of whatever number."""
-
-    def find(self, number: int | None, kind: type[Checkpoint]) -> Checkpoint | None:
-        return None if number is None else self._locate(number, kind)
+        """The committed checkpoint of exactly this number; None if it is gone."""
 
     def kept(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
         from paceline.air.checkpoint import Checkpoint
@@ -299,12 +296,19 @@ class _RemotePrefix(_Away):
             pool.cancel()
             pool.close()
 
+    def find(self, number: int | None, kind: type[Checkpoint]) -> Checkpoint | None:
+        if number is None:
+            return None
+        if (found := self._locate(number, kind)) is not None:
+            return found
+        numbers = self._numbers_in(self._filesystem.list())
+        return self._reference(numbers[-1], kind) if numbers else None
+
     def _locate(self, number: int, kind: type[Checkpoint]) -> Checkpoint | None:
-        if not self._filesystem.exists(f"{RunDir(Path()).checkpoint(number).name}/{MANIFEST_NAME}"):
-            numbers = self._numbers_in(self._filesystem.list())
-            if not numbers:
-                return None
-            number = numbers[-1]
+        is_there = self._filesystem.exists(f"{RunDir(Path()).checkpoint(number).name}/{MANIFEST_NAME}")
+        return self._reference(number, kind) if is_there else None
+
+    def _reference(self, number: int, kind: type[Checkpoint]) -> Checkpoint:
         uri = f"{self._uri}/{RunDir(Path()).checkpoint(number).name}"
         return kind.from_uri(uri) if self._filesystem.given is None else kind(uri, self._filesystem.given)
 
@@ -315,7 +319,10 @@ class _Relayed(_Away):
     def __init__(self, attempt: int, channel: WorkerChannel, ask: Ask) -> None:
         super().__init__(attempt, ask)
         self._channel = channel
-        self._fetched: dict[int, Path] = {}
+        self._found: dict[int, Path] = {}
+        """By number, what `find` has fetched; the last one may still be in use."""
+        self._kept: dict[int, Path] = {}
+        """The same of `kept`: in use as long as the run keeps them."""
 
     def _send(self, directory: Path, manifest: Manifest) -> None:
         send, staging = self._channel.send, directory.name
@@ -331,31 +338,53 @@ class _Relayed(_Away):
                 send(encode(CheckpointPiece(staging, path, entry.mode, is_last=True)))
 
     def find(self, number: int | None, kind: type[Checkpoint]) -> Checkpoint | None:
-        for old in list(self._fetched)[:-1]:  # the last one may still be in use
-            delete_tree(self._fetched.pop(old))
-        return super().find(number, kind)
+        for old in list(self._found)[:-1]:
+            delete_tree(self._found.pop(old))
+        if number is None:
+            return None
+        if number not in self._found:
+            listed, _ = self._ask(CheckpointWanted(number))
+            if listed.number is None:
+                return None
+            number = listed.number  # the newest one may have taken its place
+            if number not in self._found:
+                self._found[number] = self._fetch(listed)
+        return kind.from_directory(str(self._found[number]))
+
+    def kept(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        kept = super().kept()
+        paths = {checkpoint.path for checkpoint, _ in kept}
+        for number in [number for number, folder in self._kept.items() if str(folder) not in paths]:
+            delete_tree(self._kept.pop(number))
+        return kept
 
     def _locate(self, number: int, kind: type[Checkpoint]) -> Checkpoint | None:
-        folder = self._fetched.get(number)
-        if folder is None:
-            folder = self._place() / f"fetched-{secrets.token_hex(4)}"
-            if not fetch(self._ask, number, folder):
+        if number not in self._kept:
+            listed, _ = self._ask(CheckpointWanted(number))
+            if listed.number != number:
                 return None
-            if number >= 0:  # not "the newest there is"
-                self._fetched[number] = folder
-        return kind.from_directory(str(folder))
+            try:
+                self._kept[number] = self._fetch(listed)
+            except CheckpointNotFoundError:
+                return None
+        return kind.from_directory(str(self._kept[number]))
+
+    def _fetch(self, listed: CheckpointFiles) -> Path:
+        folder = self._place() / f"fetched-{secrets.token_hex(4)}"
+        fetch(self._ask, listed, folder)
+        return folder
 
 
-def fetch(ask: Ask, number: int | None, into: Path) -> bool:
-    """Get a committed checkpoint from the driver's disk, or the one that the run starts from (None), in pieces.
-
-    False if there is none.
-    """
-    listed, _ = ask(CheckpointWanted(number))
-    if listed.number is None and number is not None:
-        return False
+def fetch_start(ask: Ask, into: Path) -> None:
+    """Get the checkpoint that the run starts from, which is on the driver's disk."""
+    listed, _ = ask(CheckpointWanted(None))
     if listed.problem:
         raise CheckpointError(f"the checkpoint to continue from cannot be read: {listed.problem}")
+    fetch(ask, listed, into)
+
+
+def fetch(ask: Ask, listed: CheckpointFiles, into: Path) -> None:
+    """Get the files that the driver has listed, in pieces."""
     into.mkdir(PRIVATE_DIR_MODE, parents=True)
     try:
         for file in listed.files:
@@ -363,7 +392,6 @@ def fetch(ask: Ask, number: int | None, into: Path) -> bool:
     except BaseException:
         delete_tree(into)
         raise
-    return True
 
 
 def _fetch_file(ask: Ask, number: int | None, file: CheckpointFile, path: Path) -> None:
@@ -375,7 +403,7 @@ def _fetch_file(ask: Ask, number: int | None, file: CheckpointFile, path: Path) 
         while (offset := target.tell()) < file.size:
             _, attachments = ask(CheckpointWanted(number, file.name, offset, PIECE_BYTES))
             if not attachments:
-                raise CheckpointError(f"{path.name} changed, or was deleted, while it was being read")
+                raise CheckpointNotFoundError(f"{path.name} changed, or was deleted, while it was being read")
             attachments[0].write_to(target)
     path.chmod(file.mode)
 

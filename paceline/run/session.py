@@ -32,7 +32,7 @@ from paceline.run.messages import (
     decode_to_worker,
     encode,
 )
-from paceline.run.rank_target import fetch, rank_target
+from paceline.run.rank_target import fetch_start, rank_target
 from paceline.run.staging import CheckpointStager, Staged
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class Session:
         from paceline.air.checkpoint import Checkpoint
 
         with self._lock:
-            fetch(self._ask, None, folder)
+            fetch_start(self._ask, folder)
             self._resume = Checkpoint.from_directory(folder)
             self._stager.start_path = os.fsencode(folder)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from paceline.run.messages import (
     StagedCheckpoint,
     decode_from_worker,
 )
-from paceline.run.rank_target import fetch, rank_target
+from paceline.run.rank_target import RankTarget, fetch, fetch_start, rank_target
 from paceline.storage.commit import to_trash
 from paceline.storage.run_dir import RunDir
 from tests.run.fake_channel import session_setup
@@ -94,7 +94,7 @@ def test_files_arrive_in_pieces_and_can_be_fetched_again(run_dir: RunDir, tmp_pa
     assert line.pieces == 7  # 3 of the large file, one of each other file (the metadata, too), one of the directory
     target.commit(0, 0, {0: staged}, {"train": {"row": 3}})
     fetched = tmp_path / "fetched"
-    assert fetch(line.ask, 0, fetched)
+    fetch(line.ask, line.ask(CheckpointWanted(0))[0], fetched)
     for place in (run_dir.checkpoint(0), fetched):
         Checkpoint.from_directory(place).verify()
         assert (place / "deep" / "large").read_bytes() == (source / "deep" / "large").read_bytes()
@@ -151,7 +151,8 @@ def test_a_checkpoint_that_goes_while_it_is_listed_is_not_there(
         return list_files(path)
 
     monkeypatch.setattr(checkpoint_target, "tree", delete_first)
-    assert not fetch(line.ask, 0, tmp_path / "fetched")
+    answer, _ = line.ask(CheckpointWanted(0))
+    assert answer.number is None
     target.close()
 
 
@@ -169,9 +170,74 @@ def test_a_checkpoint_that_goes_while_it_is_fetched_is_not_completed_from_a_newe
         return line.ask(wanted)
 
     with pytest.raises(CheckpointError, match="was deleted"):
-        fetch(delete_after_the_first_piece, 0, tmp_path / "fetched")
+        fetch(delete_after_the_first_piece, line.ask(CheckpointWanted(0))[0], tmp_path / "fetched")
     assert not (tmp_path / "fetched").exists()
     target.close()
+
+
+class Keeping(Line):
+    """Answers which checkpoints are kept, as the keeper does."""
+
+    kept: Sequence[int] = ()
+
+    def ask(self, wanted: CheckpointWanted) -> tuple[CheckpointFiles, tuple[Attachment, ...]]:
+        if wanted.all_kept:
+            return CheckpointFiles(None, kept=[(number, {"number": number}) for number in self.kept]), ()
+        return super().ask(wanted)
+
+
+@pytest.fixture
+def three_kept(run_dir: RunDir) -> Iterator[tuple[Keeping, RankTarget]]:
+    """Three committed checkpoints, and a rank that can ask for them."""
+    target = Relayed(run_dir)
+    line = Keeping(target)
+    rank = rank_target(setup(run_dir), line, line.ask)
+    for number in range(3):
+        capture = rank.capture(Checkpoint.from_dict({"number": number}), number, {})
+        staged, _ = capture.deliver(number, {"score": None})
+        target.commit(number, 0, {0: staged}, None)
+    line.kept = range(3)
+    yield line, rank
+    target.close()
+    rank.close()
+
+
+def contents(kept: list[tuple[Checkpoint, dict[str, Any]]]) -> list[tuple[int, int]]:
+    return [(checkpoint.to_dict()["number"], row["number"]) for checkpoint, row in kept]
+
+
+def folders(checkpoint: Checkpoint | None) -> int:
+    """How many checkpoints the rank has fetched and not deleted."""
+    assert checkpoint is not None
+    return len(list(Path(str(checkpoint.path)).parent.glob("fetched-*")))
+
+
+def test_what_the_user_was_given_stays_when_another_checkpoint_is_asked_for(
+    three_kept: tuple[Keeping, RankTarget],
+) -> None:
+    line, rank = three_kept
+    kept = rank.kept()
+    for _ in range(2):
+        assert rank.find(2, Checkpoint) is not None
+        assert contents(kept) == [(0, 0), (1, 1), (2, 2)]
+    line.kept = [1, 2]
+    assert contents(rank.kept()) == [(1, 1), (2, 2)]
+    assert not Path(str(kept[0][0].path)).exists(), "what is not kept any more goes, as it does on the driver's disk"
+
+
+def test_the_newest_checkpoint_is_fetched_once(three_kept: tuple[Keeping, RankTarget]) -> None:
+    """By a rank that has not reported one itself."""
+    _, rank = three_kept
+    assert len({folders(rank.find(-1, Checkpoint)) for _ in range(5)}) == 1
+
+
+def test_what_is_deleted_while_all_kept_ones_are_fetched_is_left_out(
+    three_kept: tuple[Keeping, RankTarget], run_dir: RunDir
+) -> None:
+    """No newer one takes its place beside its row."""
+    _, rank = three_kept
+    to_trash(run_dir.checkpoint(1))
+    assert contents(rank.kept()) == [(0, 0), (2, 2)]
 
 
 def test_a_start_that_cannot_be_read_is_an_error_of_the_rank(run_dir: RunDir, tmp_path: Path) -> None:
@@ -180,7 +246,7 @@ def test_a_start_that_cannot_be_read_is_an_error_of_the_rank(run_dir: RunDir, tm
     target.prepare(source)
     (source / "link").symlink_to("nowhere")
     with pytest.raises(CheckpointError, match=r"to continue from cannot be read: .* contains the link 'link'"):
-        fetch(line.ask, None, tmp_path / "fetched")
+        fetch_start(line.ask, tmp_path / "fetched")
     target.close()
 
 
