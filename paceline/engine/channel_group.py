@@ -20,7 +20,6 @@ For subclasses: they write `launch` (by any name), `shutdown`, `stacks`, `proces
 What it calls, always with the reactor's lock held, so that none of them may wait:
 
 ================  ================================================================================================
-`on_ready`        the worker has said READY. Call super.
 `on_hangup`       the channel has ended; it was detached before. Find out how the process ended, if it did.
 `look_after`      timers of the subclass, about every 0.05 to 0.1 s while somebody polls, waits or executes.
 `overdue`         right after it: which workers took too long. They are asked for their stacks and failed. Add
@@ -88,9 +87,6 @@ class ChannelGroup(WorkerGroup):
         self._recheck_s = min(placement.heartbeat_timeout_s or RECHECK_S, RECHECK_S)
 
     # What subclasses add
-
-    def on_ready(self, member: GroupMember, fds: tuple[int, ...]) -> None:
-        member.state = MemberState.IDLE
 
     def on_hangup(self, member: GroupMember) -> None:
         """The channel ended; the process may live on."""
@@ -166,7 +162,7 @@ class ChannelGroup(WorkerGroup):
         elif tag == protocol.LOADED:
             member.time_to_load_s = None
         elif tag == protocol.READY:
-            self.on_ready(member, fds)
+            member.state = MemberState.IDLE
         elif tag == protocol.RETURNED:
             returned = protocol.decode_returned(body)
             if returned.number == self._calls:

@@ -25,7 +25,7 @@ PING: Final = 6
 
 # Worker to driver
 READY: Final = 16
-"""The worker is set up; the body is `clocks()`. One of the local engine sends the descriptor of its crash file."""
+"""The worker is set up; the body is `clocks()`."""
 RETURNED: Final = 17
 RAISED: Final = 18
 ENDED: Final = 19

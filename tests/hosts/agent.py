@@ -138,8 +138,7 @@ class Worker:
         self.folder = tempfile.mkdtemp(prefix="worker-")
         directory = os.path.join(self.folder, spawn.directory)
         os.mkdir(directory)
-        crash_fd = os.open(os.path.join(self.folder, "crash"), os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        self.crash_file = CrashFile(crash_fd)
+        self.crash_file = CrashFile()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.hosts.worker"],
             cwd=directory,
@@ -148,11 +147,13 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=[crash_fd],
+            pass_fds=[self.crash_file.fileno()],
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(encode(msgspec.structs.replace(errand, spawn=spawn, crash_fd=crash_fd)))
+        self.process.stdin.write(
+            encode(msgspec.structs.replace(errand, spawn=spawn, crash_fd=self.crash_file.fileno()))
+        )
         self.process.stdin.close()
         self.output_fd = self.process.stdout.fileno()
         fcntl.fcntl(self.output_fd, fcntl.F_SETFL, os.O_NONBLOCK)

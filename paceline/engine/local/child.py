@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import faulthandler
-import fcntl
 import os
 import signal
 import socket
@@ -19,7 +18,6 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from paceline.air import faults
-from paceline.air.attachment import anonymous_file
 from paceline.engine import protocol
 from paceline.engine.failures import describe_exception
 from paceline.engine.frames import FrameSocket, close_all
@@ -34,7 +32,12 @@ _ending = threading.Lock()
 
 
 def become_worker(
-    request: messages.Spawn, channel_fd: int, output_fds: Sequence[int], warden_pid: int, warden_fds: list[int]
+    request: messages.Spawn,
+    channel_fd: int,
+    crash_fd: int,
+    output_fds: Sequence[int],
+    warden_pid: int,
+    warden_fds: list[int],
 ) -> NoReturn:
     """The whole life of a forked worker. `output_fds` is where its output goes if it has no log."""
     try:
@@ -50,36 +53,38 @@ def become_worker(
             _restore_signals()
             _enter_surroundings(request, output_fds)
             if request.fresh:
-                _replace_interpreter(request, channel_fd)
-            crash_fd = _prepare_interpreter(request)
+                _replace_interpreter(request, channel_fd, crash_fd)
+            _prepare_interpreter(request, crash_fd)
         except BaseException as error:
             _report_failed_start(channel, error)
-        serve(request, channel, crash_fd)
+        serve(request, channel)
     finally:
         os._exit(1)
 
 
 def main(payload: bytes) -> NoReturn:
     """Where a fresh interpreter goes on; the fork before it did everything that exec keeps."""
-    channel_fd, _, encoded = payload.partition(b"\n")
+    descriptors, _, encoded = payload.partition(b"\n")
+    channel_fd, crash_fd = map(int, descriptors.split())
     request = messages.decode_spawn(encoded)
-    channel = _open_channel(request, int(channel_fd))
-    os.set_inheritable(int(channel_fd), False)
+    channel = _open_channel(request, channel_fd)
+    os.set_inheritable(channel_fd, False)
+    os.set_inheritable(crash_fd, False)
     try:
-        crash_fd = _prepare_interpreter(request)
+        _prepare_interpreter(request, crash_fd)
     except BaseException as error:
         _report_failed_start(channel, error)
-    serve(request, channel, crash_fd)
+    serve(request, channel)
 
 
-def serve(request: messages.Spawn, channel: Channel, crash_fd: int) -> NoReturn:
+def serve(request: messages.Spawn, channel: Channel) -> NoReturn:
     """Say READY, serve until the driver has had enough, and end without the interpreter's own teardown."""
     driver = os.environ[processes.DRIVER_VARIABLE]
     driver_fd = drivers.open_driver(driver)
     faults.fault_point("worker_start")
     try:
         start_pulse(channel.frames, request.pulse_s, lambda: _end_without_driver(driver), driver_fd)
-        channel.frames.send(protocol.READY, protocol.clocks(), [crash_fd])
+        channel.frames.send(protocol.READY, protocol.clocks())
         WorkerLoop(channel).run()
     except ConnectionError:
         _end_without_driver(driver)
@@ -162,20 +167,20 @@ def _open_log(path: bytes) -> int:
         return os.open(path, flags, 0o600)
 
 
-def _replace_interpreter(request: messages.Spawn, channel_fd: int) -> NoReturn:
+def _replace_interpreter(request: messages.Spawn, channel_fd: int, crash_fd: int) -> NoReturn:
     """Start over in a new interpreter, keeping process, session, log and channel."""
     # Until the new interpreter handles it, the signal for stacks must not kill.
     signal.signal(linux.STACKS_SIGNAL, signal.SIG_IGN)
-    payload = str(channel_fd).encode() + b"\n" + messages.encode(request)
+    payload = f"{channel_fd} {crash_fd}\n".encode() + messages.encode(request)
     sys_path = [os.fsdecode(entry) for entry in request.surroundings.sys_path]
     config_fd = write_boot_config(__name__, sys_path, payload)
-    os.set_inheritable(channel_fd, True)
-    os.set_inheritable(config_fd, True)
+    for fd in (channel_fd, crash_fd, config_fd):
+        os.set_inheritable(fd, True)
     os.execve(sys.executable, boot_command(config_fd), os.environ)
 
 
-def _prepare_interpreter(request: messages.Spawn) -> int:
-    """What lives inside the interpreter; returns the descriptor of the crash file."""
+def _prepare_interpreter(request: messages.Spawn, crash_fd: int) -> None:
+    """What lives inside the interpreter."""
     faults.role["rank"] = str(request.rank)
     around = request.surroundings
     sys.path[:] = [os.fsdecode(entry) for entry in around.sys_path]
@@ -187,19 +192,11 @@ def _prepare_interpreter(request: messages.Spawn) -> int:
     sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     call_setters(request.thread_setters, request.pool_threads)
     _reseed()
-    return _open_crash_file()
+    faulthandler.enable(file=crash_fd, all_threads=True)
+    faulthandler.register(linux.STACKS_SIGNAL, file=crash_fd, all_threads=True, chain=False)
 
 
 def _reseed() -> None:
     """Forked copies of one generator would all give the same numbers; Python's own sees to itself."""
     if "numpy.random" in sys.modules:  # If a worker imports it itself, it is seeded then.
         sys.modules["numpy.random"].seed()
-
-
-def _open_crash_file() -> int:
-    """Where fatal errors and stacks on demand are written: works without the interpreter's lock."""
-    fd = anonymous_file("paceline-crash")
-    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
-    faulthandler.enable(file=fd, all_threads=True)
-    faulthandler.register(linux.STACKS_SIGNAL, file=fd, all_threads=True, chain=False)
-    return fd

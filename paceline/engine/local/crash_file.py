@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import threading
 import time
 from collections.abc import Sequence
 
+from paceline.air.attachment import anonymous_file
 from paceline.air.constants import OLDER_LOG_SUFFIX
 from paceline.engine.failures import is_own_file
 from paceline.engine.frames import close_all
@@ -19,11 +21,15 @@ _THREAD = re.compile(r"(Current thread|Thread) 0x.*\(most recent call first\):$"
 
 
 class CrashFile:
-    """The driver's descriptor of that file; what was read once is not shown again."""
+    """That file, which is made for a worker before its start; what was read once is not shown again."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self) -> None:
+        self._fd = anonymous_file("paceline-crash")
+        fcntl.fcntl(self._fd, fcntl.F_SETFL, fcntl.fcntl(self._fd, fcntl.F_GETFL) | os.O_APPEND)
         self._read = 0
+
+    def fileno(self) -> int:
+        return self._fd
 
     @property
     def unread(self) -> int:

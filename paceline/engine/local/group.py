@@ -44,7 +44,7 @@ class LocalMember(GroupMember):
         super().__init__(request, frames)
         self.pid: int | None = None
         self.pidfd: int | None = None
-        self.crash_file: CrashFile | None = None
+        self.crash_file = CrashFile()
         self.exit_status: int | None = None
         self.process_ended = False
         self.killed_by_us = False
@@ -103,7 +103,8 @@ class LocalGroup(ChannelGroup):
             member = LocalMember(asked, FrameSocket(ours, read_limit=protocol.WORKER_FRAME_LIMIT))
             self._locals.append(member)
             self.attach(member)
-            self._warden.tell(request, [theirs.fileno(), *(() if asked.log_path else linux.own_output())])
+            output = () if asked.log_path else linux.own_output()
+            self._warden.tell(request, [theirs.fileno(), member.crash_file.fileno(), *output])
             theirs.close()
         if self._warden.lost:  # Before this group listened, so that nobody told it.
             self.on_warden_lost()
@@ -190,10 +191,6 @@ class LocalGroup(ChannelGroup):
                     traceback=self._warden.diagnosis(),
                 )
 
-    def on_ready(self, member: GroupMember, fds: tuple[int, ...]) -> None:
-        super().on_ready(member, fds)
-        self._locals[member.rank].crash_file = CrashFile(fds[0]) if fds else None
-
     def _on_process_end(self, member: LocalMember) -> None:
         """The process is gone. The warden tells how; that may take a moment."""
         assert member.pidfd is not None
@@ -218,7 +215,7 @@ class LocalGroup(ChannelGroup):
         if exited.status == DRIVER_LOST_EXIT << 8:
             self.fail(member, "engine", "the worker closed its connection to the driver", hint=CLOSED_HINT)
             return
-        crash = member.crash_file.read() if member.crash_file is not None else ""
+        crash = member.crash_file.read()
         if crash:
             append_to_log(member.request.log_path, crash)
         failure = describe_exit(
@@ -260,7 +257,11 @@ class LocalGroup(ChannelGroup):
         return self._stacks_of(self._locals, timeout)
 
     def _stacks_of(self, members: list[LocalMember], timeout: float) -> dict[int, str]:
-        asked = {member.rank: member.crash_file for member in members if not member.gone and member.crash_file}
+        asked = {
+            member.rank: member.crash_file
+            for member in members
+            if not member.gone and member.state is not MemberState.STARTING
+        }
         for rank, file in asked.items():
             file.read()  # Whatever was written before is not the answer.
             member = self._locals[rank]
@@ -326,9 +327,7 @@ class LocalGroup(ChannelGroup):
             self.reactor.remove(member.pidfd)
             os.close(member.pidfd)
             member.pidfd = None
-        if member.crash_file is not None:
-            member.crash_file.close()
-            member.crash_file = None
+        member.crash_file.close()
 
 
 def _spawn_requests(

@@ -37,7 +37,8 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 
 class Spawn(msgspec.Struct, frozen=True, tag=True):
-    """Start one worker; its end of the channel comes along as a descriptor."""
+    """Start one worker. Descriptors come along: its end of the channel, its crash file, and if it has no log, where its
+    output goes."""
 
     group: int
     run_id: str

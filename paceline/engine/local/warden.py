@@ -164,18 +164,18 @@ class Warden:
 
     # Workers
 
-    def _spawn(self, request: messages.Spawn, channel_fd: int, *output_fds: int) -> None:
+    def _spawn(self, request: messages.Spawn, channel_fd: int, crash_fd: int, *output_fds: int) -> None:
         warden_pid = os.getpid()
         self._thread_pools.set(request.pool_threads)
         try:
             pid = os.fork()
         except OSError as error:
-            close_all((channel_fd, *output_fds))
+            close_all((channel_fd, crash_fd, *output_fds))
             self._tell(messages.SpawnFailed(request.group, request.rank, f"fork failed: {error}"))
             return
         if pid == 0:
-            child.become_worker(request, channel_fd, output_fds, warden_pid, self._own_fds())
-        close_all((channel_fd, *output_fds))
+            child.become_worker(request, channel_fd, crash_fd, output_fds, warden_pid, self._own_fds())
+        close_all((channel_fd, crash_fd, *output_fds))
         group = self._groups.setdefault(request.group, WardenGroup())
         group.alive[pid] = request.rank
         group.sessions.add(pid)
