@@ -120,6 +120,8 @@ class Settlement:
                 if decision == TrialScheduler.STOP:
                     self._end_now(trial_run, "finished")
                     return
+                if decision == TrialScheduler.PAUSE:  # one that is PENDING keeps others from being created
+                    trial_run.trial.status = "PAUSED"
                 if isinstance(decision, Restart):
                     change_waiting(self._shared, trial_run, decision)
 
