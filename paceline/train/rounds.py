@@ -1,11 +1,12 @@
-"""Rounds: reports a loop of ours round by round, with its checkpoints."""
+"""Rounds of a library as iterations: reported by a loop of ours, or by a callback in the user's train function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air import session as session_slot
+from paceline.air.checks import check_bool, whole_number
 from paceline.air.errors import ConfigError, MetricError
 
 if TYPE_CHECKING:
@@ -58,15 +59,37 @@ class Rounds:
             self._session.add_checkpoint(self._make_checkpoint())
 
 
-class ChosenMetrics:
-    """None for all of them, one key, a list of keys, or a dict of new names to keys."""
+class RoundReporter:
+    """The ReportCallback of a tree library, which a train function of the user's gives to the library's own train.
 
-    def __init__(self, metrics: Any, *, none_computed: str) -> None:
-        """`none_computed`: what to do where the library computes no metric at all."""
+    `metrics` chooses what is reported: None for everything as "<dataset>-<metric>", one such key, a list of them, or a
+    dict of new names to keys. Every `frequency` rounds there is a checkpoint, with the model as the file `filename`.
+    """
+
+    CHECKPOINT_NAME: ClassVar[str]
+    _none_computed: ClassVar[str]
+    """What to do where the library computes no metric at all."""
+
+    def __init__(
+        self,
+        metrics: str | Sequence[str] | Mapping[str, str] | None = None,
+        filename: str | None = None,
+        frequency: int = 0,
+        checkpoint_at_end: bool = True,
+        results_postprocessing_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> None:
+        super().__init__()
         self._names_to_keys = names_to_keys(metrics, example="valid-rmse")
-        self._none_computed = none_computed
+        self._filename = self.CHECKPOINT_NAME if filename is None else filename
+        self._frequency = whole_number(frequency, "frequency", least=0, advice="a checkpoint every so many rounds.")
+        check_bool(checkpoint_at_end, "checkpoint_at_end")
+        self._checkpoint_at_end = checkpoint_at_end
+        self._postprocess = results_postprocessing_fn
 
-    def of(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _is_due(self, done: int) -> bool:
+        return self._frequency > 0 and done % self._frequency == 0
+
+    def _chosen(self, row: dict[str, Any]) -> dict[str, Any]:
         """What to report of a round's metrics by "<dataset>-<metric>"."""
         if self._names_to_keys is None:
             return row

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline.air import session as session_slot
-from paceline.air.checks import check_bool, whole_number
 from paceline.air.errors import ConfigError, StopTraining
-from paceline.train.lightgbm.checkpoint import MODEL_FILE, Details, LightGBMCheckpoint
+from paceline.train.lightgbm.checkpoint import MODEL_FILE, BoosterObject, Details, LightGBMCheckpoint
 from paceline.train.lightgbm.metrics import FIRST, Shares, make_one, row_of, shares_of
-from paceline.train.rounds import ChosenMetrics
+from paceline.train.rounds import RoundReporter
 
 if TYPE_CHECKING:
     import lightgbm as lgb
@@ -26,7 +25,7 @@ _TRAIN = ""
 """Stands for the training data, which may be evaluated under any name."""
 
 
-class ReportCallback:
+class ReportCallback(RoundReporter):
     """Reports each boosting round as one iteration, with checkpoints when asked for.
 
         def train_func():
@@ -42,26 +41,12 @@ class ReportCallback:
     """
 
     CHECKPOINT_NAME = MODEL_FILE
-
-    def __init__(
-        self,
-        metrics: str | Sequence[str] | Mapping[str, str] | None = None,
-        filename: str = CHECKPOINT_NAME,
-        frequency: int = 0,
-        checkpoint_at_end: bool = True,
-        results_postprocessing_fn: Callable[[dict[str, float]], dict[str, Any]] | None = None,
-    ) -> None:
-        self.order = FIRST
-        self.before_iteration = False
-        self._chosen = ChosenMetrics(metrics, none_computed="give it valid_sets=[train_set]")
-        self._filename = filename
-        self._frequency = whole_number(frequency, "frequency", least=0, advice="a checkpoint every so many rounds.")
-        check_bool(checkpoint_at_end, "checkpoint_at_end")
-        self._checkpoint_at_end = checkpoint_at_end
-        self._postprocess = results_postprocessing_fn
-        self._shares: dict[str, Shares] = {}
-        self._lacking: tuple[lgb.Booster, int] | None = None
-        """The model of the last row, if that had no checkpoint, and how many rows there are with it."""
+    _none_computed = "give it valid_sets=[train_set]"
+    order = FIRST
+    before_iteration = False
+    _shares: Mapping[str, Shares] = {}
+    _lacking: tuple[lgb.Booster, int] | None = None
+    """The model of the last row, if that had no checkpoint, and how many rows there are with it."""
 
     @classmethod
     def get_model(cls, checkpoint: Checkpoint, filename: str = CHECKPOINT_NAME) -> lgb.Booster:
@@ -79,12 +64,12 @@ class ReportCallback:
         make_one(env, lambda dataset: self._shares.get(dataset, self._shares[_TRAIN]))
         done = env.iteration + 1
         is_last = done == env.end_iteration and self._checkpoint_at_end
-        due = is_last or (bool(self._frequency) and done % self._frequency == 0)
+        due = is_last or self._is_due(done)
         session = session_slot.current()
         if session is not None:
             self._lacking = None if due else (model, session.reports + 1)
             _reporting[:] = [self]
-        session_slot.report(self._row(env), self._checkpoint(model) if due else None)
+        session_slot.report(self._changed(row_of(env.evaluation_result_list)), self._checkpoint(model) if due else None)
 
     def finish(self, session: SessionProtocol) -> None:
         """Training has ended before its last round: the model of the last row is kept."""
@@ -94,16 +79,11 @@ class ReportCallback:
                 session.add_checkpoint(self._checkpoint(model))
 
     def _checkpoint(self, model: lgb.Booster) -> LightGBMCheckpoint:
-        return LightGBMCheckpoint._of(model, Details(model.best_iteration), self._filename)
-
-    def _row(self, env: CallbackEnv) -> dict[str, Any]:
-        return self._changed(row_of(env.evaluation_result_list))
+        return LightGBMCheckpoint._of(BoosterObject(model, Details(model.best_iteration), self._filename))
 
     def _changed(self, row: dict[str, float]) -> dict[str, Any]:
         """What to report of a round's metrics."""
-        if self._postprocess is not None:
-            return self._postprocess(row)
-        return self._chosen.of(row)
+        return self._chosen(row) if self._postprocess is None else self._postprocess(row)
 
 
 RayTrainReportCallback = ReportCallback

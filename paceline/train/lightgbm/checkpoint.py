@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_dict import LIGHTGBM_DETAILS, LIGHTGBM_MODEL
-from paceline.air.checkpoint_sources import ContentSource, Kind
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
-from paceline.train.lightgbm.features import Features
+from paceline.train.model_checkpoint import ModelCheckpoint, ModelSource
 
 if TYPE_CHECKING:
     import lightgbm as lgb
 
     from paceline.air.packing import FileSink
+    from paceline.train.lightgbm.features import Features
 
 MODEL_FILE = "model.txt"
 DETAILS_FILE = "model_details.json"
@@ -50,6 +49,8 @@ class Details:
 
     @classmethod
     def decode(cls, content: bytes | None) -> Details:
+        from paceline.train.lightgbm.features import Features
+
         if content is None:
             return cls()
         stored = json.loads(content)
@@ -58,14 +59,12 @@ class Details:
 
 
 @dataclass(frozen=True)
-class BoosterObject(ContentSource):
+class BoosterObject(ModelSource):
     """A booster in this process; written as LightGBM's text file."""
 
     booster: Any
     details: Details
     file_name: str = MODEL_FILE
-
-    kind: ClassVar[Kind] = "data_dict"
 
     def describe(self) -> str:
         return f"Booster of {self.booster.num_trees()} trees"
@@ -83,7 +82,7 @@ class BoosterObject(ContentSource):
         return {MODEL_KEY: self.booster}
 
 
-class LightGBMCheckpoint(Checkpoint):
+class LightGBMCheckpoint(ModelCheckpoint):
     """A checkpoint that holds a LightGBM booster, in LightGBM's own text format: loading it runs no code."""
 
     @classmethod
@@ -100,16 +99,7 @@ class LightGBMCheckpoint(Checkpoint):
         if not isinstance(booster, Booster):
             advice = " Pass its booster_ attribute." if hasattr(booster, "booster_") else ""
             raise ConfigError(f"from_model() takes a lightgbm.Booster, not {type(booster).__name__}.{advice}")
-        checkpoint = cls._of(booster, Details(booster.best_iteration))
-        if preprocessor is not None:
-            checkpoint.set_preprocessor(preprocessor)
-        return checkpoint if path is None else cls.from_directory(checkpoint.to_directory(path))
-
-    @classmethod
-    def _of(cls: type[C], booster: lgb.Booster, details: Details, file_name: str = MODEL_FILE) -> C:
-        checkpoint = cls.__new__(cls)
-        checkpoint._adopt(BoosterObject(booster, details, file_name))
-        return checkpoint
+        return cls._of(BoosterObject(booster, Details(booster.best_iteration)), preprocessor, path)
 
     def get_model(self, filename: str = MODEL_FILE) -> lgb.Booster:
         """The booster, with all its trees; it predicts with those up to the best iteration, if there is one."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.air import session as session_slot
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError
-from paceline.train.lightgbm.checkpoint import Details, LightGBMCheckpoint
+from paceline.train.lightgbm.checkpoint import BoosterObject, Details, LightGBMCheckpoint
 from paceline.train.lightgbm.metrics import FIRST
 from paceline.train.lightgbm.params import value_of
 
@@ -34,7 +34,7 @@ class BoostingProgress:
     def checkpoint(self) -> LightGBMCheckpoint:
         assert self.model is not None
         details = Details(self.model.best_iteration, self.features, self.evaluations, self.rounds)
-        return LightGBMCheckpoint._of(self.model, details)
+        return LightGBMCheckpoint._of(BoosterObject(self.model, details))
 
 
 def earlier_progress() -> BoostingProgress:

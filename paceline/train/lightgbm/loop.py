@@ -19,7 +19,6 @@ from paceline.train.lightgbm.continued import (
     not_repeatable,
     replay,
 )
-from paceline.train.lightgbm.matrix import Matrix, read_matrices
 from paceline.train.lightgbm.metrics import evaluated, make_one, row_of
 from paceline.train.lightgbm.params import for_worker, unknown_names, value_of, without
 from paceline.train.rounds import Rounds
@@ -28,6 +27,7 @@ from paceline.train.trees.task import nothing_to_train, stopped_before, unused_p
 if TYPE_CHECKING:
     from lightgbm.callback import CallbackEnv
 
+    from paceline.train.lightgbm.matrix import Matrix
     from paceline.train.trees.task import TreeTask
 
 
@@ -56,8 +56,7 @@ class LightGBMLoop:
             reason = not_repeatable(params, progress.rounds)
             if reason is not None:
                 rounds.warn(will_differ(reason))
-        matrices, progress.features = read_matrices(self.task, params, progress.features)
-        _check_features(progress)
+        matrices = self._read_matrices(params, progress)
         try:
             self._train(params, matrices, progress, rounds, callbacks)
         except StopTraining:
@@ -78,11 +77,21 @@ class LightGBMLoop:
         else:
             progress.model.best_iteration = stopped_at
             rounds.warn(stopped_before(progress.rounds))
-        matrices, progress.features = read_matrices(self.task, params, progress.features)
-        _check_features(progress)
+        matrices = self._read_matrices(params, progress)
         metrics = evaluated(progress.model, params, matrices, self.task.train_kwargs.get("feval"))
         rounds.report(progress.rounds, metrics)
         rounds.end()
+
+    def _read_matrices(self, params: Mapping[str, Any], progress: BoostingProgress) -> dict[str, Matrix]:
+        from paceline.train.lightgbm.matrix import read_matrices
+
+        matrices, progress.features = read_matrices(self.task, params, progress.features)
+        if progress.model is not None and progress.model.num_feature() != len(progress.features.names):
+            raise DataError(
+                f"The checkpoint's model has {progress.model.num_feature()} features, the dataset 'train' "
+                f"{len(progress.features.names)}: {', '.join(progress.features.names)}."
+            )
+        return matrices
 
     def _callbacks(self, params: Mapping[str, Any]) -> list[Callback]:
         """The user's, and early stopping if it is among the parameters."""
@@ -161,12 +170,3 @@ class _ReportRound:
         self._rounds.report(self._progress.rounds, row_of(results))
         if stop is not None:
             raise stop
-
-
-def _check_features(progress: BoostingProgress) -> None:
-    assert progress.features is not None
-    if progress.model is not None and progress.model.num_feature() != len(progress.features.names):
-        raise DataError(
-            f"The checkpoint's model has {progress.model.num_feature()} features, the dataset 'train' "
-            f"{len(progress.features.names)}: {', '.join(progress.features.names)}."
-        )

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import lightgbm as lgb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from paceline.air import session as session_slot
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, DataError
-from paceline.train.lightgbm.features import Features, describe_features
+from paceline.train.lightgbm.backend import gather
+from paceline.train.lightgbm.features import (
+    Features,
+    ShardRows,
+    check_labels,
+    describe_features,
+    read_rows,
+)
 from paceline.train.lightgbm.metrics import Shares, shares_of
-from paceline.train.lightgbm.network import gather
 from paceline.train.lightgbm.params import value_of, without
-from paceline.train.lightgbm.rows import COLUMN_KEYWORDS, ShardRows, check_labels, read_rows
-from paceline.train.trees.shard import dataset_names
+from paceline.train.trees.task import dataset_names
 
 if TYPE_CHECKING:
-    import lightgbm as lgb
-    import numpy as np
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from paceline.train.trees.task import TreeTask
 
 
-KEYWORDS = (*COLUMN_KEYWORDS, "categorical_feature", "feature_name", "free_raw_data", "ignore")
-"""What `dmatrix_params` may hold for a dataset."""
 _NOT_STORABLE = frozenset('\t\n\r\v\f",:[]{}')
 
 
@@ -65,65 +69,48 @@ def _train_matrix(rows: ShardRows, counts: list[int], features: Features, params
         "categorical_feature": _categorical(features, params, rows.settings),
         "feature_name": _feature_names(features, rows.settings),
     }
-    dataset = _continued_dataset()(
+    return _matrix(rows, table, reference=common_bins(table, counts, plain, settings), params=plain, **settings)
+
+
+def _evaluation_matrix(rows: ShardRows, features: Features, train: lgb.Dataset, train_rows: ShardRows) -> Matrix:
+    """Where this worker got no rows, which LightGBM cannot take, a row of "train" stands in and counts nothing."""
+    if rows.table.num_rows:
+        return _matrix(rows, features.table(rows.table, rows.where), reference=train)
+    row = features.table(train_rows.table.slice(0, 1), train_rows.where)
+    group = None if rows.group is None else [1]
+    stand_in = ContinuedDataset(row, label=train_rows.label[:1], group=group, reference=train)
+    return Matrix(stand_in, {"weight": 0.0, "rows": 0.0, "queries": 0.0})
+
+
+def _matrix(rows: ShardRows, table: pa.Table, **settings: Any) -> Matrix:
+    dataset = ContinuedDataset(
         table,
         label=rows.label,
         weight=rows.weight,
         group=rows.group,
         init_score=rows.init_score,
         position=rows.position,
-        reference=common_bins(table, counts, plain, settings),
-        params=plain,
         free_raw_data=rows.settings.get("free_raw_data", True),
         **settings,
     )
     return Matrix(dataset, shares_of(table.num_rows, rows.weight, rows.group))
 
 
-def _evaluation_matrix(rows: ShardRows, features: Features, train: lgb.Dataset, train_rows: ShardRows) -> Matrix:
-    """Where this worker got no rows, which LightGBM cannot take, a row of "train" stands in and counts nothing."""
-    if not rows.table.num_rows:
-        row = train_rows.table.slice(0, 1)
-        group = None if rows.group is None else [1]
-        stand_in = _continued_dataset()(
-            features.table(row, train_rows.where), label=train_rows.label[:1], group=group, reference=train
-        )
-        return Matrix(stand_in, {"weight": 0.0, "rows": 0.0, "queries": 0.0})
-    dataset = _continued_dataset()(
-        features.table(rows.table, rows.where),
-        label=rows.label,
-        weight=rows.weight,
-        group=rows.group,
-        init_score=rows.init_score,
-        position=rows.position,
-        reference=train,
-        free_raw_data=rows.settings.get("free_raw_data", True),
-    )
-    return Matrix(dataset, shares_of(rows.table.num_rows, rows.weight, rows.group))
+class ContinuedDataset(lgb.Dataset):
+    """Keeps the initial scores of its rows when training continues from a model.
 
+    LightGBM would put the model's predictions in their place, and train another model than without the break.
+    """
 
-@functools.cache
-def _continued_dataset() -> type[lgb.Dataset]:
-    """LightGBM's dataset, for a training that may continue another one; made where LightGBM is loaded."""
-    import lightgbm as lgb
+    def __init__(self, data: Any, *, init_score: Any = None, **settings: Any) -> None:
+        super().__init__(data, init_score=init_score, **settings)
+        self._given_init_score = init_score
 
-    class ContinuedDataset(lgb.Dataset):
-        """Keeps the initial scores of its rows when training continues from a model.
-
-        LightGBM would put the model's predictions in their place, and train another model than without the break.
-        """
-
-        def __init__(self, data: Any, *, init_score: Any = None, **settings: Any) -> None:
-            super().__init__(data, init_score=init_score, **settings)
-            self._given_init_score = init_score
-
-        def _set_init_score_by_predictor(self, predictor: Any, data: Any, used_indices: Any) -> ContinuedDataset:
-            predicted = predictor.predict(data=data, raw_score=True)
-            given = self._given_init_score
-            self.set_init_score(predicted if given is None else predicted + given)
-            return self
-
-    return ContinuedDataset
+    def _set_init_score_by_predictor(self, predictor: Any, data: Any, used_indices: Any) -> ContinuedDataset:
+        predicted = predictor.predict(data=data, raw_score=True)
+        given = self._given_init_score
+        self.set_init_score(predicted if given is None else predicted + given)
+        return self
 
 
 def _feature_names(features: Features, settings: Mapping[str, Any]) -> list[str]:
@@ -218,9 +205,6 @@ def common_bins(
     has not seen most of the values, and the model is a poor one. Here they are found on a sample of all rows, the one
     that LightGBM takes in a single process, so that the bins are the same as there. None for one worker.
     """
-    import lightgbm as lgb
-    import pyarrow as pa
-
     if len(counts) == 1:
         return None
     size = _sample_size(params, table.num_columns)
@@ -246,23 +230,17 @@ def _sample_size(params: Mapping[str, Any], features: int) -> int:
 
 
 def _has_values(column: pa.ChunkedArray) -> bool:
-    import pyarrow.compute as pc
-
     return not pc.all(pc.is_null(column, nan_is_null=True)).as_py()
 
 
 def _without_zeros(column: pa.ChunkedArray) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
     """The values of a column that are not 0, and in which rows they are: as LightGBM takes samples."""
-    import numpy as np
-
     values = column.to_numpy().astype(np.float64)
     places = np.flatnonzero(~(np.abs(values) <= _ZERO))  # missing ones are kept
     return values[places], places.astype(np.int32)
 
 
 def _packed(table: pa.Table) -> bytes:
-    import pyarrow as pa
-
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -270,6 +248,4 @@ def _packed(table: pa.Table) -> bytes:
 
 
 def _unpacked(content: bytes) -> pa.Table:
-    import pyarrow as pa
-
     return pa.ipc.open_stream(content).read_all()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError
-from paceline.train.lightgbm.network import gather
+from paceline.train.lightgbm.backend import gather
 from paceline.train.lightgbm.params import value_of, without
 from paceline.train.trees.datasets import meant
 
@@ -62,11 +62,6 @@ Part = tuple[float, float]
 """A worker's value of a metric, and what its part of the dataset counts."""
 
 
-def evaluates_in_parts(params: Mapping[str, Any], train_kwargs: Mapping[str, Any]) -> bool:
-    """True if every metric that will be computed can be put together exactly from the workers' parts."""
-    return not train_kwargs.get("feval") and not approximate_metrics(params)
-
-
 def check_metrics(params: Mapping[str, Any]) -> None:
     """Refuse names that LightGBM does not know: it would say so in its log at most, and compute nothing."""
     known = [*_NAMES, *_OF_ALL_ROWS]
@@ -88,12 +83,13 @@ def ranks_rows(params: Mapping[str, Any]) -> bool:
     return value_of(params, "objective") in names or not names.isdisjoint(_asked(params))
 
 
-def approximate_metrics(params: Mapping[str, Any]) -> list[str]:
-    """Of the metrics that are asked for, those that cannot be put together exactly.
+def approximate_metrics(params: Mapping[str, Any], train_kwargs: Mapping[str, Any]) -> list[str]:
+    """Of the metrics that are asked for, those that cannot be put together exactly from the workers' parts.
 
     Without any LightGBM takes that of the objective, which can be.
     """
-    return [name for name in _asked(params) if name not in _NAMES]
+    names = [name for name in _asked(params) if name not in _NAMES]
+    return [*names, "feval"] if train_kwargs.get("feval") else names
 
 
 def _asked(params: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError
-from paceline.train.lightgbm.network import get_network_params
+from paceline.train.lightgbm.backend import get_network_params
 
 ALIASES = {
     "bagging_fraction": ("sub_row", "subsample", "bagging"),
@@ -43,6 +43,10 @@ ALIASES = {
     "bin_construct_sample_cnt": ("subsample_for_bin",),
 }
 """The other names of parameters that are looked at here; LightGBM knows those of all others."""
+
+GROUP_KEYWORDS = ("group", "query", "qid")
+COLUMN_KEYWORDS = ("weight", *GROUP_KEYWORDS, "init_score", "position")
+"""Entries of dmatrix_params that name a column."""
 
 QUANTILE_OBJECTIVES = frozenset(
     [

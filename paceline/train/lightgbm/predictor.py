@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from paceline.air.errors import ConfigError, DataError
 from paceline.train.lightgbm.checkpoint import LightGBMCheckpoint
-from paceline.train.lightgbm.features import Features, describe_features, is_category, is_vector
 from paceline.train.predictor import Predictor, array_or_columns, checked_checkpoint, prediction_columns
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from paceline.data.preprocessor import Preprocessor
+    from paceline.train.lightgbm.features import Features
     from paceline.train.predictor import Arrays, CheckpointOrPlace
 
 _WHERE = "The data to predict"
@@ -69,12 +69,14 @@ class LightGBMPredictor(Predictor):
     ) -> pa.Table:
         import pyarrow as pa
 
+        from paceline.train.lightgbm.features import Features, spread_vectors
+
         rows: Any
         if self._features is not None:
             rows = self._features.matrix(self._named(data, self._features.columns, feature_columns), _WHERE)
         else:
             names = self.model.feature_name()
-            table = self._named(_spread(data), names, feature_columns)
+            table = self._named(spread_vectors(data, _WHERE), names, feature_columns)
             plain = Features(tuple(names), {}, {})
             rows = self._frame(table) if self.model.pandas_categorical else plain.matrix(table, _WHERE)
         return pa.table(self._predict(rows, predict_kwargs))
@@ -143,6 +145,7 @@ class LightGBMPredictor(Predictor):
     def _frame(self, table: pa.Table) -> pd.DataFrame:
         """For a model that was trained on a frame with categories: LightGBM itself numbers them as it did there."""
         from paceline.data.formats import from_batch, to_batch
+        from paceline.train.lightgbm.features import is_category
 
         missing = [name for name in self.model.feature_name() if name not in table.schema.names]
         if missing:
@@ -160,21 +163,6 @@ class LightGBMPredictor(Predictor):
             )
         frame: Any = to_batch(from_batch(table, _WHERE), "pandas", copy=True)
         return frame.astype(dict.fromkeys(categories, "category"))  # type: ignore[no-any-return]
-
-
-def _spread(table: pa.Table) -> pa.Table:
-    """Columns of vectors as a column for each element, named as in training."""
-    import pyarrow as pa
-
-    columns: dict[str, pa.ChunkedArray] = {}
-    for field in table.schema:
-        if is_vector(field.type):
-            one = table.select([field.name])
-            spread = describe_features(one, (), _WHERE).table(one, _WHERE)
-            columns |= dict(zip(spread.column_names, spread.columns, strict=True))
-        else:
-            columns[field.name] = table.column(field.name)
-    return pa.table(columns)
 
 
 def _chosen(table: pa.Table, columns: Sequence[str] | Sequence[int]) -> pa.Table:

@@ -7,15 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
 from paceline.train.lightgbm.backend import LightGBMConfig, LightGBMLoopConfig
-from paceline.train.lightgbm.callback import ReportCallback, WithLastCheckpoint
+from paceline.train.lightgbm.callback import WithLastCheckpoint
 from paceline.train.lightgbm.loop import LightGBMLoop
-from paceline.train.lightgbm.matrix import KEYWORDS
-from paceline.train.lightgbm.metrics import approximate_metrics, check_metrics, evaluates_in_parts, ranks_rows
-from paceline.train.lightgbm.params import QUANTILE_OBJECTIVES, check_params, rounds_of, value_of
-from paceline.train.lightgbm.rows import COLUMN_KEYWORDS, GROUP_KEYWORDS
+from paceline.train.lightgbm.metrics import approximate_metrics, check_metrics, ranks_rows
+from paceline.train.lightgbm.params import (
+    COLUMN_KEYWORDS,
+    GROUP_KEYWORDS,
+    QUANTILE_OBJECTIVES,
+    check_params,
+    rounds_of,
+    value_of,
+)
 from paceline.train.trees.datasets import check_queries
 from paceline.train.trees.trainer import TreeTrainer
 
@@ -69,7 +73,10 @@ class LightGBMTrainer(TreeTrainer):
         "feature_name": "use dmatrix_params={'train': {'feature_name': [...]}}.",
         "fobj": "pass the function as params={'objective': function}.",
     }
-    _matrix_keywords: ClassVar[tuple[str, ...]] = KEYWORDS
+    _matrix_keywords: ClassVar[tuple[str, ...]] = (
+        *COLUMN_KEYWORDS,
+        *("categorical_feature", "feature_name", "free_raw_data", "ignore"),
+    )
     _column_keywords: ClassVar[tuple[str, ...]] = COLUMN_KEYWORDS
 
     _quantile_objectives: ClassVar[frozenset[str]] = QUANTILE_OBJECTIVES
@@ -127,8 +134,8 @@ class LightGBMTrainer(TreeTrainer):
     def _loop(self, task: TreeTask) -> Callable[[], None]:
         return LightGBMLoop(task)
 
-    def _evaluates_in_parts(self) -> bool:
-        return evaluates_in_parts(self.params or {}, self.train_kwargs)
+    def _approximate_metrics(self) -> list[str]:
+        return approximate_metrics(self.params or {}, self.train_kwargs)
 
     def _objective(self) -> Any:
         return value_of(self.params or {}, "objective")
@@ -138,26 +145,7 @@ class LightGBMTrainer(TreeTrainer):
         check_metrics(params)
         if ranks_rows(params):
             check_queries(self.datasets, self.dmatrix_params or {}, GROUP_KEYWORDS)
-        if any(isinstance(callback, ReportCallback) for callback in self.train_kwargs.get("callbacks") or ()):
-            raise ConfigError(
-                "callbacks=[ReportCallback()]: the trainer reports every round itself. The callback is for a train "
-                "function of your own; checkpoints come by CheckpointConfig(checkpoint_frequency=...)."
-            )
 
     def to_run_spec(self) -> RunSpec:
         spec = super().to_run_spec()
-        if self._has_function:
-            return replace(spec, train=WithLastCheckpoint(spec.train))
-        if spec.world_size > 1:
-            self._warn_about_approximations()
-        return spec
-
-    def _warn_about_approximations(self) -> None:
-        names = approximate_metrics(self.params or {})
-        if self.train_kwargs.get("feval"):
-            names = [*names, "feval"]
-        if names:
-            warn_at_users_line(
-                f"{', '.join(names)} on 'train' is approximate: each worker evaluates its own rows, and the mean of "
-                "that is reported. Other datasets are evaluated whole and exactly, unless dataset_config splits them."
-            )
+        return replace(spec, train=WithLastCheckpoint(spec.train)) if self._has_function else spec

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_sources import ContentSource, Kind
 from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
 from paceline.air.packing import tree
 from paceline.train.lightning.packages import package_of
+from paceline.train.model_checkpoint import ModelCheckpoint, ModelSource, file_names
 
 if TYPE_CHECKING:
     from paceline.air.packing import FileSink
@@ -30,18 +29,13 @@ M = TypeVar("M")
 
 
 @dataclass(frozen=True)
-class SavedByLightning(ContentSource):
+class SavedByLightning(ModelSource):
     """What `trainer.save_checkpoint(path)` wrote: a file, or a directory where each rank saved its part."""
 
     path: str
 
-    kind: ClassVar[Kind] = "data_dict"
-
     def describe(self) -> str:
         return f"Lightning's {self.path}"
-
-    def read_file(self, name: str) -> bytes | None:
-        return None
 
     def write_files(self, sink: FileSink, move: bool = False) -> None:
         saved = Path(self.path)
@@ -57,7 +51,7 @@ class SavedByLightning(ContentSource):
         return loaded
 
 
-class LightningCheckpoint(Checkpoint):
+class LightningCheckpoint(ModelCheckpoint):
     """A checkpoint that holds a file of Lightning's, "checkpoint.ckpt": weights, optimizers, progress, callbacks.
 
     Such a file is a pickle. It is only loaded if it holds nothing but tensors and plain values, and then cannot
@@ -70,17 +64,12 @@ class LightningCheckpoint(Checkpoint):
         """A checkpoint of a file that Lightning saved."""
         if not os.path.exists(path):
             raise CheckpointNotFoundError(f"LightningCheckpoint.from_path: there is no file {os.fspath(path)}.")
-        checkpoint = cls._at(os.path.abspath(path))
-        if preprocessor is not None:
-            checkpoint.set_preprocessor(preprocessor)
-        return checkpoint
+        return cls._of(SavedByLightning(os.path.abspath(path)), preprocessor)
 
     @classmethod
     def _at(cls: type[C], path: str) -> C:
         """The same of a file that only rank 0 need have."""
-        checkpoint = cls.__new__(cls)
-        checkpoint._adopt(SavedByLightning(path))
-        return checkpoint
+        return cls._of(SavedByLightning(path))
 
     def get_model(
         self,
@@ -122,10 +111,9 @@ class LightningCheckpoint(Checkpoint):
         with self._directory(lambda name: name.split("/")[0] in _READABLE_FILES) as folder:
             found = next((path for name in _READABLE_FILES if (path := Path(folder, name)).exists()), None)
             if found is None:
-                there = ", ".join(sorted(each.name for each in Path(folder).iterdir() if not each.name.startswith(".")))
                 raise CheckpointError(
                     f"{self!r} holds nothing that Lightning saved: it has no file {CHECKPOINT_FILE}, but "
-                    f"{there or 'none'}. Make one of a file with LightningCheckpoint.from_path()."
+                    f"{file_names(folder)}. Make one of a file with LightningCheckpoint.from_path()."
                 )
             yield str(found)
 

@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_sources import ContentSource, Kind
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError, SerializationError
 from paceline.air.packing import check_zip_size
+from paceline.train.model_checkpoint import ModelCheckpoint, ModelSource
 
 if TYPE_CHECKING:
     from paceline.air.packing import FileSink
@@ -24,18 +24,13 @@ C = TypeVar("C", bound="SklearnCheckpoint")
 
 
 @dataclass(frozen=True)
-class EstimatorObject(ContentSource):
+class EstimatorObject(ModelSource):
     """An estimator in this process."""
 
     estimator: Any
 
-    kind: ClassVar[Kind] = "data_dict"
-
     def describe(self) -> str:
         return f"estimator {type(self.estimator).__name__}"
-
-    def read_file(self, name: str) -> bytes | None:
-        return None
 
     def write_files(self, sink: FileSink, move: bool = False) -> None:
         write_estimator(self.estimator, sink)
@@ -44,7 +39,7 @@ class EstimatorObject(ContentSource):
         return {MODEL_KEY: self.estimator}
 
 
-class SklearnCheckpoint(Checkpoint):
+class SklearnCheckpoint(ModelCheckpoint):
     """A checkpoint that holds a scikit-learn estimator.
 
     It is stored in the format of skops, which is data and not a program; an estimator with functions or
@@ -63,15 +58,11 @@ class SklearnCheckpoint(Checkpoint):
         """A checkpoint of a fitted estimator; with `path` it is written to that directory at once."""
         if isinstance(estimator, type) or not hasattr(estimator, "fit"):
             raise ConfigError(f"from_estimator() takes a fitted scikit-learn estimator, not {estimator!r}.")
-        checkpoint = cls.__new__(cls)
-        checkpoint._adopt(EstimatorObject(estimator))
-        if preprocessor is not None:
-            checkpoint.set_preprocessor(preprocessor)
         if path is None:
-            return checkpoint
+            return cls._of(EstimatorObject(estimator), preprocessor)
         for name in (SKOPS_FILE, PICKLE_FILE):  # of an earlier estimator
             Path(path, name).unlink(missing_ok=True)
-        written = cls.from_directory(checkpoint.to_directory(path))
+        written = cls._of(EstimatorObject(estimator), preprocessor, path)
         written.made_here = True
         return written
 

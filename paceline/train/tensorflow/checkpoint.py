@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_sources import PACKED_FILES_KEY, ContentSource, Kind, LocalDirectory
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError
 from paceline.air.temporary import temporary_directory
+from paceline.train.model_checkpoint import ModelCheckpoint, ModelFile
 from paceline.train.tensorflow import keras_files
 from paceline.train.tensorflow.keras_files import H5_FILE, H5_WEIGHTS_FILE, KERAS_FILE
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-    from paceline.air.packing import FileSink
 
 WEIGHTS_KEYS = ("model_weights", MODEL_KEY)
 """Where a dict checkpoint has the list that `model.get_weights()` gave."""
@@ -33,32 +30,7 @@ _NEEDS_MODEL = (
 C = TypeVar("C", bound="TensorflowCheckpoint")
 
 
-@dataclass(frozen=True)
-class ModelFile(ContentSource):
-    """A model as it was when the checkpoint was made: training may go on, and a file may be removed."""
-
-    content: bytes
-    file_name: str
-
-    kind: ClassVar[Kind] = "data_dict"
-
-    def describe(self) -> str:
-        return f"{self.file_name} of {len(self.content):,} bytes"
-
-    def read_file(self, name: str) -> bytes | None:
-        return self.content if name == self.file_name else None
-
-    def write_files(self, sink: FileSink, move: bool = False) -> None:
-        with sink.open(self.file_name) as file:
-            file.write(self.content)
-
-    def load_dict(self) -> dict[str, Any]:
-        with temporary_directory() as folder:
-            (folder / self.file_name).write_bytes(self.content)
-            return LocalDirectory(str(folder)).load_dict()
-
-
-class TensorflowCheckpoint(Checkpoint):
+class TensorflowCheckpoint(ModelCheckpoint):
     """A checkpoint that holds a Keras model.
 
     `from_model` writes Keras' own format (a .keras file): weights, optimizer, and what the model is made of. Such a
@@ -130,7 +102,8 @@ class TensorflowCheckpoint(Checkpoint):
             with self.as_directory() as folder:
                 path = keras_files.find_model(Path(folder))
                 if path is not None and model is None:
-                    self._check_whole(path)
+                    if keras_files.is_weights_only(path):
+                        raise ConfigError(_NEEDS_MODEL)
                     return keras_files.load_model(path, custom_objects, compile, safe_mode)
                 if path is not None:
                     model = keras_files.built(model, "get_model()")
@@ -138,31 +111,12 @@ class TensorflowCheckpoint(Checkpoint):
                     return model
         return self._with_weights_of_dict(model)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As for any checkpoint; the model is under "model", unless only weights or a SavedModel were stored."""
-        data = super().to_dict()
-        if MODEL_KEY not in data and PACKED_FILES_KEY in data and self._holds_keras_file():
-            data[MODEL_KEY] = self.get_model()
-            del data[PACKED_FILES_KEY]
-        return data
-
-    @classmethod
-    def _of(cls: type[C], source: ContentSource, preprocessor: Any) -> C:
-        checkpoint = cls.__new__(cls)
-        checkpoint._adopt(source)
-        if preprocessor is not None:
-            checkpoint.set_preprocessor(preprocessor)
-        return checkpoint
-
-    def _check_whole(self, path: Path) -> None:
-        if keras_files.is_weights_only(path):
-            raise ConfigError(_NEEDS_MODEL)
-
-    def _holds_keras_file(self) -> bool:
-        """Whether there is a whole model that is loaded without trust: a SavedModel never is."""
+    def _model_in_files(self) -> Any:
+        """Where there is a whole model that is loaded without trust, which a SavedModel never is."""
         with self.as_directory() as folder:
             path = keras_files.find_model(Path(folder))
-            return path is not None and path.is_file() and not keras_files.is_weights_only(path)
+            safe = path is not None and path.is_file() and not keras_files.is_weights_only(path)
+        return self.get_model() if safe else None
 
     def _weights_in_memory(self) -> Any:
         return next((self.peek(key) for key in WEIGHTS_KEYS if self.peek(key) is not None), None)

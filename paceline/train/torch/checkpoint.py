@@ -6,13 +6,12 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_dict import Discard
-from paceline.air.checkpoint_sources import PACKED_FILES_KEY, ContentSource, Kind
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
+from paceline.train.model_checkpoint import ModelCheckpoint, ModelSource
 
 if TYPE_CHECKING:
     import torch
@@ -26,19 +25,14 @@ C = TypeVar("C", bound="TorchCheckpoint")
 
 
 @dataclass(frozen=True)
-class TorchObject(ContentSource):
+class TorchObject(ModelSource):
     """Weights or a model in this process; written as a file of `torch.save`."""
 
     value: Any
     file_name: str
 
-    kind: ClassVar[Kind] = "data_dict"
-
     def describe(self) -> str:
         return "model weights" if self.file_name == WEIGHTS_FILE else f"model {type(self.value).__name__}"
-
-    def read_file(self, name: str) -> bytes | None:
-        return None
 
     def write_files(self, sink: FileSink, move: bool = False) -> None:
         import torch
@@ -53,7 +47,7 @@ class TorchObject(ContentSource):
         return {MODEL_KEY: self.value}
 
 
-class TorchCheckpoint(Checkpoint):
+class TorchCheckpoint(ModelCheckpoint):
     """A checkpoint that holds a PyTorch model.
 
     Weights (`from_state_dict`) are loaded with ``weights_only=True``: a file that was tampered
@@ -109,29 +103,11 @@ class TorchCheckpoint(Checkpoint):
         model.load_state_dict(_fitting(saved, model))
         return model
 
-    def to_dict(self) -> dict[str, Any]:
-        """As for any checkpoint; the weights or the model are under "model"."""
-        data = super().to_dict()
-        if MODEL_KEY not in data and PACKED_FILES_KEY in data:
-            found = self._from_file()
-            if found is not None:
-                data[MODEL_KEY] = found
-                del data[PACKED_FILES_KEY]
-        return data
-
-    @classmethod
-    def _of(cls: type[C], source: TorchObject, preprocessor: Any) -> C:
-        checkpoint = cls.__new__(cls)
-        checkpoint._adopt(source)
-        if preprocessor is not None:
-            checkpoint.set_preprocessor(preprocessor)
-        return checkpoint
-
     def _saved(self) -> Any:
         """The weights or the model, read in the safest way that this checkpoint allows."""
         if isinstance(self._source, TorchObject):
             return self._source.value
-        found = self._from_file()
+        found = self._model_in_files()
         if found is not None:
             return found
         data = self.to_dict()
@@ -142,7 +118,7 @@ class TorchCheckpoint(Checkpoint):
             )
         return data[MODEL_KEY]
 
-    def _from_file(self) -> Any:
+    def _model_in_files(self) -> Any:
         """What the checkpoint's file of weights or its model file holds; None if it has neither."""
         import torch
 

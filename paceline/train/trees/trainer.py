@@ -14,6 +14,7 @@ from paceline.air.settings import as_json
 from paceline.run.spec import RunSpec
 from paceline.train.arguments import SETTINGS_ELSEWHERE, DataParallelArguments, make_ingest
 from paceline.train.data_parallel_trainer import DataParallelTrainer
+from paceline.train.rounds import RoundReporter
 from paceline.train.trees.datasets import check_columns, check_entries, check_names, check_types, tree_configs
 from paceline.train.trees.task import TreeTask
 
@@ -87,8 +88,8 @@ class TreeTrainer(DataParallelTrainer):
         """What every worker runs."""
 
     @abstractmethod
-    def _evaluates_in_parts(self) -> bool:
-        """True if every metric of an evaluation set can be combined exactly from the workers' parts of it."""
+    def _approximate_metrics(self) -> list[str]:
+        """The metrics that cannot be combined exactly from the workers' parts of a dataset."""
 
     def _check_params(self, params: Mapping[str, Any]) -> None:
         """Refuse parameters of the library that cannot work here."""
@@ -159,6 +160,11 @@ class TreeTrainer(DataParallelTrainer):
         callbacks = self.train_kwargs.get("callbacks")
         if callbacks is not None and not isinstance(callbacks, list | tuple):
             raise ConfigError(f"{name}(callbacks=...) takes a list, not {type(callbacks).__name__}: callbacks=[...].")
+        if any(isinstance(callback, RoundReporter) for callback in callbacks or ()):
+            raise ConfigError(
+                "callbacks=[ReportCallback()]: the trainer reports every round itself. The callback is for a train "
+                "function of your own; checkpoints come by CheckpointConfig(checkpoint_frequency=...)."
+            )
         for dataset, entries in (self.dmatrix_params or {}).items():
             check_entries(dataset, entries, self._matrix_keywords, self._column_keywords, str(self.label_column))
 
@@ -179,7 +185,8 @@ class TreeTrainer(DataParallelTrainer):
             raise ConfigError("How many workers? Pass scaling_config=ScalingConfig(num_workers=2), for example.")
         configs = self.get_dataset_config()
         self._check_columns()
-        self._warn_about_quantiles()
+        if self.scaling_config.num_workers > 1:
+            self._warn_about_approximations()
         ingest = make_ingest(self.datasets, configs, self.preprocessor, self.resume_from_checkpoint, read_once=True)
         plain = {
             name: value
@@ -200,13 +207,16 @@ class TreeTrainer(DataParallelTrainer):
             arguments=arguments,
         )
 
-    def _warn_about_quantiles(self) -> None:
+    def _warn_about_approximations(self) -> None:
+        metrics = self._approximate_metrics()
+        if metrics:
+            warn_at_users_line(
+                f"{', '.join(metrics)} on 'train' is approximate: each worker evaluates its own rows, and the weighted "
+                "mean of that is reported. Other datasets are evaluated whole and exactly, unless dataset_config "
+                "splits them."
+            )
         objective = self._objective()
-        if (
-            isinstance(objective, str)
-            and objective in self._quantile_objectives
-            and self.scaling_config.num_workers != 1
-        ):
+        if isinstance(objective, str) and objective in self._quantile_objectives:
             warn_at_users_line(
                 f"objective={objective!r} with several workers: {self._library} takes the mean of what each of them "
                 "finds for its own rows as the value of a leaf. That is near to the value for all rows only if these "
@@ -216,7 +226,7 @@ class TreeTrainer(DataParallelTrainer):
     def get_dataset_config(self) -> dict[str, DatasetConfig]:
         if self._has_function:
             return super().get_dataset_config()
-        return tree_configs(self.dataset_config, self.datasets, in_parts=self._evaluates_in_parts())
+        return tree_configs(self.dataset_config, self.datasets, in_parts=not self._approximate_metrics())
 
     def _check_columns(self) -> None:
         """Mistakes that the columns show are told before workers start, where these can be known."""

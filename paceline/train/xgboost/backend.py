@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import re
 import shutil
+import socket
 import tempfile
 import weakref
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checks import names_what_was_meant
 from paceline.air.errors import ConfigError
-from paceline.run.backend import Backend, BackendConfig
-from paceline.train.xgboost import collective
+from paceline.run.backend import Backend, BackendConfig, WorkerState
 
 if TYPE_CHECKING:
     from paceline.engine.base import WorkerGroup
@@ -39,7 +43,7 @@ class XGBoostBackend(Backend):
         "paceline.run.worker",
         "paceline.train.functions",
         "paceline.train.rounds",
-        "paceline.train.trees.shard",
+        "paceline.train.trees.task",
         "paceline.train.xgboost.callback",
         "paceline.train.xgboost.loop",
     )
@@ -50,14 +54,14 @@ class XGBoostBackend(Backend):
         placement = worker_group.placement
         scratch = self._scratch_directory(os.path.dirname(placement.workers[0].cwd))
         for place in worker_group.places:
-            worker_group.execute_single(place.rank, collective.prepare, place.rank, place.threads or 0, scratch)
+            worker_group.execute_single(place.rank, prepare, place.rank, place.threads or 0, scratch)
         if placement.world_size == 1:
             return
-        arguments = worker_group.execute_single(0, collective.host, placement.world_size, placement.start_timeout_s)
-        worker_group.execute(collective.join, arguments, backend_config.timeout_s, timeout=placement.start_timeout_s)
+        arguments = worker_group.execute_single(0, host, placement.world_size, placement.start_timeout_s)
+        worker_group.execute(join, arguments, backend_config.timeout_s, timeout=placement.start_timeout_s)
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        worker_group.execute(collective.leave, _LEAVE_TIMEOUT_S, timeout=2 * _LEAVE_TIMEOUT_S)
+        worker_group.execute(leave, _LEAVE_TIMEOUT_S, timeout=2 * _LEAVE_TIMEOUT_S)
 
     def _scratch_directory(self, parent: str) -> str:
         """A directory that is gone with this attempt, also where its workers were killed: it is the driver's."""
@@ -90,7 +94,6 @@ class XGBoostConfig(BackendConfig):
 
     @property
     def backend_cls(self) -> type[XGBoostBackend]:
-
         return XGBoostBackend
 
 
@@ -100,5 +103,126 @@ class XGBoostLoopConfig(XGBoostConfig):
 
     @property
     def backend_cls(self) -> type[XGBoostBackend]:
-
         return XGBoostLoopBackend
+
+
+# -- in a worker -----------------------------------------------------------------------------------
+# The driver imports this module too, so xgboost is only imported inside of the functions. A worker runs them in the
+# thread that trains later: XGBoost's connections belong to the thread that made them.
+
+T = TypeVar("T")
+LOOPBACK = "127.0.0.1"
+
+_LOST_PEER = re.compile(
+    r"collective/result\.cc|\[(socket|allreduce|allgather|broadcast|comm|comm_group|loop|protocol|tracker|coll)\.(h|cc):\d+"
+)
+"""In the text of an error of XGBoost's network layer: the file that reports it, or one of the files it passed through.
+Which of them are named depends on where the connection was when it was lost."""
+
+
+@dataclass
+class Place(WorkerState):
+    """What a worker was told about itself, and its part in the collective."""
+
+    rank: int = 0
+    threads: int = 0
+    """For XGBoost; 0 leaves it to the library."""
+    scratch: str | None = None
+    """A directory of this attempt for data that does not fit into memory; whoever made it removes it."""
+    tracker: Any = None
+    """On rank 0: XGBoost's meeting point, which lives as long as somebody is connected."""
+    joined: bool = False
+
+
+def prepare(rank: int, threads: int, scratch: str) -> None:
+    """Note what belongs to this rank alone."""
+    place = Place.here()
+    place.rank, place.threads, place.scratch = rank, threads, scratch
+
+
+def host(world_size: int, timeout_s: float) -> dict[str, Any]:
+    """On rank 0: open the meeting point, on the loopback address; returns what the ranks need to find it."""
+    from xgboost.tracker import RabitTracker
+
+    tracker = RabitTracker(n_workers=world_size, host_ip=LOOPBACK, sortby="task", timeout=max(1, int(timeout_s)))
+    tracker.start()
+    Place.here().tracker = tracker
+    found: dict[str, Any] = tracker.worker_args()
+    return found
+
+
+def join(arguments: Mapping[str, Any], timeout_s: float) -> None:
+    """Connect with all other ranks. XGBoost sorts them by name: zero-padded, that is by our ranks."""
+    from xgboost import collective
+
+    place = Place.here()
+    before = set(_listening())
+    with contextlib.redirect_stdout(io.StringIO()):  # XGBoost greets every worker, whatever its verbosity
+        collective.init(**arguments, dmlc_task_id=f"{place.rank:08d}", dmlc_timeout=int(timeout_s))
+    place.joined = True
+    for descriptor in set(_listening()) - before:
+        _keep_to_this_machine(descriptor)
+    assert collective.get_rank() == place.rank
+
+
+def leave(timeout_s: float) -> None:
+    """Disconnect. Rank 0 stays until the last one has left: the others say goodbye to it."""
+    place = Place.here()
+    if not place.joined:
+        return
+    from xgboost import collective
+
+    Place.end()
+    collective.finalize()
+    if place.tracker is not None:
+        place.tracker.wait_for(timeout=int(timeout_s))
+
+
+def gathered(value: T) -> list[T]:
+    """Every rank's value, by rank; all ranks call it."""
+    from xgboost import collective
+
+    ranks = collective.get_world_size()
+    if ranks == 1:
+        return [value]
+    own = collective.get_rank()
+    return [collective.broadcast(value if rank == own else None, rank) for rank in range(ranks)]  # type: ignore[misc]
+
+
+def _listening() -> Iterator[int]:
+    """The descriptors of this process on which connections are waited for."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as copy:
+            if copy.family == socket.AF_INET and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                yield int(name)
+
+
+def _keep_to_this_machine(descriptor: int) -> None:
+    """XGBoost listens on all interfaces for word that a worker failed, and ends the process at any connection: only
+    connections over loopback shall get there. Kernels before 5.7 do not let everybody say so."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
+        copy.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+
+
+def _without_place(text: str) -> str:
+    """A message without the time and the line of XGBoost's own code before it."""
+    return re.sub(r"^\[\d\d:\d\d:\d\d\] \S+:\d+: (Check failed: )?", "", text)
+
+
+@contextlib.contextmanager
+def readable_errors() -> Iterator[None]:
+    """XGBoost's errors without places in its own code. Where it fails because another worker is gone, it says
+    so: whoever is gone is the cause, not this one."""
+    from xgboost.core import XGBoostError
+
+    try:
+        yield
+    except XGBoostError as error:
+        text = _without_place(str(error).partition("Stack trace:")[0].strip())
+        if not _LOST_PEER.search(text):
+            raise XGBoostError(text).with_traceback(error.__traceback__) from None
+        details = "; ".join(re.findall(r"^- \[[^]]*\]: (.*)$", text, re.MULTILINE))
+        raise ConnectionError(
+            "XGBoost: connection closed by peer. Another worker failed or was lost while this one waited for it "
+            f"({details})."
+        ) from None

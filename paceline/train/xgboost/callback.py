@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xgboost.callback import EarlyStopping, LearningRateScheduler, TrainingCallback
 
 from paceline.air import session as session_slot
-from paceline.air.checks import whole_number
-from paceline.train.rounds import ChosenMetrics
-from paceline.train.xgboost.checkpoint import MODEL_FILE, XGBoostCheckpoint, read_booster
+from paceline.train.rounds import RoundReporter
+from paceline.train.xgboost.checkpoint import MODEL_FILE, XGBoostCheckpoint, booster_file, read_booster
 from paceline.train.xgboost.loop import latest_values
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
 
 
-class ReportCallback(TrainingCallback):
+class ReportCallback(RoundReporter, TrainingCallback):
     """Reports each boosting round as one iteration, with checkpoints when asked for.
 
         def train_func():
@@ -32,22 +31,8 @@ class ReportCallback(TrainingCallback):
     """
 
     CHECKPOINT_NAME = MODEL_FILE
-
-    def __init__(
-        self,
-        metrics: str | Sequence[str] | Mapping[str, str] | None = None,
-        filename: str = CHECKPOINT_NAME,
-        frequency: int = 0,
-        checkpoint_at_end: bool = True,
-        results_postprocessing_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-    ) -> None:
-        super().__init__()
-        self._chosen = ChosenMetrics(metrics, none_computed="give it evals=[(dtrain, 'train')]")
-        self._filename = filename
-        self._frequency = whole_number(frequency, "frequency", least=0, advice="a checkpoint every so many rounds.")
-        self._checkpoint_at_end = checkpoint_at_end
-        self._postprocess = results_postprocessing_fn
-        self._lacks_checkpoint = False
+    _none_computed = "give it evals=[(dtrain, 'train')]"
+    _lacks_checkpoint = False
 
     @classmethod
     def get_model(cls, checkpoint: Checkpoint, filename: str = CHECKPOINT_NAME) -> xgboost.Booster:
@@ -55,22 +40,24 @@ class ReportCallback(TrainingCallback):
         return read_booster(checkpoint, filename)
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        done = model.num_boosted_rounds()
-        due = self._frequency > 0 and done % self._frequency == 0
+        due = self._is_due(model.num_boosted_rounds())
         self._lacks_checkpoint = not due
-        session_slot.report(self._row(evals_log), XGBoostCheckpoint._of(model, self._filename) if due else None)
+        session_slot.report(self._row(evals_log), self._checkpoint(model) if due else None)
         return False
 
     def after_training(self, model: Any) -> Any:
         if self._checkpoint_at_end and self._lacks_checkpoint:
-            session_slot.active().add_checkpoint(XGBoostCheckpoint._of(model, self._filename))
+            session_slot.active().add_checkpoint(self._checkpoint(model))
         self._lacks_checkpoint = False
         return model
+
+    def _checkpoint(self, model: xgboost.Booster) -> XGBoostCheckpoint:
+        return XGBoostCheckpoint._of(booster_file(model, self._filename))
 
     def _row(self, evals_log: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, Any]:
         if self._postprocess is not None:
             return self._postprocess({name: dict(values) for name, values in evals_log.items()})
-        return self._chosen.of(latest_values(evals_log))
+        return self._chosen(latest_values(evals_log))
 
 
 # -- continuing from a checkpoint ------------------------------------------------------------------

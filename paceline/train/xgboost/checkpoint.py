@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline.air.checkpoint import Checkpoint
 from paceline.air.checkpoint_dict import XGBOOST_MODEL
-from paceline.air.checkpoint_sources import PACKED_FILES_KEY, ContentSource, Kind
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
+from paceline.train.model_checkpoint import ModelCheckpoint, ModelFile, file_names
 
 if TYPE_CHECKING:
     import xgboost
 
-    from paceline.air.packing import FileSink
+    from paceline.air.checkpoint import Checkpoint
 
 MODEL_FILE = "model.ubj"
 _READABLE_FILES = (MODEL_FILE, "model.json", "model", XGBOOST_MODEL)
@@ -25,30 +22,7 @@ _READABLE_FILES = (MODEL_FILE, "model.json", "model", XGBOOST_MODEL)
 C = TypeVar("C", bound="XGBoostCheckpoint")
 
 
-@dataclass(frozen=True)
-class BoosterBytes(ContentSource):
-    """A booster as it was when the checkpoint was made: training may go on."""
-
-    content: bytes
-    file_name: str
-
-    kind: ClassVar[Kind] = "data_dict"
-
-    def describe(self) -> str:
-        return f"XGBoost model of {len(self.content):,} bytes"
-
-    def read_file(self, name: str) -> bytes | None:
-        return self.content if name == self.file_name else None
-
-    def write_files(self, sink: FileSink, move: bool = False) -> None:
-        with sink.open(self.file_name) as file:
-            file.write(self.content)
-
-    def load_dict(self) -> dict[str, Any]:
-        return {MODEL_KEY: booster_from(self.content, self.describe())}
-
-
-class XGBoostCheckpoint(Checkpoint):
+class XGBoostCheckpoint(ModelCheckpoint):
     """A checkpoint that holds an XGBoost booster.
 
     The file is XGBoost's own (Universal Binary JSON): loading it runs no code. What XGBoost keeps in a
@@ -65,10 +39,7 @@ class XGBoostCheckpoint(Checkpoint):
         preprocessor: Any = None,
     ) -> C:
         """A checkpoint of a booster as it is now; with `path`, written to that directory."""
-        checkpoint = cls._of(booster, MODEL_FILE)
-        if preprocessor is not None:
-            checkpoint.set_preprocessor(preprocessor)
-        return checkpoint if path is None else cls.from_directory(checkpoint.to_directory(path))
+        return cls._of(booster_file(booster, MODEL_FILE), preprocessor, path)
 
     def get_model(self) -> xgboost.Booster:
         """The booster."""
@@ -83,29 +54,6 @@ class XGBoostCheckpoint(Checkpoint):
             )
         return found
 
-    def to_dict(self) -> dict[str, Any]:
-        """As for any checkpoint; the booster is under "model"."""
-        data = super().to_dict()
-        if MODEL_KEY not in data and PACKED_FILES_KEY in data:
-            found = self._booster()
-            if found is not None:
-                data[MODEL_KEY] = found
-                del data[PACKED_FILES_KEY]
-        return data
-
-    @classmethod
-    def _of(cls: type[C], booster: xgboost.Booster, file_name: str) -> C:
-        import xgboost
-
-        if isinstance(booster, xgboost.XGBModel):
-            booster = booster.get_booster()
-        if not isinstance(booster, xgboost.Booster):
-            raise ConfigError(f"from_model() takes an xgboost.Booster, not {type(booster).__name__}.")
-        content = booster.save_raw("json" if file_name.endswith(".json") else "ubj")
-        checkpoint = cls.__new__(cls)
-        checkpoint._adopt(BoosterBytes(bytes(content), file_name))
-        return checkpoint
-
     def _booster(self) -> xgboost.Booster | None:
         """The model in the first file that is there; None if there is none."""
         for name in _READABLE_FILES:
@@ -113,6 +61,19 @@ class XGBoostCheckpoint(Checkpoint):
             if content is not None:
                 return booster_from(content, f"{name} of {self!r}")
         return None
+
+    _model_in_files = _booster
+
+
+def booster_file(booster: Any, file_name: str) -> ModelFile:
+    """A booster as it is now; or that of an estimator in scikit-learn's style."""
+    import xgboost
+
+    if isinstance(booster, xgboost.XGBModel):
+        booster = booster.get_booster()
+    if not isinstance(booster, xgboost.Booster):
+        raise ConfigError(f"from_model() takes an xgboost.Booster, not {type(booster).__name__}.")
+    return ModelFile(bytes(booster.save_raw("json" if file_name.endswith(".json") else "ubj")), file_name)
 
 
 def booster_from(content: bytes, where: str) -> xgboost.Booster:
@@ -134,5 +95,4 @@ def read_booster(checkpoint: Checkpoint, file_name: str) -> xgboost.Booster:
     if content is not None:
         return booster_from(content, f"{file_name} of {checkpoint!r}")
     with checkpoint.as_directory() as folder:
-        there = ", ".join(sorted(each.name for each in Path(folder).iterdir() if not each.name.startswith(".")))
-    raise CheckpointError(f"{checkpoint!r} has no file {file_name!r}; it has {there or 'none'}.")
+        raise CheckpointError(f"{checkpoint!r} has no file {file_name!r}; it has {file_names(folder)}.")

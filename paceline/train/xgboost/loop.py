@@ -12,7 +12,7 @@ from paceline.air import session
 from paceline.air.errors import StopTraining
 from paceline.train.rounds import Rounds
 from paceline.train.trees.task import TreeTask, nothing_to_train, unused_parameter
-from paceline.train.xgboost import collective
+from paceline.train.xgboost.backend import Place, readable_errors
 from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Evaluated: TypeAlias = tuple[str, float] | list[tuple[str, float]]
 Metric: TypeAlias = Callable[..., Evaluated]
 
+COLUMN_KEYWORDS = ("weight", "base_margin", "label_lower_bound", "label_upper_bound", "qid")
+"""Entries of dmatrix_params that name a column with a value for each row."""
 _SAMPLING = ("subsample", "colsample_bytree", "colsample_bylevel", "colsample_bynode")
 
 
@@ -40,7 +42,7 @@ class XGBoostLoop:
     task: TreeTask
 
     def __call__(self) -> None:
-        with collective.readable_errors():
+        with readable_errors():
             _Training(self.task).run()
 
 
@@ -163,7 +165,7 @@ def _complete(task: TreeTask) -> dict[str, Any]:
     """The user's parameters, with what a worker adds."""
     params = {"seed_per_iteration": True, **task.params}
     if "nthread" not in params:
-        params["nthread"] = params.pop("n_jobs", collective.Place.here().threads)
+        params["nthread"] = params.pop("n_jobs", Place.here().threads)
     bins = task.matrix_params.get("train", {}).get("max_bin")
     if bins is not None:
         params.setdefault("max_bin", bins)
@@ -213,12 +215,7 @@ _SUMS = frozenset(
 """Sums over rows or queries, without what follows an "@"."""
 
 
-def evaluates_in_parts(params: Mapping[str, Any], train_kwargs: Mapping[str, Any]) -> bool:
-    """True if every metric that will be computed is exact for an evaluation set that is dealt to the workers."""
-    return not approximate_in_parts(params, train_kwargs)
-
-
-def approximate_in_parts(params: Mapping[str, Any], train_kwargs: Mapping[str, Any]) -> list[str]:
+def approximate_metrics(params: Mapping[str, Any], train_kwargs: Mapping[str, Any]) -> list[str]:
     """The metrics that will be computed and are not exact where a dataset is dealt to the workers."""
     names = [name for name in _named(params) if name.rstrip("-").partition("@")[0] not in _SUMS]
     if train_kwargs.get("custom_metric") is not None:
@@ -254,20 +251,11 @@ def latest_values(evals_log: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[
 
 _UNUSED = re.compile(r"Parameters: \{(.*?)\} are not used", re.DOTALL)
 _OFTEN = (
-    *(
-        "max_depth",
-        "learning_rate",
-        "eta",
-        "gamma",
-        "min_split_loss",
-        "min_child_weight",
-        "max_delta_step",
-        "subsample",
-    ),
-    *("sampling_method", "colsample_bytree", "colsample_bylevel", "colsample_bynode", "reg_lambda", "lambda"),
-    *("reg_alpha", "alpha", "tree_method", "scale_pos_weight", "grow_policy", "max_leaves", "max_bin", "booster"),
+    *("max_depth", "learning_rate", "eta", "gamma", "min_split_loss", "min_child_weight", "max_delta_step", "device"),
+    *("subsample", "sampling_method", "colsample_bytree", "colsample_bylevel", "colsample_bynode", "reg_lambda"),
+    *("lambda", "reg_alpha", "alpha", "tree_method", "scale_pos_weight", "grow_policy", "max_leaves", "max_bin"),
     *("num_parallel_tree", "monotone_constraints", "interaction_constraints", "multi_strategy", "nthread", "seed"),
-    *("max_cat_to_onehot", "max_cat_threshold", "device", "verbosity", "objective", "eval_metric", "base_score"),
+    *("max_cat_to_onehot", "max_cat_threshold", "verbosity", "objective", "eval_metric", "base_score", "booster"),
     *("num_class", "tweedie_variance_power", "quantile_alpha", "huber_slope", "seed_per_iteration", "n_jobs"),
 )
 """What a misspelt name may have been meant to be."""

@@ -16,7 +16,8 @@ from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.column_arrays import contiguous
 from paceline.engine.places import usable_memory
-from paceline.train.trees.shard import (
+from paceline.train.trees.task import (
+    TreeTask,
     check_not_empty,
     count_rows,
     dataset_names,
@@ -24,10 +25,8 @@ from paceline.train.trees.shard import (
     read_shard,
     shard_batches,
 )
-from paceline.train.trees.task import TreeTask
-from paceline.train.xgboost import collective
-from paceline.train.xgboost.features import agreed_categories, categories_in, feature_table, is_categorical
-from paceline.train.xgboost.rows import RowValues
+from paceline.train.xgboost.backend import Place
+from paceline.train.xgboost.features import RowValues, agreed_categories, categories_in, feature_table, is_categorical
 
 PASSED_ON = ("missing", "feature_weights", "nthread", "max_bin")
 """Entries of dmatrix_params that XGBoost's matrices take as they are."""
@@ -109,7 +108,7 @@ class MatrixReader:
             return {**self._arguments(name, table), **weights}
 
         weights = {"feature_weights": options.pop("feature_weights")} if "feature_weights" in options else {}
-        place = collective.Place.here()
+        place = Place.here()
         folder = place.scratch
         assert folder is not None
         prefix = os.path.join(folder, f"{place.rank}-{self._names.index(name)}")

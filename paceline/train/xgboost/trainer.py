@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
 from paceline.train.trees.datasets import check_queries
 from paceline.train.trees.trainer import TreeTrainer
 from paceline.train.xgboost.backend import XGBoostConfig, XGBoostLoopConfig
-from paceline.train.xgboost.loop import XGBoostLoop, approximate_in_parts, evaluates_in_parts, ranks_rows
+from paceline.train.xgboost.loop import COLUMN_KEYWORDS, XGBoostLoop, approximate_metrics, ranks_rows
 
 if TYPE_CHECKING:
     import xgboost
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
     from paceline.air.config import RunConfig, ScalingConfig
     from paceline.air.data_config import DataConfig, DatasetConfig
-    from paceline.run.spec import RunSpec
     from paceline.train.trees.task import TreeTask
 
 
@@ -53,12 +50,7 @@ class XGBoostTrainer(TreeTrainer):
 
     _library: ClassVar[str] = "XGBoost"
     _train_keywords: ClassVar[tuple[str, ...]] = (
-        "obj",
-        "custom_metric",
-        "maximize",
-        "early_stopping_rounds",
-        "verbose_eval",
-        "callbacks",
+        *("obj", "custom_metric", "maximize", "early_stopping_rounds", "verbose_eval", "callbacks"),
     )
     _refused_keywords: ClassVar[Mapping[str, str]] = {
         "xgb_model": "a training is continued with resume_from_checkpoint=XGBoostCheckpoint.from_model(booster).",
@@ -68,29 +60,11 @@ class XGBoostTrainer(TreeTrainer):
         "feval": "XGBoost calls it custom_metric= by now; it gets transformed predictions.",
     }
     _matrix_keywords: ClassVar[tuple[str, ...]] = (
-        "weight",
-        "qid",
-        "base_margin",
-        "label_lower_bound",
-        "label_upper_bound",
-        "missing",
-        "max_bin",
-        "feature_weights",
-        "feature_names",
-        "feature_types",
-        "enable_categorical",
-        "nthread",
-        "ignore",
-        "external_memory",
+        *COLUMN_KEYWORDS,
+        *("missing", "max_bin", "feature_weights", "feature_names", "feature_types", "enable_categorical", "nthread"),
+        *("ignore", "external_memory"),
     )
-    _column_keywords: ClassVar[tuple[str, ...]] = (
-        "weight",
-        "qid",
-        "base_margin",
-        "label_lower_bound",
-        "label_upper_bound",
-    )
-
+    _column_keywords: ClassVar[tuple[str, ...]] = COLUMN_KEYWORDS
     _quantile_objectives: ClassVar[frozenset[str]] = frozenset(["reg:absoluteerror", "reg:quantileerror"])
 
     def __init__(
@@ -134,18 +108,6 @@ class XGBoostTrainer(TreeTrainer):
             metadata=metadata,
         )
 
-    def to_run_spec(self) -> RunSpec:
-        spec = super().to_run_spec()
-        if self.params is not None and (self.scaling_config.num_workers or 1) > 1:
-            inexact = approximate_in_parts(self.params, self.train_kwargs)
-            if inexact:
-                warn_at_users_line(
-                    f"{', '.join(inexact)}: on a dataset that is split over the workers, as 'train' is, this is the "
-                    "weighted mean of the workers' values. Evaluation sets are given whole to every worker, where it "
-                    "is exact."
-                )
-        return spec
-
     @classmethod
     def get_model(cls, checkpoint: Checkpoint) -> xgboost.Booster:
         """The booster of a checkpoint: `checkpoint.get_model()`."""
@@ -156,8 +118,8 @@ class XGBoostTrainer(TreeTrainer):
     def _loop(self, task: TreeTask) -> Callable[[], None]:
         return XGBoostLoop(task)
 
-    def _evaluates_in_parts(self) -> bool:
-        return evaluates_in_parts(self.params or {}, self.train_kwargs)
+    def _approximate_metrics(self) -> list[str]:
+        return approximate_metrics(self.params or {}, self.train_kwargs)
 
     def _check_params(self, params: Mapping[str, Any]) -> None:
         workers = self.scaling_config.num_workers or 1
@@ -167,12 +129,6 @@ class XGBoostTrainer(TreeTrainer):
         for name, keyword in (("objective", "obj"), ("eval_metric", "custom_metric")):
             if callable(params.get(name)):
                 raise ConfigError(f"params[{name!r}] is a function: pass it as {keyword}= to the trainer.")
-        module = sys.modules.get("paceline.train.xgboost.callback")
-        if module and any(isinstance(each, module.ReportCallback) for each in self.train_kwargs.get("callbacks") or []):
-            raise ConfigError(
-                "callbacks=[ReportCallback()]: the trainer reports every round itself. The callback is for a train "
-                "function of your own; checkpoints come by CheckpointConfig(checkpoint_frequency=...)."
-            )
         if params.get("booster") == "gblinear":
             raise ConfigError(
                 "booster='gblinear' is not trained here: XGBoost does not distribute it, and does not count its "

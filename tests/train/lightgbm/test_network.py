@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paceline.train.lightgbm import LightGBMConfig, network
+from paceline.train.lightgbm import LightGBMConfig, backend
 from tests.train.lightgbm.boosting import numbers, quick_trainer
 
 
@@ -20,33 +20,33 @@ def test_ports_that_are_taken_are_passed_over(monkeypatch: pytest.MonkeyPatch) -
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
-        monkeypatch.setattr(network, "candidate_ports", lambda: [taken.getsockname()[1], 0])
-        with network.hold_port() as held:
+        monkeypatch.setattr(backend, "candidate_ports", lambda: [taken.getsockname()[1], 0])
+        with backend.hold_port() as held:
             assert held.getsockname()[1] != taken.getsockname()[1]
             with pytest.raises(OSError), socket.socket() as other:
                 other.bind(("", held.getsockname()[1]))
 
 
 def test_a_port_that_stays_taken_is_told_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "BIND_S", 0.2)
+    monkeypatch.setattr(backend, "BIND_S", 0.2)
     with socket.socket() as taken:
         taken.bind(("", 0))
         port = taken.getsockname()[1]
         with pytest.raises(ConnectionError, match=f"port {port}"):
-            network.init_network([port, port + 1], port)
+            backend.init_network([port, port + 1], port)
 
 
 @pytest.fixture
 def hub() -> Iterator[int]:
     """The port of rank 0 of two workers, which this process is."""
-    port = network.open_hub()
-    network.take_place(0, 2)
+    port = backend.open_hub()
+    backend.take_place(0, 2)
     yield port
-    network.leave()
+    backend.leave()
 
 
 def test_strangers_at_the_hub_delay_nobody_for_long(hub: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "HELLO_S", 0.1)
+    monkeypatch.setattr(backend, "HELLO_S", 0.1)
     token = b"t" * 32
     with (
         socket.create_connection(("127.0.0.1", hub)),  # says nothing
@@ -54,26 +54,26 @@ def test_strangers_at_the_hub_delay_nobody_for_long(hub: int, monkeypatch: pytes
         ThreadPoolExecutor(1) as other,
     ):
         rude.sendall(b"\xff" * 1000)
-        arriving = other.submit(network.line_to_hub, hub, token, 1)
-        network.let_everyone_in(token, 30)
+        arriving = other.submit(backend.line_to_hub, hub, token, 1)
+        backend.let_everyone_in(token, 30)
         line = arriving.result()
         line.send_bytes(b"rank 1")
-        assert network.gather(b"rank 0") == [b"rank 0", b"rank 1"]
+        assert backend.gather(b"rank 0") == [b"rank 0", b"rank 1"]
         line.close()
 
 
 def test_strangers_at_the_hub_do_not_extend_the_deadline(hub: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "HELLO_S", 0.1)
+    monkeypatch.setattr(backend, "HELLO_S", 0.1)
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", hub))) for _ in range(20)]
         with pytest.raises(ConnectionError, match=r"0\.3 s.*rank\(s\) 1\b"):
-            network.let_everyone_in(b"t" * 32, 0.3)
+            backend.let_everyone_in(b"t" * 32, 0.3)
         with pytest.raises(ConnectionResetError):  # still waiting in line when the hub gave up
             silent[-1].recv(1)
 
 
 def test_a_stranger_that_sends_byte_by_byte_has_no_more_time(hub: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "HELLO_S", 0.1)
+    monkeypatch.setattr(backend, "HELLO_S", 0.1)
     token = b"t" * 32
 
     def drip(stranger: socket.socket) -> bool:
@@ -89,15 +89,15 @@ def test_a_stranger_that_sends_byte_by_byte_has_no_more_time(hub: int, monkeypat
 
     with socket.create_connection(("127.0.0.1", hub)) as stranger, ThreadPoolExecutor(2) as others:
         dripping = others.submit(drip, stranger)
-        arriving = others.submit(network.line_to_hub, hub, token, 1)
-        network.let_everyone_in(token, 30)
+        arriving = others.submit(backend.line_to_hub, hub, token, 1)
+        backend.let_everyone_in(token, 30)
         arriving.result().close()
         assert dripping.result()
 
 
 def test_a_rank_that_does_not_come_is_named_in_time(hub: int) -> None:
     with pytest.raises(ConnectionError, match=r"0\.2 s.*rank\(s\) 1\b"):
-        network.let_everyone_in(b"t" * 32, 0.2)
+        backend.let_everyone_in(b"t" * 32, 0.2)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", hub))
 

@@ -14,8 +14,7 @@ from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig,
 from paceline.air.errors import StopTraining
 from paceline.run.backend import BackendConfig
 from paceline.train.rounds import Rounds
-from paceline.train.trees.shard import read_shard
-from paceline.train.trees.task import TreeTask
+from paceline.train.trees.task import TreeTask, read_shard
 from paceline.train.trees.trainer import TreeTrainer
 
 
@@ -106,8 +105,8 @@ class CountingTrainer(TreeTrainer):
     def _loop(self, task: TreeTask) -> Callable[[], None]:
         return CountingLoop(task)
 
-    def _evaluates_in_parts(self) -> bool:
-        return bool((self.params or {}).get("in_parts", True))
+    def _approximate_metrics(self) -> list[str]:
+        return [] if (self.params or {}).get("in_parts", True) else ["count"]
 
 
 def rows(count: int = 7) -> data.Dataset:

@@ -132,7 +132,7 @@ class XGBoost(Library):
 
     @property
     def connecting(self) -> ModuleType:
-        return import_module("paceline.train.xgboost.collective")
+        return import_module("paceline.train.xgboost.backend")
 
     def before_rounds(self, action: Callable[[int], None]) -> Any:
         from xgboost.callback import TrainingCallback
@@ -193,7 +193,7 @@ class LightGBM(Library):
 
     @property
     def connecting(self) -> ModuleType:
-        return import_module("paceline.train.lightgbm.network")
+        return import_module("paceline.train.lightgbm.backend")
 
     def before_rounds(self, action: Callable[[int], None]) -> Any:
         class Before:

@@ -15,7 +15,7 @@ from paceline.air import ScalingConfig, session
 from paceline.air.config import RunConfig
 from paceline.air.errors import DataError, TrainingFailedError
 from paceline.train import DataParallelTrainer
-from paceline.train.trees.shard import dataset_names, is_split, read_shard
+from paceline.train.trees.task import dataset_names, is_split, read_shard
 
 
 def read_on(workers: int, dataset: data.Dataset, query_column: str | None = "query") -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from paceline import data
 from paceline.air import ScalingConfig
 from paceline.air.errors import ConfigError
 from paceline.train.xgboost import ReportCallback, XGBoostConfig, XGBoostTrainer
-from paceline.train.xgboost.loop import evaluates_in_parts
+from paceline.train.xgboost.loop import approximate_metrics
 
 ROWS = pd.DataFrame({"x": [1.0, 2.0], "y": [0.0, 1.0]})
 
@@ -92,7 +92,7 @@ def test_a_timeout_is_a_number_of_seconds(seconds: Any) -> None:
 def test_evaluation_sets_are_dealt_where_metrics_add_up(
     params: dict[str, Any], keywords: dict[str, Any], in_parts: bool
 ) -> None:
-    assert evaluates_in_parts(params, keywords) is in_parts
+    assert (approximate_metrics(params, keywords) == []) is in_parts
     trainer = trainer_of(params=params, datasets={name: data.from_pandas(ROWS) for name in ("train", "v")}, **keywords)
     configs = trainer.get_dataset_config()
     assert (configs["train"].split, configs["v"].split) == (True, in_parts)

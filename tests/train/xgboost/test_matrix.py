@@ -21,8 +21,8 @@ from xgboost.callback import TrainingCallback
 from paceline import data
 from paceline.air.errors import DataError, TrainingFailedError
 from paceline.data.preprocessors import Concatenator
-from paceline.train.xgboost import XGBoostPredictor, collective, matrix
-from paceline.train.xgboost.rows import RowValues
+from paceline.train.xgboost import XGBoostPredictor, backend, matrix
+from paceline.train.xgboost.features import RowValues
 from tests.train.xgboost.boosting import FEW_VALUES, quick_trainer, rows_of, trees
 
 SMALL = {**FEW_VALUES, "objective": "reg:squarederror", "max_depth": 3}
@@ -164,7 +164,7 @@ class NoteFiles(TrainingCallback):
         self.file = file
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        scratch = collective.Place.here().scratch
+        scratch = backend.Place.here().scratch
         assert scratch is not None
         self.file.write_text(" ".join(os.listdir(scratch)))
         return False

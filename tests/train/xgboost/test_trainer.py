@@ -98,7 +98,7 @@ def test_auc_of_an_evaluation_set_is_exact_and_that_of_train_is_told_to_be_appro
     params = {"objective": "binary:logistic", "eval_metric": "auc", "max_depth": 2, "nthread": 1}
     _, history = alone(frames, "target", params, 5)
     trainer = quick_trainer(frames, "target", params=params)
-    with pytest.warns(UserWarning, match=r"auc.*split.*weighted mean"):
+    with pytest.warns(UserWarning, match=r"auc.*'train'.*weighted mean"):
         result = trainer.fit()
     assert rows_of(result, "valid-auc") == pytest.approx(history["valid"]["auc"], rel=1e-6)
     assert result.metrics["train-auc"] == pytest.approx(history["train"]["auc"][-1], abs=0.02)

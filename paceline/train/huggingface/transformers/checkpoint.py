@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.air import session
-from paceline.air.checkpoint import Checkpoint
-from paceline.air.checkpoint_sources import ContentSource, Kind
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
 from paceline.air.temporary import temporary_directory
+from paceline.train.model_checkpoint import ModelCheckpoint, ModelSource, file_names
 
 if TYPE_CHECKING:
     import torch
@@ -38,19 +37,14 @@ C = TypeVar("C", bound="TransformersCheckpoint")
 
 
 @dataclass(frozen=True)
-class ModelObject(ContentSource):
+class ModelObject(ModelSource):
     """A model in this process; written in the format of Transformers, or of safetensors alone if it is another's."""
 
     model: torch.nn.Module
     tokenizer: Any
 
-    kind: ClassVar[Kind] = "data_dict"
-
     def describe(self) -> str:
         return f"model {type(self.model).__name__}"
-
-    def read_file(self, name: str) -> bytes | None:
-        return None
 
     def write_files(self, sink: FileSink, move: bool = False) -> None:
         from transformers import PreTrainedModel
@@ -70,7 +64,7 @@ class ModelObject(ContentSource):
         return {MODEL_KEY: self.model}
 
 
-class TransformersCheckpoint(Checkpoint):
+class TransformersCheckpoint(ModelCheckpoint):
     """A checkpoint that holds a model of Transformers: its weights, its configuration, maybe its tokenizer.
 
     Weights are written as safetensors: loading them runs no code. Checkpoints of a TransformersTrainer hold the
@@ -93,11 +87,7 @@ class TransformersCheckpoint(Checkpoint):
 
         if not isinstance(model, torch.nn.Module):
             raise ConfigError(f"from_model() takes a model of Transformers or torch, not {type(model).__name__}.")
-        checkpoint = cls.__new__(cls)
-        checkpoint._adopt(ModelObject(unwrap(model), tokenizer))
-        if preprocessor is not None:
-            checkpoint.set_preprocessor(preprocessor)
-        return checkpoint if path is None else cls.from_directory(checkpoint.to_directory(path))
+        return cls._of(ModelObject(unwrap(model), tokenizer), preprocessor, path)
 
     def get_model(
         self,
@@ -118,9 +108,8 @@ class TransformersCheckpoint(Checkpoint):
         with self._directory(is_of_model) as folder:
             files = files_in(folder)
             if not any((files / name).exists() for name in _ANY_WEIGHTS):
-                there = ", ".join(sorted(each.name for each in files.iterdir() if not each.name.startswith(".")))
                 raise CheckpointError(
-                    f"{self!r} holds no model of Transformers: it has no file {_WEIGHTS}; it has {there or 'none'}."
+                    f"{self!r} holds no model of Transformers: it has no file {_WEIGHTS}; it has {file_names(files)}."
                 )
             if isinstance(model, torch.nn.Module):
                 return _with_weights(model, files)
