@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from paceline.air import session
-from paceline.air import session as session_slot
 from paceline.air.errors import StopTraining
 from paceline.train.huggingface.transformers.checkpoint import (
     FILES_FOLDER,
@@ -24,7 +23,6 @@ from paceline.train.huggingface.transformers.training_arguments import check_rou
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
@@ -156,7 +154,7 @@ class Reporter(TrainerCallback):
         row, saved = self._row, self._saved
         self._row, self._saved, self._reported = {}, None, row
         try:
-            session_slot.report(row, None if saved is None else TransformersCheckpoint.from_directory(saved))
+            session.report(row, None if saved is None else TransformersCheckpoint.from_directory(saved))
         except StopTraining as stop:
             self.stopped = stop
             control.should_training_stop = True
@@ -166,13 +164,13 @@ class Reporter(TrainerCallback):
     def _add_to_last_report(self) -> None:
         saved, self._saved = self._saved, None
         if saved is not None:
-            session_slot.active().add_checkpoint(TransformersCheckpoint.from_directory(saved))
+            session.active().add_checkpoint(TransformersCheckpoint.from_directory(saved))
 
     def _is_first_attempt(self) -> bool:
-        return session_slot.active().rows_before == 0
+        return session.active().rows_before == 0
 
     def _warn_that_nothing_is_left(self, state: TrainerState) -> None:
-        session_slot.active().warn(
+        session.active().warn(
             f"The checkpoint has trained {state.global_step} steps, and the training has {state.max_steps}: there "
             "is nothing left to train. To train longer, raise num_train_epochs or max_steps."
         )

@@ -14,7 +14,12 @@ import torch
 from accelerate.data_loader import DataLoaderStateMixin
 from accelerate.state import GradientState
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback
+from transformers import (  # the first three for the workers, which are forked from a process that has loaded them
+    GenerationMixin,  # noqa: F401  (every model that generates text)
+    PreTrainedTokenizerFast,  # noqa: F401
+    Trainer,  # noqa: F401
+    TrainerCallback,
+)
 
 from paceline.air.errors import CheckpointError
 from paceline.train.huggingface.transformers.datasets import SKIPPED, Evaluation, ReadyBatches, Resumable, WorkerRows
@@ -22,8 +27,6 @@ from paceline.train.huggingface.transformers.datasets import SKIPPED, Evaluation
 if TYPE_CHECKING:
     import transformers
     from transformers import TrainerControl, TrainerState, TrainingArguments
-
-    from paceline.train.huggingface.transformers.datasets import Resumable
 
 
 class SkipTrained(TrainerCallback):

@@ -39,7 +39,6 @@ class TransformersLoop:
 
     def __call__(self) -> None:
         from paceline.train.huggingface.transformers.callback import Reporter
-        from paceline.train.huggingface.transformers.loop import fit_into_run
         from paceline.train.huggingface.transformers.training_arguments import check_strategies
 
         train, evaluation = self._datasets()

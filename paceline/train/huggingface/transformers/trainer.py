@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, MissingDatasetError
 from paceline.train.arguments import DataParallelArguments, chosen_config, config_as
-from paceline.train.huggingface.transformers.backend import TransformersConfig
+from paceline.train.huggingface.backend import TransformersConfig
 from paceline.train.huggingface.transformers.loop import EVALUATION_DATASET_KEY, TransformersLoop
 from paceline.train.torch.backend import TorchConfig
 from paceline.train.torch.trainer import TorchTrainer

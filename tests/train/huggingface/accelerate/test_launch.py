@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paceline.air.errors import ConfigError
-from paceline.train.huggingface import worker
+from paceline.train.huggingface import backend
 from paceline.train.huggingface.accelerate.launch import for_run, launch_variables, variables_or_problem
 
 
@@ -137,14 +137,14 @@ def test_accelerate_begins_anew_and_is_as_before_afterwards(monkeypatch: pytest.
     PartialState._shared_state["num_processes"] = 5  # the driver has an Accelerator of its own
     try:
         for _ in range(2):  # the first run does not get to leave
-            worker.enter({"ACCELERATE_MIXED_PRECISION": "no"})
+            backend.enter({"ACCELERATE_MIXED_PRECISION": "no"})
             assert os.environ["ACCELERATE_MIXED_PRECISION"] == "no"
             assert os.environ["OMP_NUM_THREADS"] == "3"
             assert not any(states)
             AcceleratorState._shared_state["device"] = "cpu"
-        worker.leave()
+        backend.leave()
         assert states == ({}, {"num_processes": 5}, {})
-        worker.leave()  # there is nothing to put back
+        backend.leave()  # there is nothing to put back
         assert states == ({}, {"num_processes": 5}, {})
     finally:
         PartialState._reset_state()

@@ -25,8 +25,8 @@ from paceline.air.errors import ConfigError, WorkerFailure
 from paceline.air.result import Result
 from paceline.data.ingest.prepare import prepared
 from paceline.data.iterator import DataIterator
+from paceline.train.huggingface.backend import TransformersBackend, TransformersConfig
 from paceline.train.huggingface.transformers import ReportCallback, TransformersCheckpoint, prepare_trainer
-from paceline.train.huggingface.transformers.backend import TransformersBackend, TransformersConfig
 from paceline.train.torch import TorchTrainer
 from tests.train.huggingface.tiny_language import language_model, token_accuracy, tokenized
 
