@@ -1,7 +1,7 @@
 """Lightning: LightningTrainer, and what a Lightning Trainer needs inside of a TorchTrainer's function."""
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import Any
 
 if find_spec("lightning") is None and find_spec("pytorch_lightning") is None:
     raise ImportError("paceline.train.lightning needs Lightning: pip install 'paceline[lightning]'", name="lightning")
@@ -9,27 +9,17 @@ if find_spec("torch") is None:
     raise ImportError("paceline.train.lightning needs PyTorch: pip install 'paceline[lightning]'", name="torch")
 
 from paceline.train.lightning.checkpoint import LightningCheckpoint
+from paceline.train.lightning.packages import DeferredClass
 from paceline.train.lightning.predictor import LightningPredictor
 from paceline.train.lightning.settings import LightningConfigBuilder
 from paceline.train.lightning.strategies import prepare_trainer
 from paceline.train.lightning.trainer import LightningTrainer
 
-if TYPE_CHECKING:
-    from paceline.train.lightning.for_lightning import (
-        DDPStrategy,
-        DeepSpeedStrategy,
-        FSDPStrategy,
-        LightningEnvironment,
-        ReportCallback,
-    )
-else:
-    from paceline.train.lightning.packages import DeferredClass
-
-    DDPStrategy = DeferredClass("DDPStrategy")
-    DeepSpeedStrategy = DeferredClass("DeepSpeedStrategy")
-    FSDPStrategy = DeferredClass("FSDPStrategy")
-    LightningEnvironment = DeferredClass("LightningEnvironment")
-    ReportCallback = DeferredClass("ReportCallback")
+DDPStrategy: Any = DeferredClass("DDPStrategy")
+DeepSpeedStrategy: Any = DeferredClass("DeepSpeedStrategy")
+FSDPStrategy: Any = DeferredClass("FSDPStrategy")
+LightningEnvironment: Any = DeferredClass("LightningEnvironment")
+ReportCallback: Any = DeferredClass("ReportCallback")
 
 RayDDPStrategy = DDPStrategy
 RayDeepSpeedStrategy = DeepSpeedStrategy

@@ -40,7 +40,6 @@ class LightningTorchConfig(TorchConfig):
 
     @property
     def backend_cls(self) -> type[TorchBackend]:
-
         return PytorchLightningBackend if self.package == PYTORCH_LIGHTNING else LightningBackend
 
 

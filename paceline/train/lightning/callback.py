@@ -11,10 +11,15 @@ from paceline.air import session as session_slot
 from paceline.air.errors import StopTraining
 from paceline.air.session import report
 from paceline.train.lightning.checkpoint import CHECKPOINT_FILE, LightningCheckpoint
-from paceline.train.lightning.datasets import count_anew, end_train_pass, end_validation_pass
-from paceline.train.lightning.loop import warn_if_nothing_was_left
-from paceline.train.lightning.packages import derived_classes, package_of
-from paceline.train.lightning.strategies import check_checkpoint_io, check_ranks
+from paceline.train.lightning.loop import count_anew, end_train_pass, end_validation_pass, warn_if_nothing_was_left
+from paceline.train.lightning.packages import derived_classes, lightning, package_of
+from paceline.train.lightning.strategies import (
+    ShardedStrategy,
+    WorkerEnvironment,
+    WorkerStrategy,
+    check_checkpoint_io,
+    check_ranks,
+)
 
 
 class EpochReporter:
@@ -198,3 +203,25 @@ class SaveReporter:
         for path in Path(self.dirpath).glob("*"):
             if str(path) not in wanted:
                 trainer.strategy.checkpoint_io.remove_checkpoint(path)
+
+
+def derive(package: str, module: str) -> dict[str, type]:
+    """The classes for one of Lightning's packages: our half of each, which knows the session, before Lightning's.
+
+    `module` is where they will be found by name.
+    """
+    library = lightning(package)
+    strategies, callbacks = library.strategies, library.callbacks
+    environments = lightning(f"{package}.plugins.environments")
+    return {
+        name: type(name, (ours, theirs), {"__module__": module, "__doc__": ours.__doc__})
+        for name, ours, theirs in (
+            ("DDPStrategy", WorkerStrategy, strategies.DDPStrategy),
+            ("FSDPStrategy", ShardedStrategy, strategies.FSDPStrategy),
+            ("DeepSpeedStrategy", WorkerStrategy, strategies.DeepSpeedStrategy),
+            ("LightningEnvironment", WorkerEnvironment, environments.ClusterEnvironment),
+            ("ReportCallback", EpochReporter, callbacks.Callback),
+            ("ReportAtEpochEnd", EpochEndReporter, callbacks.Checkpoint),
+            ("ReportingModelCheckpoint", SaveReporter, callbacks.ModelCheckpoint),
+        )
+    }

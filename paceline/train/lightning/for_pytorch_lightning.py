@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from paceline.train.lightning.derive import derive
+from paceline.train.lightning.callback import derive
 from paceline.train.lightning.packages import PYTORCH_LIGHTNING
 
 _classes = derive(PYTORCH_LIGHTNING, __name__)
