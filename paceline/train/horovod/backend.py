@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 import re
 import signal
 import socket
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.checks import check_seconds, names_what_was_meant, whole_number
 from paceline.air.errors import ConfigError
 from paceline.run.backend import Backend, BackendConfig
-from paceline.train.horovod import loop
-from paceline.train.imports import FOR_TORCH_TRAINING
+from paceline.train.imports import FOR_TORCH_TRAINING, AfterImport
 
 if TYPE_CHECKING:
     from paceline.air.errors import WorkerFailure
@@ -156,10 +159,10 @@ class HorovodBackend(Backend):
         world_size = worker_group.placement.world_size
         port = None if world_size == 1 else self._open_rendezvous(world_size)
         for rank in range(world_size):
-            worker_group.execute_single(rank, loop.enter, _variables(rank, world_size, port))
+            worker_group.execute_single(rank, enter, _variables(rank, world_size, port))
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        worker_group.execute(loop.leave, timeout=_LEAVE_TIMEOUT_S)
+        worker_group.execute(leave, timeout=_LEAVE_TIMEOUT_S)
 
     def on_end(self) -> None:
         if self._rendezvous is not None:
@@ -178,7 +181,7 @@ class HorovodTorchBackend(HorovodBackend):
 
     fresh: ClassVar[bool] = False
     hide_other_gpus: ClassVar[bool] = False
-    preload: ClassVar[tuple[str, ...]] = (*FOR_TORCH_TRAINING, "horovod.torch", "paceline.train.horovod.loop")
+    preload: ClassVar[tuple[str, ...]] = (*FOR_TORCH_TRAINING, "horovod.torch", "paceline.train.horovod.backend")
     thread_setters: ClassVar[tuple[str, ...]] = ("torch:set_num_threads",)
 
 
@@ -197,3 +200,71 @@ def _variables(rank: int, world_size: int, port: int | None) -> dict[str, str | 
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": None if port is None else LOOPBACK,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": None if port is None else str(port),
     }
+
+
+# -- in a worker: what it is told before it calls `hvd.init()`, and what it gives back in the end ---
+# The driver imports this module too, so Horovod is not imported here; it is the train function that chooses a flavour.
+
+
+_FLAVOURS = ("horovod.torch", "horovod.tensorflow")
+
+
+def enter(environment: Mapping[str, str | None]) -> None:
+    """Set this rank's variables; None removes one that would lead elsewhere."""
+    leave_horovod()
+    CORRECTIONS.install()
+    for name, value in environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def leave() -> None:
+    """End Horovod's threads, unless the train function already did."""
+    leave_horovod()
+    CORRECTIONS.remove()
+
+
+def leave_horovod() -> None:
+    """Each flavour that is loaded has an engine of its own. A failed run in this same process leaves it running."""
+    for name in _FLAVOURS:
+        flavour = sys.modules.get(name)
+        if flavour is not None and flavour.is_initialized():
+            flavour.shutdown()
+
+
+# -- Keras -----------------------------------------------------------------------------------------
+# Horovod knows Keras 2. Beside a Keras 3, its callbacks mix both, and its optimizers do nothing: every worker would
+# train alone, without a word. With tf_keras installed `tf.keras` is a Keras 2, and all of it works.
+
+
+def _take_backend_of_tf_keras(module: ModuleType) -> None:
+    """Models come from `tf.keras`, which need not be the package called keras, whose backend was imported."""
+    module.K = module.keras.backend  # type: ignore[attr-defined]  # what a module has is its own affair
+
+
+def _refuse_keras_3(module: ModuleType) -> None:
+    make = module.create_distributed_optimizer
+
+    @functools.wraps(make)
+    def checked(keras: Any, optimizer: Any, *arguments: Any, **settings: Any) -> Any:
+        if any(base.__module__.partition(".")[0] == "keras" for base in type(optimizer).__mro__):
+            raise ConfigError(
+                f"Horovod would not average the gradients of this {type(optimizer).__name__}, which is an optimizer of "
+                "Keras 3: every worker would train alone. Use tf.keras and horovod.tensorflow.keras with tf_keras "
+                "installed (pip install --no-deps tf_keras) and TF_USE_LEGACY_KERAS not set to 0, or a loop of your "
+                "own with horovod.tensorflow.DistributedGradientTape."
+            )
+        return make(keras, optimizer, *arguments, **settings)
+
+    module.create_distributed_optimizer = checked  # type: ignore[attr-defined]  # as above
+
+
+CORRECTIONS = AfterImport(
+    {
+        "horovod._keras": _refuse_keras_3,
+        "horovod.tensorflow.keras": _take_backend_of_tf_keras,
+        "horovod.tensorflow.keras.callbacks": _take_backend_of_tf_keras,
+    }
+)

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
+from paceline.run.spec import TrainFunction
 from paceline.train.arguments import DataParallelArguments, chosen_config, config_as
 from paceline.train.data_parallel_trainer import DataParallelTrainer
-from paceline.train.horovod.backend import HorovodConfig, HorovodTorchConfig
-from paceline.train.horovod.loop import HorovodFunction, uses_only_torch
+from paceline.train.horovod.backend import HorovodConfig, HorovodTorchConfig, leave_horovod
+from paceline.train.imports import referred_modules
 
 if TYPE_CHECKING:
     from paceline.run.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class HorovodFunction(TrainFunction):
+    """The user's function. A rank that returns leaves at once, as a process that ends under `horovodrun` does: one that
+    still waits for it in a collective operation gets an error instead of waiting for ever."""
+
+    def __call__(self) -> None:
+        super().__call__()
+        leave_horovod()
 
 
 class HorovodTrainer(DataParallelTrainer):
@@ -61,3 +72,21 @@ class HorovodTrainer(DataParallelTrainer):
         spec = super().to_run_spec()
         function = HorovodFunction(self.train_loop_per_worker, self.train_loop_config, self._takes_config)
         return replace(spec, train=function)
+
+
+# -- which framework a train function uses ---------------------------------------------------------
+
+
+_TORCH = ("torch", "horovod.torch")
+_TENSORFLOW = ("tensorflow", "keras", "tf_keras", "horovod.tensorflow", "horovod.keras")
+
+
+def uses_only_torch(*values: Any) -> bool:
+    """True if the functions and other values refer to PyTorch and not to TensorFlow. A function that hides what it uses
+    is not taken for one that does."""
+    names = referred_modules(*values)
+    return _refers(names, _TORCH) and not _refers(names, _TENSORFLOW)
+
+
+def _refers(names: set[str], modules: tuple[str, ...]) -> bool:
+    return any(name == module or name.startswith(f"{module}.") for name in names for module in modules)

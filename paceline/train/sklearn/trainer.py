@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air import session
@@ -18,6 +18,7 @@ from paceline.air.secrets import secret_paths
 from paceline.air.settings import as_json
 from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
+from paceline.run.backend import Backend, BackendConfig
 from paceline.train.arguments import missing_again
 from paceline.train.base_trainer import BaseTrainer
 from paceline.train.sklearn.arguments import (
@@ -30,7 +31,6 @@ from paceline.train.sklearn.arguments import (
     prepared_estimator,
     scores,
 )
-from paceline.train.sklearn.backend import SklearnConfig
 from paceline.train.sklearn.checkpoint import SklearnCheckpoint
 from paceline.train.sklearn.cpus import cpu_budget, set_cpus, uses_cpus
 from paceline.train.sklearn.features import FeatureRows, check_columns, like_training, read_rows
@@ -43,6 +43,26 @@ CV_KEY = "cv"
 ROW_ARGUMENTS = ("sample_weight", "groups")
 """Fit parameters with one value per row: text for one of them is the name of a column."""
 _STORED = ("label_column", "params", "scoring", "cv", "return_train_score_cv", "parallelize_cv", "set_estimator_cpus")
+
+
+class SklearnBackend(Backend):
+    """There is one worker, so nothing is to be connected."""
+
+    preload: ClassVar[tuple[str, ...]] = (
+        "paceline.train.sklearn.trainer",
+        "paceline.data.dataset",
+        "sklearn.model_selection",
+        "skops.io",
+    )
+
+
+@dataclass
+class SklearnConfig(BackendConfig):
+    """Has no settings."""
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return SklearnBackend
 
 
 class SklearnTrainer(BaseTrainer):

@@ -12,9 +12,8 @@ if find_spec("tensorflow") is None:
 from paceline.train.tensorflow.backend import TensorflowConfig
 from paceline.train.tensorflow.callback import ReportCheckpointCallback as ReportCallback
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
-from paceline.train.tensorflow.loop import prepare_dataset_shard
 from paceline.train.tensorflow.predictor import TensorflowPredictor
-from paceline.train.tensorflow.trainer import TensorflowTrainer
+from paceline.train.tensorflow.trainer import TensorflowTrainer, prepare_dataset_shard
 
 RayTrainReportCallback = ReportCallback
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, ClassVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.checks import names_what_was_meant
-from paceline.run.backend import Backend, BackendConfig
-from paceline.train.tensorflow import cluster
+from paceline.air.errors import ConfigError
+from paceline.run.backend import Backend, BackendConfig, WorkerState
+from paceline.train.imports import AfterImport
 
 if TYPE_CHECKING:
     from paceline.engine.base import WorkerGroup
@@ -59,9 +68,173 @@ class TensorflowBackend(Backend):
         return variables
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        ports = worker_group.execute(cluster.hold_ports)
+        ports = worker_group.execute(hold_ports)
         for rank in range(worker_group.world_size):
-            worker_group.execute_single(rank, cluster.enter, ports, rank)
+            worker_group.execute_single(rank, enter, ports, rank)
 
     def on_end(self) -> None:
-        cluster.ClusterMember.end()
+        ClusterMember.end()
+
+
+# -- in a worker, before TensorFlow is imported: to be found by the others, and how they meet ------
+# `MultiWorkerMirroredStrategy()` waits for the servers of all workers inside of a call that holds the interpreter. The
+# worker would give no sign of life as long as a slow peer is still reading its data, and would be taken for dead. So
+# the workers wait for each other in Python, and TensorFlow is called once all are there.
+#
+# For that a worker has a port that is bound from the start. It listens once the worker has come to the meeting: until
+# then, whoever connects is refused.
+
+
+LOOPBACK = "127.0.0.1"
+LOOK_EVERY_S = 0.02
+TELL_AFTER_S = 30.0
+"""The user hears whom a worker waits for; later again, each time after twice as long."""
+
+
+@dataclass
+class ClusterMember(WorkerState):
+    """What this worker holds as one of the cluster."""
+
+    server_port: socket.socket | None = None
+    """Bound, never listening: for this worker's own server of TensorFlow."""
+    meeting_port: socket.socket | None = None
+    peers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By the address of its server in the cluster: rank and meeting port of every other worker of the run."""
+    has_met: bool = False
+    """Whether TensorFlow has connected this worker with its peers."""
+
+    def close(self) -> None:
+        for held in (self.server_port, self.meeting_port):
+            if held is not None:
+                held.close()
+
+
+def hold_ports() -> tuple[int, int]:
+    """Take free ports: one for this worker's own server of TensorFlow to listen on later, and one for the meeting.
+
+    The server binds the same port beside this socket, because both allow that. To all other users of this machine,
+    and to all sockets that do not ask to share, the port is taken.
+    """
+    ClusterMember.end()  # a worker that is the driver itself may have been one before
+    member = ClusterMember.here()
+    member.server_port, member.meeting_port = socket.socket(), socket.socket()
+    member.server_port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    member.server_port.bind(("", 0))  # TensorFlow listens on all addresses, whatever is in TF_CONFIG
+    member.meeting_port.bind((LOOPBACK, 0))
+    return int(member.server_port.getsockname()[1]), int(member.meeting_port.getsockname()[1])
+
+
+def enter(ports: list[tuple[int, int]], rank: int) -> None:
+    """Describe the cluster and this worker's place in it to TensorFlow, and meet the others when it connects them."""
+    workers = [f"{LOOPBACK}:{port}" for port, _ in ports]
+    task = {"type": "worker", "index": rank}
+    os.environ.update(
+        {
+            "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task}),
+            "TF_GRPC_REUSE_PORT": "1",
+            "no_grpc_proxy": _past_the_proxy(),
+        }
+    )
+    if len(ports) > 1:
+        ClusterMember.here().peers = {
+            workers[peer]: (peer, ports[peer][1]) for peer in range(len(ports)) if peer != rank
+        }
+        _CORRECTIONS.install()
+
+
+def _past_the_proxy() -> str:
+    """The hosts that gRPC connects to directly: otherwise it looks for this very machine behind the user's http_proxy.
+
+    Where this variable is set, gRPC does not look at no_proxy any more.
+    """
+    names = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
+    chosen = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    return ",".join([*([chosen] if chosen else []), LOOPBACK])
+
+
+def _meet_first(module: ModuleType) -> None:
+    context: Any = module.Context
+    enable_collective_ops = context.enable_collective_ops
+
+    @functools.wraps(enable_collective_ops)
+    def met(self: Any, server_def: Any) -> Any:
+        addresses = {address for job in server_def.cluster.job for address in job.tasks.values()}
+        peers = ClusterMember.here().peers
+        meet({rank: port for address, (rank, port) in peers.items() if address in addresses})
+        return enable_collective_ops(self, server_def)
+
+    context.enable_collective_ops = met
+
+
+def meet(ports: Mapping[int, int]) -> None:
+    """Say that this worker is there, and wait until all ranks of `ports` are."""
+    member = ClusterMember.here()
+    if member.meeting_port is not None:
+        member.meeting_port.listen(len(ports) + 1)
+    began, tell_after = time.monotonic(), TELL_AFTER_S
+    missing = dict(ports)
+    while missing := {rank: port for rank, port in missing.items() if not _is_there(port)}:
+        if time.monotonic() - began > tell_after:
+            print(_waiting_text(list(missing), tell_after), file=sys.stderr, flush=True)
+            tell_after *= 2
+        time.sleep(LOOK_EVERY_S)
+    member.has_met = True
+
+
+def _is_there(port: int) -> bool:
+    with socket.socket() as caller:
+        caller.settimeout(1.0)
+        return caller.connect_ex((LOOPBACK, port)) == 0
+
+
+def _waiting_text(ranks: list[int], seconds: float) -> str:
+    names = ", ".join(map(str, ranks))
+    return (
+        f"MultiWorkerMirroredStrategy() has waited {seconds:g} s for rank(s) {names}, which did not make theirs yet. "
+        "Every worker must make one."
+    )
+
+
+# -- what Keras 3 cannot do under a strategy of several workers ------------------------------------
+# Keras 3 fails there with an error about PerReplica values, or worse. A model under that strategy is fine as such:
+# custom loops work. So it is the methods that are guarded, at the moment Keras 3 defines them, if it ever does.
+
+
+DEFINING_MODULE = "keras.src.backend.tensorflow.trainer"
+GUARDED_METHODS = ("fit", "evaluate", "train_on_batch", "test_on_batch")
+"""Those that fail; predict and predict_on_batch work."""
+
+
+def _guard(module: ModuleType) -> None:
+    """Put the check in front of the methods that do not work."""
+    trainer: Any = module.TensorFlowTrainer
+    for name in GUARDED_METHODS:
+        setattr(trainer, name, _checked(getattr(trainer, name)))
+
+
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def checked(model: Any, *args: Any, **kwargs: Any) -> Any:
+        import tensorflow as tf
+
+        if isinstance(model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            raise ConfigError(keras3_advice(method.__name__))
+        return method(model, *args, **kwargs)
+
+    return checked
+
+
+def keras3_advice(method: str) -> str:
+    """What to use instead of this method."""
+    if find_spec("tf_keras") is not None:
+        use_tf_keras = "build it with `tf.keras` under TF_USE_LEGACY_KERAS=1, which is tf_keras and can"
+    else:
+        use_tf_keras = "pip install --no-deps tf_keras, which can and is then used as `tf.keras`"
+    return (
+        f"Keras 3 cannot {method}() a model under a MultiWorkerMirroredStrategy of several workers. Ways that work: "
+        f"{use_tf_keras}; or train in a loop of your own with strategy.run(); or use HorovodTrainer "
+        "(paceline.train.horovod)."
+    )
+
+
+_CORRECTIONS = AfterImport({"tensorflow.python.eager.context": _meet_first, DEFINING_MODULE: _guard})

@@ -11,7 +11,7 @@ from paceline.air import session
 from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError
 from paceline.air.result import Result
-from paceline.train.horovod import HorovodTrainer, loop
+from paceline.train.horovod import HorovodTrainer, backend
 
 
 def train_both_ways() -> None:
@@ -88,7 +88,7 @@ def test_an_optimizer_of_keras_2_is_passed_on() -> None:
 
     module = ModuleType("horovod._keras")
     vars(module)["create_distributed_optimizer"] = create_distributed_optimizer
-    loop.CORRECTIONS.act(module)
+    backend.CORRECTIONS.act(module)
     keras_2 = type("SGD", (), {"__module__": "tf_keras.src.optimizers.sgd"})()
     of_the_user = type("Own", (type("SGD", (), {"__module__": "keras.src.optimizers.sgd"}),), {})()
     assert module.create_distributed_optimizer("keras", keras_2, name="n") == (("keras", keras_2), {"name": "n"})

@@ -20,7 +20,7 @@ from paceline.air.errors import TrainingFailedError
 from paceline.air.result import Result
 from paceline.testing import invariants
 from paceline.testing.invariants import check_run, listening_sockets
-from paceline.train.horovod import HorovodConfig, HorovodTrainer, backend, loop
+from paceline.train.horovod import HorovodConfig, HorovodTrainer, backend
 from paceline.train.torch import TorchCheckpoint
 from paceline.tune import Callback
 
@@ -182,7 +182,7 @@ def test_a_start_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     def refuses(variables: dict[str, str]) -> None:
         raise OSError(f"rank {variables['HOROVOD_RANK']} has no room")
 
-    monkeypatch.setattr(loop, "enter", refuses)
+    monkeypatch.setattr(backend, "enter", refuses)
     with pytest.raises(TrainingFailedError, match="rank 0 has no room"):
         fit(train_linear, config={"lr": 0.1, "epochs": 1})
     assert nothing_is_left()

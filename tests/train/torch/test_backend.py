@@ -10,7 +10,7 @@ import pytest
 
 from paceline.engine.base import Placement, WorkerGroup, WorkerRequest
 from paceline.engine.places import Node, drivers_node, lay_out
-from paceline.train.torch import TorchConfig, process_group
+from paceline.train.torch import TorchConfig, backend
 from paceline.train.torch.backend import TorchBackend
 from tests.descriptors import open_descriptors
 
@@ -25,7 +25,7 @@ class RecordingGroup:
         nodes: Sequence[Node] | None = None,
     ) -> None:
         self.calls: list[tuple[Callable[..., Any], int | None, tuple[Any, ...]]] = []
-        self.answers = {process_group.enter: True, **(answers or {})}
+        self.answers = {backend.enter: True, **(answers or {})}
         self.timeouts: dict[Callable[..., Any], float] = {}
         self.placement = Placement("test", tuple(WorkerRequest(rank, "", "") for rank in range(len(gpus))))
         self.placement = dataclasses.replace(self.placement, start_timeout_s=123.0)
@@ -56,72 +56,72 @@ def start(group: RecordingGroup, **config: Any) -> RecordingGroup:
 def test_workers_meet_in_a_memory_file_that_the_driver_lets_go() -> None:
     before = open_descriptors()
     group = start(RecordingGroup(["", ""]), timeout_s=9)
-    paths = {path for _, _, path in group.called(process_group.enter)}
+    paths = {path for _, _, path in group.called(backend.enter)}
     assert len(paths) == 1
     assert paths.pop().startswith(f"/proc/{os.getpid()}/fd/")
-    assert group.called(process_group.listen) == []
-    assert group.called(process_group.join) == [("gloo", 9)]
+    assert group.called(backend.listen) == []
+    assert group.called(backend.join) == [("gloo", 9)]
     assert not open_descriptors() - before
 
 
 def test_joining_may_take_as_long_as_the_start_may() -> None:
-    assert start(RecordingGroup(["", ""])).timeouts[process_group.join] == 123.0
+    assert start(RecordingGroup(["", ""])).timeouts[backend.join] == 123.0
 
 
 def test_rank_0_hosts_the_store_where_the_memory_file_cannot_be_opened() -> None:
-    listening: dict[Callable[..., Any], Any] = {process_group.listen: 4321}
+    listening: dict[Callable[..., Any], Any] = {backend.listen: 4321}
     for group in (
-        start(RecordingGroup(["", ""], {process_group.enter: False, **listening})),
+        start(RecordingGroup(["", ""], {backend.enter: False, **listening})),
         start(RecordingGroup(["", ""], listening), init_method="tcp"),
     ):
-        (environment, _, path) = group.called(process_group.enter)[-1]
+        (environment, _, path) = group.called(backend.enter)[-1]
         assert path is None
         assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == ("127.0.0.1", "4321")
-        assert len(group.called(process_group.listen)) == 1
+        assert len(group.called(backend.listen)) == 1
 
 
 def test_gpus_decide_the_backend_and_the_variables() -> None:
     group = start(RecordingGroup(["3", "1"]))
-    assert group.called(process_group.join) == [("nccl", 1800)]
-    for rank, (environment, own, _) in enumerate(group.called(process_group.enter)):
+    assert group.called(backend.join) == [("nccl", 1800)]
+    for rank, (environment, own, _) in enumerate(group.called(backend.enter)):
         assert environment["CUDA_VISIBLE_DEVICES"] == "3,1"
         assert environment["ACCELERATE_TORCH_DEVICE"] == f"cuda:{rank}"
         assert environment["ACCELERATE_USE_CPU"] == "false"
         assert own == (rank,)
-    assert start(RecordingGroup(["3", "1"]), backend="gloo").called(process_group.join) == [("gloo", 1800)]
-    assert start(RecordingGroup(["3", ""])).called(process_group.join) == [("gloo", 1800)]
-    (environment, _, _) = start(RecordingGroup([""])).called(process_group.enter)[0]
+    assert start(RecordingGroup(["3", "1"]), backend="gloo").called(backend.join) == [("gloo", 1800)]
+    assert start(RecordingGroup(["3", ""])).called(backend.join) == [("gloo", 1800)]
+    (environment, _, _) = start(RecordingGroup([""])).called(backend.enter)[0]
     assert (environment["ACCELERATE_TORCH_DEVICE"], environment["ACCELERATE_USE_CPU"]) == ("cpu", "true")
 
 
 def test_gloo_is_bound_to_the_loopback_interface_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
-    (environment, _, _) = start(RecordingGroup([""])).called(process_group.enter)[0]
+    (environment, _, _) = start(RecordingGroup([""])).called(backend.enter)[0]
     assert environment["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")  # as the worker has it
-    process_group.enter({"GLOO_SOCKET_IFNAME": "lo"}, (), None)
+    backend.enter({"GLOO_SOCKET_IFNAME": "lo"}, (), None)
     assert os.environ["GLOO_SOCKET_IFNAME"] == "eth7"
 
 
 def test_on_other_machines_rank_0_hosts_the_store_at_its_address() -> None:
     nodes = [Node("a", "10.0.0.1", "a", 1), Node("b", "10.0.0.2", "b", 1)]
-    answers = {process_group.listen: 4321, process_group.interface_with: "eth0"}
+    answers = {backend.listen: 4321, backend.interface_with: "eth0"}
     group = start(RecordingGroup(["", ""], answers, nodes))
-    assert group.called(process_group.listen) == [("10.0.0.1",)]
-    for environment, _, path in group.called(process_group.enter):
+    assert group.called(backend.listen) == [("10.0.0.1",)]
+    for environment, _, path in group.called(backend.enter):
         assert path is None
         assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == ("10.0.0.1", "4321")
         assert environment["GLOO_SOCKET_IFNAME"] == "eth0"
 
 
 def test_a_single_worker_on_another_machine_gets_a_port_of_that_machine() -> None:
-    answers = {process_group.free_port: 4321, process_group.interface_with: None}
+    answers = {backend.free_port: 4321, backend.interface_with: None}
     group = start(RecordingGroup([""], answers, [Node("a", "10.0.0.1", "a", 1)]))
-    ((environment, _, path),) = group.called(process_group.enter)
+    ((environment, _, path),) = group.called(backend.enter)
     assert (environment["MASTER_ADDR"], environment["MASTER_PORT"], path) == ("10.0.0.1", "4321", None)
     assert "GLOO_SOCKET_IFNAME" not in environment
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux for the addresses of interfaces")
 def test_an_interface_is_found_by_its_address() -> None:
-    assert process_group.interface_with(["10.255.255.254", "127.0.0.1"]) == "lo"
-    assert process_group.interface_with(["10.255.255.254"]) is None
+    assert backend.interface_with(["10.255.255.254", "127.0.0.1"]) == "lo"
+    assert backend.interface_with(["10.255.255.254"]) is None

@@ -17,7 +17,7 @@ from paceline.air.errors import ConfigError, TrainingFailedError
 from paceline.train.tensorflow import (
     TensorflowConfig,
     TensorflowTrainer,
-    cluster,
+    backend,
     prepare_dataset_shard,
 )
 from paceline.train.tensorflow.backend import TensorflowBackend
@@ -95,20 +95,20 @@ def test_grpc_keeps_the_hosts_that_the_user_has_excepted_from_the_proxy(
         monkeypatch.delenv(name)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    cluster.enter([(1, 2)], 0)
+    backend.enter([(1, 2)], 0)
     assert dict(os.environ)["no_grpc_proxy"] == expected
 
 
 def test_workers_meet_when_the_last_one_has_come(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cluster, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(backend, "TELL_AFTER_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as missing:
         missing.bind(("127.0.0.1", 0))
-        _, own = cluster.hold_ports()
+        _, own = backend.hold_ports()
         assert not can_connect(own)
         waiting = threading.Thread(
-            target=cluster.meet, args=({1: there.getsockname()[1], 2: missing.getsockname()[1]},)
+            target=backend.meet, args=({1: there.getsockname()[1], 2: missing.getsockname()[1]},)
         )
         waiting.start()
         told = ""
@@ -118,7 +118,7 @@ def test_workers_meet_when_the_last_one_has_come(
         assert can_connect(own)
         missing.listen()
         waiting.join()
-    cluster.ClusterMember.end()
+    backend.ClusterMember.end()
     assert not can_connect(own)
 
 
@@ -149,8 +149,8 @@ def test_the_backend_prefers_tf_keras_where_there_is_one(monkeypatch: pytest.Mon
 
 
 def test_without_tf_keras_the_advice_is_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "find_spec", lambda name: None)
-    assert "pip install --no-deps tf_keras" in cluster.keras3_advice("fit")
+    monkeypatch.setattr(backend, "find_spec", lambda name: None)
+    assert "pip install --no-deps tf_keras" in backend.keras3_advice("fit")
 
 
 def test_methods_of_keras_3_that_fail_under_several_workers_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_methods_of_keras_3_that_fail_under_several_workers_are_stopped(monkeypa
     import tensorflow as tf
 
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    cluster._CORRECTIONS.install()
+    backend._CORRECTIONS.install()
     with tf.distribute.OneDeviceStrategy("cpu:0").scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse", run_eagerly=True)
