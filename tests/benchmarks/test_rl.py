@@ -12,7 +12,7 @@ pytest.importorskip("gymnasium")
 
 from benchmarks import rl, rl_workload
 from benchmarks.harness import Bench, MeasureError
-from paceline.train.rl import own_ray
+from paceline.train.rl import backend
 from tests.train.rl.cartpole import PPO
 
 pytestmark = pytest.mark.rl
@@ -40,7 +40,7 @@ def test_both_sides_have_the_same_config(env_runners: int) -> None:
 
 def test_both_sides_play_the_same_episodes() -> None:
     # The temporary directory of a test is too deep for Ray's sockets.
-    with own_ray.socket_directory() as sockets, Bench(quick=True, with_ray=True) as bench:
+    with backend.socket_directory() as sockets, Bench(quick=True, with_ray=True) as bench:
         alone = {**rl.NO_OTHER_FRAMEWORKS, "RAY_TMPDIR": sockets}
         ours = rl.train(bench, "ours", env_runners=0, iterations=2)
         theirs = rl.train(bench, "alone", env_runners=0, iterations=2, env=alone)

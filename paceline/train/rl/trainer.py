@@ -151,7 +151,7 @@ class RLTrainer(BaseTrainer):
         """A search's settings are laid over an AlgorithmConfig as over a dictionary."""
         settings = overrides.get("config")
         if isinstance(settings, Mapping) and self.config is not None and not isinstance(self.config, Mapping):
-            from paceline.train.rl.config_dict import fill
+            from paceline.train.rl.config import fill
 
             together = self.config.copy(copy_frozen=False)
             fill(together, settings, explicit=True)

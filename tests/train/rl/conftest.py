@@ -45,15 +45,15 @@ def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A Ray of the test process, for tests that build algorithms themselves."""
     import torch
 
-    from paceline.train.rl import own_ray
+    from paceline.train.rl import backend
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    with own_ray.socket_directory() as sockets:
-        own_ray.prepare(sockets, str(tmp_path_factory.mktemp("scratch")))
-        with own_ray.started(cpus=4):
+    with backend.socket_directory() as sockets:
+        backend.prepare(sockets, str(tmp_path_factory.mktemp("scratch")))
+        with backend.started(cpus=4):
             yield
-    own_ray.Places.end()
+    backend.Places.end()
     torch.set_num_threads(threads)
 
 

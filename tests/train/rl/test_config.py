@@ -151,7 +151,7 @@ def test_the_dict_of_an_algorithm_config_is_that_config(algorithm: str) -> None:
 
 @pytest.mark.parametrize("old", sorted(RENAMED))
 def test_every_new_name_exists_in_some_algorithm(old: str) -> None:
-    from paceline.train.rl.config_dict import _methods
+    from paceline.train.rl.config import _methods
 
     assert any(RENAMED[old] in _methods(algorithm_config(algorithm_class(name), None)) for name in ("PPO", "DQN"))
     assert old not in REJECTED

@@ -40,7 +40,7 @@ def spoil(runner: Any) -> None:
 
 
 def test_runners_that_would_ignore_the_weights_have_them_afterwards(algorithm: Any) -> None:
-    from paceline.train.rl.weights import hand_out_weights
+    from paceline.train.rl.loop import hand_out_weights
 
     group = algorithm.env_runner_group
     right = group.foreach_env_runner(first_weight, local_env_runner=False)
@@ -54,9 +54,9 @@ def test_runners_that_would_ignore_the_weights_have_them_afterwards(algorithm: A
 
 
 def test_only_this_user_can_enter_the_directory_of_ray(ray_here: None) -> None:
-    from paceline.train.rl import own_ray
+    from paceline.train.rl import backend
 
-    sockets = own_ray.Places.here().sockets
+    sockets = backend.Places.here().sockets
     assert sockets is not None
     place = Path(sockets)
     assert place.stat().st_mode & 0o777 == 0o700
@@ -65,9 +65,9 @@ def test_only_this_user_can_enter_the_directory_of_ray(ray_here: None) -> None:
 
 def test_weights_that_cannot_be_handed_out_are_an_error(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from paceline.air.errors import CheckpointError
-    from paceline.train.rl import weights
+    from paceline.train.rl import loop
 
     algorithm.env_runner_group.foreach_env_runner(spoil, local_env_runner=False)
-    monkeypatch.setattr(weights, "_set_state", lambda reference, runner: None)
+    monkeypatch.setattr(loop, "_set_state", lambda reference, runner: None)
     with pytest.raises(CheckpointError, match="2 env runners"):
-        weights.hand_out_weights(algorithm)
+        loop.hand_out_weights(algorithm)
