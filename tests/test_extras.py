@@ -65,7 +65,7 @@ IMPORT_ALL = """
 import importlib, json, sys
 import paceline, paceline.data, paceline.train, paceline.tune
 from paceline.train import BatchPredictor, DataParallelTrainer
-import paceline.train.prediction.predictors
+import paceline.train.predictor
 
 refused = {}
 for place in json.loads(sys.argv[1]):

@@ -315,7 +315,7 @@ print(json.dumps(exported))
         "from paceline.train import DataParallelTrainer",
         "from paceline import data; import paceline.data.preprocessors, paceline.data.datasource",
         "from paceline.train.torch import TorchConfig, TorchPredictor, TorchTrainer, prepare_model",
-        "from paceline.train import BatchPredictor, Predictor; import paceline.train.prediction.predictors",
+        "from paceline.train import BatchPredictor, Predictor; import paceline.train.predictor",
         "from paceline.train.xgboost import XGBoostCheckpoint, XGBoostPredictor, XGBoostTrainer",
         "from paceline.train.lightgbm import LightGBMCheckpoint, LightGBMPredictor, LightGBMTrainer",
         "from paceline.train.sklearn import SklearnCheckpoint, SklearnPredictor, SklearnTrainer",

@@ -24,7 +24,7 @@ from paceline.serve.columns import InputColumns, input_columns, library_of, list
 from paceline.serve.origin import Origin, is_checkpoint, origin_of
 from paceline.serve.rows import NumberTypes, RequestRows, joined, zeros
 from paceline.storage.run_dir import MANIFEST_NAME
-from paceline.train.prediction.predictors import check_belongs_together, predictor_for
+from paceline.train.predictor import check_belongs_together, predictor_for
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
+import importlib
+import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, TypeAlias
 
+from paceline.air.checkpoint import Checkpoint
+from paceline.air.checks import near_miss, warn_at_users_line
 from paceline.air.errors import ConfigError, SerializationError
+from paceline.air.plugins import plugin
 from paceline.air.util.data_batch_conversion import DataBatchType
 
 if TYPE_CHECKING:
@@ -22,7 +29,6 @@ if TYPE_CHECKING:
     CheckpointOrPlace: TypeAlias = Checkpoint | str | os.PathLike[str]
     Arrays: TypeAlias = NDArray[np.generic] | dict[str, NDArray[np.generic]]
     PredictionData: TypeAlias = pd.DataFrame | Arrays | pa.Table | pa.RecordBatch
-
 
 BatchFormat = Literal["pandas", "numpy", "pyarrow"]
 
@@ -120,8 +126,6 @@ class Predictor(ABC):
 
     def _check_model_keywords(self, given: Mapping[str, Any]) -> None:
         """Refuse arguments of `predict` that this very model does not take, as far as can be known beforehand."""
-        from paceline.train.prediction.arguments import check_predict_keywords
-
         check_predict_keywords(type(self), given)
 
     def _example_row(self) -> dict[str, Any] | None:
@@ -218,3 +222,150 @@ class PandasFunctionPredictor(Predictor):
 
     def _predict_pandas(self, data: pd.DataFrame, **kwargs: Any) -> pd.DataFrame:
         return self._function(data, **kwargs)
+
+
+# -- the keywords of predict(), checked before any row is read: libraries notice a slip late, or never ---
+
+
+_FIXED = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
+_HARDLY_BY_CHANCE = 0.9
+"""So alike are names of which one is a slip of the other."""
+
+
+def check_keywords(name: str, given: Iterable[str], taker: Callable[..., Any]) -> None:
+    """Refuse what a function does not take."""
+    known, takes_any = keywords_of(taker)
+    if not takes_any:
+        _refuse_unknown(name, given, known)
+
+
+def check_predict_keywords(predictor: type[Predictor], given: Mapping[str, Any], others: Sequence[str] = ()) -> None:
+    """Refuse what a predictor's `predict` does not take; `others` are arguments that whoever calls it takes himself.
+
+    Where the class hands on any keyword, it may be for the model: what looks like a slip gets a warning then.
+    """
+    own, model = predict_keywords(predictor)
+    name = f"{predictor.__name__}.predict"
+    if model is not None:
+        _refuse_unknown(name, given, [*own, *model], others)
+        return
+    for keyword in given:
+        near = difflib.get_close_matches(keyword, [*own, *others], n=1, cutoff=_HARDLY_BY_CHANCE)
+        if keyword not in own and near:
+            warn_at_users_line(f"{name}: {keyword!r} is passed on to the model. Did you mean {near[0]}?")
+
+
+@functools.cache
+def predict_keywords(predictor: type[Predictor]) -> tuple[list[str], list[str] | None]:
+    """What the class itself takes, and what its model does beyond that; None: any."""
+    predictor.preferred_batch_format()  # refused here if there is no method at all
+    own, takes_any = keywords_of(predictor.predict)
+    if takes_any:
+        of_methods = [
+            keywords_of(getattr(predictor, name))
+            for name in ("_predict_arrow", "_predict_pandas", "_predict_numpy")
+            if getattr(predictor, name) is not getattr(Predictor, name)
+        ]
+        own += [keyword for keywords, _ in of_methods for keyword in keywords]
+        takes_any = any(any_other for _, any_other in of_methods)
+    own = [name for name in dict.fromkeys(own) if name not in ("self", "data")]
+    if not takes_any:
+        return own, []
+    model = predictor._model_keywords()
+    return own, None if model is None else sorted(model)
+
+
+def keywords_of(function: Callable[..., Any]) -> tuple[list[str], bool]:
+    """The names that a function takes, and whether it takes any others."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # one that is not written in Python
+        return [], True
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    return [parameter.name for parameter in parameters if parameter.kind not in _FIXED], takes_any
+
+
+def _refuse_unknown(name: str, given: Iterable[str], known: list[str], others: Sequence[str] = ()) -> None:
+    for keyword in given:
+        if keyword not in known:
+            near = difflib.get_close_matches(keyword, [*known, *others], n=1)
+            raise ConfigError(f"{name} has no argument {keyword!r}{near_miss(keyword, near or known)}")
+
+
+# -- which predictor belongs to a checkpoint, by the class that wrote it ---------------------------
+
+
+_PREDICTORS = {
+    "paceline.train.huggingface.transformers.checkpoint.TransformersCheckpoint": (
+        "paceline.train.huggingface.transformers.predictor.TransformersPredictor"
+    ),
+    "paceline.train.lightgbm.checkpoint.LightGBMCheckpoint": "paceline.train.lightgbm.predictor.LightGBMPredictor",
+    "paceline.train.lightning.checkpoint.LightningCheckpoint": "paceline.train.lightning.predictor.LightningPredictor",
+    "paceline.train.rl.checkpoint.RLCheckpoint": "paceline.train.rl.predictor.RLPredictor",
+    "paceline.train.sklearn.checkpoint.SklearnCheckpoint": "paceline.train.sklearn.predictor.SklearnPredictor",
+    "paceline.train.tensorflow.checkpoint.TensorflowCheckpoint": (
+        "paceline.train.tensorflow.predictor.TensorflowPredictor"
+    ),
+    "paceline.train.torch.checkpoint.TorchCheckpoint": "paceline.train.torch.predictor.TorchPredictor",
+    "paceline.train.xgboost.checkpoint.XGBoostCheckpoint": "paceline.train.xgboost.predictor.XGBoostPredictor",
+}
+"""A name in a file selects a line of this table, or an entry point of `paceline.predictors` that an installed package
+has registered for the class of that name. It never makes anything else be imported."""
+
+
+def predictor_for(checkpoint: Checkpoint) -> type[Predictor]:
+    """The predictor class for a checkpoint of a class that has one, or of a class derived from such a class."""
+    found = _predictor_of(checkpoint)
+    if found is not None:
+        return found
+    stored = checkpoint.written_as
+    written_as = f", which was saved as a {stored}," if stored is not None else ""
+    known = ", ".join(sorted(name.rpartition(".")[2] for name in _PREDICTORS))
+    own = next(iter(_of_others([*_names(type(checkpoint)), *([stored] if stored is not None else [])])), None)
+    key = f" A package can register one as an entry point of paceline.predictors, with the key {own!r}." if own else ""
+    raise ConfigError(
+        f"Which predictor belongs to {checkpoint!r}{written_as} is not known: it is not a {known}. Pass the class of "
+        f"the predictor, for example TorchPredictor.{key}"
+    )
+
+
+def check_belongs_together(predictor: type[Predictor], checkpoint: Checkpoint) -> None:
+    """Refuse one of paceline's predictors for a checkpoint that is known to belong to another one."""
+    if not set(_PREDICTORS.values()).intersection(_names(predictor)):
+        return
+    wanted = _predictor_of(checkpoint)
+    if wanted is None or issubclass(predictor, wanted):
+        return
+    right = wanted.__name__
+    raise ConfigError(
+        f"{predictor.__name__} cannot predict with {checkpoint!r}: {right} does. Pass {right}, or leave the class out."
+    )
+
+
+def _predictor_of(checkpoint: Checkpoint) -> type[Predictor] | None:
+    stored = checkpoint.written_as  # that class may not be loaded here
+    names = [name for name in (*_names(type(checkpoint)), stored) if name is not None]
+    known = next((_PREDICTORS[name] for name in names if name in _PREDICTORS), None)
+    if known is not None:
+        module, _, predictor = known.rpartition(".")
+        found: type[Predictor] = getattr(importlib.import_module(module), predictor)
+        return found
+    return next((kind for name in _of_others(names) if (kind := _registered(name)) is not None), None)
+
+
+def _of_others(names: list[str]) -> list[str]:
+    return [name for name in names if not name.startswith(("paceline.", "builtins."))]
+
+
+def _registered(name: str) -> type[Predictor] | None:
+    """The predictor that a package has registered for the checkpoint class of this name."""
+
+    found = plugin("predictors", name)
+    if found is None or (isinstance(found, type) and issubclass(found, Predictor)):
+        return found
+    raise ConfigError(f"{name!r} of paceline.predictors stands for {found!r}, which is not a Predictor class.")
+
+
+def _names(of: type) -> list[str]:
+    """The full names of a class and of those that it is derived from."""
+    return [f"{kind.__module__}.{kind.__qualname__}" for kind in of.__mro__]

@@ -18,7 +18,7 @@ from paceline.air.settings import restored, stored
 from paceline.engine.choose import choose_engine, shutdown
 from paceline.run.callbacks import Callback
 from paceline.train.data_parallel_trainer import DataParallelTrainer
-from paceline.train.prediction.predictors import predictor_for
+from paceline.train.predictor import predictor_for
 from paceline.tune.by_name import create_scheduler, create_searcher
 
 CODE = """

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from paceline.air.checks import near_miss, whole_number
 from paceline.air.errors import ConfigError, DataError
-from paceline.train.prediction.arguments import check_keywords, predict_keywords
-from paceline.train.predictor import Predictor, array_or_columns, checked_checkpoint, prediction_columns
+from paceline.train.predictor import (
+    Predictor,
+    array_or_columns,
+    check_keywords,
+    checked_checkpoint,
+    predict_keywords,
+    prediction_columns,
+)
 from paceline.train.sklearn.checkpoint import SklearnCheckpoint
 from paceline.train.sklearn.cpus import set_cpus
 from paceline.train.sklearn.features import like_training, spread_vectors

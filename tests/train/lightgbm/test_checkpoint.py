@@ -11,7 +11,7 @@ from paceline.air import Checkpoint
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError
 from paceline.data.preprocessors import StandardScaler
 from paceline.train.lightgbm import LightGBMCheckpoint, LightGBMPredictor
-from paceline.train.prediction.predictors import predictor_for
+from paceline.train.predictor import predictor_for
 from tests.air.damage import committed, flip
 from tests.train.lightgbm.boosting import QUIET, numbers, trees
 

@@ -13,7 +13,7 @@ from paceline.air import Checkpoint
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError, ConfigError
 from paceline.data.preprocessors import BatchMapper
 from paceline.train.lightning import LightningCheckpoint, LightningPredictor
-from paceline.train.prediction.predictors import predictor_for
+from paceline.train.predictor import predictor_for
 from tests.air.damage import committed, flip
 from tests.train.lightning.line import QUIET, Line, points
 

@@ -18,7 +18,7 @@ from paceline.air.errors import ConfigError
 from paceline.air.result import Result
 from paceline.data.preprocessors import StandardScaler
 from paceline.train.batch_predictor import BatchPredictor
-from paceline.train.prediction.predictors import predictor_for
+from paceline.train.predictor import predictor_for
 
 
 def cancer() -> pd.DataFrame:

@@ -15,8 +15,7 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.constants import CHECKPOINT_METADATA_FILE
 from paceline.air.errors import ConfigError
 from paceline.train.batch_predictor import BatchPredictor
-from paceline.train.prediction.predictors import predictor_for
-from paceline.train.predictor import Predictor
+from paceline.train.predictor import Predictor, predictor_for
 from paceline.train.torch import TorchCheckpoint, TorchPredictor
 from paceline.train.xgboost import XGBoostCheckpoint
 
@@ -43,7 +42,7 @@ def test_by_what_is_stored_where_that_class_is_not_loaded(tmp_path: Path) -> Non
     code = (
         "import sys\n"
         "from paceline.air.checkpoint import Checkpoint\n"
-        "from paceline.train.prediction.predictors import predictor_for\n"
+        "from paceline.train.predictor import predictor_for\n"
         f"checkpoint = Checkpoint.from_directory({path!r})\n"
         "assert type(checkpoint) is Checkpoint and 'paceline.train.xgboost' not in sys.modules\n"
         "predictor = predictor_for(checkpoint)\n"

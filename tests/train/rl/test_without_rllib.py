@@ -22,7 +22,7 @@ def test_the_rest_of_paceline_does_not_need_it() -> None:
     """Also what knows the name of its predictor: the table of predictors, and serving."""
     script = (
         "import sys; sys.modules['ray'] = None; import paceline.train, paceline.tune; "
-        "import paceline.train.prediction.predictors; "
+        "import paceline.train.predictor; "
         "assert not any(name.startswith(('ray', 'gymnasium')) for name in sys.modules if sys.modules[name])"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

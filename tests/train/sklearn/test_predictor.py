@@ -24,7 +24,7 @@ from paceline import data
 from paceline.air.errors import ConfigError, DataError
 from paceline.data import preprocessors
 from paceline.train.batch_predictor import BatchPredictor
-from paceline.train.prediction.predictors import predictor_for
+from paceline.train.predictor import predictor_for
 from paceline.train.sklearn import SklearnCheckpoint, SklearnPredictor
 
 IRIS = load_iris(as_frame=True).frame

@@ -14,7 +14,7 @@ import pytest
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError, ConfigError
 from paceline.data.preprocessors import StandardScaler
-from paceline.train.prediction.predictors import predictor_for
+from paceline.train.predictor import predictor_for
 from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor, keras_files
 from tests.air.damage import committed, flip
 from tests.train.tensorflow.keras_models import BOTH, ROWS, assert_same, build

@@ -12,7 +12,7 @@ import pytest
 
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.preprocessors import Concatenator
-from paceline.train.prediction.predictors import predictor_for
+from paceline.train.predictor import predictor_for
 from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor
 from tests.serve.serving import serving
 

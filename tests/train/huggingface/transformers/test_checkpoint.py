@@ -21,7 +21,7 @@ from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigE
 from paceline.data.preprocessors import BatchMapper
 from paceline.train.huggingface import TransformersCheckpoint, TransformersPredictor
 from paceline.train.huggingface.transformers.checkpoint import has_tokenizer
-from paceline.train.prediction.predictors import predictor_for
+from paceline.train.predictor import predictor_for
 from tests.air.damage import committed, flip
 from tests.train.huggingface.tiny_language import language_model, tokenizer
 
