@@ -157,7 +157,7 @@ def _predictor(named: str) -> Any:
 
 
 def _token(given: argparse.Namespace) -> Any:
-    """The token, False for none, or None: one shall be made and printed."""
+    """The token, False for none, or None: a new one is made and printed."""
     from_environment = os.environ.pop(TOKEN_VARIABLE, None)  # not for the processes that this one starts
     if given.no_token:
         return False
@@ -193,5 +193,5 @@ def _read_token(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"The token file {path} cannot be read: {error}.") from error
     if not token:
-        raise ConfigError(f"The token file {path} is empty. Remove it and it is made anew.")
+        raise ConfigError(f"The token file {path} is empty. Remove it, and a new one is made.")
     return token

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ExperimentAnalysis:
-    """What tune.run() returns, or what a directory of an experiment tells.
+    """What tune.run() returns, or what the directory of an experiment contains.
 
     It answers from a ResultGrid, which reads files when they are needed. `default_metric` and `default_mode` stand in
     where a question names none; they are those of the experiment unless given.

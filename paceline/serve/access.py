@@ -121,7 +121,7 @@ class Guard:
             return True
         if not self._any_address:
             return False
-        try:  # an address is no name that somebody else could have pointed here
+        try:  # an address, unlike a name, cannot have been pointed here by somebody else
             ipaddress.ip_address(name)
         except ValueError:
             return False

@@ -22,7 +22,7 @@ _MOST_GROWTH = 8
 
 
 def decode(body: bytes, columns: InputColumns, max_rows: int) -> RequestRows:
-    """The rows of a request's body; raises the Problem that the client is told."""
+    """The rows of a request's body; raises the Problem that the client gets."""
     if not body:
         raise Problem(400, "The body is empty: send an Arrow IPC stream with one row for each prediction.")
     try:
@@ -54,14 +54,14 @@ def _plain(table: pa.Table, columns: InputColumns) -> pa.Table:
     """The table with the model's columns in the model's order."""
     names = [name for name in table.column_names if not name.startswith(_INDEX_COLUMN)]
     if len(set(names)) < len(names):
-        raise Problem(422, "A name is twice among the columns.")
+        raise Problem(422, "A column name appears twice.")
     columns.check_names(names)
     table = table.select(list(columns.kinds) if columns.complete else names).replace_schema_metadata(None)
     if not table.column_names:
         raise Problem(422, "There are no columns.")
     for field in table.schema:
         if not _is_plain(field.type):
-            raise Problem(422, f"Column {field.name!r} has type {field.type}, which is not taken.")
+            raise Problem(422, f"Column {field.name!r} has type {field.type}, which is not supported.")
         if columns.kinds.get(field.name) == "number" and not _is_number(field.type):
             raise Problem(422, f"Column {field.name!r} takes numbers, but it has type {field.type}.")
     return table
@@ -107,7 +107,7 @@ def _refuse_compressed(body: bytes) -> None:
         if message.type == "dictionary" and table is not None:
             table = table.table(_DICTIONARY_DATA_FIELD)
         if table is None or table.table(_COMPRESSION_FIELD) is not None:
-            raise Problem(415, "Compressed Arrow streams are not taken: write it without compression.")
+            raise Problem(415, "Compressed Arrow streams are not supported: write it without compression.")
 
 
 class _Table:

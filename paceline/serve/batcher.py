@@ -78,7 +78,7 @@ class Batcher:
         return len(self._waiting)
 
     async def predict(self, rows: RequestRows, *, arrow: bool, gone: Callable[[], bool] | None = None) -> Answer:
-        """The predictions for these rows; raises the Problem that the client is told."""
+        """The predictions for these rows; raises the Problem that the client gets."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._start(loop)
@@ -196,7 +196,7 @@ def _left() -> Problem:
 
 def _problem(error: BaseException) -> Problem:
     if isinstance(error, DataError):  # it is about the rows, and says what is wrong with them
-        logger.info("RequestRows were refused: %s", error, exc_info=error.__cause__)
+        logger.info("Rows were rejected: %s", error, exc_info=error.__cause__)
         return Problem(422, str(error))
     identifier = secrets.token_hex(6)
     logger.error("Prediction failed (id %s)", identifier, exc_info=error)

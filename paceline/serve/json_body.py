@@ -29,7 +29,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode(body: bytes, columns: InputColumns, max_rows: int, *, nameless: bool) -> RequestRows:
-    """The rows of a request's body; raises the Problem that the client is told.
+    """The rows of a request's body; raises the Problem that the client gets.
 
     `nameless`: the model takes a matrix without names, if it knows none.
     """
@@ -74,7 +74,7 @@ def _from_list(rows: list[Any], columns: InputColumns, max_rows: int, nameless: 
             f"its preprocessor makes columns of others. {FORMS}",
         )
     if not nameless or not isinstance(rows[0], list):
-        raise Problem(422, f"RequestRows must be objects with the names of columns. {FORMS}")
+        raise Problem(422, f"Rows must be objects with the names of columns. {FORMS}")
     matrix = _tensor(rows, "The rows")
     if not matrix.shape[1]:
         raise Problem(422, f"There are no columns. {FORMS}")
@@ -214,7 +214,7 @@ def _names(names: Any) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise Problem(422, f'"columns" beside "data" must be a list of names. {FORMS}')
     if len(set(names)) < len(names):
-        raise Problem(422, "A name is twice among the columns.")
+        raise Problem(422, "A column name appears twice.")
     return names
 
 

@@ -22,7 +22,7 @@ logger = logging.getLogger("paceline.serve")
 
 
 class Origin(Protocol):
-    """What can be asked for a checkpoint, and again when the model shall be reloaded."""
+    """Gives the checkpoint to serve, and again when the model is reloaded."""
 
     def checkpoint(self, number: int | None) -> Checkpoint:
         """The one with this number; None: the one that the place stands for now."""

@@ -87,7 +87,7 @@ def joined(
     """The rows of all requests, in this order, as a batch for a predictor.
 
     `matrix_order`: one that takes its features as a bare array, in this order, gets them so, which saves work for each
-    column. RequestRows that were read for the model before it may have another order, and keep their names.
+    column. Rows that were read for the model before it may have another order, and keep their names.
     """
     first = parts[0].content
     contents: list[Any] = [part.content for part in parts]

@@ -77,8 +77,8 @@ def _predict_operation(model: Model) -> dict[str, Any]:
     return {
         "summary": "Predict",
         "description": f"{json_body.FORMS} Missing values are null. The answer has one list for each column of "
-        f"predictions; NaN and infinite values are null there. An Arrow IPC stream ({MEDIA_ARROW}) is taken and "
-        "given as well.",
+        f"predictions; NaN and infinite values are null there. An Arrow IPC stream ({MEDIA_ARROW}) is accepted "
+        "and returned as well.",
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": body, "example": example(model)}, MEDIA_ARROW: stream},

@@ -157,7 +157,7 @@ def _door(host: str, port: int, token: Token) -> _Door:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"host {host!r} is no address or name of this machine: {error}.") from error
+        raise ConfigError(f"host {host!r} is not an address or name of this machine: {error}.") from error
     loopback = all(is_loopback(str(entry[4][0])) for entry in found)
     if token is False and not loopback:
         raise ConfigError(
@@ -183,7 +183,7 @@ def _served_model(
     from paceline.train.predictor import Predictor
 
     if not isinstance(trust, list):
-        check_bool(trust, "trust", "For scikit-learn a list of types is taken too.")
+        check_bool(trust, "trust", "For scikit-learn it may also be a list of types.")
     check_bool(follow, "follow")
     if checkpoint is None and isinstance(predictor_cls, Checkpoint | Result | str | os.PathLike):
         predictor_cls, checkpoint = None, predictor_cls  # run(checkpoint)
@@ -213,7 +213,7 @@ def _names(allowed_hosts: Iterable[str]) -> list[str]:
 
 
 def _announce(url: str, served: ServedModel, token: str | None, *, told: bool) -> None:
-    """Say where the server is. A token is shown only if it was made here: who gave one knows it."""
+    """Print where the server is, and the token if it was made here."""
     from paceline.run.display import GuardedWriter, printable
 
     lines = [f"Serving {served.name} from {served.current.origin} at {url}"]
