@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -149,3 +149,14 @@ class BackgroundPool:
                 self._behind.pop(key, None)
             if self._closed:  # those that waited for work behind this key may end
                 self._changed.notify_all()
+
+
+def in_parallel(work: Iterable[Callable[[], Any]], name: str, threads: int) -> None:
+    """Do all of it and wait until it is done. The first error passes; what has not begun by then never is."""
+    pool = BackgroundPool(name, threads)
+    try:
+        for future in [pool.submit(piece) for piece in work]:
+            future.result()
+    finally:
+        pool.cancel()
+        pool.close()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.attachment import Attachment
-from paceline.air.background_pool import BackgroundPool
+from paceline.air.background_pool import in_parallel
 from paceline.air.errors import CheckpointError, CheckpointNotFoundError
 from paceline.air.manifest import Manifest, path_of
 from paceline.air.temporary import temporary_directory
@@ -283,18 +283,9 @@ class _RemotePrefix(_Away):
         self._numbers_in = numbers_in
 
     def _send(self, directory: Path, manifest: Manifest) -> None:
-        upload = self._filesystem.upload
-        pool = BackgroundPool("paceline-transfer", _PARALLEL_UPLOADS)
-        try:
-            uploads = [
-                pool.submit(partial(upload, directory / path_of(name), f"{self._prefix}/{directory.name}/{name}"))
-                for name in manifest.files
-            ]
-            for transfer in uploads:
-                transfer.result()
-        finally:
-            pool.cancel()
-            pool.close()
+        upload, place = self._filesystem.upload, f"{self._prefix}/{directory.name}"
+        uploads = [partial(upload, directory / path_of(name), f"{place}/{name}") for name in manifest.files]
+        in_parallel(uploads, "paceline-transfer", _PARALLEL_UPLOADS)
 
     def find(self, number: int | None, kind: type[Checkpoint]) -> Checkpoint | None:
         if number is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from paceline.air.background_pool import BackgroundPool
+from paceline.air.background_pool import in_parallel
 from paceline.storage.filesystem import Filesystem
 
 PART_BYTES = 256 * 1024
@@ -48,18 +48,8 @@ def fetch_journal(filesystem: Filesystem, name: str, into: Path) -> None:
     """Put a journal together from its parts; FileNotFoundError if there is none."""
     offsets = _offsets(filesystem, name)
     with tempfile.TemporaryDirectory(prefix="paceline-journal-") as folder:
-        pool = BackgroundPool("paceline-transfer", _PARALLEL_TRANSFERS)
-        try:
-            fetched = [
-                pool.submit(partial(filesystem.download, _name(name, offset), Path(folder, str(offset))))
-                for offset in offsets
-            ]
-            filesystem.download(name, into)
-            for part in fetched:
-                part.result()
-        finally:
-            pool.cancel()
-            pool.close()
+        parts = [partial(filesystem.download, _name(name, offset), Path(folder, str(offset))) for offset in offsets]
+        in_parallel([partial(filesystem.download, name, into), *parts], "paceline-transfer", _PARALLEL_TRANSFERS)
         with open(into, "r+b") as journal:
             end = journal.seek(0, 2)
             for offset in offsets:

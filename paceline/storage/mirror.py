@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from paceline.air.background_pool import BackgroundPool
+from paceline.air.background_pool import in_parallel
 from paceline.air.errors import CheckpointNotFoundError, StorageError
 from paceline.air.manifest import FileEntry, Manifest, hash_of, path_of, read_manifest, verify
 from paceline.storage.commit import commit
@@ -43,6 +43,10 @@ def numbers_in(names: Iterable[str]) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
+def _transfer(transfers: Iterable[Callable[[], None]]) -> None:
+    in_parallel(transfers, "paceline-transfer", _PARALLEL_TRANSFERS)
+
+
 class Mirror:
     """Keeps remote storage in step with one local trial directory."""
 
@@ -63,7 +67,7 @@ class Mirror:
         manifest = read_manifest(local)
         self.lease.check()
         self.filesystem.delete(f"{local.name}/{MANIFEST_NAME}")
-        self._transfer([partial(self._push_file, local, name) for name in manifest.files])
+        _transfer([partial(self._push_file, local, name) for name in manifest.files])
         self.lease.check()  # the files may have taken long
         self._push_file(local, MANIFEST_NAME)
 
@@ -81,7 +85,7 @@ class Mirror:
         self.lease.check()
         self.filesystem.delete(f"{name}/{MANIFEST_NAME}")
         copy = self.filesystem.copy
-        self._transfer(
+        _transfer(
             [
                 partial(copy, f"{prefix}/{place}", f"{name}/{file}")
                 for file, place in places.items()
@@ -99,16 +103,6 @@ class Mirror:
         """Delete what the ranks of an attempt (None: of any) have uploaded and nobody has committed."""
         self.lease.check()
         self.filesystem.delete(_STAGING if attempt is None else staging_prefix(attempt))
-
-    def _transfer(self, transfers: Sequence[Callable[[], None]]) -> None:
-        pool = BackgroundPool("paceline-transfer", _PARALLEL_TRANSFERS)
-        try:
-            under_way = [pool.submit(transfer) for transfer in transfers]
-            for transfer in under_way:
-                transfer.result()
-        finally:
-            pool.cancel()
-            pool.close()
 
     def _push_file(self, checkpoint: Path, name: str) -> None:
         if self._given_up.is_set():
