@@ -41,6 +41,7 @@ from paceline.run.messages import (
 )
 from paceline.run.worker import open_text
 from paceline.storage import commit as storage_commit
+from paceline.storage.files import delete_tree
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir
 from paceline.storage.stager import Stager
@@ -232,9 +233,9 @@ class Relayed(_Elsewhere, SharedPath):
 
     def _staging(self, rank: int, staged: StagedCheckpoint) -> Path:
         arrival = self._arriving.pop((rank, staged.path.decode()), None)
-        if arrival is None or staged.manifest is None:
+        if arrival is None:
             raise CheckpointError(f"rank {rank} has announced a checkpoint that it did not send")
-        return self._pool.submit(partial(arrival.finish, rank, staged.manifest), key=rank).result()
+        return self._pool.submit(partial(arrival.finish, rank, staged), key=rank).result()
 
     def abandon(self, attempt: int) -> None:
         arriving, self._arriving = self._arriving, {}
@@ -278,23 +279,28 @@ class _Arrival:
             self._file.close()
             self._file = None
 
-    def finish(self, rank: int, encoded: bytes) -> Path:
+    def finish(self, rank: int, staged: StagedCheckpoint) -> Path:
         """The complete staging directory. What was hashed here must be what the rank has hashed."""
+        try:
+            self._finish(rank, _sent_manifest(rank, staged))
+        except BaseException:
+            self.abandon()
+            raise
+        return self._directory
+
+    def _finish(self, rank: int, sent: Manifest) -> None:
         if self._error is not None:
             raise self._error
-        sent = parse_manifest(encoded, f"the checkpoint of rank {rank}")
-        if sent is None:
-            raise CheckpointCorruptError(f"rank {rank} has sent something else than a manifest")
         with self._stager or Stager(self._directory) as stager:
             written = stager.finish(sent.facts)
         if (written.files, written.empty_directories) != (sent.files, sent.empty_directories):
             difference = _first_difference(sent, written)
             raise CheckpointCorruptError(f"the checkpoint of rank {rank} did not arrive as it was sent: {difference}")
-        return self._directory
 
     def abandon(self) -> None:
         if self._stager is not None:
             self._stager.abort()
+            delete_tree(self._directory)  # also what was complete, but not as it was sent
 
 
 def _first_difference(sent: Manifest, written: Manifest) -> str:
@@ -340,7 +346,7 @@ class RemotePrefix(_Elsewhere):
 def _sent_manifest(rank: int, staged: StagedCheckpoint) -> Manifest:
     manifest = parse_manifest(staged.manifest or b"", f"the checkpoint of rank {rank}")
     if manifest is None:
-        raise CheckpointCorruptError(f"rank {rank} has sent something else than a manifest")
+        raise CheckpointCorruptError(f"rank {rank} has sent something other than a manifest")
     return manifest
 
 

@@ -272,12 +272,14 @@ class _RemotePrefix(_Away):
     """Into the run's storage, beside the checkpoints: the driver copies it there and writes the manifest."""
 
     def __init__(self, chosen: RemotePrefixSetup, attempt: int, ask: Ask) -> None:
+        import pickle
+
         from paceline.storage.filesystem import FsspecFilesystem
         from paceline.storage.mirror import numbers_in, staging_prefix
 
         super().__init__(attempt, ask)
         self._uri = chosen.uri
-        given = None if chosen.filesystem is None else _unpickled(chosen.filesystem)
+        given = None if chosen.filesystem is None else pickle.loads(chosen.filesystem)  # by the user, to the driver
         self._filesystem = FsspecFilesystem(chosen.uri, given)
         self._prefix = staging_prefix(attempt)
         self._numbers_in = numbers_in
@@ -397,10 +399,3 @@ def _fetch_file(ask: Ask, number: int | None, file: CheckpointFile, path: Path) 
                 raise CheckpointNotFoundError(f"{path.name} changed, or was deleted, while it was being read")
             attachments[0].write_to(target)
     path.chmod(file.mode)
-
-
-def _unpickled(content: bytes) -> Any:
-    """A filesystem that the driver was given by the user."""
-    import pickle
-
-    return pickle.loads(content)

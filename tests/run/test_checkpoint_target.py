@@ -26,6 +26,7 @@ from paceline.run.messages import (
 from paceline.run.rank_target import RankTarget, fetch, fetch_start, rank_target
 from paceline.storage.commit import to_trash
 from paceline.storage.run_dir import RunDir
+from tests.descriptors import open_descriptors
 from tests.run.fake_channel import session_setup
 
 
@@ -77,6 +78,11 @@ def deliver(line: Line, run_dir: RunDir, source: Path) -> StagedCheckpoint:
     return staged
 
 
+def left_in(run_dir: RunDir) -> list[str]:
+    """Checkpoints, and what was to become one."""
+    return [path.name for path in run_dir.root.iterdir() if "checkpoint" in path.name]
+
+
 def a_tree(place: Path) -> Path:
     (place / "deep").mkdir(parents=True)
     (place / "deep" / "large").write_bytes(os.urandom(10 << 20))
@@ -111,7 +117,7 @@ def test_what_is_spoiled_on_the_way_is_refused(run_dir: RunDir, tmp_path: Path) 
     staged = deliver(line, run_dir, a_tree(tmp_path / "source"))
     with pytest.raises(CheckpointCorruptError, match=r"rank 0 did not arrive as it was sent: 'script'"):
         target.commit(0, 0, {0: staged}, None)
-    assert run_dir.checkpoints() == []
+    assert left_in(run_dir) == []
     target.close()
 
 
@@ -257,9 +263,22 @@ def test_what_was_announced_and_never_sent_is_refused(run_dir: RunDir) -> None:
     target.close()
 
 
+@pytest.mark.parametrize("manifest", [None, b"not a manifest"])
+def test_what_cannot_be_committed_leaves_nothing(run_dir: RunDir, manifest: bytes | None) -> None:
+    target = Relayed(run_dir)
+    before = open_descriptors()
+    piece = CheckpointPiece("staging", b"file", 0o600, is_last=False)
+    target.received(0, piece, (Attachment(b"content"),), lambda *_: None)
+    with pytest.raises(CheckpointError):
+        target.commit(0, 0, {0: StagedCheckpoint(b"staging", 0, 1, None, manifest)}, None)
+    target.close()
+    assert left_in(run_dir) == []
+    assert open_descriptors() <= before
+
+
 def test_an_attempt_that_is_over_leaves_nothing(run_dir: RunDir, tmp_path: Path) -> None:
     target = Relayed(run_dir)
     deliver(Line(target), run_dir, a_tree(tmp_path / "source"))
     target.abandon(0)
     target.close()
-    assert [path.name for path in run_dir.root.iterdir() if "checkpoint" in path.name] == []
+    assert left_in(run_dir) == []
