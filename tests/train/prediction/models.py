@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paceline import data
 from paceline.air.checkpoint import Checkpoint
 from paceline.train.predictor import Predictor
 
@@ -61,3 +62,8 @@ def line_checkpoint(preprocessor: Any = None) -> Checkpoint:
     if preprocessor is not None:
         checkpoint.set_preprocessor(preprocessor)
     return checkpoint
+
+
+def numbers(rows: int, blocks: int = 3) -> data.Dataset:
+    frame = pd.DataFrame({"x": np.arange(rows, dtype=float), "name": [f"row {number}" for number in range(rows)]})
+    return data.from_pandas(frame).repartition(blocks)
