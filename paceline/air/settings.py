@@ -110,8 +110,13 @@ def plain_config(config: Any) -> Any:
     return as_json(masked(config))
 
 
+_PLAIN = (bool, int, float, str, type(None))
+
+
 def as_json(value: Any) -> Any:
     """The value if it is plain JSON, else None."""
+    if type(value) in _PLAIN:  # as most settings are, which are written down for each trial of a search
+        return value
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError):
