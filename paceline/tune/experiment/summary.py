@@ -36,6 +36,7 @@ from paceline.tune.experiment.records import (
     unrecorded_trials,
 )
 from paceline.tune.result_grid import ResultGrid
+from paceline.tune.search.parameters import nested
 from paceline.tune.search.space import from_description
 from paceline.tune.trial_outcome import TrialOutcome, result_from_files
 
@@ -194,15 +195,8 @@ def _outcome(root: Path, facts: Facts, record: TrialCreated, end: TrialEnded | N
 
 def _plain_part(evaluated: dict[str, Any]) -> dict[str, Any]:
     """Of a configuration that could not be written down: what the search chose, as far as it is plain data."""
-    config: dict[str, Any] = {}
-    for name, value in evaluated.items():
-        if not (isinstance(value, dict) and "$index" in value):
-            *above, last = name.split("/")
-            node = config
-            for key in above:
-                node = node.setdefault(key, {})
-            node[last] = value
-    return config
+    is_plain = {name: not (isinstance(value, dict) and "$index" in value) for name, value in evaluated.items()}
+    return nested({name: value for name, value in evaluated.items() if is_plain[name]})
 
 
 def _unfinished(trial: Trial, directory: Path) -> TrialOutcome:

@@ -81,13 +81,7 @@ class AsyncHyperBandScheduler(TrialScheduler):
         self._num_stopped += 1
         return self.STOP
 
-    def on_trial_complete(self, controller: Controller, trial: Trial, result: Row) -> None:
-        self._ahead.pop(trial.trial_id, None)
-
-    def on_trial_error(self, controller: Controller, trial: Trial) -> None:
-        self._ahead.pop(trial.trial_id, None)
-
-    def on_trial_remove(self, controller: Controller, trial: Trial) -> None:
+    def _left(self, controller: Controller, trial: Trial) -> None:
         self._ahead.pop(trial.trial_id, None)
 
     def debug_string(self) -> str:

@@ -81,7 +81,7 @@ class HyperBandScheduler(TrialScheduler):
         if bracket is None or time is None:  # without a bracket: it may run on past max_t
             return self.CONTINUE
         if time >= self._max_t:
-            self._leave(controller, trial)
+            self._left(controller, trial)
             return self.STOP if self._stop_last_trials else self.CONTINUE
         score = self.score_of(result)
         if score is None or time < bracket.milestone:
@@ -92,15 +92,6 @@ class HyperBandScheduler(TrialScheduler):
         beaten = self._next_round(bracket)
         self._stop_paused(controller, [other for other in beaten if other is not trial])
         return self.STOP if trial in beaten else self.CONTINUE
-
-    def on_trial_complete(self, controller: Controller, trial: Trial, result: Row) -> None:
-        self._leave(controller, trial)
-
-    def on_trial_error(self, controller: Controller, trial: Trial) -> None:
-        self._leave(controller, trial)
-
-    def on_trial_remove(self, controller: Controller, trial: Trial) -> None:
-        self._leave(controller, trial)
 
     def on_stall(self, controller: Controller) -> None:
         """Only a bracket that nobody fills can hold up everything: it continues with those it has."""
@@ -131,7 +122,7 @@ class HyperBandScheduler(TrialScheduler):
         bracket = self._bracket_of.get(trial.trial_id)
         return bracket is not None and bracket.has_arrived(trial)
 
-    def _leave(self, controller: Controller, trial: Trial) -> None:
+    def _left(self, controller: Controller, trial: Trial) -> None:
         bracket = self._bracket_of.pop(trial.trial_id, None)
         if bracket is not None:
             bracket.remove(trial)

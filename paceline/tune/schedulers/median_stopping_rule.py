@@ -91,15 +91,6 @@ class MedianStoppingRule(TrialScheduler):
         self._postponed[trial] = None
         return self.PAUSE
 
-    def on_trial_complete(self, controller: Controller, trial: Trial, result: Row) -> None:
-        self._forget(trial)
-
-    def on_trial_error(self, controller: Controller, trial: Trial) -> None:
-        self._forget(trial)
-
-    def on_trial_remove(self, controller: Controller, trial: Trial) -> None:
-        self._forget(trial)
-
     def on_stall(self, controller: Controller) -> None:
         """The search waits for results of paused trials: they continue without waiting for new ones."""
         self._stalled = True
@@ -138,7 +129,7 @@ class MedianStoppingRule(TrialScheduler):
         if trial in self._yielded:
             self._slice_began[trial] = self._yielded.pop(trial)
 
-    def _forget(self, trial: Trial) -> None:
+    def _left(self, controller: Controller, trial: Trial) -> None:
         self._open.pop(trial.trial_id, None)
         for record in (self._yielded, self._slice_began, self._postponed):
             record.pop(trial, None)

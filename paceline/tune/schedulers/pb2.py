@@ -137,8 +137,8 @@ class PB2(PopulationBasedTraining):
     def _point_of(self, trial: Trial) -> tuple[float, ...]:
         return tuple(bounds.share_of(_number_at(trial.config, path)) for path, bounds in self._bounds.items())
 
-    def _leave(self, trial: Trial) -> None:
-        super()._leave(trial)
+    def _left(self, controller: Controller, trial: Trial) -> None:
+        super()._left(controller, trial)
         self._start_of_interval.pop(trial, None)
 
 

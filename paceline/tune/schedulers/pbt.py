@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.air.absent import advise
-from paceline.air.checks import check_bool, is_number, warn_at_users_line
+from paceline.air.checks import check_bool, is_number
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.air.metrics import flattened, nested_get
@@ -157,15 +157,6 @@ class PopulationBasedTraining(TrialScheduler):
         others_wait = any(other is not trial for other in controller.waiting_trials())
         return self.PAUSE if others_wait or controller.expects_more_trials else self.CONTINUE
 
-    def on_trial_complete(self, controller: Controller, trial: Trial, result: Row) -> None:
-        self._leave(trial)
-
-    def on_trial_error(self, controller: Controller, trial: Trial) -> None:
-        self._leave(trial)
-
-    def on_trial_remove(self, controller: Controller, trial: Trial) -> None:
-        self._leave(trial)
-
     def on_stall(self, controller: Controller) -> None:
         """With synch: nobody is on the way any more, so that all are compared, and continue."""
         lower, upper = self._quantiles()
@@ -237,7 +228,7 @@ class PopulationBasedTraining(TrialScheduler):
         if self._log_config and not controller.replaying:
             write_takeover(controller.experiment_path, decided)
 
-    def _leave(self, trial: Trial) -> None:
+    def _left(self, controller: Controller, trial: Trial) -> None:
         self._search_was_asked = False
         self._members.pop(trial, None)
         self._held.pop(trial, None)
@@ -252,11 +243,6 @@ class PopulationBasedTraining(TrialScheduler):
             str(key), f"{type(self).__name__}: {trial} reported a row without a number for {key!r}, passed over."
         )
         return self.CONTINUE
-
-    def _warn_once(self, about: str, message: str) -> None:
-        if about not in self._warned_of:
-            self._warned_of.add(about)
-            warn_at_users_line(message)
 
     def _generator(self, purpose: str, number: int) -> random.Random:
         """A source of its own for each draw, so that what one draws does not depend on how often another drew."""

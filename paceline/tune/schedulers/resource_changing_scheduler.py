@@ -215,13 +215,12 @@ class ResourceChangingScheduler(TrialScheduler):
         if resources is None or resources == checked_resources(trial.resources, "trial.resources"):
             return decision
         if trial.checkpoint is None:
-            if "checkpoint" not in self._warned_of:
-                self._warned_of.add("checkpoint")
-                warn_at_users_line(
-                    f"ResourceChangingScheduler: {trial} could have {resources} instead of {trial.resources}, but has "
-                    "reported no checkpoint and would start from the beginning; it keeps what it has. Report "
-                    "checkpoints: session.report(metrics, checkpoint=...)."
-                )
+            self._warn_once(
+                "checkpoint",
+                f"ResourceChangingScheduler: {trial} could have {resources} instead of {trial.resources}, but has "
+                "reported no checkpoint and would start from the beginning; it keeps what it has. Report "
+                "checkpoints: session.report(metrics, checkpoint=...).",
+            )
             return decision
         return Restart(resources=resources)
 

@@ -171,12 +171,18 @@ class TrialScheduler:
 
     def on_trial_complete(self, controller: Controller, trial: Trial, result: Row) -> None:
         """A trial ended well: its function returned, a stop criterion held, or it was told to STOP."""
+        self._left(controller, trial)
 
     def on_trial_error(self, controller: Controller, trial: Trial) -> None:
         """A trial failed for good."""
+        self._left(controller, trial)
 
     def on_trial_remove(self, controller: Controller, trial: Trial) -> None:
         """A trial that was PENDING or PAUSED is taken out."""
+        self._left(controller, trial)
+
+    def _left(self, controller: Controller, trial: Trial) -> None:
+        """A trial is over, in whichever way."""
 
     def on_stall(self, controller: Controller) -> None:
         """Nothing runs and nothing can start: the last chance to let paused trials continue, or to stop them."""
@@ -196,32 +202,33 @@ class TrialScheduler:
         """The row's metric, turned so that greater is better; NaN is the worst. None if it was not reported."""
         value = number_of(result, self._metric or "")
         if value is None:
-            self._warn_of_text(nested_get(result, self._metric or ""))
+            if isinstance(text := nested_get(result, self._metric or ""), str):
+                self._warn_once(
+                    "text",
+                    f"{type(self).__name__} compares trials by {self._metric!r}, which is text: {text!r}. Such rows "
+                    "cannot be compared: report float(value).",
+                )
             return None
         if math.isnan(value):
             return -math.inf
         return -value if self._mode == "min" else value
 
-    def _warn_of_text(self, value: Any) -> None:
-        if isinstance(value, str) and "text" not in self._warned_of:
-            self._warned_of.add("text")
-            warn_at_users_line(
-                f"{type(self).__name__} compares trials by {self._metric!r}, which is text: {value!r}. Such rows "
-                "cannot be compared: report float(value)."
-            )
-
     def time_of(self, result: Row, time_attr: str) -> float | None:
         """How far the trial is by the row's `time_attr`; None, with a warning, if it was not reported."""
         value = number_of(result, time_attr)
         if value is None or math.isnan(value):
-            if time_attr not in self._warned_of:
-                self._warned_of.add(time_attr)
-                warn_at_users_line(
-                    f"{type(self).__name__}(time_attr={time_attr!r}): a row without a number under {time_attr!r} was "
-                    "reported. Such rows are left out of the comparison."
-                )
+            self._warn_once(
+                time_attr,
+                f"{type(self).__name__}(time_attr={time_attr!r}): a row without a number under {time_attr!r} was "
+                "reported. Such rows are left out of the comparison.",
+            )
             return None
         return value
+
+    def _warn_once(self, about: str, message: str) -> None:
+        if about not in self._warned_of:
+            self._warned_of.add(about)
+            warn_at_users_line(message)
 
 
 def number_of(result: Row, key: str) -> float | None:

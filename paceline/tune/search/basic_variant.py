@@ -13,7 +13,7 @@ from typing import Any
 from paceline.air.checks import check_bool, near_miss, warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.tune.search.domains import generator, index_of
-from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion
+from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion, checked_points
 from paceline.tune.search.space import values_in
 from paceline.tune.search.variants import Found, Path, count_variants, find, path_text, variant
 
@@ -41,12 +41,7 @@ class BasicVariantGenerator(Searcher):
     ) -> None:
         super().__init__()
         check_bool(constant_grid_search, "constant_grid_search")
-        points = [] if points_to_evaluate is None else points_to_evaluate
-        if not isinstance(points, Sequence) or not all(isinstance(point, Mapping) for point in points):
-            raise ConfigError(
-                f"points_to_evaluate is {points_to_evaluate!r}: give a list of dicts, such as [{{'lr': 0.1}}]."
-            )
-        self._points = list(points)
+        self._points = checked_points(points_to_evaluate)
         self._max_concurrent = whole_number(max_concurrent, "max_concurrent", least=0, advice="0 is without limit.")
         self._constant_grid_search = constant_grid_search
         self._has_own_seed = random_state is not None

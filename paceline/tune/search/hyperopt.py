@@ -196,10 +196,6 @@ class HyperOptDomains(HyperOptSpace):
     """A param_space with domains of tune: each parameter is a label."""
 
     def __init__(self, parameters: Parameters) -> None:
-        if not parameters.by_name:
-            raise ConfigError(
-                "HyperOptSearch has nothing to search for: the param_space has no domain such as tune.uniform(0, 1)."
-            )
         self._parameters = parameters
         self.expression = {name: expression_of(each) for name, each in parameters.by_name.items()}
 

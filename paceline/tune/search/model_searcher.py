@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 from paceline.air.checks import is_number, whole_number
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.metrics import nested_get
-from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion
+from paceline.tune.search.searcher import Metric, Mode, Searcher, Suggestion, checked_points
 from paceline.tune.search.variants import find
 
 Encoded = dict[str, Any]
@@ -49,7 +49,7 @@ class ModelSearcher(Searcher, Generic[Space]):
         super().__init__(metric, mode)
         self._own_space = space
         self._read: Space | None = None
-        self._points = _checked_points(points_to_evaluate)
+        self._points = checked_points(points_to_evaluate)
         self._users_seed = None if seed is None else whole_number(seed, "seed", least=0)
         self._seed = self._users_seed
         self._built = False
@@ -274,11 +274,3 @@ def point_values(value: float | Sequence[float]) -> list[float]:
     if not all(_is_orderable(each) for each in values):
         raise ConfigError(f"The value of an evaluated point is {value!r}: give a number, or error=True.")
     return [float(each) for each in values]
-
-
-def _checked_points(points: Any) -> list[Mapping[str, Any]]:
-    if points is None:
-        return []
-    if not isinstance(points, Sequence) or not all(isinstance(point, Mapping) for point in points):
-        raise ConfigError(f"points_to_evaluate is {points!r}: give a list of configurations (dicts).")
-    return list(points)

@@ -109,10 +109,6 @@ class OptunaDomains(DistributionSpace):
     """A param_space with domains of tune."""
 
     def __init__(self, parameters: Parameters) -> None:
-        if not parameters.by_name:
-            raise ConfigError(
-                "OptunaSearch has nothing to search for: the param_space has no domain such as tune.uniform(0, 1)."
-            )
         super().__init__({name: distribution_of(each) for name, each in parameters.by_name.items()})
         self._parameters = parameters
 

@@ -114,6 +114,10 @@ def parameters_of(space: Mapping[str, Any], searcher: str, all_by_index: bool, n
             and (domain.is_log or isinstance(domain, Float))
         )
         parameters[name] = Parameter(name, path, domain, by_index, by_factor)
+    if not parameters:
+        raise ConfigError(
+            f"{searcher} has nothing to search for: the param_space has no domain such as tune.uniform(0, 1)."
+        )
     return Parameters(space, found, parameters)
 
 

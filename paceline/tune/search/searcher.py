@@ -214,6 +214,15 @@ def checked_goal(metric: str | Sequence[str] | None, mode: str | Sequence[str] |
     return metrics, modes
 
 
+def checked_points(points: Any) -> list[Mapping[str, Any]]:
+    """The `points_to_evaluate` of a searcher."""
+    if points is None:
+        return []
+    if not isinstance(points, Sequence) or not all(isinstance(point, Mapping) for point in points):
+        raise ConfigError(f"points_to_evaluate is {points!r}: give a list of dicts, such as [{{'lr': 0.1}}].")
+    return list(points)
+
+
 def _contains(config: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
     """Whether every value of `part` is in `config`; it may be nested or have a/b keys."""
     return not values_in(config, part, Found())

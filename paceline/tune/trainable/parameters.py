@@ -1,10 +1,10 @@
-"""with_parameters: give a trainable large objects beside its configuration."""
+"""with_parameters and with_resources: give a trainable large objects beside its configuration, and what it needs."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from paceline.air.config import ScalingConfig
@@ -42,24 +42,32 @@ def with_parameters(trainable: Any, **parameters: Any) -> Any:
     They are pickled once for all trials, not with each configuration. Arrays of numpy, and what is made of such, are
     in memory once for all trials; a trial that writes to one has a copy of its own of what it changed.
     """
+    trainable = _class_or_function(
+        trainable, "with_parameters()", "give it its data as datasets=, and other values as train_loop_config=."
+    )
+    if not isinstance(trainable, BoundFunction):
+        return _class_with(trainable, parameters)
+    bound = replace(trainable, parameters={**trainable.parameters, **parameters})
+    call_form(bound.function, bound.parameters, bound.__name__)  # a misspelled name is rejected here
+    return bound
+
+
+def _class_or_function(trainable: Any, taker: str, of_a_trainer: str) -> type[Trainable] | BoundFunction:
+    """What parameters and resources can be given to; `of_a_trainer` says how a trainer gets them."""
     if isinstance(trainable, str):
         trainable = get_trainable(trainable)
     trainable = unwrapped(trainable)
     if isinstance(trainable, BaseTrainer):
         raise ConfigError(
-            f"with_parameters() takes a function or a Trainable class, not a {type(trainable).__name__}: give it its "
-            "data as datasets=, and other values as train_loop_config=."
+            f"{taker} takes a function or a Trainable class, not a {type(trainable).__name__}: {of_a_trainer}"
         )
-    if isinstance(trainable, type) and issubclass(trainable, Trainable):
-        return _class_with(trainable, parameters)
-    if not callable(trainable) or isinstance(trainable, type):
-        raise ConfigError(f"with_parameters() takes a function or a Trainable class, not {trainable!r}.")
     if isinstance(trainable, BoundFunction):
-        bound = BoundFunction(trainable.function, {**trainable.parameters, **parameters}, trainable.resources)
-    else:
-        bound = BoundFunction(trainable, parameters)
-    call_form(bound.function, bound.parameters, bound.__name__)  # a misspelled name is rejected here
-    return bound
+        return trainable
+    if isinstance(trainable, type) and issubclass(trainable, Trainable):
+        return trainable
+    if not callable(trainable) or isinstance(trainable, type):
+        raise ConfigError(f"{taker} takes a function or a Trainable class, not {trainable!r}.")
+    return BoundFunction(trainable)
 
 
 def _class_with(trainable: Any, parameters: dict[str, Any]) -> Any:
@@ -92,31 +100,20 @@ def with_resources(trainable: Any, resources: Any) -> Any:
     """A trainable whose trials need `resources`: {"CPU": 2, "GPU": 0.5}, a PlacementGroupFactory, a ScalingConfig, or
     a function that gives one of these for a configuration. As many trials run at a time as the machine has room for.
     """
-    from paceline.train.base_trainer import BaseTrainer
-    from paceline.tune.registry import get_trainable
-    from paceline.tune.trainable.trainable import Trainable, subclass_with, unwrapped
-
     wanted = as_resources(resources)
-    if isinstance(trainable, str):
-        trainable = get_trainable(trainable)
-    trainable = unwrapped(trainable)
-    if isinstance(trainable, BaseTrainer):
-        raise ConfigError(
-            f"with_resources() takes a function or a Trainable class, not a {type(trainable).__name__}: a trainer says "
-            "what it needs by scaling_config=, which may also be in the param_space."
-        )
-    if isinstance(trainable, type) and issubclass(trainable, Trainable):
-
-        def default_resource_request(cls: Any, config: dict[str, Any]) -> PlacementGroupFactory:
-            return resources_for(wanted, config)
-
-        request = classmethod(default_resource_request)
-        return subclass_with(trainable, "with_resources", default_resource_request=request)
+    trainable = _class_or_function(
+        trainable,
+        "with_resources()",
+        "a trainer says what it needs by scaling_config=, which may also be in the param_space.",
+    )
     if isinstance(trainable, BoundFunction):
-        return BoundFunction(trainable.function, trainable.parameters, wanted)
-    if not callable(trainable) or isinstance(trainable, type):
-        raise ConfigError(f"with_resources() takes a function or a Trainable class, not {trainable!r}.")
-    return BoundFunction(trainable, resources=wanted)
+        return replace(trainable, resources=wanted)
+
+    def default_resource_request(cls: Any, config: dict[str, Any]) -> PlacementGroupFactory:
+        return resources_for(wanted, config)
+
+    request = classmethod(default_resource_request)
+    return subclass_with(trainable, "with_resources", default_resource_request=request)
 
 
 def as_resources(resources: Any) -> Resources:
