@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from paceline.air.config import RunConfig
 from paceline.air.secrets import masked
 
 C = TypeVar("C")
@@ -47,10 +48,10 @@ def stored(config: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name in stored_names(type(config)):
         value = getattr(config, name)
-        if name == "callbacks":
+        if name == "callbacks" and isinstance(config, RunConfig):
             settings[name] = _registered_names(value)
             continue
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             settings[name] = stored(value)
             continue
         plain = as_json(dict(value) if isinstance(value, Mapping) else value)

@@ -11,6 +11,7 @@ import pytest
 from paceline.air import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from paceline.air.config import SyncConfig
 from paceline.air.settings import NOT_STORED, restored, stored
+from paceline.train import BackendConfig
 from paceline.tune import TuneConfig
 
 OTHER_VALUES: dict[type, dict[str, Any]] = {
@@ -99,6 +100,26 @@ def test_code_is_left_out() -> None:
     settings = stored(RunConfig(stop=lambda trial_id, row: True, engine=None))
     assert "stop" not in settings
     assert restored(RunConfig, settings).stop is None
+
+
+@dataclasses.dataclass
+class Topology:
+    rings: int = 1
+
+
+@dataclasses.dataclass
+class ForeignConfig(BackendConfig):
+    kind: type = Topology
+    topology: Topology = dataclasses.field(default_factory=Topology)
+    callbacks: Any = None
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "described"), [(None, {"callbacks": None}), (["log"], {"callbacks": ["log"]}), ([print], {})]
+)
+def test_any_config_can_be_described(callbacks: Any, described: dict[str, Any]) -> None:
+    """That of a backend from another package may hold classes, and callbacks of its own kind."""
+    assert stored(ForeignConfig(callbacks=callbacks)) == {"topology": {"rings": 1}, **described}
 
 
 def test_settings_of_another_version() -> None:
