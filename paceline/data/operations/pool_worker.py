@@ -96,7 +96,7 @@ def serve(channel: WorkerChannel, _: bytes) -> None:
             rows = PackedRows(task.rows, channel.take_attachments())
             try:
                 if work is None:
-                    work = loads(bytes(pickled_work.view()))
+                    work = _unpickled(pickled_work)
                 for result in work.results(rows.chunk(), task.spot):
                     made = PackedRows.of(result)
                     channel.send(_encode(Result(made.content)), made.attachments)
@@ -116,13 +116,21 @@ def serve(channel: WorkerChannel, _: bytes) -> None:
         return
 
 
+def _unpickled(work: Attachment) -> Work:
+    try:
+        return loads(bytes(work.view()))
+    except Exception as error:  # also of a module that cannot connect when it is imported: the pool has not hung up
+        said = describe_exception(error, rank=0, time_ns=0).message
+        raise DataError(f"cannot be run in another process: {said}") from error
+
+
 def failure_of(error: Exception) -> Failure:
-    """A DataError as it is, with its cause; anything else is a cause itself (the function could not be unpickled)."""
+    """A DataError as it is, with its cause; anything else is a cause itself."""
     cause = error.__cause__ if isinstance(error, DataError) else error
     if cause is None:
         return Failure(str(error), os.getpid())
     said = describe_exception(cause, rank=0, time_ns=0)
-    message = str(error) if isinstance(error, DataError) else f"cannot be run in another process: {said.message}"
+    message = str(error) if isinstance(error, DataError) else f"failed: {said.message}"
     try:
         pickled = dumps(cause, "exception")
     except Exception:  # the text must do

@@ -190,6 +190,26 @@ def test_a_function_that_cannot_travel_is_named(closing: Any) -> None:
         table(closing(dataset().map_batches(locked, concurrency=1)))
 
 
+def no_connection() -> Any:
+    raise ConnectionRefusedError("no database here")
+
+
+class ConnectsWhenItArrives:
+    def __call__(self, batch: Any) -> Any:
+        return batch
+
+    def __reduce__(self) -> Any:
+        return no_connection, ()
+
+
+def test_a_function_that_cannot_connect_when_it_arrives_is_named(closing: Any) -> None:
+    """As a module does that connects when it is imported: the process does not take it for the end of the pool."""
+    ds = closing(dataset().map_batches(ConnectsWhenItArrives(), concurrency=2))
+    with pytest.raises(DataError, match=r"cannot be run in another process: .*no database here") as caught:
+        table(ds)
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+
+
 def test_a_killed_process_is_an_error_at_once_and_the_next_pass_has_a_new_one(closing: Any, tmp_path: Path) -> None:
     def die_once(batch: dict[str, np.ndarray], mark: str) -> dict[str, np.ndarray]:
         if batch["a"][0] == 20 and not os.path.exists(mark):
