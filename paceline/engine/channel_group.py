@@ -14,6 +14,7 @@ For subclasses: they write `launch` (by any name), `shutdown`, `stacks`, `proces
 `fail_with`       the worker is lost: its event is WorkerDied. Ignored if how its task ended is known already.
 `first_lost`      the earliest failure of a worker; for the start, when nobody polls for events yet.
 `close_events`    at the end of `shutdown`: what is not polled yet is dropped.
+`has_pulse`       False for workers without one: else those that are silent are asked for their stacks, and failed.
 `member.gone`     the subclass sets it, when the process is known to have ended; then nothing is posted any more.
 ================  ================================================================================================
 
@@ -22,14 +23,13 @@ What it calls, always with the reactor's lock held, so that none of them may wai
 ================  ================================================================================================
 `on_hangup`       the channel has ended; it was detached before. Find out how the process ended, if it did.
 `look_after`      timers of the subclass, about every 0.05 to 0.1 s while somebody polls, waits or executes.
-`overdue`         right after it: which workers took too long. They are asked for their stacks and failed. Add
-                  `silent(now)` to what super returns if workers have a pulse, a fifth of heartbeat_timeout_s.
 ================  ================================================================================================
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 import os
 import time
@@ -39,7 +39,7 @@ from typing import Any
 import msgspec
 
 from paceline.air.attachment import Attachment
-from paceline.air.errors import EngineError, FailureKind, HangError, RemoteError, WorkerDiedError, WorkerFailure
+from paceline.air.errors import FailureKind, WorkerFailure
 from paceline.engine import protocol
 from paceline.engine.base import (
     Event,
@@ -49,12 +49,12 @@ from paceline.engine.base import (
     TaskFailed,
     WorkerDied,
     WorkerGroup,
+    WorkerRequest,
 )
-from paceline.engine.frames import ATTACHED, close_all
-from paceline.engine.member import ClockOffsets, GroupMember, MemberState, Overdue
+from paceline.engine.calls import Calls
+from paceline.engine.frames import ATTACHED, Arrivals, FrameSocket, close_all
 from paceline.engine.places import WorkerPlace
-from paceline.engine.reactor import MAX_WAIT_S, READ, WRITE, Reactor
-from paceline.engine.serialization import dumps
+from paceline.engine.reactor import READ, WRITE, Reactor
 
 LOOK_EVERY_S = 0.05
 """How often the timers of a group are looked at."""
@@ -66,12 +66,76 @@ driver was stopped, perhaps all were."""
 STACKS_WAIT_S = 0.5
 """How long ranks that are about to be given up may take to show where they are."""
 LATE_LOAD_HINT = "Look at what its modules do at import, or raise FailureConfig(start_timeout_s=...)."
-LOSS_SETTLE_S = 0.15
-"""How long after one rank's exception the death of another, which may be its cause, is waited for."""
+
+
+class MemberState(enum.Enum):
+    """Where a worker is between its start and its end."""
+
+    STARTING = "not ready yet"
+    IDLE = "ready for calls and for a task"
+    WORKING = "its task was started"
+    ENDED = "its task returned"
+    FAILED = "its task raised, or the worker was lost: it has nothing more to say"
+
+
+class GroupMember:
+    """What the driver knows about one worker."""
+
+    def __init__(self, request: WorkerRequest, frames: FrameSocket) -> None:
+        self.request = request
+        self.rank = request.rank
+        self.frames = frames
+        self.arrivals = Arrivals()
+        self.offsets: protocol.ClockOffsets | None = None
+        """None: it has the driver's clocks."""
+        self.state = MemberState.STARTING
+        self.failure: WorkerFailure | None = None
+        """Why the state is FAILED."""
+        self.gone = False
+        """The process is known to be dead."""
+        self.last_seen = time.monotonic()
+        self.watched_s = 0.0
+        """How long the driver has listened since then; a gap in which it could not counts little."""
+        self.time_to_load_s: float | None = None
+        """What is left of the time to load the task; None once it is loaded."""
+        self.death_deadline: float | None = None
+        """Set when the process or its channel is gone, and how it ended is still to come."""
+
+    @property
+    def is_over(self) -> bool:
+        """How its task ended is known."""
+        return self.state in (MemberState.ENDED, MemberState.FAILED)
+
+    @property
+    def has_left(self) -> bool:
+        """It does not answer any more."""
+        return self.gone or (self.state is MemberState.ENDED and self.frames.closed)
+
+    def failed(self, kind: FailureKind, message: str, **details: Any) -> WorkerFailure:
+        """What the driver says of the worker's failure; details are other fields."""
+        details.setdefault("time_ns", time.monotonic_ns())
+        return WorkerFailure(self.rank, kind, message, log_path=self.request.log_path, **details)
+
+    def completed(self, failure: WorkerFailure) -> WorkerFailure:
+        """What the worker itself says of its failure. Its time becomes the driver's: that puts failures in order."""
+        time_ns = failure.time_ns if self.offsets is None else self.offsets.drivers_ns(failure.time_ns)
+        return dataclasses.replace(failure, rank=self.rank, time_ns=time_ns, log_path=self.request.log_path)
+
+    def is_silent(self, now: float, limit: float, recheck_s: float) -> bool:
+        """It gave no sign of life for longer than it may, though the driver has really listened for one."""
+        is_awaited = self.state in (MemberState.IDLE, MemberState.WORKING) and self.death_deadline is None
+        return is_awaited and now - self.last_seen > limit and self.watched_s >= recheck_s
+
+    def heard(self) -> None:
+        self.last_seen = time.monotonic()
+        self.watched_s = 0.0
 
 
 class ChannelGroup(WorkerGroup):
     """Turns frames into events; keeps the answers to calls apart from them."""
+
+    has_pulse = True
+    """Its workers give signs of life by themselves, every fifth of heartbeat_timeout_s."""
 
     def __init__(self, placement: Placement, places: tuple[WorkerPlace, ...], reactor: Reactor) -> None:
         self.placement = placement
@@ -81,8 +145,7 @@ class ChannelGroup(WorkerGroup):
         self.reactor = reactor
         self.members: list[GroupMember] = []
         self._events: list[Event] = []
-        self._calls = 0
-        self._answers: dict[int, msgspec.Raw | WorkerFailure] = {}
+        self._calls = Calls()
         self._last_look = time.monotonic()
         self._recheck_s = min(placement.heartbeat_timeout_s or RECHECK_S, RECHECK_S)
 
@@ -99,7 +162,7 @@ class ChannelGroup(WorkerGroup):
     def attach(self, member: GroupMember) -> None:
         """Listen to this worker; workers are attached in the order of their ranks."""
         if not self.places[member.rank].node.is_drivers:
-            member.offsets = ClockOffsets()
+            member.offsets = protocol.ClockOffsets()
         self.members.append(member)
         self.reactor.add(member.frames.fileno(), lambda mask: self._on_channel(member, mask))
 
@@ -165,33 +228,25 @@ class ChannelGroup(WorkerGroup):
             member.state = MemberState.IDLE
         elif tag == protocol.RETURNED:
             returned = protocol.decode_returned(body)
-            if returned.number == self._calls:
-                self._answers[member.rank] = returned.value
+            self._calls.take(member.rank, returned.number, returned.value)
         elif tag == protocol.RAISED:
             raised = protocol.decode_raised(body)
-            if raised.number == self._calls:
-                self._answers[member.rank] = self._placed(member, raised.failure)
+            self._calls.take(member.rank, raised.number, member.completed(raised.failure))
         elif tag == protocol.ENDED:
             member.state = MemberState.ENDED
             self._events.append(TaskEnded(member.rank))
         elif tag == protocol.FAILED:
-            failure = self._placed(member, protocol.decode_failure(body))
+            failure = member.completed(protocol.decode_failure(body))
             self._end_badly(member, failure, TaskFailed(member.rank, failure))
         else:
             member.frames.broken = f"a frame with the unknown tag {tag}"
-
-    def _placed(self, member: GroupMember, failure: WorkerFailure) -> WorkerFailure:
-        """What a worker says of its failure, completed. Its time becomes the driver's: that puts failures in order."""
-        time_ns = failure.time_ns if member.offsets is None else member.offsets.drivers_ns(failure.time_ns)
-        return dataclasses.replace(failure, rank=member.rank, time_ns=time_ns, log_path=member.request.log_path)
 
     def wall_offset(self, rank: int) -> float:
         offsets = self.members[rank].offsets
         return 0.0 if offsets is None else offsets.wall_ns / 1e9
 
     def fail(self, member: GroupMember, kind: FailureKind, message: str, **details: Any) -> None:
-        details.setdefault("time_ns", time.monotonic_ns())
-        self.fail_with(member, WorkerFailure(member.rank, kind, message, log_path=member.request.log_path, **details))
+        self.fail_with(member, member.failed(kind, message, **details))
 
     def fail_with(self, member: GroupMember, failure: WorkerFailure) -> None:
         """The worker is lost; of interest only if how its task ended is not known."""
@@ -207,7 +262,8 @@ class ChannelGroup(WorkerGroup):
 
     # Waiting
 
-    def _wait_once(self, timeout: float, seen: int | None = None) -> None:
+    def listen(self, timeout: float, seen: int | None = None) -> None:
+        """Serve what there is, or the first that comes within `timeout` seconds; then timers."""
         self.reactor.run_once(timeout, seen)
         self.look()
 
@@ -237,46 +293,41 @@ class ChannelGroup(WorkerGroup):
                 if member.time_to_load_s is not None:
                     member.time_to_load_s -= min(gap, STALL_S)
             self.look_after(now)
-            overdue = self.overdue(now)
+            overdue = self._overdue(now)
         if overdue:
             self._give_up_on(overdue)
 
-    def _give_up_on(self, overdue: list[Overdue]) -> None:
+    def _give_up_on(self, overdue: list[WorkerFailure]) -> None:
         """All are asked for their stacks at once, and without the lock: other groups are served meanwhile."""
         rounds = self.reactor.rounds
         stacks = self.stacks(STACKS_WAIT_S)
         with self.reactor.lock:
             if self.reactor.rounds != rounds:  # Another thread has listened meanwhile.
-                still_late = {late.member for late in self.overdue(time.monotonic())}
-                overdue = [late for late in overdue if late.member in still_late]
-            for late in overdue:
-                text = stacks.get(late.member.rank, "")
-                self.fail(late.member, late.kind, late.message, traceback=text, hint=late.hint)
+                still_late = {failure.rank for failure in self._overdue(time.monotonic())}
+                overdue = [failure for failure in overdue if failure.rank in still_late]
+            for failure in overdue:
+                text = stacks.get(failure.rank, "")
+                self.fail_with(self.members[failure.rank], dataclasses.replace(failure, traceback=text))
 
-    def overdue(self, now: float) -> list[Overdue]:
-        """Loading a task imports the user's modules: that belongs to the start, which is limited."""
+    def _overdue(self, now: float) -> list[WorkerFailure]:
+        """Of workers that took longer than they may: to load the task, or to give a sign of life."""
+        # Loading a task imports the user's modules: that belongs to the start, which is limited.
         text = f"the function was not loaded within start_timeout_s={self.placement.start_timeout_s:g} s"
         late = [member for member in self.members if (member.time_to_load_s or 0.0) < 0 and not member.gone]
-        return [Overdue(member, "startup", text, hint=LATE_LOAD_HINT) for member in late]
-
-    def silent(self, now: float) -> list[Overdue]:
-        """For groups whose workers have a pulse: those that give no sign of life."""
-        limit = self.placement.heartbeat_timeout_s or math.inf
-        text = f"no sign of life for {limit:g} s: the process is stopped, or something holds the interpreter"
-        silent = [member for member in self.members if member.is_silent(now, limit, self._recheck_s)]
-        return [Overdue(member, "unresponsive", text) for member in silent]
-
-    @property
-    def has_events(self) -> bool:
-        return bool(self._events)
+        failures = [member.failed("startup", text, hint=LATE_LOAD_HINT) for member in late]
+        limit = self.placement.heartbeat_timeout_s
+        if self.has_pulse and limit is not None:
+            text = f"no sign of life for {limit:g} s: the process is stopped, or something holds the interpreter"
+            silent = [member for member in self.members if member.is_silent(now, limit, self._recheck_s)]
+            failures += [member.failed("unresponsive", text) for member in silent]
+        return failures
 
     def poll(self, timeout: float | None = 0.0) -> list[Event]:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
         while True:
             seen = self.reactor.rounds
-            remaining = MAX_WAIT_S if deadline is None else deadline - time.monotonic()
-            self._wait_once(0.0 if self._events else remaining, seen)
-            if self._events or (deadline is not None and time.monotonic() >= deadline):
+            self.listen(0.0 if self._events else deadline - time.monotonic(), seen)
+            if self._events or time.monotonic() >= deadline:
                 return self._take_events()
 
     def _take_events(self) -> list[Event]:
@@ -318,69 +369,26 @@ class ChannelGroup(WorkerGroup):
         self.post(self.members[rank], protocol.MESSAGE, body, attachments)
 
     def execute(
-        self,
-        fn: Callable[..., Any],
-        *args: Any,
-        ranks: Sequence[int] | None = None,
-        timeout: float = 60.0,
+        self, fn: Callable[..., Any], *args: Any, ranks: Sequence[int] | None = None, timeout: float = 60.0
     ) -> list[Any]:
-        wanted = list(range(self.world_size)) if ranks is None else list(ranks)
-        name = getattr(fn, "__name__", type(fn).__name__)
-        payload = dumps((fn, args), f"(function, arguments) of {name}")
-        self._calls += 1
-        self._answers = {}
-        body = protocol.encode(protocol.Call(self._calls, payload))
-        for rank in wanted:
-            self.post(self.members[rank], protocol.CALL, body)
-        self._gather(wanted, name, timeout)
-        failures = [answer for answer in self._answers.values() if isinstance(answer, WorkerFailure)]
-        if failures:
-            if self.world_size > 1:
-                self.wait_for(lambda: self.first_lost() is not None, LOSS_SETTLE_S)
-                self._raise_if_one_is_lost(name)
-            first = min(failures, key=lambda failure: failure.time_ns)
-            raise RemoteError(f"{name}() failed on rank {first.rank}: {first.message}\n{first.traceback}", first)
-        return [msgspec.msgpack.decode(self._answers[rank]) for rank in wanted]  # type: ignore[arg-type]
+        return self._calls.run(self, fn, args, range(self.world_size) if ranks is None else ranks, timeout)
 
     def first_lost(self) -> WorkerFailure | None:
         lost = [member.failure for member in self.members if member.failure is not None]
         return min(lost, key=lambda failure: failure.time_ns, default=None)
 
-    def _raise_if_one_is_lost(self, name: str) -> None:
-        """Whichever rank it is: the others may wait for it in a collective call, or fail because of it."""
-        lost = self.first_lost()
-        if lost is not None:
-            raise WorkerDiedError(f"rank {lost.rank} was lost during {name}(): {lost.message}", lost)
-
-    def _gather(self, wanted: list[int], name: str, timeout: float) -> None:
-        """Wait until each of the ranks has answered the current call."""
-        deadline = time.monotonic() + timeout
-        while True:
-            seen = self.reactor.rounds
-            missing = [rank for rank in wanted if rank not in self._answers]
-            if not missing:
-                return
-            self._raise_if_one_is_lost(name)
-            if left := [rank for rank in missing if self.members[rank].has_left]:
-                raise EngineError(f"rank {left[0]} has already ended; {name}() cannot be called there")
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                text = f"{name}() did not return within {timeout:g} s on rank(s) {missing}"
-                raise HangError(text, self.members[missing[0]].hangs(text, self.stacks()))
-            self._wait_once(remaining, seen)
-
 
 def wait_for_groups(reactor: Reactor, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
     """Those of the groups that have events; waits up to `timeout` seconds for one, or until it is woken."""
     own = [group for group in groups if isinstance(group, ChannelGroup)]
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
     while True:
         seen = reactor.rounds
-        remaining = MAX_WAIT_S if deadline is None else deadline - time.monotonic()
-        reactor.run_once(0.0 if reactor.woken or any(group.has_events for group in own) else remaining, seen)
+        is_due = reactor.woken or any(group._events for group in own)
+        reactor.run_once(0.0 if is_due else deadline - time.monotonic(), seen)
         for group in own:
             group.look()
-        ready: list[WorkerGroup] = [group for group in own if group.has_events]
-        if ready or reactor.woken or (deadline is not None and time.monotonic() >= deadline):
+        ready: list[WorkerGroup] = [group for group in own if group._events]
+        if ready or reactor.woken or time.monotonic() >= deadline:
             reactor.woken = False
             return ready

@@ -18,13 +18,11 @@ from typing import Any
 
 from paceline.air import session
 from paceline.air.errors import ConfigError, EngineError
-from paceline.air.resources import usable_cores
 from paceline.engine import protocol
 from paceline.engine.base import Capabilities, Engine, Placement, WorkerGroup
-from paceline.engine.channel_group import ChannelGroup, wait_for_groups
+from paceline.engine.channel_group import ChannelGroup, GroupMember, MemberState, wait_for_groups
 from paceline.engine.frames import FrameSocket, socket_pair
-from paceline.engine.member import GroupMember, MemberState
-from paceline.engine.places import WorkerPlace, drivers_node, lay_out, usable_gpus, variables, visible_gpus
+from paceline.engine.places import WorkerPlace, drivers_node, drivers_resources, lay_out, usable_gpus, variables
 from paceline.engine.reactor import Reactor
 from paceline.engine.worker_loop import Channel, WorkerLoop
 
@@ -35,6 +33,8 @@ INTERRUPT_WAIT_S = 1.0
 
 class InlineGroup(ChannelGroup):
     """A group of one, in a thread."""
+
+    has_pulse = False
 
     def __init__(self, placement: Placement, place: WorkerPlace, reactor: Reactor) -> None:
         super().__init__(placement, (place,), reactor)
@@ -151,9 +151,7 @@ class InlineEngine(Engine):
         self._groups: weakref.WeakSet[InlineGroup] = weakref.WeakSet()
 
     def resources(self) -> dict[str, float]:
-        cpus = self._num_cpus if self._num_cpus is not None else float(usable_cores())
-        gpus = self._num_gpus if self._num_gpus is not None else float(len(visible_gpus()))
-        return {"CPU": cpus, "GPU": gpus}
+        return drivers_resources(self._num_cpus, self._num_gpus)
 
     def gpu_names(self) -> list[str]:
         return usable_gpus(self.resources()["GPU"])

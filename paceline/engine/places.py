@@ -66,6 +66,14 @@ def usable_memory() -> int | None:
     return memory_limit()
 
 
+def drivers_resources(cpus: float | None, gpus: float | None) -> dict[str, float]:
+    """What this machine has, unless that was declared."""
+    return {
+        "CPU": float(usable_cores()) if cpus is None else cpus,
+        "GPU": float(len(visible_gpus())) if gpus is None else gpus,
+    }
+
+
 def drivers_node(gpus: float | None = None) -> Node:
     """This machine, for engines whose workers are all here; `gpus` is how many were declared."""
     devices = tuple(usable_gpus(gpus)) if gpus else ()

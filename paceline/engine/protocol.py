@@ -71,6 +71,39 @@ def clocks() -> bytes:
     return CLOCKS.pack(time.monotonic_ns(), time.time_ns())
 
 
+class ClockOffsets:
+    """How far the clocks of a worker on another machine are behind those of this process.
+
+    A message that shows a worker's clocks can only arrive late. The smallest difference seen is therefore the closest
+    to the truth, and at most as wrong as the quickest message took.
+    """
+
+    ENOUGH: Final = 5
+    """So many messages are asked for at the start; later ones come anyway."""
+
+    def __init__(self) -> None:
+        self.monotonic_ns = 0
+        self.wall_ns = 0
+        self.seen = 0
+        """How many messages have shown the clocks."""
+
+    def note(self, shown: bytes) -> None:
+        """The body of a frame that has just arrived."""
+        if len(shown) != CLOCKS.size:  # From a worker that shows none.
+            return
+        monotonic_ns, wall_ns = CLOCKS.unpack(shown)
+        behind = time.monotonic_ns() - monotonic_ns
+        self.seen += 1
+        if self.seen == 1 or behind < self.monotonic_ns:
+            self.monotonic_ns, self.wall_ns = behind, time.time_ns() - wall_ns
+
+    def drivers_ns(self, monotonic_ns: int) -> int:
+        """A time of the worker's monotonic clock by the driver's: at the latest, and if nothing is known of the
+        worker's clock, now."""
+        now = time.monotonic_ns()
+        return min(now, monotonic_ns + self.monotonic_ns) if self.seen else now
+
+
 encode = msgspec.msgpack.Encoder().encode
 decode_call = msgspec.msgpack.Decoder(Call).decode
 decode_returned = msgspec.msgpack.Decoder(Returned).decode

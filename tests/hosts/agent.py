@@ -23,6 +23,7 @@ from paceline.air.resources import usable_cores
 from paceline.engine.frames import FrameSocket
 from paceline.engine.local import linux
 from paceline.engine.local.crash_file import CrashFile, user_stacks, wait_until_written
+from paceline.engine.local.messages import GroupGone, KillGroup, Spawned
 from paceline.engine.reactor import Reactor
 
 HELLO = struct.Struct("<16sII")
@@ -49,21 +50,9 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
     pulse_s: float | None
 
 
-class KillGroup(msgspec.Struct, frozen=True, tag=True):
-    """Kill the workers of a group and everything they started; answered by GroupGone."""
-
-    group: int
-
-
 class ShowStacks(msgspec.Struct, frozen=True, tag=True):
     group: int
     rank: int
-
-
-class Spawned(msgspec.Struct, frozen=True, tag=True):
-    group: int
-    rank: int
-    pid: int
 
 
 class Output(msgspec.Struct, frozen=True, tag=True):
@@ -88,10 +77,6 @@ class Stacks(msgspec.Struct, frozen=True, tag=True):
     group: int
     rank: int
     text: str
-
-
-class GroupGone(msgspec.Struct, frozen=True, tag=True):
-    group: int
 
 
 class Pulse(msgspec.Struct, frozen=True, tag=True):

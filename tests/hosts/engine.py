@@ -19,12 +19,11 @@ from pathlib import Path
 from paceline.air.errors import EngineError, StartupTimeoutError, WorkerDiedError, WorkerFailure
 from paceline.engine import protocol
 from paceline.engine.base import Engine, Placement, WorkerGroup, WorkerRequest
-from paceline.engine.channel_group import ChannelGroup, wait_for_groups
+from paceline.engine.channel_group import ChannelGroup, GroupMember, MemberState, wait_for_groups
 from paceline.engine.failures import describe_exit
 from paceline.engine.frames import FrameSocket
 from paceline.engine.local.crash_file import tail_of, user_stacks
 from paceline.engine.local.warden_client import absolute_sys_path
-from paceline.engine.member import GroupMember, MemberState, Overdue
 from paceline.engine.places import Node, lay_out, variables
 from paceline.engine.reactor import READ, WRITE, Reactor
 from tests.hosts import agent
@@ -250,9 +249,6 @@ class HostsGroup(ChannelGroup):
         for member in self._hosted:
             if member.death_deadline is not None and now > member.death_deadline:
                 self._believe_in_end(member)
-
-    def overdue(self, now: float) -> list[Overdue]:
-        return [*super().overdue(now), *self.silent(now)]
 
     # Looking at workers
 

@@ -15,7 +15,7 @@ from paceline.engine.base import Capabilities, Engine, Placement, WorkerGroup
 from paceline.engine.channel_group import wait_for_groups
 from paceline.engine.local.group import LocalGroup
 from paceline.engine.local.warden_client import WardenClient
-from paceline.engine.places import drivers_node, lay_out, usable_gpus, visible_gpus
+from paceline.engine.places import drivers_node, drivers_resources, lay_out, usable_gpus
 from paceline.engine.reactor import Reactor
 
 IMPORT_TIME_PREFIXES = (b"OMP_", b"MKL_", b"TORCH", b"LD_", b"PYTHON")
@@ -50,9 +50,7 @@ class LocalEngine(Engine):
             return tuple(self._wardens.values())
 
     def resources(self) -> dict[str, float]:
-        cpus = self._num_cpus if self._num_cpus is not None else float(usable_cores())
-        gpus = self._num_gpus if self._num_gpus is not None else float(len(visible_gpus()))
-        return {"CPU": cpus, "GPU": gpus}
+        return drivers_resources(self._num_cpus, self._num_gpus)
 
     def gpu_names(self) -> list[str]:
         return usable_gpus(self.resources()["GPU"])

@@ -11,7 +11,7 @@ from dataclasses import replace
 from paceline.air.errors import EngineError, StartupTimeoutError, WorkerDiedError
 from paceline.engine import protocol
 from paceline.engine.base import Placement, WorkerRequest
-from paceline.engine.channel_group import ChannelGroup
+from paceline.engine.channel_group import ChannelGroup, GroupMember, MemberState
 from paceline.engine.failures import describe_exit, signal_name
 from paceline.engine.frames import FrameSocket, socket_pair
 from paceline.engine.local import linux, messages, surroundings
@@ -24,7 +24,6 @@ from paceline.engine.local.crash_file import (
     wait_until_written,
 )
 from paceline.engine.local.warden_client import WardenClient, absolute_sys_path
-from paceline.engine.member import GroupMember, MemberState, Overdue
 from paceline.engine.places import WorkerPlace, variables
 from paceline.engine.reactor import Reactor
 from paceline.engine.worker_loop import DRIVER_LOST_EXIT
@@ -120,7 +119,7 @@ class LocalGroup(ChannelGroup):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise StartupTimeoutError(self._late_start_text(waiting))
-            self._wait_once(remaining, seen)
+            self.listen(remaining, seen)
 
     def _raise_if_start_failed(self) -> None:
         if self._warden.load_error is not None:
@@ -235,9 +234,6 @@ class LocalGroup(ChannelGroup):
             if member.death_deadline is not None and now > member.death_deadline:
                 member.death_deadline = None
                 self._give_up(member)
-
-    def overdue(self, now: float) -> list[Overdue]:
-        return [*super().overdue(now), *self.silent(now)]
 
     def _give_up(self, member: LocalMember) -> None:
         """The worker is lost and nobody told how it ended."""

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from paceline.engine.member import ClockOffsets
-from paceline.engine.protocol import clocks
+from paceline.engine.protocol import ClockOffsets, clocks
 
 HUNDRED_SECONDS = 100_000_000_000
 
