@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,12 +20,12 @@ LOSS_SETTLE_S = 0.15
 """How long after one rank's exception the death of another, which may be its cause, is waited for."""
 
 
+@dataclass
 class Calls:
     """One call at a time; answers to an earlier one come too late."""
 
-    def __init__(self) -> None:
-        self._number = 0
-        self._answers: dict[int, msgspec.Raw | WorkerFailure] = {}
+    _number: int = 0
+    _answers: dict[int, msgspec.Raw | WorkerFailure] = field(default_factory=dict)
 
     def take(self, rank: int, number: int, answer: msgspec.Raw | WorkerFailure) -> None:
         """What a worker has answered to a call."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import cast
 
-from paceline.air.background_pool import BackgroundPool
 from paceline.air.errors import StorageError
 
 PRIVATE_DIR_MODE = 0o700
@@ -169,7 +168,7 @@ MOST_WAITING = 256
 
 
 class SharedSync:
-    """One thread that syncs what it is told about. In a forked child it does nothing."""
+    """One thread that syncs what it is told about. It belongs to the process that made it."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -181,10 +180,9 @@ class SharedSync:
         self._unclosed = 0
         """Those to close, and those that are being closed."""
         self._names: set[Path] = set()
+        self._is_due = threading.Event()
         self._closing = threading.Event()
-        self._pool = BackgroundPool("paceline-sync")
-        self._is_due = False
-        """A pass will be made soon."""
+        self._thread: threading.Thread | None = None
 
     def note(self, key: int, sync: Callable[[], None]) -> None:
         """Have `sync` called soon, once for however many notes under the same key."""
@@ -212,20 +210,22 @@ class SharedSync:
         if os.getpid() != self._pid:
             return
         self._closing.set()
-        self._pool.close()
+        self._is_due.set()
+        if self._thread is not None:
+            self._thread.join()
         self._work_off()
 
     def _start(self) -> None:
+        self._is_due.set()
         with self._lock:
-            if not self._is_due and not self._closing.is_set():
-                self._is_due = True
-                self._pool.submit(self._make_pass)
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._serve, name="paceline-journal", daemon=True)
+                self._thread.start()
 
-    def _make_pass(self) -> None:
-        self._closing.wait(SYNC_SECONDS)
-        with self._lock:
-            self._is_due = False
-        self._work_off()
+    def _serve(self) -> None:
+        while self._is_due.wait() and not self._closing.wait(SYNC_SECONDS):
+            self._is_due.clear()
+            self._work_off()
 
     def _work_off(self) -> None:
         with self._working:

@@ -26,7 +26,6 @@ from paceline.air.errors import StorageError
 from paceline.air.faults import fault_point
 from paceline.storage.files import PRIVATE_FILE_MODE, SharedSync, storage_error, sync_names, write_all
 
-GROUP_SYNC_SECONDS = 0.05
 _BUFFER_LIMIT = 256 * 1024
 _TAIL_BYTES = 256 * 1024
 """Many times the record that says how a run ended."""
@@ -54,8 +53,9 @@ class Journal:
 
     def __init__(self, path: Path, shared_sync: SharedSync | None = None) -> None:
         self.path = path
-        self._shared_sync = shared_sync
-        """Syncs in the place of this journal's own thread, and after its end."""
+        self._syncs = shared_sync or SharedSync()
+        """Syncs what was flushed, soon after. One that is shared also syncs and closes the file after the end."""
+        self._is_alone = shared_sync is None
         self._pid = os.getpid()
         self._error: StorageError | None = None
         self._lock = threading.Lock()
@@ -64,9 +64,7 @@ class Journal:
         """One fsync at a time: the system reports a lost write to one caller only; the others must see its verdict."""
         self._names: tuple[Path, ...] = (path.parent, path.parent.parent)
         """Directories that are still to be synced, because the file and its own directory may be new in them."""
-        self._dirty = threading.Event()
-        self._closing = threading.Event()
-        self._syncer: threading.Thread | None = None
+        self._is_dirty = False
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(path, flags, PRIVATE_FILE_MODE)
@@ -124,29 +122,26 @@ class Journal:
         """Sync and close. Closing twice is fine."""
         if os.getpid() != self._pid or self._descriptor < 0:
             return
-        if self._shared_sync is not None:
-            self._close_later(self._shared_sync)
+        if not self._is_alone:
+            self._close_later()
             return
         try:
             if self._error is None:
                 self.sync()
         finally:
-            self._closing.set()
-            self._dirty.set()
-            if self._syncer is not None:
-                self._syncer.join()
+            self._syncs.close()
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _close_later(self, shared_sync: SharedSync) -> None:
+    def _close_later(self) -> None:
         try:
             if self._error is None:
                 self.flush()
         finally:
-            shared_sync.forget(id(self))
+            self._syncs.forget(id(self))
             with self._sync_lock:  # a sync may be under way
                 descriptor, self._descriptor = self._descriptor, -1
-            shared_sync.take_over(descriptor, self._names)
+            self._syncs.take_over(descriptor, self._names)
 
     def _write_tail(self) -> None:
         """Write what is due. A signal's exception may come at any point: the tail is then written again."""
@@ -166,12 +161,9 @@ class Journal:
         # One assignment, so that the tail and its place in the file never disagree.
         self._tail = _Tail(tail.offset + len(content))
         fault_point("after_journal_append")
-        self._dirty.set()
-        if self._shared_sync is not None:
-            self._shared_sync.note(id(self), self._sync_file)
-        elif self._syncer is None:
-            self._syncer = threading.Thread(target=self._sync_in_background, name="paceline-journal", daemon=True)
-            self._syncer.start()
+        if not self._is_dirty:  # else a sync is due, which clears this before it begins
+            self._is_dirty = True
+            self._syncs.note(id(self), self._sync_file)
 
     def _cut_unfinished_write(self) -> None:
         """What stands behind the known end was written by an attempt that was interrupted or failed."""
@@ -186,21 +178,12 @@ class Journal:
         with contextlib.suppress(OSError):  # readers drop a torn tail anyway
             self._cut_unfinished_write()
 
-    def _sync_in_background(self) -> None:
-        while not self._closing.is_set():
-            self._dirty.wait()
-            if self._closing.wait(GROUP_SYNC_SECONDS):
-                return
-            self._sync_file()
-            if self._error is not None:
-                return
-
     def _sync_file(self) -> None:
         """fsync unless nothing is dirty. After a failure the file's state is unknown: never try again."""
         with self._sync_lock:
-            if self._error is not None or not self._dirty.is_set() or self._descriptor < 0:
+            if self._error is not None or not self._is_dirty or self._descriptor < 0:
                 return
-            self._dirty.clear()
+            self._is_dirty = False
             try:
                 os.fdatasync(self._descriptor)
                 if os.fstat(self._descriptor).st_nlink == 0:
