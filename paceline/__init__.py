@@ -18,7 +18,7 @@ _PACKAGES = ("air", "cli", "compat", "data", "engine", "ray", "run", "serve", "s
 
 
 def _advice() -> Mapping[str, str]:
-    from paceline.air.core_names import ADVICE
+    from paceline.air.ray_alias import ADVICE
 
     return ADVICE
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, cast
 
 from paceline.air.attachment import Attachment
-from paceline.air.checkpoint_dict import MODEL_FILES, model_files, read_pickle, write_pickle
+from paceline.air.checkpoint_files import MODEL_FILES, model_files, read_pickle, write_pickle
 from paceline.air.constants import (
     CHECKPOINT_DATA_FILE,
     CHECKPOINT_ID_KEY,

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from paceline.air.process_identity import boot_id
+from paceline.air.process import boot_id
 
 PREFIX = "paceline-checkpoint-"
 SHORT_PREFIX = "plr-"

@@ -23,8 +23,8 @@ from types import ModuleType
 from typing import Any
 
 from paceline.air.absent import no_such_name
-from paceline.air.core_names import ADVICE as CORE
 from paceline.air.errors import ConfigError
+from paceline.air.ray_alias import ADVICE as CORE
 from paceline.air.ray_alias import alias_in_force
 
 SHIM = str(Path(__file__).with_name("ray_shim"))

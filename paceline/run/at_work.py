@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.air import faults
+from paceline.air import process
 from paceline.air.errors import WorkerFailure
 from paceline.engine.base import Engine
 from paceline.run.alignment import Alignment
@@ -132,7 +132,7 @@ class AtWork:
     def _answer(self) -> None:
         answers = self.flow.answers()
         if answers:
-            faults.fault_point("before_ack")
+            process.fault_point("before_ack")
             for rank, answer, attachments in answers:
                 self.attempt.reply(rank, answer, attachments)
         self.flow.after_answers()

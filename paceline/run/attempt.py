@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from paceline.air import faults
+from paceline.air import process
 from paceline.air.attachment import Attachment
 from paceline.air.errors import ConfigError, WorkerFailure
 from paceline.engine.base import Engine, Message, Placement, TaskEnded, WorkerGroup, WorkerRequest
@@ -92,7 +92,7 @@ class Attempt:
         Raises ConfigError for what cannot be placed here, EngineError or WorkerError for
         workers that did not come up; nothing is left running then.
         """
-        faults.role["attempt"] = str(self.number)
+        process.role["attempt"] = str(self.number)
         began = time.monotonic()
         try:
             self._group = group = self._engine.start_group(self._placement())

@@ -13,8 +13,8 @@ from paceline.air.attachment import Attachment
 from paceline.air.checks import near_miss, warn_at_users_line
 from paceline.air.constants import DONE
 from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
-from paceline.air.faults import fault_point
 from paceline.air.metrics import nested_get, plain_metrics
+from paceline.air.process import fault_point
 from paceline.air.session import ReportedCheckpoint
 from paceline.run.alignment import Reduce, check_reduce
 from paceline.run.messages import (

@@ -14,7 +14,7 @@ from io import TextIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
-from paceline.air import faults
+from paceline.air import process
 from paceline.air import session as session_slot
 from paceline.air.errors import StopTraining
 from paceline.air.temporary import temporary_directory
@@ -40,7 +40,7 @@ class TrainTask:
 
     def __call__(self, channel: WorkerChannel, argument: bytes) -> None:
         setup = decode_setup(argument)
-        faults.role.update(rank=str(setup.world_rank), attempt=str(setup.attempt))
+        process.role.update(rank=str(setup.world_rank), attempt=str(setup.attempt))
         with contextlib.ExitStack() as resources:
             session = Session(setup, channel, _resume_checkpoint(setup, channel))
             if setup.resume_relayed:

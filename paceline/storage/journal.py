@@ -23,7 +23,7 @@ from zlib import crc32
 import msgspec
 
 from paceline.air.errors import StorageError
-from paceline.air.faults import fault_point
+from paceline.air.process import fault_point
 from paceline.storage.files import PRIVATE_FILE_MODE, SharedSync, storage_error, sync_names, write_all
 
 _BUFFER_LIMIT = 256 * 1024

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from paceline.air.errors import RunLockedError
-from paceline.air.process_identity import boot_id, pid_namespace, start_time
+from paceline.air.process import boot_id, pid_namespace, start_time
 from paceline.storage.files import PRIVATE_FILE_MODE, storage_error
 
 _held: dict[str, RunLock] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from paceline.air.errors import ConfigError, StorageError
-from paceline.air.process_identity import start_time
+from paceline.air.process import start_time
 from paceline.storage.files import (
     PRIVATE_DIR_MODE,
     PRIVATE_FILE_MODE,

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from paceline.air.background_pool import BackgroundPool
 from paceline.air.errors import CheckpointError, StorageError
-from paceline.air.faults import fault_point
 from paceline.air.manifest import FileEntry, Manifest, is_inside, is_manifest, manifest_name, new_hash
+from paceline.air.process import fault_point
 from paceline.storage.files import (
     PRIVATE_DIR_MODE,
     PRIVATE_FILE_MODE,

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import NoReturn
 
-from paceline.air import faults
+from paceline.air import process
 from paceline.engine.local import linux
 from paceline.engine.places import THREADS_VARIABLES
 from paceline.engine.worker_loop import serve_worker
@@ -17,7 +17,7 @@ from tests.hosts.agent import Errand, decode_errand, dial
 def main(errand: Errand) -> NoReturn:
     spawn = errand.spawn
     assert spawn is not None
-    faults.role["rank"] = str(spawn.rank)
+    process.role["rank"] = str(spawn.rank)
     if spawn.threads is not None:
         for name in THREADS_VARIABLES:
             os.environ.setdefault(name, str(spawn.threads))

@@ -16,7 +16,7 @@ import pytest
 
 from paceline.air import CheckpointConfig, FailureConfig
 from paceline.air.errors import ConfigError, RunLockedError, StorageError
-from paceline.air.process_identity import boot_id
+from paceline.air.process import boot_id
 from paceline.air.settings import as_json
 from paceline.engine.local import drivers
 from paceline.engine.local.engine import LocalEngine

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from paceline.air.absent import no_such_name
-from paceline.air.core_names import ADVICE as CORE
+from paceline.air.ray_alias import ADVICE as CORE
 from paceline.compat.ray_alias import ADVICE, ELSEWHERE, INSIDE, OWN
 
 _OF_ITS_OWN = frozenset([*OWN, *ELSEWHERE, "__version__"])

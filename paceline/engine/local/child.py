@@ -14,16 +14,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
-from paceline.air import faults
+from paceline.air import process
 from paceline.engine import protocol
 from paceline.engine.failures import describe_exception
 from paceline.engine.frames import FrameSocket, close_all
 from paceline.engine.local import drivers, linux, messages, processes
 from paceline.engine.local.boot import boot_command, write_boot_config
-from paceline.engine.local.surroundings import call_setters, change
 from paceline.engine.places import THREADS_VARIABLES
 from paceline.engine.serialization import new_main_module
 from paceline.engine.worker_loop import DRIVER_LOST_EXIT, Channel, WorkerLoop, flush_output, start_pulse
@@ -81,7 +80,7 @@ def serve(request: messages.Spawn, channel: Channel) -> NoReturn:
     """Say READY, serve until the driver has had enough, and end without the interpreter's own teardown."""
     driver = os.environ[processes.DRIVER_VARIABLE]
     driver_fd = drivers.open_driver(driver)
-    faults.fault_point("worker_start")
+    process.fault_point("worker_start")
     try:
         start_pulse(channel.frames, request.pulse_s, lambda: _end_without_driver(driver), driver_fd)
         channel.frames.send(protocol.READY, protocol.clocks())
@@ -146,7 +145,7 @@ def _enter_surroundings(request: messages.Spawn, output_fds: Sequence[int]) -> N
     os.dup2(opened[-1], 2)
     close_all(opened)
     marks = processes.own_marks()
-    change(around.changed_variables, around.removed_variables)
+    messages.change_environment(around.changed_variables, around.removed_variables)
     os.environ.update(marks)  # The driver's own environment does not have them, or has those of a driver above it.
     if request.threads is not None:
         for name in THREADS_VARIABLES:
@@ -181,7 +180,7 @@ def _replace_interpreter(request: messages.Spawn, channel_fd: int, crash_fd: int
 
 def _prepare_interpreter(request: messages.Spawn, crash_fd: int) -> None:
     """What lives inside the interpreter."""
-    faults.role["rank"] = str(request.rank)
+    process.role["rank"] = str(request.rank)
     around = request.surroundings
     sys.path[:] = [os.fsdecode(entry) for entry in around.sys_path]
     sys.argv[:] = [os.fsdecode(argument) for argument in around.argv]
@@ -190,7 +189,7 @@ def _prepare_interpreter(request: messages.Spawn, crash_fd: int) -> None:
         sys.stdout, sys.stderr = (open(fd, "w", closefd=False) for fd in (1, 2))  # noqa: SIM115
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
-    call_setters(request.thread_setters, request.pool_threads)
+    _call_setters(request.thread_setters, request.pool_threads)
     _reseed()
     faulthandler.enable(file=crash_fd, all_threads=True)
     faulthandler.register(linux.STACKS_SIGNAL, file=crash_fd, all_threads=True, chain=False)
@@ -200,3 +199,11 @@ def _reseed() -> None:
     """Forked copies of one generator would all give the same numbers; Python's own sees to itself."""
     if "numpy.random" in sys.modules:  # If a worker imports it itself, it is seeded then.
         sys.modules["numpy.random"].seed()
+
+
+def _call_setters(setters: Iterable[str], threads: int | None) -> None:
+    """For libraries that count for themselves: the functions that take the number, where they are loaded already."""
+    for setter in setters if threads is not None else ():
+        module, _, function = setter.partition(":")
+        if module in sys.modules:
+            getattr(sys.modules[module], function)(threads)

@@ -22,7 +22,7 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from paceline.air.process_identity import boot_id, pid_namespace, start_time
+from paceline.air.process import boot_id, pid_namespace, start_time
 from paceline.engine.local import linux, processes
 from paceline.engine.local.processes import DRIVER_VARIABLE
 from paceline.storage.files import PRIVATE_DIR_MODE, PRIVATE_FILE_MODE

@@ -14,7 +14,7 @@ from paceline.engine.base import Placement, WorkerRequest
 from paceline.engine.channel_group import ChannelGroup, GroupMember, MemberState
 from paceline.engine.failures import describe_exit, signal_name
 from paceline.engine.frames import FrameSocket, socket_pair
-from paceline.engine.local import linux, messages, surroundings
+from paceline.engine.local import linux, messages
 from paceline.engine.local.crash_file import (
     SETTLE_S,
     CrashFile,
@@ -327,7 +327,7 @@ class LocalGroup(ChannelGroup):
 
 
 def _spawn_requests(
-    number: int, placement: Placement, places: tuple[WorkerPlace, ...], wardens: surroundings.Environment
+    number: int, placement: Placement, places: tuple[WorkerPlace, ...], wardens: messages.Environment
 ) -> Iterator[messages.Spawn]:
     """What the warden is told about each worker; of its environment, how it differs from the warden's."""
     sys_path = [os.fsencode(entry) for entry in absolute_sys_path()]
@@ -335,10 +335,10 @@ def _spawn_requests(
     umask = linux.current_umask()
     main_file = script_file()
     heartbeat = placement.heartbeat_timeout_s
-    drivers_own = surroundings.with_variables(surroundings.current(), {protocol.RUN_ID_VARIABLE: placement.run_id})
+    drivers_own = messages.with_variables(dict(os.environb), {protocol.RUN_ID_VARIABLE: placement.run_id})
     for asked, place in zip(placement.workers, places, strict=True):
-        wanted = surroundings.with_variables(drivers_own, variables(placement, place))
-        changed, removed = surroundings.difference(wardens, wanted)
+        wanted = messages.with_variables(drivers_own, variables(placement, place))
+        changed, removed = messages.difference(wardens, wanted)
         yield messages.Spawn(
             group=number,
             run_id=placement.run_id,
@@ -346,7 +346,8 @@ def _spawn_requests(
             world_size=placement.world_size,
             fresh=placement.fresh or not linux.IS_LINUX,
             threads=place.threads,
-            pool_threads=surroundings.wanted_threads(place.threads, wanted),
+            # The user's own setting was read when the libraries were imported.
+            pool_threads=None if b"OMP_NUM_THREADS" in wanted else place.threads,
             thread_setters=placement.thread_setters,
             pulse_s=None if heartbeat is None else heartbeat / 5,
             surroundings=messages.Surroundings(

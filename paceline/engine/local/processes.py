@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterable
 
-from paceline.air.process_identity import pid_namespace, start_time, stat_of
+from paceline.air.process import pid_namespace, start_time, stat_of
 from paceline.engine.local import linux
 
 DRIVER_VARIABLE = "PACELINE_DRIVER"

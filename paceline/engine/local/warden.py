@@ -18,9 +18,10 @@ import time
 import traceback
 import weakref
 from dataclasses import dataclass, field
+from typing import Any
 
 from paceline.engine.frames import FrameSocket, close_all
-from paceline.engine.local import child, drivers, linux, messages, processes, surroundings
+from paceline.engine.local import child, drivers, linux, messages, processes
 
 DYING_POLL_S = 0.001
 MAX_DYING_POLL_S = 0.05
@@ -82,14 +83,13 @@ class Warden:
             os.set_inheritable(fd, False)
         linux.die_at_hangup(self._settings.lifeline_fd)
         gc.disable()  # What imports make stays: looking for garbage among it costs a tenth of the time.
-        before = surroundings.current()
+        before = dict(os.environb)
         error = self._preload()
-        surroundings.change(
-            *surroundings.difference(surroundings.current(), before)
-        )  # imports set variables now and then
+        # Imports set variables now and then.
+        messages.change_environment(*messages.difference(dict(os.environb), before))
         linux.survive_hangup(self._settings.lifeline_fd)  # From here on there is somebody to take along.
         self._tell(messages.Loaded(error))
-        self._thread_pools = surroundings.ThreadPools()
+        self._thread_pools = ThreadPools()
         self._forget_exit_work()
         gc.enable()
         gc.freeze()  # Or the first collection in each worker would copy most of the memory.
@@ -248,3 +248,31 @@ class Warden:
             if poller.poll(pause * 1000):  # One of them ended: go on at once.
                 os.read(self._wakeup_read, 4096)
             pause = min(2 * pause, MAX_DYING_POLL_S)
+
+
+class ThreadPools:
+    """The pools of libraries that the warden has loaded.
+
+    They are set in the warden before a fork, not in the worker: in a forked process
+    OpenBLAS answers by starting its threads anew, and those spin for tens of milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self._controller: Any = None
+        self._limiter: Any = None
+        self._limit: int | None = None
+        if "numpy" in sys.modules:
+            try:
+                import threadpoolctl
+            except ImportError:
+                return
+            self._controller = threadpoolctl.ThreadpoolController()  # Looks through all libraries: only once.
+
+    def set(self, limit: int | None) -> None:
+        """Limit the pools of this process and of those forked from it; None undoes that."""
+        if self._controller is None or limit == self._limit:
+            return
+        if self._limiter is not None:
+            self._limiter.restore_original_limits()
+        self._limiter = None if limit is None else self._controller.limit(limits=limit)
+        self._limit = limit

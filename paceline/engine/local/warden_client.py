@@ -13,7 +13,7 @@ from typing import Protocol
 from paceline.air.attachment import anonymous_file
 from paceline.engine import protocol
 from paceline.engine.frames import FrameSocket, close_all, socket_pair
-from paceline.engine.local import drivers, linux, messages, processes, surroundings
+from paceline.engine.local import drivers, linux, messages, processes
 from paceline.engine.local.boot import boot_command, write_boot_config
 from paceline.engine.reactor import WRITE, Reactor
 
@@ -41,8 +41,8 @@ class WardenClient:
         self.load_error: str | None = None
         self.lost = False
         self.token = os.urandom(8).hex()
-        self.environment = surroundings.with_variables(
-            surroundings.current(),
+        self.environment = messages.with_variables(
+            dict(os.environb),
             {
                 processes.WARDEN_VARIABLE: processes.warden_mark(self.token),
                 protocol.RUN_ID_VARIABLE: UNKNOWN_RUN,

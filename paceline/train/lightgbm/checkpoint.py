@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline.air.checkpoint_dict import LIGHTGBM_DETAILS, LIGHTGBM_MODEL
+from paceline.air.checkpoint_files import LIGHTGBM_DETAILS, LIGHTGBM_MODEL
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
 from paceline.train.model_checkpoint import ModelCheckpoint, ModelSource

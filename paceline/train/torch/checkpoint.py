@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline.air.checkpoint_dict import Discard
+from paceline.air.checkpoint_files import Discard
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
 from paceline.train.model_checkpoint import ModelCheckpoint, ModelSource

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline.air.checkpoint_dict import XGBOOST_MODEL
+from paceline.air.checkpoint_files import XGBOOST_MODEL
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
 from paceline.train.model_checkpoint import ModelCheckpoint, ModelFile, file_names
