@@ -30,6 +30,6 @@ with lazy_imports(__name__, _MODULES, _ADVICE):
     from paceline.air.config import RunConfig as RunConfig
     from paceline.air.config import ScalingConfig as ScalingConfig
     from paceline.air.config import SyncConfig as SyncConfig
+    from paceline.air.data_batch_type import DataBatchType as DataBatchType
     from paceline.air.resources import ResourceRequest as ResourceRequest
     from paceline.air.result import Result as Result
-    from paceline.air.util.data_batch_conversion import DataBatchType as DataBatchType

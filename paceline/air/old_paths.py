@@ -42,13 +42,14 @@ _PREPROCESSORS = (
 
 NEW_PLACES = {
     "air.base_trainer": "train.base_trainer",
-    "air.data_batch_type": "air.util.data_batch_conversion",
     "air.execution": "air.resources",
     "air.execution.resources": "air.resources",
     "air.execution.resources.placement_group": "air.resources",
     "air.execution.resources.request": "air.resources",
     "air.execution.resources.fixed": "air.resources",
     "air.execution.resources.resource_manager": "air.resources",
+    "air.util": "air.data_batch_type",
+    "air.util.data_batch_conversion": "air.data_batch_type",
     "air.util.check_ingest": "compat.train",
     "data.context": "compat.data_context",
     "data.dataset_iterator": "data.iterator",
@@ -127,6 +128,11 @@ _STORAGE = "RunConfig(storage_path=...) names a directory, a mounted one, or a U
 _TRACKER = "derive a callback from tune.logger.LoggerCallback and call the tracker in its log_trial_result()"
 _LOGGERS = "a run writes its rows as JSON, CSV and for TensorBoard by itself"
 _ADVICE = {
+    "air.util": {
+        "tensor_extensions": "columns of a Dataset may hold numpy arrays of any shape; no extension type is needed",
+        "torch_dist": "paceline.train.torch.TorchTrainer sets up the process group of its workers; in its "
+        "train_loop_per_worker, torch.distributed is ready to use",
+    },
     "train.callbacks": {
         "JsonLoggerCallback": _LOGGERS,
         "MLflowLoggerCallback": _TRACKER,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from paceline.air.absent import advise
-from paceline.air.util.data_batch_conversion import DataBatchType
+from paceline.air.data_batch_type import DataBatchType
 
 if TYPE_CHECKING:
     import pyarrow as pa

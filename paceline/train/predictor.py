@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, TypeAl
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checks import near_miss, warn_at_users_line
+from paceline.air.data_batch_type import DataBatchType
 from paceline.air.errors import ConfigError, SerializationError
 from paceline.air.plugins import plugin
-from paceline.air.util.data_batch_conversion import DataBatchType
 
 if TYPE_CHECKING:
     import numpy as np

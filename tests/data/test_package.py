@@ -26,7 +26,7 @@ def test_names_that_are_not_here_say_what_is(name: str, advice: str) -> None:
 
 
 def test_types_of_the_old_module_block() -> None:
-    from paceline.air.util.data_batch_conversion import DataBatchType
+    from paceline.air.data_batch_type import DataBatchType
     from paceline.data.block import CallableClass, DataBatch
 
     assert (DataBatch, CallableClass) == (DataBatchType, type)
