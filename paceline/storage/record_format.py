@@ -44,7 +44,6 @@ class RecordFormat(Generic[R]):
         self._kinds = kinds
         self._known = {kind.__struct_config__.tag for kind in get_args(kinds)}
         self._decode: Callable[[bytes], R] = msgspec.json.Decoder(kinds).decode
-        self._envelope = msgspec.json.Decoder(_Envelope).decode
 
     def read(self, path: Path, *, without: str = "") -> Iterator[R]:
         """Every whole record, in order. A torn tail is dropped; damage before the end is a StorageError.
@@ -136,13 +135,13 @@ class RecordFormat(Generic[R]):
 
     def _reject_unless_unknown(self, body: bytes, journal: Path | RemoteJournal, error: Exception) -> None:
         try:
-            envelope = self._envelope(body)
-        except msgspec.DecodeError:
-            envelope = _Envelope(kind=next(iter(self._known)))
-        if envelope.version > self.version:
+            said = msgspec.convert(json.loads(body), _Envelope)
+        except (msgspec.ValidationError, ValueError):
+            raise RestoreError(f"{journal} has an invalid record: {error}") from error
+        if said.version > self.version:
             raise self._too_new(journal) from error
-        if envelope.kind in self._known:
-            raise RestoreError(f"{journal} has a record {envelope.kind!r} that cannot be one: {error}") from error
+        if said.kind in self._known:
+            raise RestoreError(f"{journal} has an invalid {said.kind!r} record: {error}") from error
 
     def _too_new(self, journal: Path | RemoteJournal) -> RestoreError:
         return RestoreError(

@@ -103,10 +103,11 @@ def test_values_that_json_does_not_have(tmp_path: Path) -> None:
 # -- other versions ---------------------------------------------------------------------------
 
 
-def test_unknown_kinds_and_fields_are_passed_over_and_stay(tmp_path: Path) -> None:
-    later = {"kind": "weather", "sky": "blue"}
+@pytest.mark.parametrize("sky", ["blue", math.inf])
+def test_unknown_kinds_and_fields_are_passed_over_and_stay(tmp_path: Path, sky: Any) -> None:
+    later = {"kind": "weather", "sky": sky}
     more = {"kind": "row", "attempt": 0, "index": 1, "rank": 0, "stamp": 1.5, "elapsed": 0.5, "metrics": {}, "mood": 1}
-    path = journal_of(tmp_path, HEADER, later, more)
+    path = journal_of(tmp_path, HEADER, later, more, finite=False)
     before = path.read_bytes()
     assert list(FORMAT.read(path)) == [HEADER, row(1)]
     journal_of(tmp_path, END)  # continued
@@ -126,8 +127,17 @@ def test_a_newer_version_is_rejected(tmp_path: Path, kind: str) -> None:
 def test_a_checkpoints_number_that_cannot_be_one_is_rejected(tmp_path: Path, number: Any) -> None:
     """The files may come from anywhere."""
     journal_of(tmp_path, HEADER, {"kind": "delete", "number": number})
-    with pytest.raises(RestoreError, match=r"journal\.jsonl has a record 'delete' that cannot be one.*number"):
+    with pytest.raises(RestoreError, match=r"journal\.jsonl has an invalid 'delete' record: .*number"):
         RunRecords.read(RunDir(tmp_path))
+
+
+@pytest.mark.parametrize("body", [b"[NaN]", b'{"kind":["run"],"x":NaN}', b'{"kind":', b"\xff"])
+def test_a_record_that_does_not_say_its_kind_is_rejected(tmp_path: Path, body: bytes) -> None:
+    journal = Journal(RunDir(tmp_path).journal)
+    journal.append_raw(body)
+    journal.close()
+    with pytest.raises(RestoreError, match=r"journal\.jsonl has an invalid record: "):
+        list(FORMAT.read(journal.path))
 
 
 # -- the state of a run -----------------------------------------------------------------------

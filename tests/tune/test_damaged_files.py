@@ -244,7 +244,7 @@ class TestNamesInTheJournal:
     @pytest.mark.parametrize("name", ["", ".", "..", "../outside", "/tmp/outside", "a/b", "a\0b", 7, None, ["a"]])
     def test_a_trials_directory_is_one_below_the_experiments(self, search: Path, name: Any) -> None:
         self.change(search, "trial", dir=name)
-        self.refused(search, r"trial's directory|cannot be one.*\$\.dir")
+        self.refused(search, r"trial's directory|has an invalid .*\$\.dir")
 
     @pytest.mark.parametrize("name", ["", ".", "..", "../outside"])
     def test_the_directory_of_a_trial_that_is_started_again(self, search: Path, name: str) -> None:
@@ -262,15 +262,15 @@ class TestNamesInTheJournal:
     @pytest.mark.parametrize("id_", ["", "../..", "a/../", 5, None])
     def test_the_experiments_id(self, search: Path, id_: Any) -> None:
         self.change(search, "experiment", id=id_)
-        self.refused(search, r"experiment's id|cannot be one.*\$\.id")
+        self.refused(search, r"experiment's id|has an invalid .*\$\.id")
 
     @pytest.mark.parametrize("number", ["../../x", 1.5, None, True])
     def test_the_number_of_a_searchers_state(self, search: Path, number: Any) -> None:
         self.change(search, "searcher", saved=number)
-        self.refused(search, r"cannot be one.*\$\.saved")
+        self.refused(search, r"has an invalid .*\$\.saved")
 
     @pytest.mark.parametrize("number", [-1, 7, "0", None, 1.0])
     @pytest.mark.parametrize("kind", ["trial", "end"])
     def test_the_number_of_a_trial(self, search: Path, kind: str, number: Any) -> None:
         self.change(search, kind, n=number)
-        self.refused(search, r"number of its trial|cannot be one.*\$\.n\b")
+        self.refused(search, r"number of its trial|has an invalid .*\$\.n\b")
