@@ -118,7 +118,8 @@ def serve(channel: WorkerChannel, _: bytes) -> None:
 
 def _unpickled(work: Attachment) -> Work:
     try:
-        return loads(bytes(work.view()))
+        unpickled: Work = loads(bytes(work.view()))
+        return unpickled
     except Exception as error:  # also of a module that cannot connect when it is imported: the pool has not hung up
         said = describe_exception(error, rank=0, time_ns=0).message
         raise DataError(f"cannot be run in another process: {said}") from error
