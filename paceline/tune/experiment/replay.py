@@ -104,10 +104,10 @@ class Replay:
 
     def _create(self, record: TrialCreated) -> None:
         setup = self._setup
-        evaluated = evaluated_from_record(setup.space, record.evaluated, setup.found)
+        evaluated = evaluated_from_record(setup.found, record.evaluated)
         config = filled(record.config, setup.space)
         if config is None:
-            config = config_with(setup.space, evaluated, setup.found)
+            config = config_with(setup.found, evaluated)
         if not self._searcher_knows:
             setup.searcher.remember(record.id, config)
         trial_run = self._launcher.new_trial(record.n, config, evaluated, record.dir)
@@ -153,8 +153,8 @@ class Replay:
         if config is not None or isinstance(record.evaluated, UnsetType):
             return config
         try:
-            evaluated = evaluated_from_record(setup.space, record.evaluated, setup.found)
-            return config_with(setup.space, evaluated, setup.found)
+            evaluated = evaluated_from_record(setup.found, record.evaluated)
+            return config_with(setup.found, evaluated)
         except RestoreError as error:
             self._audience.warn_once(
                 f"{trial_run.trial} keeps the parameters that it had before the scheduler changed them. {error}"

@@ -41,15 +41,18 @@ class SearchSetup:
     """What is tried out, how its configurations are found, and under which rules it runs."""
 
     kind: TrainableKind
-    space: Mapping[str, Any]
     found: Found
-    """What the space searches over."""
+    """The space, and what it searches over."""
     tune: TuneConfig
     run_config: RunConfig
     searcher: Searcher
     scheduler: TrialScheduler
     seed: int
     """What the searcher and the scheduler draw from, where the user gave no seed."""
+
+    @property
+    def space(self) -> Mapping[str, Any]:
+        return self.found.space
 
     @property
     def metric(self) -> str | None:
@@ -87,10 +90,10 @@ class SearchSetup:
         if config is None or written is not None:
             return {"config": written}
         chosen: dict[str, Any] = {}
-        for path, value in values_in(self.space, config, self.found).items():
+        for path, value in values_in(self.found, config).items():
             name = self.found.texts.get(path)
             chosen.update(flattened({path_text(path): value}) if name is None else {name: value})
-        return {"config": None, "evaluated": evaluated_record(self.space, chosen, self.found)}
+        return {"config": None, "evaluated": evaluated_record(self.found, chosen)}
 
 
 _USED = "_has_searched"
@@ -145,7 +148,7 @@ def make_setup(
     searcher.set_seed(seed)
     scheduler.set_seed(seed)
     tune = dataclasses.replace(tune, metric=metric, mode=mode, reuse_actors=None)
-    return SearchSetup(kind, space, find(space), tune, run_config, searcher, scheduler, seed)
+    return SearchSetup(kind, find(space), tune, run_config, searcher, scheduler, seed)
 
 
 def _goal(tune: TuneConfig, searcher: Searcher, scheduler: TrialScheduler) -> tuple[Metric, Mode]:

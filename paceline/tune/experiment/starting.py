@@ -287,7 +287,7 @@ class Starter:
             self.asked_in_vain = True
             return False
         rng = random.Random(f"{self._setup.seed}/{number}")
-        config, evaluated = resolve(self._setup.space, suggestion, rng, self._setup.found)
+        config, evaluated = resolve(self._setup.found, suggestion, rng)
         for name, value in evaluated.items():
             reject_secret(tuple(name.split("/")), value)
         trial_run = self._launcher.new_trial(number, config, evaluated)
@@ -300,7 +300,7 @@ class Starter:
                 "dir": trial_run.directory.name,
                 "tag": trial_run.trial.experiment_tag,
                 "config": describe(masked(trial_run.trial.config)),
-                "evaluated": evaluated_record(self._setup.space, trial_run.trial.evaluated_params, self._setup.found),
+                "evaluated": evaluated_record(self._setup.found, trial_run.trial.evaluated_params),
             },
         )
         self._journal.flush()  # before anything of the trial exists

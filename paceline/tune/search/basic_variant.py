@@ -67,11 +67,11 @@ class BasicVariantGenerator(Searcher):
         return self._adopt_goal(metric, mode)
 
     def _use_space(self, space: Mapping[str, Any], num_samples: int, points: Sequence[Mapping[str, Any]]) -> None:
-        self._space, self._num_samples = space, num_samples
+        self._num_samples = num_samples
         self._found = find(space)
-        self._grid = count_variants(space, found=self._found)
-        self._fixed = [_fixed_by(point, space, self._found) for point in points]
-        sizes = [count_variants(space, fixed, self._found) for fixed in self._fixed]
+        self._grid = count_variants(self._found)
+        self._fixed = [_fixed_by(point, self._found) for point in points]
+        sizes = [count_variants(self._found, fixed) for fixed in self._fixed]
         self._point_ends = list(itertools.accumulate(sizes))
         """Below which number each point's suggestions lie."""
 
@@ -121,7 +121,7 @@ class BasicVariantGenerator(Searcher):
             sample, fixed = sample + points, {}
         draw = sample if self._constant_grid_search else number
         rng = random.Random(f"{self._seed}/{draw}")
-        return variant(self._space, grid_number, rng, fixed, self._found)[0]
+        return variant(self._found, grid_number, rng, fixed)[0]
 
     # Continuing an interrupted search
 
@@ -138,9 +138,9 @@ class BasicVariantGenerator(Searcher):
             raise RestoreError(f"{path} does not hold the state of a BasicVariantGenerator: {error!r}") from error
 
 
-def _fixed_by(point: Mapping[str, Any], space: Mapping[str, Any], found: Found) -> dict[Path, Any]:
+def _fixed_by(point: Mapping[str, Any], found: Found) -> dict[Path, Any]:
     """What a point fixes, by path. It may name constants as long as it does not change them."""
-    values = values_in(space, point, found)
+    values = values_in(found, point)
     for path, value in values.items():
         if path not in found.texts:
             name = path_text(path)

@@ -57,13 +57,12 @@ class Parameter:
 class Parameters:
     """All the parameters of a param_space, by name."""
 
-    space: Mapping[str, Any]
     found: Found
     by_name: Mapping[str, Parameter]
 
     def encode(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters that a configuration has; it may be nested or have a/b keys, and constants in it."""
-        values = values_in(self.space, config, self.found)
+        values = values_in(self.found, config)
         named = {path_text(path): value for path, value in values.items()}
         return {name: each.encode(named[name]) for name, each in self.by_name.items() if name in named}
 
@@ -74,7 +73,7 @@ class Parameters:
 
     def check_point(self, point: Mapping[str, Any]) -> None:
         """Refuse a point that names a parameter which does not exist: it would be ignored."""
-        for path in values_in(self.space, point, self.found):
+        for path in values_in(self.found, point):
             name = path_text(path)
             if name not in self.by_name:
                 known = list(self.by_name)
@@ -118,7 +117,7 @@ def parameters_of(space: Mapping[str, Any], searcher: str, all_by_index: bool, n
         raise ConfigError(
             f"{searcher} has nothing to search for: the param_space has no domain such as tune.uniform(0, 1)."
         )
-    return Parameters(space, found, parameters)
+    return Parameters(found, parameters)
 
 
 def nested(flat: Mapping[str, Any], except_for: Sequence[str] = ()) -> dict[str, Any]:

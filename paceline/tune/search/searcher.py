@@ -225,7 +225,7 @@ def checked_points(points: Any) -> list[Mapping[str, Any]]:
 
 def _contains(config: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
     """Whether every value of `part` is in `config`; it may be nested or have a/b keys."""
-    return not values_in(config, part, Found())
+    return not values_in(Found(config), part)
 
 
 advise(__name__, {}, {"ConcurrencyLimiter": "paceline.tune.search.wrapping_searcher"})

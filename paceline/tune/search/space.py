@@ -1,6 +1,6 @@
 """From a search space and what was suggested to the configuration of a trial, as pure functions.
 
-Where a caller has `find(space)` already, it can be given as `found`.
+A space is one that the user wrote, or what `find` made of it.
 """
 
 from __future__ import annotations
@@ -50,37 +50,37 @@ TAG_LENGTH = 60
 
 
 def resolve(
-    space: Mapping[str, Any], suggestion: Mapping[str, Any], random_state: Any = None, found: Found | None = None
+    space: Mapping[str, Any] | Found, suggestion: Mapping[str, Any], random_state: Any = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The configuration of a trial, and in it what the search chose, by name.
 
     The suggestion is nested as the space is, or flat with names ``a/b``, and covers all of
     the space or part of it: what it leaves out is drawn. What it adds or changes counts as chosen.
     """
-    found = find(space) if found is None else found
-    values = values_in(space, suggestion, found)
+    found = find(space)
+    values = values_in(found, suggestion)
     left = [path for path in found.grids if path not in values]
     if left:
         names = ", ".join(repr(found.texts[path]) for path in left)
         raise ConfigError(f"The searcher did not choose a value for grid_search at {names}: use choice() with it.")
-    config, chosen = completed(space, values, found, random_state)
+    config, chosen = completed(found, values, random_state)
     return config, _by_name(chosen, found)
 
 
-def config_with(space: Mapping[str, Any], evaluated: Mapping[str, Any], found: Found | None = None) -> dict[str, Any]:
+def config_with(space: Mapping[str, Any] | Found, evaluated: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration that `resolve` made when it chose `evaluated`."""
-    found = find(space) if found is None else found
-    values = values_in(space, evaluated, found)
+    found = find(space)
+    values = values_in(found, evaluated)
     for path in (*found.domains, *found.grids):
         if path not in values:
             raise RestoreError(
                 f"The search space has a parameter {found.texts[path]!r} that this trial was not given. "
                 "Continue with the search space that the experiment was started with."
             )
-    return completed(space, values, found)[0]
+    return completed(found, values)[0]
 
 
-def values_in(space: Mapping[str, Any], given: Mapping[str, Any], found: Found) -> dict[Path, Any]:
+def values_in(found: Found, given: Mapping[str, Any]) -> dict[Path, Any]:
     """What `given` says about the space: values for what is searched, and constants it adds or changes."""
     values: dict[Path, Any] = {}
     rest: dict[str, Any] = {}
@@ -89,7 +89,7 @@ def values_in(space: Mapping[str, Any], given: Mapping[str, Any], found: Found) 
             values[found.paths[name]] = value
         else:
             rest[name] = value
-    _collect(space, rest, (), found, values)
+    _collect(found.space, rest, (), found, values)
     return values
 
 
@@ -203,11 +203,9 @@ def from_description(description: Mapping[str, Any]) -> dict[str, Any]:
     return space
 
 
-def evaluated_record(
-    space: Mapping[str, Any], evaluated: Mapping[str, Any], found: Found | None = None
-) -> dict[str, Any]:
+def evaluated_record(space: Mapping[str, Any] | Found, evaluated: Mapping[str, Any]) -> dict[str, Any]:
     """Chosen values as plain data. An option that has no such form is written as its position in the space."""
-    found = find(space) if found is None else found
+    found = find(space)
     record: dict[str, Any] = {}
     for name, value in masked(dict(evaluated)).items():
         try:
@@ -219,14 +217,12 @@ def evaluated_record(
     return record
 
 
-def evaluated_from_record(
-    space: Mapping[str, Any], record: Mapping[str, Any], found: Found | None = None
-) -> dict[str, Any]:
+def evaluated_from_record(space: Mapping[str, Any] | Found, record: Mapping[str, Any]) -> dict[str, Any]:
     """The chosen values that `evaluated_record` was given.
 
     Where a function returned something without plain form, the value is left out: `config_with` calls it again.
     """
-    found = find(space) if found is None else found
+    found = find(space)
     evaluated: dict[str, Any] = {}
     for name, written in record.items():
         path = found.paths.get(name)

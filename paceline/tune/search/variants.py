@@ -32,8 +32,9 @@ _MADE_BY = "paceline.tune.search.sample"
 
 @dataclass
 class Found:
-    """What is searched in a space, in the order of the space."""
+    """A space, and what is searched in it, in the order of the space."""
 
+    space: Mapping[str, Any] = field(default_factory=dict)
     domains: dict[Path, Domain] = field(default_factory=dict)
     """Drawn at random, or suggested by a searcher."""
     grids: dict[Path, list[Any]] = field(default_factory=dict)
@@ -54,11 +55,16 @@ def path_text(path: Path) -> str:
     return "/".join(str(part) for part in path)
 
 
-def find(space: Mapping[str, Any] | None) -> Found:
-    """All that is searched in `space`; refuses what cannot be searched, saying where it is."""
-    found = Found()
+def find(space: Mapping[str, Any] | Found | None) -> Found:
+    """All that is searched in `space`; refuses what cannot be searched, saying where it is.
+
+    Whoever has found it already can give that in the place of a space, here and below.
+    """
+    if isinstance(space, Found):
+        return space
     if space is None:
-        return found
+        return Found()
+    found = Found(space)
     if not isinstance(space, Mapping) or is_grid(space):
         raise ConfigError(f"A search space is a dict of parameters, such as {{'lr': uniform(0, 1)}}, not {space!r}.")
     for path, leaf in _searched(space, (), set()):
@@ -215,38 +221,34 @@ def generate_variants(
     """
     found, rng = find(unresolved_spec), generator(random_state)
     drawn_once = rng.getrandbits(64)
-    for number in range(count_variants(unresolved_spec, found=found)):
+    for number in range(count_variants(found)):
         draws = random.Random(drawn_once) if constant_grid_search else rng
-        config, chosen = variant(unresolved_spec, number, draws, found=found)
+        config, chosen = variant(found, number, draws)
         yield {found.paths[name]: value for name, value in chosen.items()}, config
 
 
-def count_variants(
-    space: Mapping[str, Any], fixed: Mapping[Path, Any] | None = None, found: Found | None = None
-) -> int:
+def count_variants(space: Mapping[str, Any] | Found, fixed: Mapping[Path, Any] | None = None) -> int:
     """How many points the grid has, leaving out parameters that are fixed; 1 without a grid."""
-    found = find(space) if found is None else found
-    return math.prod(len(values) for path, values in found.grids.items() if not fixed or path not in fixed)
+    return math.prod(len(values) for path, values in find(space).grids.items() if not fixed or path not in fixed)
 
 
 def variant(
-    space: Mapping[str, Any],
+    space: Mapping[str, Any] | Found,
     grid_number: int,
     random_state: Any = None,
     fixed: Mapping[Path, Any] | None = None,
-    found: Found | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """One configuration and, by name, what was chosen for it.
 
     Grid points are numbered as nested loops would visit them, the last parameter changing fastest.
     """
-    found = find(space) if found is None else found
+    found = find(space)
     values = dict(fixed or {})
     for path, options in reversed(found.grids.items()):
         if path not in values:
             grid_number, position = divmod(grid_number, len(options))
             values[path] = options[position]
-    config, chosen = completed(space, values, found, random_state)
+    config, chosen = completed(found, values, random_state)
     return config, {text: chosen[path] for path, text in found.texts.items()}
 
 
@@ -299,15 +301,15 @@ class Spec(ChosenSoFar):
 
 
 def completed(
-    space: Mapping[str, Any], values: Mapping[Path, Any], found: Found, random_state: Any = None
+    found: Found, values: Mapping[Path, Any], random_state: Any = None
 ) -> tuple[dict[str, Any], dict[Path, Any]]:
     """The configuration with those values and, for all else that is searched, drawn ones; and all the values."""
     missing = [path for path in found.texts if path not in values]
     if not missing:
-        return assigned(space, values), dict(values)
+        return assigned(found.space, values), dict(values)
     rng = generator(random_state)
     chosen = {**values, **{path: found.domains[path].draw(rng) for path in missing if path in found.domains}}
-    config = assigned(space, chosen)
+    config = assigned(found.space, chosen)
     functions = {path: found.functions[path] for path in missing if path in found.functions}
     if functions:
         results = _worked_out(config, functions, rng)
