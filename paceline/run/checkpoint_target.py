@@ -13,6 +13,7 @@ the worker's half. Session, stager and keeper know nothing but the target.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from abc import ABC, abstractmethod
@@ -26,7 +27,7 @@ from typing import Any
 from paceline.air.attachment import Attachment
 from paceline.air.background_pool import BackgroundPool
 from paceline.air.constants import CHECKPOINT_DATA_FILE
-from paceline.air.errors import CheckpointCorruptError, CheckpointError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, StorageError
 from paceline.air.manifest import SAFE_PERMISSIONS, Manifest, is_inside, manifest_name, parse_manifest
 from paceline.air.packing import tree
 from paceline.run import messages
@@ -336,8 +337,11 @@ class RemotePrefix(_Elsewhere):
         self._mirror.remove_staged()
 
     def uri_of(self, number: int) -> str | None:
-        store = self._mirror.filesystem
-        return None if store.given is not None else f"{store.uri}/{self._run_dir.checkpoint(number).name}"
+        store, name = self._mirror.filesystem, self._run_dir.checkpoint(number).name
+        with contextlib.suppress(StorageError):  # then the ranks get it from this disk
+            if store.given is None and store.exists(f"{name}/{MANIFEST_NAME}"):  # it may still be on its way there
+                return f"{store.uri}/{name}"
+        return None
 
     def abandon(self, attempt: int) -> None:
         self._mirror.remove_staged(attempt)

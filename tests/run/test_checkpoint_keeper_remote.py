@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.air import CheckpointConfig
+from paceline.air import Checkpoint, CheckpointConfig
 from paceline.air.errors import StorageError
 from paceline.run.checkpoint_keeper import CheckpointKeeper
+from paceline.run.checkpoint_target import RemotePrefix
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal
 from paceline.storage.mirror import Mirror
@@ -134,6 +135,29 @@ def test_an_interrupted_driver_does_not_wait_for_uploads(
         first.check()
     assert mirror.checkpoint_numbers() == []  # what another driver may own by now is left alone
     assert not mirror.has_run()
+
+
+# -- with ranks elsewhere -----------------------------------------------------------------
+
+
+def test_ranks_are_not_sent_to_a_checkpoint_that_is_still_on_its_way(
+    run_dir: RunDir, journal: Journal, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    upload = mirror.filesystem.upload
+    monkeypatch.setattr(mirror.filesystem, "upload", lambda *given: go_on.wait() and upload(*given))
+    keeper = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
+    keeper.target = RemotePrefix(run_dir, mirror)
+    adopted = keeper.adopt(Checkpoint.from_dict({"a": 1}), 3, {}, "another run")
+    assert keeper.target.uri_of(0) is None
+    go_on.set()
+    adopted.check()
+    uri = keeper.target.uri_of(0)
+    assert uri is not None
+    assert Checkpoint.from_uri(uri).to_dict()["a"] == 1
+    monkeypatch.setattr(mirror.filesystem, "exists", refuse)
+    assert keeper.target.uri_of(0) is None, "a store out of reach is not the end of the run"
+    keeper.close()
 
 
 def test_an_upload_does_not_hold_up_the_exit_of_the_interpreter(run_dir: RunDir, journal: Journal) -> None:
