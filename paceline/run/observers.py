@@ -69,7 +69,7 @@ class Observers:
     def attempt_resumed(self, index: int, checkpoint: int | None, history: JournalHistory) -> None:
         """Workers take up the work after `index`: rows beyond it are superseded."""
         source = "without a checkpoint" if checkpoint is None else f"from checkpoint_{checkpoint:06d}"
-        self._progress.note(f"{self.trial} goes on after iteration {index}, {source}")
+        self._progress.note(f"{self.trial} continues after iteration {index}, {source}")
         self._callbacks.rewind(self.trial, index, history.rows_from)
         self._callbacks.on_trial_restore(index, self.trial)
 

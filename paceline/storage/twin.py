@@ -80,7 +80,7 @@ def catch_up(mirror: Mirror, recorded_checkpoints: Callable[[Path], set[int]]) -
         if not _same_beginning(here.journal, there.journal, min(local, remote)):
             raise RestoreError(
                 f"{here.root} and {mirror.filesystem.label} hold different histories of this run: both were continued "
-                f"after they had parted. To go on with the remote one, delete the local copy at {here.root} and "
+                f"after they had parted. To continue the remote one, delete the local copy at {here.root} and "
                 "restore again."
             )
         mirror.journal_parts.pushed = remote
@@ -96,7 +96,7 @@ def newer_of(local: Path, remote: Path, label: str) -> None:
     here, there = _length(local), _length(remote)
     if not _same_beginning(local, remote, min(here, there)):
         raise RestoreError(
-            f"{local} and {label} hold different histories: both were continued after they had parted. To go on with "
+            f"{local} and {label} hold different histories: both were continued after they had parted. To continue "
             "the remote one, delete the local one and restore again."
         )
     if there > here or not local.exists():

@@ -265,7 +265,7 @@ def continued_preprocessor(path: str, filesystem: Any, given: Any) -> Any:
         return given
     if stored is not None and given is not None and _settings_of(stored) != _settings_of(given):
         raise RestoreError(
-            f"The run has trained with {stored!r}; restore() was given {given!r}. A model cannot go on with "
+            f"The run has trained with {stored!r}; restore() was given {given!r}. A model cannot continue with "
             "data that is prepared in another way: leave preprocessor= out, or start a new run."
         )
     return given if stored is None else stored

@@ -85,7 +85,7 @@ class Concatenator(Preprocessor):
         if absent and not self._told:
             self._told = True
             warn_at_users_line(
-                f"Concatenator goes on without {absent}: {no_such_column(absent[0], names)} "
+                f"Concatenator continues without {absent}: {no_such_column(absent[0], names)} "
                 "raise_if_missing=True makes this an error."
             )
 

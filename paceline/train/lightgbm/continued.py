@@ -145,9 +145,9 @@ _NO_SPLIT = 1e300
 def check_continuable(params: Mapping[str, Any]) -> None:
     if value_of(params, "boosting") in ("rf", "random_forest"):
         raise ConfigError(
-            "A random forest (boosting='rf') cannot go on from a checkpoint: LightGBM offers no way. Train it in one "
-            "go: without resume_from_checkpoint, and without CheckpointConfig(checkpoint_frequency=...), so that an "
-            "attempt after a failure begins anew."
+            "A random forest (boosting='rf') cannot continue from a checkpoint: LightGBM offers no way. Train it in "
+            "one go: without resume_from_checkpoint, and without CheckpointConfig(checkpoint_frequency=...), so that "
+            "an attempt after a failure begins anew."
         )
 
 

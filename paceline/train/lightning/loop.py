@@ -143,7 +143,7 @@ def warn_if_nothing_was_left(trainer: Any) -> None:
         limit = getattr(trainer, argument)
         if limit is not None and 0 < limit <= done:
             session.warn(
-                f"Nothing was left to train: the checkpoint that training goes on from has {done} {unit}, and "
+                f"Nothing was left to train: the checkpoint that training continues from has {done} {unit}, and "
                 f"Trainer({argument}={limit}) counts them too. To train further, give a larger {argument}."
             )
             return

@@ -211,7 +211,7 @@ def check_callbacks(callbacks: Iterable[Any], package: str) -> None:
 
 def refuse_saving_on_exception(where: str) -> None:
     raise ConfigError(
-        f"{where} would save when a worker fails, which waits for the other workers for ever. A run goes on from its "
+        f"{where} would save when a worker fails, which waits for the other workers for ever. A run continues from its "
         "last checkpoint with RunConfig(failure_config=FailureConfig(max_failures=...)); to lose less, save more often "
         "with ModelCheckpoint's every_n_train_steps=...."
     )

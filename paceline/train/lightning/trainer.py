@@ -69,8 +69,8 @@ class LightningTrainer(DataParallelTrainer):
         _check_accelerator(self._settings, self.scaling_config)
         if self.resume_from_checkpoint is not None and self._settings.fit_args.get("ckpt_path") is not None:
             raise ConfigError(
-                "resume_from_checkpoint= and .fit_params(ckpt_path=...) are both where training goes on from: give one "
-                "of them."
+                "resume_from_checkpoint= and .fit_params(ckpt_path=...) are both where training continues from: give "
+                "one of them."
             )
 
     def to_run_spec(self) -> RunSpec:

@@ -170,7 +170,7 @@ def _searcher(given: Searcher | str | None) -> Searcher:
     if getattr(searcher, _USED, False):
         raise ConfigError(
             f"This {type(searcher).__name__} has searched already and knows another experiment's trials: make a new "
-            "one. To go on with the earlier experiment use Tuner.restore()."
+            "one. To continue the earlier experiment use Tuner.restore()."
         )
     completion_call(searcher)  # rejects a method that could not be called
     return searcher

@@ -370,7 +370,7 @@ class Starter:
             chosen = self._chosen()
         if chosen is None and self._trials.waiting and not self._trials.are_busy:
             stuck = ", ".join(str(trial) for trial in list(self._trials.waiting)[:3])
-            self._audience.warn_once(f"The scheduler lets no trial go on; {stuck} and others are ended as they are.")
+            self._audience.warn_once(f"The scheduler lets no trial continue; {stuck} and others are ended as they are.")
             for trial_run in list(self._trials.waiting.values()):
                 self._endings.stop_waiting(trial_run)
 

@@ -241,8 +241,8 @@ class Trials:
 class ExperimentController:
     """Answers a scheduler's questions, and takes down what it decides about trials that wait.
 
-    The experiment acts on that when the scheduler has returned, so that nothing calls it while it is at it. In a replay
-    nothing is taken down: what came of it is in the journal too.
+    The experiment acts on that when the scheduler has returned, so that nothing calls back into a scheduler that is
+    still deciding. In a replay nothing is taken down: what came of it is in the journal too.
     """
 
     def __init__(self, setup: SearchSetup, place: ExperimentPlace, trials: Trials) -> None:

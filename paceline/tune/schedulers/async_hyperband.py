@@ -142,7 +142,8 @@ class _Rung:
 def check_reduction_factor(reduction_factor: float) -> None:
     if not is_number(reduction_factor) or reduction_factor <= 1:
         raise ConfigError(
-            f"reduction_factor is {reduction_factor!r}: give a number above 1. With 4, a quarter of the trials goes on."
+            f"reduction_factor is {reduction_factor!r}: give a number above 1. With 4, a quarter of the trials "
+            "continues."
         )
 
 

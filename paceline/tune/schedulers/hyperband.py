@@ -134,7 +134,7 @@ class HyperBandScheduler(TrialScheduler):
             self._stop_paused(controller, self._next_round(bracket))
 
     def _next_round(self, bracket: _Bracket) -> list[Trial]:
-        """Those who are beaten. They are forgotten at once, because stopping them calls this object again."""
+        """Those who are beaten. They are forgotten at once, because their ends are reported to this object later."""
         beaten = bracket.next_round()
         for trial in beaten:
             del self._bracket_of[trial.trial_id]

@@ -202,8 +202,8 @@ class PopulationBasedTraining(TrialScheduler):
         if donor.checkpoint is None and not controller.replaying:
             self._warn_once(
                 "checkpoint",
-                f"{type(self).__name__}: {trial} should go on from the weights of {donor}, which has reported no "
-                "checkpoint; it goes on as it was. Report checkpoints: session.report(metrics, checkpoint=...), at "
+                f"{type(self).__name__}: {trial} should continue from the weights of {donor}, which has reported no "
+                "checkpoint; it continues as it was. Report checkpoints: session.report(metrics, checkpoint=...), at "
                 "least once per perturbation_interval.",
             )
             return None

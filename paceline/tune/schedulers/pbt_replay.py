@@ -60,7 +60,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
         if trial.checkpoint is None and not controller.replaying:
             raise ConfigError(
                 f"{self._policy_file} changes the parameters at iteration {iteration:g}, but {trial} has reported no "
-                "checkpoint to go on from. Report checkpoints: session.report(metrics, checkpoint=...)."
+                "checkpoint to continue from. Report checkpoints: session.report(metrics, checkpoint=...)."
             )
         self._applied = due
         return Restart(config=_over(trial.config, self._changes[due - 1][1]))

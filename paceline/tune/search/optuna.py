@@ -154,7 +154,7 @@ class OptunaSearch(ModelSearcher["OptunaSpace"]):
             self._whole_study().tell(self._in_study.pop(number), state=_failed())
             self._warn_once(
                 "sampler",
-                "The sampler of OptunaSearch does not repeat itself. The search goes on with the trials so far, but "
+                "The sampler of OptunaSearch does not repeat itself. The search continues with the trials so far, but "
                 "what else the sampler had noted is lost. Seed it, or give its class or name instead of an object.",
             )
         self._recalled[number] = _Recalled(encoded, self._space.distributions(encoded))

@@ -85,7 +85,8 @@ class Trainable:
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Take up the state of `save_checkpoint`: the dict or the path that it returned, else the directory's path."""
         raise NotImplementedError(
-            f"{type(self).__name__} was to go on from a checkpoint, but defines no load_checkpoint(self, checkpoint)."
+            f"{type(self).__name__} was to continue from a checkpoint, but defines no load_checkpoint(self, "
+            "checkpoint)."
         )
 
     def cleanup(self) -> None:
