@@ -122,6 +122,13 @@ def test_a_framework_knows_its_own_words_only() -> None:
     assert attempt_failure(0, failures, TorchBackend).root_cause.rank == 0
 
 
+@pytest.mark.parametrize("backend", [TorchBackend, HorovodBackend])
+@pytest.mark.parametrize("echo", ["[gloo/transport/tcp/pair.cc] read", "NCCL communicator was aborted on rank 0."])
+def test_those_who_use_a_library_know_its_words(backend: type[Backend], echo: str) -> None:
+    failures = [failure(0, echo, 5), failure(1, "out of data", 10)]
+    assert attempt_failure(0, failures, backend).root_cause.rank == 1
+
+
 def test_the_users_own_lines_make_no_echo() -> None:
     code = """Traceback (most recent call last):
   File "train.py", line 3, in train_func

@@ -127,6 +127,7 @@ class HorovodBackend(Backend):
     collateral_phrases: ClassVar[tuple[str, ...]] = (
         "horovod has been shut down",
         "gloo/transport",
+        "nccl communicator was aborted",
     )
 
     def __init__(self) -> None:
