@@ -52,7 +52,7 @@ class AtWork:
             parts.keeper,
             parts.observers,
             parts.decider,
-            parts.data.positions(size, start.index),
+            parts.data.positions(size, start.index) if parts.data.datasets else None,
         )
         self._parts = parts
         self._stop = stop

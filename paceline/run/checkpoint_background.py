@@ -53,6 +53,38 @@ class Commit:
             self.take(self.kept)
 
 
+class Background:
+    """The threads that work for a keeper, and what they have under way."""
+
+    def __init__(self, run_dir: RunDir, mirror: Mirror | None, warn: Callable[[str], None]) -> None:
+        self._pool = BackgroundPool("paceline-checkpoints", threads=3)
+        self.submit = self._pool.submit
+        self.uploads = None if mirror is None else Uploads(run_dir, mirror, self._pool)
+        self.deletions = Deletions(run_dir, mirror, self._pool, warn)
+        self._warn = warn
+
+    def retire(self, number: int) -> None:
+        """Delete a checkpoint wherever it is; whether it was ever uploaded is of no interest any more."""
+        if self.uploads is not None:
+            self.uploads.forget(number)
+        self.deletions.discard_remotely(number)
+        self.deletions.discard(number)
+
+    def give_up_uploads(self) -> None:
+        """What is under way never becomes a checkpoint there."""
+        if self.uploads is not None:
+            self.uploads.give_up()
+
+    def close(self, *, complete: bool) -> None:
+        """Wait for everything, or drop what has not begun; warns of what went wrong."""
+        if not complete:
+            self._pool.cancel()
+        self._pool.close(None if complete else 0)
+        self.deletions.look_after(again=False)
+        for problem in self.uploads.problems() if self.uploads is not None else []:
+            self._warn(problem)
+
+
 class Uploads:
     """Of committed checkpoints to the run's storage."""
 

@@ -17,19 +17,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from paceline.air.attachment import Attachment
-from paceline.air.background_pool import BackgroundPool
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError, StorageError
 from paceline.air.manifest import verify
 from paceline.air.settings import plain_config
-from paceline.engine.base import Engine
-from paceline.run.checkpoint_background import COMMITS, STORE, Commit, Deletions, Uploads
+from paceline.run.checkpoint_background import COMMITS, STORE, Background, Commit
 from paceline.run.checkpoint_target import CheckpointTarget, Reply, SharedPath, choose_target
 from paceline.run.messages import CheckpointFiles, CheckpointWanted, ForTarget, StagedCheckpoint
 from paceline.run.records import CheckpointCommitted, CheckpointRetired, Record, RunRecords
@@ -59,6 +57,10 @@ class CheckpointKeeper:
     run_dir: RunDir
     journal: Journal
     mirror: Mirror | None = None
+    shares_files: bool = True
+    """The ranks see the driver's disk."""
+    wake: Callable[[], None] = lambda: None
+    """Called in another thread when a commit is done: the driver may be waiting for news."""
     attempt: int = 0
     next_number: int = 0
     committed: list[KeptCheckpoint] = field(default_factory=list)
@@ -66,31 +68,23 @@ class CheckpointKeeper:
     warnings: list[str] = field(default_factory=list)
     newest_in_memory: Attachment | None = None
     """The newest checkpoint when checkpoints are not to be written to disk."""
-    target: CheckpointTarget = field(init=False)
-    """Where the ranks put their checkpoints."""
-    wake: Callable[[], None] = lambda: None
-    """Called in another thread when a commit is done: the driver may be waiting for news."""
-    _pool: BackgroundPool = field(default_factory=lambda: BackgroundPool("paceline-checkpoints", threads=3))
     _under_way: list[Commit] = field(default_factory=list)
     """Commits that nobody has checked yet, oldest first."""
-    _uploads: Uploads | None = field(init=False)
-    _deletions: Deletions = field(init=False)
     _damaged: list[str] = field(default_factory=list)
     _pinned: set[tuple[int, object]] = field(default_factory=set)
     """Numbers of checkpoints that another run is copying, in a thread of its own, each with a token."""
     _warned_of_score: bool = False
     _told: set[str] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
-        self._uploads = None if self.mirror is None else Uploads(self.run_dir, self.mirror, self._pool)
-        self._deletions = Deletions(self.run_dir, self.mirror, self._pool, self._warn_once)
-        self.target = choose_target(self.run_dir, self.mirror, in_memory=self.in_memory, shares_files=True)
+    @cached_property
+    def target(self) -> CheckpointTarget:
+        """Where the ranks put their checkpoints."""
+        return choose_target(self.run_dir, self.mirror, in_memory=self.in_memory, shares_files=self.shares_files)
 
-    def work_with(self, engine: Engine) -> None:
-        """The ranks will be that engine's."""
-        self.wake = engine.wake
-        shares_files = engine.capabilities.shares_filesystem
-        self.target = choose_target(self.run_dir, self.mirror, in_memory=self.in_memory, shares_files=shares_files)
+    @cached_property
+    def background(self) -> Background:
+        """Made when there is something to do for it."""
+        return Background(self.run_dir, self.mirror, self._warn_once)
 
     @property
     def newest(self) -> KeptCheckpoint | None:
@@ -121,10 +115,10 @@ class CheckpointKeeper:
             return self._hold(KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size, data), in_memory)
         kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size)
         target = target or self.target
-        stored = self._pool.submit(
-            partial(self._store, target, kept, {0: staged, **parts}, data, self.attempt), COMMITS
-        )
-        upload = None if self._uploads is None else self._uploads.begin(kept.number, stored, target.is_remote)
+        work = partial(self._store, target, kept, {0: staged, **parts}, data, self.attempt)
+        stored = self.background.submit(work, COMMITS)
+        uploads = self.background.uploads
+        upload = None if uploads is None else uploads.begin(kept.number, stored, target.is_remote)
         commit = Commit(kept, stored, upload, self._take)
         self._under_way.append(commit)
         (upload or stored).add_done_callback(lambda _future: self.wake())
@@ -165,7 +159,7 @@ class CheckpointKeeper:
             with contextlib.suppress(Exception):  # the attempt failed anyway
                 commit.wait_until_stored()
         if not self.target.shares_files:
-            self._pool.submit(partial(self.target.abandon, self.attempt), STORE)
+            self.background.submit(partial(self.target.abandon, self.attempt), STORE)
 
     def adopt(self, checkpoint: Checkpoint, iteration: int, row: Mapping[str, Any], copied_from: str) -> Commit:
         """Make a copy of another run's checkpoint the newest one of this run."""
@@ -206,7 +200,8 @@ class CheckpointKeeper:
         `reached` is the last report of each rank at work: what a slow rank sees as the newest
         checkpoint, and may be reading, stays until it has reported a newer one.
         """
-        self._deletions.look_after()
+        if "background" in vars(self):
+            self.background.deletions.look_after()
         if not self.config.num_to_keep or not self.committed:
             return
         numbers = {kept.number for kept in best(self.config, self.committed)} | {self.committed[-1].number}
@@ -218,10 +213,7 @@ class CheckpointKeeper:
         for kept in gone:
             self.journal.append(CheckpointRetired(number=kept.number))
             self.journal.flush()
-            if self._uploads is not None:
-                self._uploads.forget(kept.number)
-            self._deletions.discard_remotely(kept.number)
-            self._deletions.discard(kept.number)
+            self.background.retire(kept.number)
 
     # -- reading --------------------------------------------------------------------------
 
@@ -247,7 +239,7 @@ class CheckpointKeeper:
     def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
         """The best ones from worst to best, with the rows they were reported with."""
         found: list[tuple[Checkpoint, dict[str, Any]]] = []
-        for kept in [] if self.in_memory else best(self.config, self.committed):
+        for kept in best(self.config, self.committed) if self.committed and not self.in_memory else []:
             with contextlib.suppress(StorageError):
                 found.append((self.reference(kept), dict(kept.row)))
         return found
@@ -301,11 +293,12 @@ class CheckpointKeeper:
         present.update(on_disk)
         self.committed = still_kept(records, present)
         self.next_number = max(mentioned_numbers(records) | present.keys(), default=-1) + 1
+        deletions = self.background.deletions
         for number in sorted(deleted_numbers(records) & set(on_disk)):
-            self._deletions.discard(number)
-        self._deletions.wait()
+            deletions.discard(number)
+        deletions.wait()
         for number in sorted((deleted_numbers(records) - damaged_numbers(records)) & set(remote)):
-            self._deletions.discard_remotely(number)
+            deletions.discard_remotely(number)
         listed = listed_numbers(records)
         for number in sorted(listed - set(present)):
             path = self.run_dir.checkpoint(number)
@@ -328,15 +321,11 @@ class CheckpointKeeper:
 
         With complete=False (an interruption) what is still to be uploaded is given up. `warnings` says what went wrong.
         """
-        if not complete:
-            if self._uploads is not None:
-                self._uploads.give_up()
-            self.wait_for_commits()
-            self._pool.cancel()
-        self._pool.close(None if complete else 0)
-        self._deletions.look_after(again=False)
-        for problem in self._uploads.problems() if self._uploads is not None else []:
-            self._warn_once(problem)
+        if "background" in vars(self):
+            if not complete:
+                self.background.give_up_uploads()
+                self.wait_for_commits()
+            self.background.close(complete=complete)
         self.target.close()
         self.newest_in_memory = None
 

@@ -17,8 +17,8 @@ from paceline.air.resources import usable_cores
 if TYPE_CHECKING:
     from paceline.data.ingest.handover import Parcel
     from paceline.data.ingest.prepared import PreparedDataset, RankState
+    from paceline.data.ingest.request import Ingest
     from paceline.run.messages import SessionSetup
-    from paceline.run.spec import RunSpec
 
 SILENT_WAIT_S = 10.0
 """For ranks that have never reported in this attempt."""
@@ -37,31 +37,29 @@ class RunData:
     read_once: bool = False
 
     @classmethod
-    def prepared(cls, spec: RunSpec, world_size: int) -> RunData:
+    def prepared(cls, ingest: Ingest, world_size: int) -> RunData:
         """Does what needs a look at all rows; errors in the data come out here, before there is a directory."""
-        if spec.ingest is None:
-            return cls()
         from paceline.data.ingest.handover import Parcel
 
-        ready = spec.ingest.prepare(world_size)
+        ready = ingest.prepare(world_size)
         return cls(
             packed=Parcel(ready.datasets) if ready.datasets else None,
             preprocessor=ready.preprocessor,
-            notes=[*spec.ingest.notes, *ready.notes],
+            notes=[*ingest.notes, *ready.notes],
             datasets=ready.datasets,
-            read_once=spec.ingest.read_once,
+            read_once=ingest.read_once,
         )
 
     def positions(self, world_size: int, start_index: int) -> DataPositions | None:
         """Gathers where the ranks are, for one attempt."""
-        if not self.datasets or self.read_once:
+        if self.read_once:
             return None
         split = {name: dataset.split for name, dataset in self.datasets.items()}
         return DataPositions(world_size, start_index, split)
 
-    def usable_state(self, stored: Mapping[str, Any] | None, warn: Callable[[str], None]) -> dict[str, Any] | None:
+    def usable_state(self, stored: Mapping[str, Any], warn: Callable[[str], None]) -> dict[str, Any] | None:
         """The positions of a checkpoint that fit the datasets there are; others are told and begun anew."""
-        if not stored or not self.datasets or self.read_once:
+        if not self.datasets or self.read_once:
             return None
         from paceline.data.ingest.prepared import problem_with
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.air.config import FailureConfig
+from paceline.air.constants import TIME_TOTAL_S, TRAINING_ITERATION
 from paceline.air.errors import AttemptFailure, TrainingFailedError, WorkerFailure
 from paceline.air.result import Result, Status
 from paceline.run import root_cause
@@ -20,12 +21,12 @@ from paceline.run.backend import Backend
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.continuing import restore_line
 from paceline.run.decisions import Change
-from paceline.run.history import with_metrics_of
+from paceline.run.history import number_in, reported, with_metrics_of
 from paceline.run.opening import OpenRun
-from paceline.run.records import AttemptFailed, Ended
+from paceline.run.records import AttemptFailed, Ended, Reached
 from paceline.run.retention import KeptCheckpoint
 from paceline.run.spec import RunSpec
-from paceline.run.summary import reached_at_end
+from paceline.run.summary import add_checkpoints
 from paceline.storage.files import write_durably
 
 _NEVER_RETRIED = frozenset({"startup", "storage"})
@@ -176,8 +177,16 @@ def _end_record(reached: ReachedSoFar, parts: OpenRun, result: Result) -> Ended:
         cause = _failure_record(reached.failures[-1]).in_words
     else:
         cause = records.last_cause if records else ""
-    kept = [] if keeper.in_memory else keeper.committed
-    summary = reached_at_end(parts.observers.last_row or {}, reached.attempts, kept, keeper.config, cause)
+    row = parts.observers.last_row or {}
+    summary = Reached(
+        iteration=number_in(row, TRAINING_ITERATION),
+        time_total_s=float(number_in(row, TIME_TOTAL_S)),
+        attempts=reached.attempts,
+        metrics=reported(row),
+        error=cause,
+    )
+    if keeper.committed and not keeper.in_memory:
+        add_checkpoints(summary, keeper.committed, keeper.config)
     return Ended(status=result.status, message=str(result.error or ""), time=time.time(), reached=summary)
 
 

@@ -352,4 +352,17 @@ def with_metrics_of(donor: Mapping[str, Any], row: Mapping[str, Any], config: Ma
     """The last row of a run that took over another one's state and reported nothing since: what the user reported
     belongs to that state, the rest is the run's own."""
     own = {key: value for key, value in row.items() if key in AUTOFILLED_KEYS}
-    return {**{key: value for key, value in donor.items() if key not in AUTOFILLED_KEYS}, **own, "config": dict(config)}
+    return {**reported(donor), **own, "config": dict(config)}
+
+
+def reported(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user reported, of a row."""
+    return {name: value for name, value in row.items() if name not in AUTOFILLED_KEYS}
+
+
+def number_in(row: Mapping[str, Any], key: str) -> int | float:
+    """The user's own keys win in a row: a key that paceline fills in may hold anything."""
+    value = row.get(key)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

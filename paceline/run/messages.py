@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
@@ -244,10 +243,6 @@ class SessionSetup(msgspec.Struct, frozen=True, kw_only=True):
     """In the trial's directory, where rank 0 copies what it prints."""
     window: int = 1000
     """How many rows a rank may run ahead of the journal."""
-
-    def drivers_time(self) -> float:
-        """The time of day by the driver's clock: rows of all hosts, and the journal, are stamped by one clock."""
-        return time.time() + self.wall_offset_s
 
 
 encode = msgspec.msgpack.Encoder().encode

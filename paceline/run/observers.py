@@ -5,6 +5,8 @@ They see what the run has already done; none of them is part of how it is done.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from paceline.air.checkpoint import Checkpoint
@@ -13,10 +15,43 @@ from paceline.air.result import Result
 from paceline.run.callbacks import CallbackList
 from paceline.run.history import JournalHistory
 from paceline.run.loggers import default_loggers
-from paceline.run.progress import Progress, make_progress
 from paceline.run.spec import Trial
 from paceline.run.worker_logs import LogFollower, LogRotation
 from paceline.storage.run_dir import RunDir
+
+
+class Progress:
+    """What the user is shown of a run while it is at work. This one shows nothing: it is for `verbose=0`."""
+
+    def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
+        """The run begins."""
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """A row was reported. Called for every row, so it must cost next to nothing."""
+
+    def checkpoint(self, number: int, path: Path | str) -> None:
+        """A checkpoint was committed."""
+
+    def attempt_failed(self, summary: str, retry: bool) -> None:
+        """An attempt failed; `retry` says whether another one follows."""
+
+    def output(self, rank: int, text: str) -> None:
+        """A worker wrote something, as `LogFollower` delivers it."""
+
+    def note(self, text: str) -> None:
+        """Something that happened."""
+
+    def warning(self, text: str) -> None:
+        """Something the user should know."""
+
+    def tick(self) -> None:
+        """Time has passed. Called now and then while nothing else happens."""
+
+    def finished(self, result: Result) -> None:
+        """The run has ended, well or not."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was. Called last, whatever happened; may be called twice."""
 
 
 class Observers:
@@ -39,7 +74,7 @@ class Observers:
         self._run_dir = run_dir
         self._shares = callbacks is not None
         self._callbacks = callbacks or CallbackList(config.callbacks, default_loggers())
-        self._progress = progress or make_progress(config.verbose)
+        self._progress = progress or _make_progress(config.verbose)
         self._follower: LogFollower | None = None
         self._rotation: LogRotation | None = None
         self._new_rows: list[dict[str, Any]] = []
@@ -47,15 +82,15 @@ class Observers:
 
     # -- beginnings -----------------------------------------------------------------------
 
-    def started(self, notes: list[str], world_size: int, continues: bool) -> None:
-        """The run begins, or is taken up again."""
+    def started(self, notes: list[str], world_size: int, logs: Mapping[int, Path], continues: bool) -> None:
+        """The run begins, or is taken up again. Its workers write the logs, by rank."""
         self._progress.started(self.trial, self._run_dir.root, world_size)
         for note in notes:
             self._progress.warning(note)
-        logs = {rank: self._run_dir.log(rank) for rank in range(world_size)}
-        if self._config.verbose > 1:
-            self._follower = LogFollower(logs, from_end=continues)
-        self._rotation = LogRotation(logs, self._config.max_log_bytes, self._follower, self.warn)
+        if logs:
+            if self._config.verbose > 1:
+                self._follower = LogFollower(logs, from_end=continues)
+            self._rotation = LogRotation(logs, self._config.max_log_bytes, self._follower, self.warn)
         self.trial.status, self.trial.outcome = "RUNNING", None
         if not self._shares:
             self._callbacks.setup(stop=self._config.stop, num_samples=1, total_num_samples=1)
@@ -158,3 +193,11 @@ class Observers:
         if self._follower is not None:
             for rank, text in self._follower.drain():
                 self._progress.output(rank, text)
+
+
+def _make_progress(verbose: int) -> Progress:
+    if verbose <= 0:
+        return Progress()
+    from paceline.run.progress import make_progress
+
+    return make_progress(verbose)

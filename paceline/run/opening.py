@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.constants import TIME_TOTAL_S
 from paceline.air.errors import RestoreError
 from paceline.air.manifest import seal
 from paceline.air.settings import plain_config
@@ -25,7 +26,7 @@ from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.continuing import fingerprint
 from paceline.run.data import RunData
 from paceline.run.decisions import AllDeciders, Decider, Donor, StopperDecider, StopRequest
-from paceline.run.history import JournalHistory, RowFiller, filler_of, lost_rows, missing_rows
+from paceline.run.history import JournalHistory, RowFiller, filler_of, lost_rows, missing_rows, number_in
 from paceline.run.messages import SessionSetup
 from paceline.run.observers import Observers
 from paceline.run.rank_target import packed_in_memory
@@ -168,7 +169,7 @@ class OpenRun:
             keep_all_ranks=config.keep_all_ranks,
             score_attribute=config.checkpoint_score_attribute,
             output_files=spec.run_config.output_files,
-            data_state=self.data.usable_state(start.data, keeper.warnings.append),
+            data_state=self.data.usable_state(start.data, keeper.warnings.append) if start.data else None,
         )
 
     def record_attempt(self, attempt: Attempt, spec: RunSpec, *, is_changed: bool) -> RowFiller:
@@ -223,17 +224,12 @@ def _after(newest: KeptCheckpoint, keeper: CheckpointKeeper) -> StartPoint:
     path = None if keeper.in_memory else str(keeper.run_dir.checkpoint(newest.number))
     return StartPoint(
         index=newest.iteration,
-        time_s=_seconds(newest.row.get("time_total_s")),
+        time_s=float(number_in(newest.row, TIME_TOTAL_S)),
         checkpoint_number=newest.number,
         path=path,
         in_memory=keeper.newest_in_memory,
         data=newest.data if path is None else Checkpoint.from_directory(path).data_positions,
     )
-
-
-def _seconds(value: object) -> float:
-    # The user's own keys win in a row: this one may hold anything.
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _from_given_checkpoint(checkpoint: Checkpoint | None) -> StartPoint:
@@ -261,7 +257,7 @@ def _number_offset(spec: RunSpec, keeper: CheckpointKeeper) -> int:
 def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequest) -> OpenRun:
     """Prepare the datasets, pickle the train function and open the run's files. What cannot work is refused here,
     before anything is started."""
-    data = embedding.data or RunData.prepared(spec, spec.world_size)
+    data = embedding.data or (RunData.prepared(spec.ingest, spec.world_size) if spec.ingest else RunData())
     task = pickled_task(spec, data.packed, data.preprocessor)
     files = (
         run_files.reopen(spec, embedding.shared_sync, engine.name)
@@ -270,8 +266,7 @@ def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequ
     )
     try:
         history = JournalHistory(files.run_dir.journal)
-        keeper = _keeper(spec, files)
-        keeper.work_with(engine)
+        keeper = _keeper(spec, files, engine)
         observers = embedding.observe(spec, files)
         decider = AllDeciders(stop, *_deciders(spec, embedding, files))
     except BaseException:
@@ -283,13 +278,21 @@ def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequ
 def _deciders(spec: RunSpec, embedding: Embedding, files: RunFiles) -> list[Decider]:
     if embedding.decider is not None:
         return [embedding.decider]
-    stopper = make_stopper(spec.run_config.stop)
+    stop = spec.run_config.stop
+    stopper = None if stop is None else make_stopper(stop)
     return [] if stopper is None else [StopperDecider(stopper, files.identity.trial_id)]
 
 
-def _keeper(spec: RunSpec, files: RunFiles) -> CheckpointKeeper:
+def _keeper(spec: RunSpec, files: RunFiles, engine: Engine) -> CheckpointKeeper:
     """With the checkpoints of an earlier driver, if the run is continued."""
-    keeper = CheckpointKeeper(spec.run_config.checkpoint_config, files.run_dir, files.journal, files.mirror)
+    keeper = CheckpointKeeper(
+        spec.run_config.checkpoint_config,
+        files.run_dir,
+        files.journal,
+        files.mirror,
+        shares_files=engine.capabilities.shares_filesystem,
+        wake=engine.wake,
+    )
     keeper.warnings += files.warnings
     if files.records:
         if files.kept_in_memory and files.ended_as != "finished":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from paceline.air.constants import AUTOFILLED_KEYS
 from paceline.air.metrics import flattened
 from paceline.run.display import Display, Line, clipped, make_display, printable
+from paceline.run.observers import Progress
 
 if TYPE_CHECKING:
     from paceline.air.result import Result
@@ -21,7 +22,7 @@ _METRICS_IN_A_FRAME = 12
 _LONGEST_VALUE = 40
 
 
-class Progress:
+class ShownProgress(Progress):
     """Says what happens to a run. It is also the picture of the run that its display shows."""
 
     def __init__(self, display: Display) -> None:
@@ -35,7 +36,6 @@ class Progress:
         self._started_at = time.monotonic()
 
     def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
-        """The run begins."""
         self._name = str(trial)
         self._run_dir = str(run_dir)
         self._world_size = world_size
@@ -44,46 +44,37 @@ class Progress:
         self._display.start(self)
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """A row was reported. Called for every row, so it must cost next to nothing."""
         self._row = row
         self._display.refresh()
 
     def checkpoint(self, number: int, path: Path | str) -> None:
-        """A checkpoint was committed."""
         self._checkpoint = Path(path).name or f"checkpoint {number}"
 
     def attempt_failed(self, summary: str, retry: bool) -> None:
-        """An attempt failed; `retry` says whether another one follows."""
         what_next = "Starting the next attempt." if retry else "There is no further attempt."
         self._display.say(f"{self._name}: attempt {self._attempt} failed: {summary.rstrip()}\n{what_next}", "red")
         self._attempt += 1
         self._display.show_next()
 
     def output(self, rank: int, text: str) -> None:
-        """A worker wrote something, as `LogFollower` delivers it."""
         self._display.output(f"(rank {rank}) ", text)
 
     def note(self, text: str) -> None:
-        """Something that happened."""
         self._display.say(text, "bold")
 
     def warning(self, text: str) -> None:
-        """Something the user should know."""
         self._display.say(f"Warning: {text}", "yellow")
 
     def tick(self) -> None:
-        """Time has passed. Called now and then while nothing else happens."""
         self._display.redraw()
 
     def finished(self, result: Result) -> None:
-        """The run has ended, well or not."""
         self._display.stop()
         heading, *rest = end_report(self._name, result, self._run_dir, self._elapsed_s())
         self._display.say(heading, "bold green" if result.error is None else "bold red")
         self._display.say("\n".join(rest))
 
     def close(self) -> None:
-        """Leave the terminal as it was. Called last, whatever happened; may be called twice."""
         self._display.close()
 
     # -- the picture ----------------------------------------------------------------------
@@ -113,9 +104,9 @@ class Progress:
         return time.monotonic() - self._started_at
 
 
-def make_progress(verbose: int, stream: TextIO | None = None) -> Progress:
+def make_progress(verbose: int, stream: TextIO | None = None) -> ShownProgress:
     """The progress for `RunConfig(verbose=...)`."""
-    return Progress(make_display(verbose, stream))
+    return ShownProgress(make_display(verbose, stream))
 
 
 def end_report(name: str, result: Result, run_dir: str, elapsed_s: float) -> Iterator[str]:

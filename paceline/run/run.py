@@ -149,9 +149,11 @@ class Run:
     # -- one phase after the other --------------------------------------------------------
 
     def _announce(self) -> None:
-        files, observers = self._parts.files, self._parts.observers
-        size = self.spec.world_size
-        observers.started([*files.notes, *self.spec.backend_config.notes(size)], size, continues=bool(files.records))
+        files, size = self._parts.files, self.spec.world_size
+        has_logs = not self.engine.capabilities.in_driver_process
+        logs = {rank: files.run_dir.log(rank) for rank in range(size)} if has_logs else {}
+        notes = [*files.notes, *self.spec.backend_config.notes(size)]
+        self._parts.observers.started(notes, size, logs, continues=bool(files.records))
         self.phase = Phase.STARTING
         if files.ended_as == "finished":  # nothing is left to do: the result is what it was
             endings.read_back(self._reached, self._parts)

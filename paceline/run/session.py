@@ -6,8 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from paceline.air.attachment import Attachment
 from paceline.air.checks import near_miss, warn_at_users_line
@@ -60,7 +63,6 @@ class Session:
         """Fitted by the run; goes into every checkpoint that has none of its own."""
         self._setup = setup
         self._channel = channel
-        self._stager = CheckpointStager(setup, channel, rank_target(setup, channel, self._ask))
         if not os.path.isabs(setup.trial_dir):
             os.makedirs(self.trial_dir, exist_ok=True)
         self._began = time.monotonic()
@@ -108,7 +110,7 @@ class Session:
                     Report(
                         index=index,
                         metrics=plain,
-                        stamp=self._setup.drivers_time(),
+                        stamp=time.time() + self._setup.wall_offset_s,
                         elapsed=time.monotonic() - self._began,
                         finite=finite,
                         waits=waits,
@@ -232,7 +234,7 @@ class Session:
         with self._lock:
             fetch_start(self._ask, folder)
             self._resume = Checkpoint.from_directory(folder)
-            self._stager.start_path = os.fsencode(folder)
+            self._setup = msgspec.structs.replace(self._setup, resume_path=os.fsencode(folder))
 
     def give_up(self) -> None:
         """The train function raised: what is still being written is not waited for, the error goes first."""
@@ -242,9 +244,16 @@ class Session:
         """No report may follow; background checkpoints are delivered first."""
         with self._lock:
             self._ended = True
-            self._stager.close()
+            if "_stager" in vars(self):
+                self._stager.close()
 
     # -- inside ---------------------------------------------------------------------------
+
+    @cached_property
+    def _stager(self) -> CheckpointStager:
+        """Made for the first checkpoint."""
+        target = rank_target(self._setup, self._channel, self._ask)
+        return CheckpointStager(self._setup, self._channel, target, self._began)
 
     def _check_usable(self) -> None:
         if self._stopping:
@@ -313,7 +322,8 @@ class Session:
             return message
         if isinstance(message, Acknowledged):
             self._acknowledged = max(self._acknowledged, message.index)
-            self._stager.acknowledged(message.checkpoints)
+            if message.checkpoints:
+                self._stager.acknowledged(message.checkpoints)
         elif isinstance(message, Hold):
             self._hold = True
         elif isinstance(message, Met):

@@ -36,17 +36,16 @@ Staged = tuple[StagedCheckpoint | None, bool, tuple[Attachment, ...]]
 class CheckpointStager:
     """Stages the checkpoints that one rank reports."""
 
-    def __init__(self, setup: SessionSetup, channel: WorkerChannel, target: RankTarget) -> None:
+    def __init__(self, setup: SessionSetup, channel: WorkerChannel, target: RankTarget, began: float) -> None:
         self._setup = setup
         self._channel = channel
         self._target = target
-        self._began = time.monotonic()
+        self._began = began
+        """When the session did, by the monotonic clock."""
         self._numbers: list[int] = []
         """Of the checkpoints that this rank has reported in this attempt."""
         self._stages = setup.world_rank == 0 or setup.keep_all_ranks
         self._saves_in_background = setup.async_save and target.saves_in_background
-        self.start_path = setup.resume_path
-        """Of the checkpoint that this rank started from."""
         self._uncommitted: tuple[Attachment, ...] = ()
         """What the report brought that was sent last."""
         self._background: BackgroundPool | None = None
@@ -92,12 +91,15 @@ class CheckpointStager:
             "world_size": self._setup.world_size,
             "score": self._score_in(checkpoint),
             "metrics": dict(metrics),
-            "created": self._setup.drivers_time(),
+            "created": self._drivers_time(),
             "elapsed": time.monotonic() - self._began,
         }
 
     def _report_facts(self, number: int, index: int) -> dict[str, Any]:
-        return {"timestamp": int(self._setup.drivers_time()), "number": number, "iteration": index}
+        return {"timestamp": int(self._drivers_time()), "number": number, "iteration": index}
+
+    def _drivers_time(self) -> float:
+        return time.time() + self._setup.wall_offset_s
 
     def _score_in(self, checkpoint: Checkpoint) -> float | None:
         key = self._setup.score_attribute
@@ -141,7 +143,7 @@ class CheckpointStager:
         if checkpoint.kind != "local_path":
             return None
         source = Path(str(checkpoint.path))
-        if (source / MANIFEST_NAME).exists() or os.fsencode(source) == self.start_path:
+        if (source / MANIFEST_NAME).exists() or os.fsencode(source) == self._setup.resume_path:
             return None
         path = self._target.take_over(source, number)
         if path is None:

@@ -6,18 +6,17 @@ that has ended only the first and the last records are read, however long it was
 
 from __future__ import annotations
 
-import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct, UnsetType
 
 from paceline.air.config import CheckpointConfig
-from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
 from paceline.air.errors import RestoreError, StorageError
 from paceline.air.result import Status
+from paceline.run.history import reported
 from paceline.run.records import (
     FORMAT,
     ROW,
@@ -122,7 +121,7 @@ def _reached_so_far(journal: Path, header: Header) -> Reached:
         attempts=1 + max((attempt.attempt for attempt in attempts), default=-1),
         error=failures[-1].in_words if failures else "",
     )
-    _add_checkpoints(reached, kept, header.checkpoint_config)
+    add_checkpoints(reached, kept, header.checkpoint_config)
     if attempts:
         _add_last_row(reached, journal, attempts[-1], kept)
     return reached
@@ -142,35 +141,8 @@ def _add_last_row(reached: Reached, journal: Path, attempt: AttemptStarted, kept
         reached.metrics = next((reported(each.row) for each in kept if each.iteration == attempt.start_index), {})
 
 
-def reached_at_end(
-    row: Mapping[str, Any], attempts: int, kept: Sequence[KeptCheckpoint], config: CheckpointConfig, error: str
-) -> Reached:
-    """The same, by a driver that knows it all: `row` is the last one, `error` the cause of the last failure."""
-    reached = Reached(
-        iteration=_number(row.get(TRAINING_ITERATION)),
-        time_total_s=float(_number(row.get("time_total_s"))),
-        attempts=attempts,
-        metrics=reported(row),
-        error=error,
-    )
-    _add_checkpoints(reached, kept, config)
-    return reached
-
-
-def _add_checkpoints(reached: Reached, kept: Sequence[KeptCheckpoint], config: CheckpointConfig) -> None:
+def add_checkpoints(reached: Reached, kept: Sequence[KeptCheckpoint], config: CheckpointConfig) -> None:
     reached.checkpoints = [each.number for each in kept]
     reached.size = sum(each.size for each in kept)
     if kept and config.checkpoint_score_attribute:
         reached.best = reported(best(config, kept)[-1].row)
-
-
-def reported(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What the user reported, of a row."""
-    return {name: value for name, value in row.items() if name not in AUTOFILLED_KEYS}
-
-
-def _number(value: object) -> int | float:
-    # The user's own keys win in a row: this one may hold anything.
-    if isinstance(value, float):
-        return value if math.isfinite(value) else 0
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -66,7 +67,7 @@ def stager(setup: SessionSetup, channel: FakeChannel | None = None) -> Checkpoin
         raise AssertionError("nobody would answer")
 
     line = channel or FakeChannel()
-    return CheckpointStager(setup, line, rank_target(setup, line, ask))
+    return CheckpointStager(setup, line, rank_target(setup, line, ask), time.monotonic())
 
 
 def session_setup(trial_dir: Path, **facts: Any) -> SessionSetup:

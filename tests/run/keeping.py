@@ -36,7 +36,7 @@ def commit(keeper: CheckpointKeeper, number: int, **row: Any) -> None:
 def retire(keeper: CheckpointKeeper, **given: Any) -> None:
     """Also wait until the background has done it."""
     keeper.retire(**given)
-    keeper._deletions.wait()
+    keeper.background.deletions.wait()
 
 
 def on_disk(run_dir: RunDir) -> list[int]:

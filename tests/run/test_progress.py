@@ -12,7 +12,7 @@ import pytest
 
 from paceline.air.result import Result
 from paceline.run.display import GuardedWriter, PlainDisplay
-from paceline.run.progress import Progress, duration_text, make_progress, value_text
+from paceline.run.progress import ShownProgress, duration_text, make_progress, value_text
 from paceline.run.spec import Trial
 
 TRIAL = Trial("4913f_00000", "TorchTrainer", "/results/run", "e1")
@@ -22,7 +22,7 @@ def make_row(iteration: int, **metrics: Any) -> dict[str, Any]:
     return {**metrics, "training_iteration": iteration, "pid": 1, "config": {"lr": 1}}
 
 
-def whole_run(progress: Progress, rows: int = 3, error: Exception | None = None) -> None:
+def whole_run(progress: ShownProgress, rows: int = 3, error: Exception | None = None) -> None:
     progress.started(TRIAL, "/results/run", 2)
     for iteration in range(1, rows + 1):
         progress.row(make_row(iteration, loss=1 / iteration, eval={"acc": 0.5}))
@@ -84,7 +84,7 @@ class TestPlain:
 
     def test_own_lines_do_not_continue_a_workers_line(self) -> None:
         stream = io.StringIO()
-        progress = Progress(PlainDisplay(GuardedWriter(stream), detailed=True))
+        progress = ShownProgress(PlainDisplay(GuardedWriter(stream), detailed=True))
         progress.output(0, "no end")
         progress.warning("w")
         progress.output(1, "no end either")
@@ -95,7 +95,7 @@ class TestPlain:
         stream = io.StringIO()
         writer = GuardedWriter(stream)
         stream.close()
-        whole_run(Progress(PlainDisplay(writer, detailed=True)))
+        whole_run(ShownProgress(PlainDisplay(writer, detailed=True)))
         assert writer.quiet
 
     def test_rich_is_not_imported(self) -> None:

@@ -49,7 +49,7 @@ class Bench:
         self.keeper = CheckpointKeeper(self.config, self.run_dir, self.journal)
         trial = Trial("4913f_00000", "Trainer", str(directory), "4913f")
         self.observers = Observers(RunConfig(verbose=0, **run_config), trial, self.run_dir)
-        self.observers.started([], world_size, continues=False)
+        self.observers.started([], world_size, {}, continues=False)
         filler = filler_of(TrialIdentity("4913f_00000", "4913f"), {}, ATTEMPT)
         alignment, decider = Alignment(world_size, start_index=0), decider or AllDeciders()
         self.flow = ReportFlow(alignment, filler, self.journal, self.keeper, self.observers, decider)

@@ -14,11 +14,9 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import RunConfig
 from paceline.air.result import Result
 from paceline.run.callbacks import CallbackList
-from paceline.run.display import Display
 from paceline.run.history import JournalHistory
 from paceline.run.loggers import default_loggers
-from paceline.run.observers import Observers
-from paceline.run.progress import Progress
+from paceline.run.observers import Observers, Progress
 from paceline.run.stoppers import make_stopper
 from paceline.storage.run_dir import RunDir
 from paceline.tune.progress.progress import ExperimentProgress, make_experiment_progress
@@ -120,7 +118,6 @@ class TrialProgress(Progress):
     """What a run shows, passed on to the display of the experiment."""
 
     def __init__(self, shared: ExperimentProgress, view: ExperimentView, trial: Trial) -> None:
-        super().__init__(Display())
         self._shared = shared
         self._view = view
         self._trial = trial
@@ -153,9 +150,9 @@ class TrialObservers(Observers):
         super().__init__(config, trial, run_dir, callbacks=audience.callbacks, progress=progress)
         self._audience = audience
 
-    def started(self, notes: list[str], world_size: int, continues: bool) -> None:
+    def started(self, notes: list[str], world_size: int, logs: Mapping[int, Path], continues: bool) -> None:
         with self._audience.guarded():
-            super().started(notes, world_size, continues)
+            super().started(notes, world_size, logs, continues)
         self._audience.trial_changed(self.trial)
 
     def attempt_resumed(self, index: int, checkpoint: int | None, history: JournalHistory) -> None:

@@ -188,18 +188,18 @@ class SharedDatasets:
             if key not in self._prepared:
                 while len(self._prepared) >= _MOST_KEPT:
                     self._prepared.pop(next(iter(self._prepared)))
-                own = dataclasses.replace(spec, ingest=_with_own_preprocessor(spec.ingest))
-                self._prepared[key] = (spec, _tried(own))  # with its owner: the key goes by identity
+                tried = _tried(_with_own_preprocessor(spec.ingest), spec.world_size)
+                self._prepared[key] = (spec, tried)  # with its owner: the key goes by identity
             prepared = self._prepared[key][1]
             if isinstance(prepared, Exception):
                 raise prepared
             return prepared
 
 
-def _tried(spec: RunSpec) -> RunData | Exception:
+def _tried(ingest: Ingest, world_size: int) -> RunData | Exception:
     """What cannot be prepared for one trial cannot be prepared for the next: it is not tried again."""
     try:
-        return RunData.prepared(spec, spec.world_size)
+        return RunData.prepared(ingest, world_size)
     except Exception as error:
         return error
 
