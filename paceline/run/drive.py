@@ -54,7 +54,6 @@ class Driven(Interruptible, Protocol):
 
 def drive(run: Run, raise_on_error: bool = True) -> Result:
     """Step a run to its end; the error, an interruption and a signal come out of here."""
-    run.open()
     try:
         step_to_end(run)
     except Exception:  # of a callback, a stopper, the storage: not of a worker

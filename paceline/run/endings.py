@@ -105,10 +105,10 @@ class ReachedSoFar:
         parts.task = pickled_task(change.spec, parts.data.packed, parts.data.preprocessor)
         return change.spec
 
-    def failed(self, attempt: int, failures: Sequence[WorkerFailure], spec: RunSpec, parts: OpenRun) -> Retry | GiveUp:
+    def failed(self, failures: Sequence[WorkerFailure], spec: RunSpec, parts: OpenRun) -> Retry | GiveUp:
         """Write a failed attempt down, and decide whether there is another one."""
         backend: type[Backend] = spec.backend_config.backend_cls
-        self.failures.append(root_cause.attempt_failure(attempt, failures, backend))
+        self.failures.append(root_cause.attempt_failure(parts.keeper.attempt, failures, backend))
         made_progress = parts.keeper.newest is not self.newest_before
         self.without_progress = 1 if made_progress else self.without_progress + 1
         parts.write_down(_failure_record(self.failures[-1]))

@@ -122,6 +122,15 @@ class OpenRun:
         else:
             self.files.journal.flush()
 
+    def announce(self, spec: RunSpec, engine: Engine) -> None:
+        """Tell the observers that the run begins, or is taken up again."""
+        size, has_logs = spec.world_size, not engine.capabilities.in_driver_process
+        logs = {rank: self.files.run_dir.log(rank) for rank in range(size)} if has_logs else {}
+        notes = [*self.files.notes, *spec.backend_config.notes(size)]
+        self.observers.started(notes, size, logs, continues=bool(self.files.records))
+        if self.files.ended_as != "finished":
+            self.warn(*self.data.notes)
+
     def start_point(self, spec: RunSpec) -> StartPoint:
         """After the run's own newest checkpoint, else with the one that the user gave."""
         newest = self.keeper.newest_valid()
@@ -172,8 +181,8 @@ class OpenRun:
             data_state=self.data.usable_state(start.data, keeper.warnings.append) if start.data else None,
         )
 
-    def record_attempt(self, attempt: Attempt, spec: RunSpec, *, is_changed: bool) -> RowFiller:
-        """Write down that workers are at work; what their rows are completed by."""
+    def announce_attempt(self, attempt: Attempt, spec: RunSpec, *, is_changed: bool) -> RowFiller:
+        """Write down that workers are at work, and tell the observers; what the rows are completed by."""
         record = attempt.record()
         if self.files.records or is_changed:  # the config may be another than the header's
             record.config = plain_config(spec.config)
@@ -182,7 +191,11 @@ class OpenRun:
         if self.files.records and spec.place is None:
             record.code = fingerprint(spec.code)
         self.write_down(record)
-        return filler_of(self.files.identity, spec.config, record)
+        filler = filler_of(self.files.identity, spec.config, record)
+        self.observers.attempt_started(filler.first())
+        if attempt.number > 0 or self.files.records:
+            self.observers.attempt_resumed(record.start_index, record.checkpoint, self.history)
+        return filler
 
     def warn(self, *texts: str) -> None:
         for text in texts:

@@ -1,4 +1,4 @@
-"""A Run drives one RunSpec to a Result: `open()`, then `step()` until `done`.
+"""A Run drives one RunSpec to a Result: `step()` until `done`.
 
 Reading order: drive.py (the only loop around a run that is alone), `Run.step`, and the methods below it in the order
 of the phases. opening.py has what a run works with, at_work.py what happens while workers work, report_flow.py what
@@ -33,7 +33,7 @@ from paceline.run.decisions import (
     Wait,
 )
 from paceline.run.endings import GiveUp
-from paceline.run.opening import ALONE, Embedding, OpenRun, open_run
+from paceline.run.opening import ALONE, Embedding, open_run
 from paceline.run.spec import RunSpec
 
 POLL_S = 0.2
@@ -47,7 +47,6 @@ STORE_WAIT_S = 10.0
 class Phase(enum.Enum):
     """Where a run is between two steps."""
 
-    NEW = "nothing has been looked at"
     OPENED = "its files are open, and nobody knows"
     STARTING = "an attempt is to be started"
     LAUNCHING = "workers are coming up"
@@ -60,17 +59,16 @@ class Phase(enum.Enum):
 class Run:
     """The state machine of one run. Use it from one thread."""
 
-    _parts: OpenRun
-    """There is one from `open` on."""
-
     def __init__(self, spec: RunSpec, engine: Engine, embedding: Embedding = ALONE) -> None:
+        """Prepares everything that needs no workers; raises what cannot work. Nothing has been started then."""
         self.spec = spec
         self.engine = engine
-        self.phase = Phase.NEW
+        self.phase = Phase.OPENED
         self.stop = StopRequest()
         self.result: Result | None = None
-        self._embedding = embedding
-        self._reached = endings.ReachedSoFar()
+        self._parts = open_run(spec, engine, embedding, self.stop)
+        self._reached = endings.ReachedSoFar(self._parts.files.attempts_so_far, self._parts.files.last_row)
+        self._in_background = embedding.in_background
         self._attempt: Attempt | None = None
         self._at_work: AtWork | None = None
         self._job: Future[Any] | None = None
@@ -79,14 +77,6 @@ class Run:
         self._next: Wait | Restart | None = None
         """What follows when the workers have ended, instead of the end of the run."""
         self._not_before = 0.0
-
-    def open(self) -> Run:
-        """Prepare everything that needs no workers; raises what cannot work. Nothing has been started then."""
-        self._parts = open_run(self.spec, self.engine, self._embedding, self.stop)
-        self._reached.attempts = self._parts.files.attempts_so_far
-        self._reached.index = self._parts.files.last_row
-        self.phase = Phase.OPENED
-        return self
 
     # -- the loop's view ------------------------------------------------------------------
 
@@ -140,26 +130,23 @@ class Run:
             self._start(timeout)
         elif self.phase is Phase.RUNNING:
             decision = self._listen(timeout)
-        if self.phase is Phase.LAUNCHING and self._job is not None and self._job.done():
-            self._launched(self._job.result())
-        if self.phase is Phase.ENDING and self._job is not None and self._job.done():
-            self._ended(self._job.result())
+        while self._job is not None and self._job.done():
+            job, self._job = self._job, None
+            if self.phase is Phase.LAUNCHING:
+                self._launched(job.result())
+            else:
+                self._ended(job.result())
         return decision
 
     # -- one phase after the other --------------------------------------------------------
 
     def _announce(self) -> None:
-        files, size = self._parts.files, self.spec.world_size
-        has_logs = not self.engine.capabilities.in_driver_process
-        logs = {rank: files.run_dir.log(rank) for rank in range(size)} if has_logs else {}
-        notes = [*files.notes, *self.spec.backend_config.notes(size)]
-        self._parts.observers.started(notes, size, logs, continues=bool(files.records))
+        parts = self._parts
+        parts.announce(self.spec, self.engine)
         self.phase = Phase.STARTING
-        if files.ended_as == "finished":  # nothing is left to do: the result is what it was
-            endings.read_back(self._reached, self._parts)
-            self._conclude(endings.make_result(self._reached, self.spec, self._parts, "finished", None))
-        else:
-            self._parts.warn(*self._parts.data.notes)
+        if parts.files.ended_as == "finished":  # nothing is left to do: the result is what it was
+            endings.read_back(self._reached, parts)
+            self._conclude(endings.make_result(self._reached, self.spec, parts, "finished", None))
 
     def _start(self, timeout: float) -> None:
         delay = self._not_before - time.monotonic()
@@ -170,7 +157,7 @@ class Run:
         self.phase = Phase.LAUNCHING
         # Taken here: a stop while the donor's checkpoint is being copied must not release it.
         following, self._next = self._next, None
-        self._job = self._embedding.in_background(partial(self._launch, following))
+        self._job = self._in_background(partial(self._launch, following))
 
     def _launch(self, following: Wait | Restart | None) -> Attempt | WorkerFailure:
         """Bring the workers up; touches nothing but this run, so that it may happen in another thread."""
@@ -186,17 +173,12 @@ class Run:
         return self._attempt
 
     def _launched(self, attempt: Attempt | WorkerFailure) -> None:
-        parts = self._parts
-        parts.pass_on_warnings()
+        self._parts.pass_on_warnings()
         if isinstance(attempt, WorkerFailure):
             self._end(Ending([attempt]))
             return
-        filler = parts.record_attempt(attempt, self.spec, is_changed=self._reached.is_changed)
-        self._at_work = AtWork(attempt, self.spec, parts, self.stop, filler)
-        parts.observers.attempt_started(filler.first())
-        if attempt.number > 0 or parts.files.records:
-            start = attempt.start_point
-            parts.observers.attempt_resumed(start.index, start.checkpoint_number, parts.history)
+        filler = self._parts.announce_attempt(attempt, self.spec, is_changed=self._reached.is_changed)
+        self._at_work = AtWork(attempt, self.spec, self._parts, self.stop, filler)
         self.phase = Phase.RUNNING
 
     def _listen(self, timeout: float) -> Decision:
@@ -213,7 +195,7 @@ class Run:
         """Let the workers go: well, or because of failures."""
         assert self._attempt is not None
         self.phase, self._ending = Phase.ENDING, ending
-        self._job = self._embedding.in_background(partial(self._end_workers, self._attempt, ending.is_clean))
+        self._job = self._in_background(partial(self._end_workers, self._attempt, ending.is_clean))
 
     def _end_workers(self, attempt: Attempt, is_clean: bool) -> list[str]:
         """In the background, as what is left to be committed may wait for a slow disk."""
@@ -223,12 +205,11 @@ class Run:
 
     def _ended(self, warnings: list[str]) -> None:
         """The workers are gone: what follows?"""
-        attempt, at_work = self._attempt, self._at_work
-        assert attempt is not None
+        at_work = self._at_work
         warnings += self._wind_up()
         if self._ending.failures or at_work is None:
             waits_in_report = at_work is not None and at_work.flow.to_ranks.waits
-            self._failed(attempt, waited=waits_in_report or isinstance(self._next, Wait))
+            self._failed(waited=waits_in_report or isinstance(self._next, Wait))
             return
         self._parts.warn(*warnings, *at_work.closing_warnings())
         self._reached.index = at_work.flow.alignment.last_index[0]
@@ -237,8 +218,8 @@ class Run:
         else:
             self.phase = Phase.SUSPENDED if isinstance(self._next, Wait) else Phase.STARTING
 
-    def _failed(self, attempt: Attempt, *, waited: bool) -> None:
-        decision = self._reached.failed(attempt.number, self._ending.failures, self.spec, self._parts)
+    def _failed(self, *, waited: bool) -> None:
+        decision = self._reached.failed(self._ending.failures, self.spec, self._parts)
         gives_up = isinstance(decision, GiveUp) or self.stop.pending
         self._parts.observers.attempt_failed(self._reached.last_cause, retry=not gives_up)
         if isinstance(decision, GiveUp):
@@ -254,8 +235,9 @@ class Run:
         attempt, at_work = self._attempt, self._at_work
         warnings = attempt.stop() if attempt is not None else []
         self._attempt = self._at_work = None
-        self._reached.rank_metrics = at_work.flow.alignment.metrics if at_work is not None else {}
+        self._reached.rank_metrics = {}
         if at_work is not None:
+            self._reached.rank_metrics = at_work.flow.alignment.metrics
             at_work.flow.settle()
         self._parts.clean_up()
         return warnings
@@ -316,7 +298,7 @@ class Run:
         Whatever goes wrong here is a consequence, and the first error is the one to report. Workers that are coming
         up or going are waited for at most `wait_s` seconds, and after an interrupt a remote store `store_wait_s`.
         """
-        if self.phase is Phase.NEW or os.getpid() != self._parts.pid:
+        if os.getpid() != self._parts.pid:
             return
         self._parts.broken_off = True
         if status == "interrupted":
@@ -342,7 +324,7 @@ class Run:
 
     def close(self) -> None:
         """End everything that still runs and give the files back; safe to call at any time."""
-        if self.phase is Phase.NEW or self._parts.is_closed or os.getpid() != self._parts.pid:
+        if self._parts.is_closed or os.getpid() != self._parts.pid:
             return  # a forked child has no part in its parent's run
         self._parts.is_closed = True
         self.wait_for_job()
