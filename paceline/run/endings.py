@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from paceline.air.config import FailureConfig
@@ -17,8 +17,6 @@ from paceline.air.errors import AttemptFailure, TrainingFailedError, WorkerFailu
 from paceline.air.result import Result, Status
 from paceline.run import root_cause
 from paceline.run.attempt import pickled_task
-from paceline.run.backend import Backend
-from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.continuing import restore_line
 from paceline.run.decisions import Change
 from paceline.run.history import number_in, reported, with_metrics_of
@@ -70,55 +68,145 @@ def decide_retry(config: FailureConfig, failures: Sequence[AttemptFailure], with
     return Retry(min(2.0 ** (without_progress - 2), _LONGEST_DELAY_S))
 
 
-@dataclass
 class ReachedSoFar:
-    """What the attempts so far have come to; the result is made of it."""
+    """What the attempts of a run have come to so far; the result is made of it."""
 
-    attempts: int = 0
-    index: int = 0
-    """The row at which the last attempt ended."""
-    rank_metrics: dict[int, dict[str, Any]] = field(default_factory=dict)
-    newest_before: KeptCheckpoint | None = None
-    """The newest checkpoint when the last attempt started: another one is progress."""
-    taken_over: tuple[int, Mapping[str, Any]] | None = None
-    """Since which row another run's state has taken the place of this one's, and the row it came with."""
-    is_changed: bool = False
-    """The run continues by another spec than it began with."""
-    failures: list[AttemptFailure] = field(default_factory=list)
-    without_progress: int = 0
-    """Failed attempts in a row that brought no new checkpoint."""
+    def __init__(self, spec: RunSpec, parts: OpenRun) -> None:
+        self.spec = spec
+        """A change between two attempts may replace it."""
+        self.is_changed = False
+        """The run continues by another spec than it began with."""
+        self.attempts = parts.files.attempts_so_far
+        self.index = parts.files.last_row
+        """The row at which the last attempt ended."""
+        self.rank_metrics: dict[int, dict[str, Any]] = {}
+        self._parts = parts
+        self._failures: list[AttemptFailure] = []
+        self._without_progress = 0
+        """Failed attempts in a row that brought no new checkpoint."""
+        self._newest_before: KeptCheckpoint | None = None
+        """The newest checkpoint when the last attempt started: another one is progress."""
+        self._taken_over: tuple[int, Mapping[str, Any]] | None = None
+        """Since which row another run's state has taken the place of this one's, and the row it came with."""
 
-    def starts(self, keeper: CheckpointKeeper) -> None:
+    # -- attempts -------------------------------------------------------------------------
+
+    def starts(self) -> None:
         """Another attempt begins."""
+        keeper = self._parts.keeper
         keeper.attempt = self.attempts
         self.attempts += 1
-        self.newest_before = keeper.newest
+        self._newest_before = keeper.newest
 
-    def changed(self, change: Change, spec: RunSpec, parts: OpenRun) -> RunSpec:
-        """Make a change between two attempts; the spec that holds from now on."""
-        change.take_over(parts.keeper, self.index)
+    def change(self, change: Change) -> None:
+        """Make a change between two attempts."""
+        change.take_over(self._parts.keeper, self.index)
         if change.donor is not None:
-            self.taken_over = (self.index, change.donor.row)
-        if change.spec is None:
-            return spec
-        self.is_changed = True
-        parts.task = pickled_task(change.spec, parts.data.packed, parts.data.preprocessor)
-        return change.spec
+            self._taken_over = (self.index, change.donor.row)
+        if change.spec is not None:
+            self.spec, self.is_changed = change.spec, True
+            self._parts.task = pickled_task(change.spec, self._parts.data.packed, self._parts.data.preprocessor)
 
-    def failed(self, failures: Sequence[WorkerFailure], spec: RunSpec, parts: OpenRun) -> Retry | GiveUp:
+    def failed(self, failures: Sequence[WorkerFailure]) -> Retry | GiveUp:
         """Write a failed attempt down, and decide whether there is another one."""
-        backend: type[Backend] = spec.backend_config.backend_cls
-        self.failures.append(root_cause.attempt_failure(parts.keeper.attempt, failures, backend))
-        made_progress = parts.keeper.newest is not self.newest_before
-        self.without_progress = 1 if made_progress else self.without_progress + 1
-        parts.write_down(_failure_record(self.failures[-1]))
-        return decide_retry(spec.run_config.failure_config, self.failures, self.without_progress)
+        keeper, backend = self._parts.keeper, self.spec.backend_config.backend_cls
+        self._failures.append(root_cause.attempt_failure(keeper.attempt, failures, backend))
+        made_progress = keeper.newest is not self._newest_before
+        self._without_progress = 1 if made_progress else self._without_progress + 1
+        self._parts.write_down(_failure_record(self._failures[-1]))
+        return decide_retry(self.spec.run_config.failure_config, self._failures, self._without_progress)
 
     @property
     def last_cause(self) -> str:
         """Of the last failure."""
-        cause = self.failures[-1].root_cause
-        return f"rank {cause.rank}: {cause.message}"
+        return _failure_record(self._failures[-1]).in_words
+
+    # -- the end --------------------------------------------------------------------------
+
+    def final_error(self, reason: str) -> TrainingFailedError:
+        """What fit() raises when nothing is tried any more."""
+        message = root_cause.describe(self._failures, reason)
+        if again := self._how_to_continue():  # the last line, where people look first
+            message += f"\n\nTo continue: {again}"
+        error = TrainingFailedError(message, failures=tuple(self._failures))
+        error.__cause__ = root_cause.cause_exception(self._failures[-1].root_cause)
+        return error
+
+    def _how_to_continue(self) -> str:
+        """Nothing to say of a trial, which its search continues, nor where everything was in memory only."""
+        files, keeper = self._parts.files, self._parts.keeper
+        if self.spec.place is not None or keeper.in_memory:
+            return ""
+        place = str(files.run_dir.root) if files.mirror is None else files.mirror.filesystem.label
+        return restore_line(self.spec.trainer_name, place, self.spec.again)
+
+    def read_back(self) -> None:
+        """The last row and metrics that survive, for an attempt that reported nothing itself."""
+        self._parts.observers.last_row = self._parts.history.last_row()
+        self.rank_metrics = self._parts.history.last_rank_metrics()
+
+    def write_end(self, status: Status, error: Exception | None) -> Result:
+        """Write the end down; what the run has come to."""
+        parts = self._parts
+        parts.pass_on_warnings()
+        parts.files.journal.flush()
+        if 0 not in self.rank_metrics:
+            self.read_back()
+        if (remark := parts.decider.remark(parts.observers.last_row or {})) is not None:
+            parts.warn(remark)
+        result = self.result(status, error)
+        if error is not None:
+            text = str(error) if isinstance(error, TrainingFailedError) else f"{type(error).__name__}: {error}"
+            with contextlib.suppress(OSError):  # for people to read; the journal has it, too
+                write_durably(parts.files.run_dir.error_txt, text.encode("utf-8", "backslashreplace") + b"\n")
+        parts.observers.write_out()
+        parts.write_down(self._end_record(result))
+        return result
+
+    def _end_record(self, result: Result) -> Ended:
+        keeper, records, row = self._parts.keeper, self._parts.files.records, self._parts.observers.last_row or {}
+        reached = Reached(
+            iteration=number_in(row, TRAINING_ITERATION),
+            time_total_s=float(number_in(row, TIME_TOTAL_S)),
+            attempts=self.attempts,
+            metrics=reported(row),
+            error=self.last_cause if self._failures else records.last_cause if records else "",
+        )
+        if keeper.committed and not keeper.in_memory:
+            add_checkpoints(reached, keeper.committed, keeper.config)
+        return Ended(status=result.status, message=str(result.error or ""), time=time.time(), reached=reached)
+
+    def result_without_storage(self, status: Status, error: Exception | None) -> Result:
+        """A full or deleted store may refuse even the end: the error still says what was reached."""
+        observers = self._parts.observers
+        with contextlib.suppress(OSError):  # rows that did not get into the journal are lost
+            self.read_back()
+            observers.trial.last_result = observers.last_row or {}
+        return self.result(status, error)
+
+    def result(self, status: Status, error: Exception | None = None) -> Result:
+        observers, keeper, files = self._parts.observers, self._parts.keeper, self._parts.files
+        row = observers.last_row if observers.last_row is not None else observers.trial.last_result
+        if self._taken_over is not None and self._taken_over[0] == self.index:
+            row = with_metrics_of(self._taken_over[1], row, self.spec.config)
+        result = Result(
+            metrics={"config": dict(self.spec.config), **row, "done": True},  # also if no attempt came up
+            checkpoint=keeper.newest_checkpoint(),
+            error=error,
+            log_dir=files.run_dir.root,
+            path=files.mirror.filesystem.label if files.mirror is not None else "",
+            filesystem=self.spec.run_config.storage_filesystem,
+            best_checkpoints=keeper.best_checkpoints(),
+            rank_metrics=dict(sorted(self.rank_metrics.items())),
+            warnings=list(observers.warnings),
+            attempts=self.attempts,
+            status=status,
+            how_to_continue="" if status == "finished" else self._how_to_continue(),
+            _history=self._parts.history,
+        )
+        if error is not None:
+            vars(error)["result"] = result
+        return result
 
 
 def _failure_record(failure: AttemptFailure) -> AttemptFailed:
@@ -126,102 +214,3 @@ def _failure_record(failure: AttemptFailure) -> AttemptFailed:
     return AttemptFailed(
         attempt=failure.attempt, rank=cause.rank, cause=cause.kind, message=cause.message, traceback=cause.traceback
     )
-
-
-def final_error(reached: ReachedSoFar, reason: str, spec: RunSpec, parts: OpenRun) -> TrainingFailedError:
-    """What fit() raises when nothing is tried any more."""
-    message = root_cause.describe(reached.failures, reason)
-    if again := how_to_continue(spec, parts):  # the last line, where people look first
-        message += f"\n\nTo continue: {again}"
-    error = TrainingFailedError(message, failures=tuple(reached.failures))
-    error.__cause__ = root_cause.cause_exception(reached.failures[-1].root_cause)
-    return error
-
-
-def how_to_continue(spec: RunSpec, parts: OpenRun) -> str:
-    """Nothing to say of a trial, which its search continues, nor where everything was in memory only."""
-    if spec.place is not None or parts.keeper.in_memory:
-        return ""
-    mirror = parts.files.mirror
-    place = str(parts.files.run_dir.root) if mirror is None else mirror.filesystem.label
-    return restore_line(spec.trainer_name, place, spec.again)
-
-
-def read_back(reached: ReachedSoFar, parts: OpenRun) -> None:
-    """The last row and metrics that survive, for an attempt that reported nothing itself."""
-    parts.observers.last_row = parts.history.last_row()
-    reached.rank_metrics = parts.history.last_rank_metrics()
-
-
-def write_end(reached: ReachedSoFar, spec: RunSpec, parts: OpenRun, status: Status, error: Exception | None) -> Result:
-    """Write the end down; what the run has come to."""
-    parts.pass_on_warnings()
-    parts.files.journal.flush()
-    if 0 not in reached.rank_metrics:
-        read_back(reached, parts)
-    if (remark := parts.decider.remark(parts.observers.last_row or {})) is not None:
-        parts.warn(remark)
-    result = make_result(reached, spec, parts, status, error)
-    if error is not None:
-        text = str(error) if isinstance(error, TrainingFailedError) else f"{type(error).__name__}: {error}"
-        with contextlib.suppress(OSError):  # for people to read; the journal has it, too
-            write_durably(parts.files.run_dir.error_txt, text.encode("utf-8", "backslashreplace") + b"\n")
-    parts.observers.write_out()
-    parts.write_down(_end_record(reached, parts, result))
-    return result
-
-
-def _end_record(reached: ReachedSoFar, parts: OpenRun, result: Result) -> Ended:
-    keeper, records = parts.keeper, parts.files.records
-    if reached.failures:
-        cause = _failure_record(reached.failures[-1]).in_words
-    else:
-        cause = records.last_cause if records else ""
-    row = parts.observers.last_row or {}
-    summary = Reached(
-        iteration=number_in(row, TRAINING_ITERATION),
-        time_total_s=float(number_in(row, TIME_TOTAL_S)),
-        attempts=reached.attempts,
-        metrics=reported(row),
-        error=cause,
-    )
-    if keeper.committed and not keeper.in_memory:
-        add_checkpoints(summary, keeper.committed, keeper.config)
-    return Ended(status=result.status, message=str(result.error or ""), time=time.time(), reached=summary)
-
-
-def result_without_storage(
-    reached: ReachedSoFar, spec: RunSpec, parts: OpenRun, status: Status, error: Exception | None
-) -> Result:
-    """A full or deleted store may refuse even the end: the error still says what was reached."""
-    with contextlib.suppress(OSError):  # rows that did not get into the journal are lost
-        read_back(reached, parts)
-        parts.observers.trial.last_result = parts.observers.last_row or {}
-    return make_result(reached, spec, parts, status, error)
-
-
-def make_result(
-    reached: ReachedSoFar, spec: RunSpec, parts: OpenRun, status: Status, error: Exception | None
-) -> Result:
-    observers, keeper, files = parts.observers, parts.keeper, parts.files
-    row = observers.last_row if observers.last_row is not None else observers.trial.last_result
-    if reached.taken_over is not None and reached.taken_over[0] == reached.index:
-        row = with_metrics_of(reached.taken_over[1], row, spec.config)
-    result = Result(
-        metrics={"config": dict(spec.config), **row, "done": True},  # also if no attempt came up
-        checkpoint=keeper.newest_checkpoint(),
-        error=error,
-        log_dir=files.run_dir.root,
-        path=files.mirror.filesystem.label if files.mirror is not None else "",
-        filesystem=spec.run_config.storage_filesystem,
-        best_checkpoints=keeper.best_checkpoints(),
-        rank_metrics=dict(sorted(reached.rank_metrics.items())),
-        warnings=list(observers.warnings),
-        attempts=reached.attempts,
-        status=status,
-        how_to_continue="" if status == "finished" else how_to_continue(spec, parts),
-        _history=parts.history,
-    )
-    if error is not None:
-        vars(error)["result"] = result
-    return result

@@ -39,16 +39,18 @@ class Header(Struct, tag_field="kind", tag="run", kw_only=True):
     experiment_id: str
     experiment_tag: str
     settings: dict[str, Any]
+    """As this version writes them, or an earlier one."""
     time: float = 0.0
     """Journals of earlier versions do not say it."""
 
-    def __post_init__(self) -> None:
-        if "run_config" not in self.settings:
-            self.settings = _settings_of_version_1(self.settings)
+    @property
+    def current_settings(self) -> dict[str, Any]:
+        """As this version writes them."""
+        return self.settings if "run_config" in self.settings else _settings_of_version_1(self.settings)
 
     @property
     def checkpoint_config(self) -> CheckpointConfig:
-        return restored(CheckpointConfig, self.settings["run_config"]["checkpoint_config"])
+        return restored(CheckpointConfig, self.current_settings["run_config"]["checkpoint_config"])
 
 
 def _settings_of_version_1(settings: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +196,7 @@ class RunRecords:
     @property
     def settings(self) -> dict[str, Any]:
         """Those the run was started with."""
-        return self.header.settings
+        return self.header.current_settings
 
     @property
     def attempts(self) -> int:

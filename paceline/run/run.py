@@ -18,7 +18,7 @@ from typing import Any
 from paceline.air.errors import EngineError, WorkerError, WorkerFailure
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine, WorkerGroup
-from paceline.run import endings, root_cause
+from paceline.run import root_cause
 from paceline.run.at_work import AtWork, Ending
 from paceline.run.attempt import Attempt
 from paceline.run.decisions import (
@@ -32,7 +32,7 @@ from paceline.run.decisions import (
     StopRequest,
     Wait,
 )
-from paceline.run.endings import GiveUp
+from paceline.run.endings import GiveUp, ReachedSoFar
 from paceline.run.opening import ALONE, Embedding, open_run
 from paceline.run.spec import RunSpec
 
@@ -61,13 +61,12 @@ class Run:
 
     def __init__(self, spec: RunSpec, engine: Engine, embedding: Embedding = ALONE) -> None:
         """Prepares everything that needs no workers; raises what cannot work. Nothing has been started then."""
-        self.spec = spec
         self.engine = engine
         self.phase = Phase.OPENED
         self.stop = StopRequest()
         self.result: Result | None = None
         self._parts = open_run(spec, engine, embedding, self.stop)
-        self._reached = endings.ReachedSoFar(self._parts.files.attempts_so_far, self._parts.files.last_row)
+        self._reached = ReachedSoFar(spec, self._parts)
         self._in_background = embedding.in_background
         self._attempt: Attempt | None = None
         self._at_work: AtWork | None = None
@@ -142,18 +141,18 @@ class Run:
 
     def _announce(self) -> None:
         parts = self._parts
-        parts.announce(self.spec, self.engine)
+        parts.announce(self._reached.spec, self.engine)
         self.phase = Phase.STARTING
         if parts.files.ended_as == "finished":  # nothing is left to do: the result is what it was
-            endings.read_back(self._reached, parts)
-            self._conclude(endings.make_result(self._reached, self.spec, parts, "finished", None))
+            self._reached.read_back()
+            self._conclude(self._reached.result("finished"))
 
     def _start(self, timeout: float) -> None:
         delay = self._not_before - time.monotonic()
         if delay > 0:
             time.sleep(min(delay, timeout))
             return
-        self._reached.starts(self._parts.keeper)
+        self._reached.starts()
         self.phase = Phase.LAUNCHING
         # Taken here: a stop while the donor's checkpoint is being copied must not release it.
         following, self._next = self._next, None
@@ -162,8 +161,8 @@ class Run:
     def _launch(self, following: Wait | Restart | None) -> Attempt | WorkerFailure:
         """Bring the workers up; touches nothing but this run, so that it may happen in another thread."""
         if isinstance(following, Restart):
-            self.spec = self._reached.changed(following.change, self.spec, self._parts)
-        self._attempt, setup = self._parts.prepare_attempt(self.spec, self.engine)
+            self._reached.change(following.change)
+        self._attempt, setup = self._parts.prepare_attempt(self._reached.spec, self.engine)
         try:
             self._attempt.start(self._parts.task, setup)
         except (EngineError, WorkerError) as error:
@@ -177,8 +176,9 @@ class Run:
         if isinstance(attempt, WorkerFailure):
             self._end(Ending([attempt]))
             return
-        filler = self._parts.announce_attempt(attempt, self.spec, is_changed=self._reached.is_changed)
-        self._at_work = AtWork(attempt, self.spec, self._parts, self.stop, filler)
+        spec = self._reached.spec
+        filler = self._parts.announce_attempt(attempt, spec, is_changed=self._reached.is_changed)
+        self._at_work = AtWork(attempt, spec, self._parts, self.stop, filler)
         self.phase = Phase.RUNNING
 
     def _listen(self, timeout: float) -> Decision:
@@ -219,11 +219,11 @@ class Run:
             self.phase = Phase.SUSPENDED if isinstance(self._next, Wait) else Phase.STARTING
 
     def _failed(self, *, waited: bool) -> None:
-        decision = self._reached.failed(self._ending.failures, self.spec, self._parts)
+        decision = self._reached.failed(self._ending.failures)
         gives_up = isinstance(decision, GiveUp) or self.stop.pending
         self._parts.observers.attempt_failed(self._reached.last_cause, retry=not gives_up)
         if isinstance(decision, GiveUp):
-            self._finish("failed", endings.final_error(self._reached, decision.reason, self.spec, self._parts))
+            self._finish("failed", self._reached.final_error(decision.reason))
         elif gives_up:
             self._finish(self.stop.status)
         else:
@@ -243,7 +243,7 @@ class Run:
         return warnings
 
     def _finish(self, status: Status, error: Exception | None = None) -> None:
-        self._conclude(endings.write_end(self._reached, self.spec, self._parts, status, error))
+        self._conclude(self._reached.write_end(status, error))
 
     def _conclude(self, result: Result) -> None:
         self.result = result
@@ -311,7 +311,7 @@ class Run:
                 self._finish(status, error)
         if self.result is None:
             with contextlib.suppress(Exception):
-                self.result = endings.result_without_storage(self._reached, self.spec, self._parts, status, error)
+                self.result = self._reached.result_without_storage(status, error)
         with contextlib.suppress(Exception):
             self.close()
 

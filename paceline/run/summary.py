@@ -91,7 +91,7 @@ def _summary(run_dir: RunDir, place: str, alive: bool) -> RunSummary:
         trainer=header.trainer,
         status=end.status if end is not None else "running" if alive else "killed",
         alive=alive,
-        num_workers=header.settings["scaling_config"].get("num_workers") or 1,
+        num_workers=header.current_settings["scaling_config"].get("num_workers") or 1,
         started=started,
         ended=end.time if end is not None else None,
         reached=reached,

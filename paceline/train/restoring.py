@@ -54,7 +54,7 @@ class FoundRun:
     @property
     def settings(self) -> dict[str, Any]:
         """Those it was started with. Where it began from matters only until it has a checkpoint of its own."""
-        settings = dict(self.header.settings)
+        settings = dict(self.records.settings)
         settings["experiment_name"] = self.header.experiment_name
         settings["finished"] = self.records.ended_as == "finished"
         settings["resumed"] = settings["resumed"] and not self.records.has_checkpoints and not settings["finished"]

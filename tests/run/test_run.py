@@ -43,7 +43,7 @@ def test_stop_while_a_donors_checkpoint_is_copied(tmp_path: Path, monkeypatch: p
     given = Checkpoint.from_directory(Checkpoint.from_dict({"step": 9}).to_directory(tmp_path / "given"))
     donor = Donor("donor", given, {"step": 9}, release=lambda: events.append("released"))
     spec = quick_trainer(save_twice, inline=True).to_run_spec()
-    run = Run(spec, choose_engine("inline"), Embedding(decider=AfterFirstRow(Restart(Change(donor=donor))))).open()
+    run = Run(spec, choose_engine("inline"), Embedding(decider=AfterFirstRow(Restart(Change(donor=donor)))))
     adopt = CheckpointKeeper.adopt
 
     def stop_and_adopt(keeper: CheckpointKeeper, *arguments: Any) -> Any:
