@@ -16,6 +16,7 @@ from math import isfinite
 from os import PathLike, fspath
 from typing import Any
 
+from paceline.air.constants import AUTOFILLED_KEYS
 from paceline.air.errors import MetricError
 from paceline.air.secrets import Secret, masked
 
@@ -208,3 +209,16 @@ def flattened(row: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
         else:
             flat[key] = value
     return flat
+
+
+def reported(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user reported, of a row."""
+    return {name: value for name, value in row.items() if name not in AUTOFILLED_KEYS}
+
+
+def number_in(row: Mapping[str, Any], key: str) -> int | float:
+    """The user's own keys win in a row: a key that paceline fills in may hold anything."""
+    value = row.get(key)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

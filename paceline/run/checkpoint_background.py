@@ -53,7 +53,7 @@ class Commit:
             self.take(self.kept)
 
 
-class Background:
+class CheckpointBackground:
     """The threads that work for a keeper, and what they have under way."""
 
     def __init__(self, run_dir: RunDir, mirror: Mirror | None, warn: Callable[[str], None]) -> None:

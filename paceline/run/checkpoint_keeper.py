@@ -27,7 +27,7 @@ from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError, StorageError
 from paceline.air.manifest import verify
 from paceline.air.settings import plain_config
-from paceline.run.checkpoint_background import COMMITS, STORE, Background, Commit
+from paceline.run.checkpoint_background import COMMITS, STORE, CheckpointBackground, Commit
 from paceline.run.checkpoint_target import CheckpointTarget, Reply, SharedPath, choose_target
 from paceline.run.messages import CheckpointFiles, CheckpointWanted, ForTarget, StagedCheckpoint
 from paceline.run.records import CheckpointCommitted, CheckpointRetired, Record, RunRecords
@@ -82,9 +82,9 @@ class CheckpointKeeper:
         return choose_target(self.run_dir, self.mirror, in_memory=self.in_memory, shares_files=self.shares_files)
 
     @cached_property
-    def background(self) -> Background:
+    def background(self) -> CheckpointBackground:
         """Made when there is something to do for it."""
-        return Background(self.run_dir, self.mirror, self._warn_once)
+        return CheckpointBackground(self.run_dir, self.mirror, self._warn_once)
 
     @property
     def newest(self) -> KeptCheckpoint | None:

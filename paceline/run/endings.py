@@ -14,17 +14,17 @@ from typing import Any
 from paceline.air.config import FailureConfig
 from paceline.air.constants import TIME_TOTAL_S, TRAINING_ITERATION
 from paceline.air.errors import AttemptFailure, TrainingFailedError, WorkerFailure
+from paceline.air.metrics import number_in, reported
 from paceline.air.result import Result, Status
 from paceline.run import root_cause
 from paceline.run.attempt import pickled_task
-from paceline.run.continuing import restore_line
 from paceline.run.decisions import Change
-from paceline.run.history import number_in, reported, with_metrics_of
+from paceline.run.found_runs import add_checkpoints, restore_line
+from paceline.run.history import with_metrics_of
 from paceline.run.opening import OpenRun
 from paceline.run.records import AttemptFailed, Ended, Reached
 from paceline.run.retention import KeptCheckpoint
 from paceline.run.spec import RunSpec
-from paceline.run.summary import add_checkpoints
 from paceline.storage.files import write_durably
 
 _NEVER_RETRIED = frozenset({"startup", "storage"})

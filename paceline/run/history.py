@@ -22,8 +22,9 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.constants import AUTOFILLED_KEYS
 from paceline.air.errors import CheckpointError, RestoreError, StorageError, TrainingFailedError
 from paceline.air.manifest import read_manifest
+from paceline.air.metrics import reported
 from paceline.air.result import Result
-from paceline.run.continuing import find_remote_runs, find_run_dirs, is_run, line_for
+from paceline.run.found_runs import find_remote_runs, find_run_dirs, is_run, line_for
 from paceline.run.records import FORMAT, ROW, AttemptStarted, Header, Row, RunRecords, identity_of
 from paceline.run.retention import KeptCheckpoint, best, listed_numbers, still_kept
 from paceline.run.side_files import checkpoint_at
@@ -353,16 +354,3 @@ def with_metrics_of(donor: Mapping[str, Any], row: Mapping[str, Any], config: Ma
     belongs to that state, the rest is the run's own."""
     own = {key: value for key, value in row.items() if key in AUTOFILLED_KEYS}
     return {**reported(donor), **own, "config": dict(config)}
-
-
-def reported(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What the user reported, of a row."""
-    return {name: value for name, value in row.items() if name not in AUTOFILLED_KEYS}
-
-
-def number_in(row: Mapping[str, Any], key: str) -> int | float:
-    """The user's own keys win in a row: a key that paceline fills in may hold anything."""
-    value = row.get(key)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else 0
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0

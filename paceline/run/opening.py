@@ -17,16 +17,16 @@ from paceline.air.checkpoint import Checkpoint
 from paceline.air.constants import TIME_TOTAL_S
 from paceline.air.errors import RestoreError
 from paceline.air.manifest import seal
-from paceline.air.settings import plain_config
+from paceline.air.metrics import number_in
+from paceline.air.settings import fingerprint, plain_config
 from paceline.engine.base import Engine
 from paceline.engine.serialization import Pickled
 from paceline.run import run_files
 from paceline.run.attempt import Attempt, StartPoint, pickled_task
 from paceline.run.checkpoint_keeper import CheckpointKeeper
-from paceline.run.continuing import fingerprint
 from paceline.run.data import RunData
 from paceline.run.decisions import AllDeciders, Decider, Donor, StopperDecider, StopRequest
-from paceline.run.history import JournalHistory, RowFiller, filler_of, lost_rows, missing_rows, number_in
+from paceline.run.history import JournalHistory, RowFiller, filler_of, lost_rows, missing_rows
 from paceline.run.messages import SessionSetup
 from paceline.run.observers import Observers
 from paceline.run.rank_target import packed_in_memory

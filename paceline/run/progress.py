@@ -8,8 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from paceline.air.constants import AUTOFILLED_KEYS
-from paceline.air.metrics import flattened
+from paceline.air.metrics import flattened, reported
 from paceline.run.display import Display, Line, clipped, make_display, printable
 from paceline.run.observers import Progress
 
@@ -136,8 +135,7 @@ def places(result: Result, run_dir: str) -> list[tuple[str, str]]:
 
 def shown_metrics(row: Mapping[str, Any], limit: int | None = None) -> list[tuple[str, str]]:
     """The user's own metrics as short texts; nested ones as ``a/b``."""
-    own = {key: value for key, value in row.items() if key not in AUTOFILLED_KEYS}
-    return [(name, value_text(value)) for name, value in islice(flattened(own).items(), limit)]
+    return [(name, value_text(value)) for name, value in islice(flattened(reported(row)).items(), limit)]
 
 
 def value_text(value: object) -> str:

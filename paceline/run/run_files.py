@@ -17,11 +17,11 @@ from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.result import Status
 from paceline.air.secrets import masked, secret_paths
-from paceline.air.settings import as_json, need_code, plain_config, stored
+from paceline.air.settings import as_json, changes, fingerprint, need_code, plain_config, stored
 from paceline.engine.base import Capabilities
 from paceline.engine.local import drivers
 from paceline.run import side_files
-from paceline.run.continuing import changes, find_run_dirs, fingerprint, is_run, line_for, place_of
+from paceline.run.found_runs import find_run_dirs, is_run, line_for, place_of
 from paceline.run.records import (
     Header,
     RunRecords,

@@ -13,7 +13,7 @@ from paceline.air.constants import CHECKPOINT_MANIFEST_FILE, CHECKPOINT_METADATA
 from paceline.air.errors import ConfigError, RestoreError
 from paceline.air.result import Result
 from paceline.air.secrets import without_credentials as shown
-from paceline.run.continuing import does_not_exist, find_remote_runs, find_run_dirs
+from paceline.run.found_runs import does_not_exist, find_remote_runs, find_run_dirs
 from paceline.storage.run_dir import resolve_storage
 
 _WHAT_TO_GIVE = "Give the directory or URI of a run, an experiment or a checkpoint."

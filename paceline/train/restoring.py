@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from paceline.air.checks import check_choice, reject_unknown, warn_at_users_line
 from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.secrets import masked
-from paceline.air.settings import as_json, plain_config
+from paceline.air.settings import as_json, changes, fingerprint, plain_config
 from paceline.engine.choose import choose_engine
-from paceline.run.continuing import (
-    changes,
+from paceline.run.found_runs import (
     does_not_exist,
     find_remote_runs,
     find_run_dirs,
-    fingerprint,
     line_for,
     search_line,
     search_of,

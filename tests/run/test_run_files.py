@@ -21,7 +21,7 @@ from paceline.air.settings import as_json
 from paceline.engine.local import drivers
 from paceline.engine.local.engine import LocalEngine
 from paceline.run import run_files
-from paceline.run.continuing import find_run_dirs
+from paceline.run.found_runs import find_run_dirs
 from paceline.run.records import Header, RunRecords
 from paceline.run.spec import TrialPlace
 from paceline.storage.journal import Journal

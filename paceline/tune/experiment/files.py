@@ -24,7 +24,7 @@ from paceline.air.manifest import hash_file
 from paceline.air.secrets import without_credentials
 from paceline.air.settings import as_json
 from paceline.engine.base import Capabilities
-from paceline.run.continuing import does_not_exist, instead_of_search
+from paceline.run.found_runs import does_not_exist, instead_of_search
 from paceline.run.run_files import announce, storage_of
 from paceline.run.spec import Trial
 from paceline.storage.files import SharedSync, make_private_dirs

@@ -13,7 +13,7 @@ from paceline.air.checks import warn_at_users_line
 from paceline.air.config import RunConfig
 from paceline.air.errors import RestoreError, StorageError
 from paceline.engine.choose import choose_engine
-from paceline.run.continuing import does_not_exist
+from paceline.run.found_runs import does_not_exist
 from paceline.run.side_files import free_lock_name
 from paceline.storage.run_dir import resolve_storage
 from paceline.tune.experiment.experiment import Experiment

@@ -18,12 +18,12 @@ from msgspec import Struct, UnsetType
 from paceline.air.checks import warn_at_users_line
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import RestoreError, StorageError, TrainingFailedError
-from paceline.air.metrics import nested_get
+from paceline.air.metrics import nested_get, reported
 from paceline.air.result import Result
-from paceline.run.history import load_result, reported
+from paceline.run.found_runs import RunStatus, RunSummary, summary_of
+from paceline.run.history import load_result
 from paceline.run.records import Reached
 from paceline.run.spec import Trial
-from paceline.run.summary import RunStatus, RunSummary, summary_of
 from paceline.storage import lock
 from paceline.storage.run_dir import resolve_storage
 from paceline.tune.experiment.files import newest_journal

@@ -11,7 +11,7 @@ import pytest
 from paceline import tune
 from paceline.air import RunConfig, session
 from paceline.air.errors import RestoreError
-from paceline.run.summary import RunSummary
+from paceline.run.found_runs import RunSummary
 from paceline.storage.lock import RunLock
 from paceline.tune import TuneConfig, Tuner
 from paceline.tune.experiment.summary import experiment_summary_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paceline.run.continuing import changes, fingerprint
+from paceline.air.settings import changes, fingerprint
 
 SCRIPT = """
 def helper(x):

@@ -12,9 +12,9 @@ import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import RestoreError
+from paceline.run.found_runs import RunSummary, summary_of
 from paceline.run.history import load_result
 from paceline.run.records import FORMAT, Ended, Reached
-from paceline.run.summary import RunSummary, summary_of
 from paceline.storage.journal import Journal, encode_record
 from paceline.storage.lock import RunLock
 from paceline.storage.run_dir import RunDir

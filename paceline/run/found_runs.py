@@ -1,0 +1,260 @@
+"""Runs as they are found in a directory or at a URI: where they are, how far they have come, how one is continued.
+
+A summary is made from a run's journal alone. Nothing is locked, changed or unpickled, so that it works beside a live
+driver, and with files from anywhere. Of a run that has ended only the first and the last records are read, however
+long it was.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct, UnsetType
+
+from paceline.air.config import CheckpointConfig
+from paceline.air.errors import RestoreError, StorageError
+from paceline.air.metrics import reported
+from paceline.air.result import Status
+from paceline.run.records import (
+    FORMAT,
+    ROW,
+    AttemptFailed,
+    AttemptStarted,
+    Ended,
+    Header,
+    Reached,
+    Row,
+    RunRecords,
+    header_of,
+    no_journal,
+)
+from paceline.run.retention import KeptCheckpoint, best, listed_numbers, still_kept
+from paceline.storage import lease, lock
+from paceline.storage.commit import is_put_aside
+from paceline.storage.filesystem import FsspecFilesystem
+from paceline.storage.journal_parts import fetch_journal
+from paceline.storage.run_dir import SEARCH_JOURNALS, RunDir, resolve_storage, search_journal
+from paceline.storage.twin import read_origin
+
+_WITHOUT_RECORD = ("train_loop_per_worker=...",)
+"""What is probably to be given again for a run that does not say."""
+
+
+def restore_line(trainer: str, place: str, again: Sequence[str]) -> str:
+    """The call that continues a run; `again` are the arguments that are not stored with it."""
+    return f"{trainer}.restore({', '.join([repr(place), *again])}).fit()"
+
+
+def is_run(header: Header) -> bool:
+    """False for a trial, which its search continues."""
+    return header.settings.get("again", _WITHOUT_RECORD) is not None
+
+
+def line_for(header: Header, place: str) -> str:
+    """The same for a run that was found at a place."""
+    return restore_line(header.trainer, place, header.settings.get("again", _WITHOUT_RECORD))
+
+
+def search_line(place: str) -> str:
+    """The call that continues a search."""
+    return f"Tuner.restore({place!r}, trainable=...).fit()"
+
+
+def place_of(run_dir: RunDir) -> str:
+    """What restore() takes: the URI of a run on remote storage."""
+    return read_origin(run_dir.origin) or str(run_dir.root)
+
+
+def search_of(trial: str, header: Header, filesystem: Any = None) -> str | None:
+    """The place of the search that a trial belongs to; None for a run of its own."""
+    journal = search_journal(header.trial_id.partition("_")[0])
+    parent, _, _ = trial.rstrip("/").rpartition("/")
+    resolved = resolve_storage(parent) if parent else Path("/")
+    if isinstance(resolved, Path):
+        return str(resolved) if (resolved / journal).is_file() else None
+    return parent if FsspecFilesystem(parent, filesystem).exists(journal) else None
+
+
+def instead_of_search(path: str, filesystem: Any = None) -> str:
+    """What a place that has no search holds instead, and the line that continues that; empty if it holds no run."""
+    resolved = resolve_storage(path)
+    if isinstance(resolved, Path):
+        found = [(str(each.root), place_of(each), header_of(each)) for each in find_run_dirs(resolved)[:1]]
+    else:
+        trials, _ = find_remote_runs(resolved, filesystem)
+        found = [(place, place, records.header) for place, records in trials[:1]]
+    for directory, place, header in found:
+        if header is not None:
+            search = search_of(directory, header, filesystem)
+            if search is not None:
+                return f"It is one trial of a search. To continue the search: {search_line(search)}"
+            if not is_run(header):
+                return f"It has trials of a search, but no {SEARCH_JOURNALS}. Result.from_path reads each trial."
+            return f"It is a run of {header.trainer}. To continue it: {line_for(header, place)}"
+    return ""
+
+
+def find_run_dirs(path: Path) -> list[RunDir]:
+    """The directories of runs at or below an experiment's directory, newest first."""
+    below = [each for each in path.glob("*/") if not is_put_aside(each)] if path.is_dir() else []
+    found = [RunDir(candidate) for candidate in (path, *below) if (candidate / "journal.jsonl").is_file()]
+    return sorted(found, key=lambda run_dir: run_dir.journal.stat().st_mtime, reverse=True)
+
+
+def find_remote_runs(
+    uri: str, filesystem: Any = None
+) -> tuple[list[tuple[str, RunRecords]], list[RestoreError | StorageError]]:
+    """(URI, records) of the runs at or one level below a URI, the one last worked at first.
+
+    And what is wrong with those that cannot be read: one damaged run is no reason to give up the others.
+    """
+    store = FsspecFilesystem(uri, filesystem)
+    found, problems = [], []
+    for name in store.list():
+        *folders, file = name.split("/")
+        if file == "journal.jsonl" and len(folders) <= 1:
+            try:
+                found.append(("/".join([uri, *folders]), _remote_records(store, name)))
+            except (RestoreError, StorageError) as error:
+                problems.append(error)
+    return sorted(found, key=lambda run: run[1].last_time, reverse=True), problems
+
+
+def _remote_records(store: FsspecFilesystem, journal: str) -> RunRecords:
+    with tempfile.TemporaryDirectory(prefix="paceline-restore-") as folder:
+        run_dir = RunDir(Path(folder))
+        fetch_journal(store, journal, run_dir.journal)
+        try:
+            return RunRecords.read(run_dir)
+        except (RestoreError, StorageError) as error:
+            text = str(error).replace(str(run_dir.journal), f"{store.label}/{journal}")
+            raise RestoreError(text) from error
+
+
+def does_not_exist(path: str, filesystem: Any, what: str) -> RestoreError | None:
+    """The error for a place where there is nothing at all, or a file; `what` should be there."""
+    resolved = resolve_storage(path)
+    if isinstance(resolved, Path):
+        if resolved.is_dir():
+            return None
+        problem = "is a file" if resolved.exists() else "does not exist"
+        return RestoreError(f"{path} {problem}: give the directory of {what}.")
+    store = FsspecFilesystem(resolved, filesystem)
+    return None if store.list() else RestoreError(f"{store.label} does not exist: give the URI of {what}.")
+
+
+RunStatus = Status | Literal["running", "killed", "pending"]
+"""killed: the journal has no end, and nobody is writing it; pending: of a trial that was not started yet."""
+
+
+class RunSummary(Struct, kw_only=True):
+    """What a run is, whether it is alive, and how far it has come."""
+
+    path: str
+    name: str
+    """Of its experiment."""
+    trial_id: str
+    trainer: str
+    status: RunStatus
+    alive: bool
+    """A driver holds the run."""
+    num_workers: int
+    started: float
+    """Seconds since the epoch; 0.0 if no worker was ever started."""
+    ended: float | None
+    reached: Reached
+    error: str = ""
+    """What ended the run, or the cause of its last failure."""
+
+
+def summary_of(path: str | Path, filesystem: Any = None) -> RunSummary:
+    """The summary of the run whose directory is at a path, or at a URI."""
+    place = resolve_storage(path)
+    if isinstance(place, Path):
+        run_dir = RunDir(place)
+        return _summary(run_dir, str(place), lock.is_held(run_dir.lock))
+    store = FsspecFilesystem(place, filesystem)
+    with tempfile.TemporaryDirectory(prefix="paceline-summary-") as folder:
+        run_dir = RunDir(Path(folder))
+        fetch_journal(store, run_dir.journal.name, run_dir.journal)
+        return _summary(run_dir, store.label, lease.is_held(store))
+
+
+def _summary(run_dir: RunDir, place: str, alive: bool) -> RunSummary:
+    try:
+        header, started = _beginning(run_dir.journal)
+        end = FORMAT.last_of(run_dir.journal, "end", unless="attempt")
+    except FileNotFoundError:
+        raise no_journal(run_dir) from None
+    except OSError as error:
+        raise StorageError(f"{run_dir.journal} cannot be read: {error}") from error
+    assert end is None or isinstance(end, Ended)
+    if end is None or isinstance(end.reached, UnsetType):
+        reached = _reached_so_far(run_dir.journal, header)
+    else:
+        reached = end.reached
+    return RunSummary(
+        path=place,
+        name=header.experiment_name,
+        trial_id=header.trial_id,
+        trainer=header.trainer,
+        status=end.status if end is not None else "running" if alive else "killed",
+        alive=alive,
+        num_workers=header.current_settings["scaling_config"].get("num_workers") or 1,
+        started=started,
+        ended=end.time if end is not None else None,
+        reached=reached,
+        error=(end.message if end is not None else "") or reached.error,
+    )
+
+
+def _beginning(journal: Path) -> tuple[Header, float]:
+    """The header, and when the run began."""
+    records = FORMAT.read(journal)
+    header = next(records, None)
+    if not isinstance(header, Header):
+        raise RestoreError(f"{journal} does not begin with a run's description.")
+    if header.time:
+        return header, header.time
+    first = next(records, None)
+    return header, first.time if isinstance(first, AttemptStarted) else 0.0
+
+
+def _reached_so_far(journal: Path, header: Header) -> Reached:
+    """What the records of a run that has not ended, or of an earlier version, add up to."""
+    records = list(FORMAT.scan(journal, without=ROW))
+    attempts = [record for record in records if isinstance(record, AttemptStarted)]
+    failures = [record for record in records if isinstance(record, AttemptFailed)]
+    kept = still_kept(records, dict.fromkeys(listed_numbers(records)))
+    reached = Reached(
+        attempts=1 + max((attempt.attempt for attempt in attempts), default=-1),
+        error=failures[-1].in_words if failures else "",
+    )
+    add_checkpoints(reached, kept, header.checkpoint_config)
+    if attempts:
+        _add_last_row(reached, journal, attempts[-1], kept)
+    return reached
+
+
+def _add_last_row(reached: Reached, journal: Path, attempt: AttemptStarted, kept: Sequence[KeptCheckpoint]) -> None:
+    """Rows of earlier attempts are superseded, except for those up to the point where the last one began."""
+    last = next(
+        (row for row in FORMAT.backwards(journal, b'"rank":0,') if isinstance(row, Row) and row.rank == 0), None
+    )
+    if last is not None and last.attempt == attempt.attempt:
+        reached.iteration = last.index
+        reached.time_total_s = attempt.start_time_s + last.elapsed
+        reached.metrics = reported(last.reduced or last.metrics)
+    else:
+        reached.iteration, reached.time_total_s = attempt.start_index, attempt.start_time_s
+        reached.metrics = next((reported(each.row) for each in kept if each.iteration == attempt.start_index), {})
+
+
+def add_checkpoints(reached: Reached, kept: Sequence[KeptCheckpoint], config: CheckpointConfig) -> None:
+    reached.checkpoints = [each.number for each in kept]
+    reached.size = sum(each.size for each in kept)
+    if kept and config.checkpoint_score_attribute:
+        reached.best = reported(best(config, kept)[-1].row)
