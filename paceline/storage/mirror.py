@@ -7,6 +7,7 @@ Whatever changes there is preceded by a look at the lease: another driver may ha
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import threading
@@ -97,12 +98,16 @@ class Mirror:
         self.lease.check()  # the files may have taken long
         self.filesystem.write_bytes(f"{name}/{MANIFEST_NAME}", complete.encode())
         for place in {place.partition("/")[0] for place in places.values()}:
-            self.filesystem.delete(f"{prefix}/{place}")
+            self._delete_staged(f"{prefix}/{place}")
 
     def remove_staged(self, attempt: int | None = None) -> None:
         """Delete what the ranks of an attempt (None: of any) have uploaded and nobody has committed."""
         self.lease.check()
-        self.filesystem.delete(_STAGING if attempt is None else staging_prefix(attempt))
+        self._delete_staged(_STAGING if attempt is None else staging_prefix(attempt))
+
+    def _delete_staged(self, prefix: str) -> None:
+        with contextlib.suppress(StorageError):  # nobody needs it, and the next attempt or driver tries again
+            self.filesystem.delete(prefix)
 
     def _push_file(self, checkpoint: Path, name: str) -> None:
         if self._given_up.is_set():

@@ -17,10 +17,12 @@ from paceline.air import Checkpoint, CheckpointConfig
 from paceline.air.errors import StorageError
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.checkpoint_target import RemotePrefix
+from paceline.run.messages import StagedCheckpoint
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal
-from paceline.storage.mirror import Mirror
+from paceline.storage.mirror import Mirror, staging_prefix
 from paceline.storage.run_dir import RunDir
+from paceline.storage.stager import Stager
 from tests.run.keeping import commit, on_disk, records, refuse, retire, stage
 
 # -- on remote storage --------------------------------------------------------------------
@@ -140,24 +142,55 @@ def test_an_interrupted_driver_does_not_wait_for_uploads(
 # -- with ranks elsewhere -----------------------------------------------------------------
 
 
+@pytest.fixture
+def elsewhere(run_dir: RunDir, journal: Journal, mirror: Mirror) -> CheckpointKeeper:
+    """A keeper whose ranks upload to the store themselves."""
+    keeper = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
+    keeper.target = RemotePrefix(run_dir, mirror)
+    return keeper
+
+
 def test_ranks_are_not_sent_to_a_checkpoint_that_is_still_on_its_way(
-    run_dir: RunDir, journal: Journal, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+    elsewhere: CheckpointKeeper, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
     upload = mirror.filesystem.upload
     monkeypatch.setattr(mirror.filesystem, "upload", lambda *given: go_on.wait() and upload(*given))
-    keeper = CheckpointKeeper(CheckpointConfig(), run_dir, journal, mirror)
-    keeper.target = RemotePrefix(run_dir, mirror)
-    adopted = keeper.adopt(Checkpoint.from_dict({"a": 1}), 3, {}, "another run")
-    assert keeper.target.uri_of(0) is None
+    adopted = elsewhere.adopt(Checkpoint.from_dict({"a": 1}), 3, {}, "another run")
+    assert elsewhere.target.uri_of(0) is None
     go_on.set()
     adopted.check()
-    uri = keeper.target.uri_of(0)
+    uri = elsewhere.target.uri_of(0)
     assert uri is not None
     assert Checkpoint.from_uri(uri).to_dict()["a"] == 1
     monkeypatch.setattr(mirror.filesystem, "exists", refuse)
-    assert keeper.target.uri_of(0) is None, "a store out of reach is not the end of the run"
-    keeper.close()
+    assert elsewhere.target.uri_of(0) is None, "a store out of reach is not the end of the run"
+    elsewhere.close()
+
+
+def uploaded(keeper: CheckpointKeeper, tmp_path: Path) -> StagedCheckpoint:
+    """What a rank has put into the store."""
+    with Stager(tmp_path / "rank") as stager:
+        with stager.open("file") as file:
+            file.write(b"content")
+        manifest = stager.finish({"number": 0, "iteration": 1})
+    assert keeper.mirror is not None
+    keeper.mirror.filesystem.upload(tmp_path / "rank" / "file", f"{staging_prefix(0)}/staged/file")
+    return StagedCheckpoint(b"staged", 0, 7, None, manifest.encode())
+
+
+def test_a_commit_counts_though_what_was_staged_cannot_be_deleted(
+    elsewhere: CheckpointKeeper, mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = mirror.filesystem.delete
+    monkeypatch.setattr(
+        mirror.filesystem, "delete", lambda name: refuse() if name.startswith(".staging") else delete(name)
+    )
+    elsewhere.commit(uploaded(elsewhere, tmp_path), {}, 1, {}).check()
+    assert elsewhere.newest is not None
+    assert mirror.checkpoint_numbers() == [0]
+    elsewhere.target.prepare(None)  # another attempt can start
+    elsewhere.close()
 
 
 def test_an_upload_does_not_hold_up_the_exit_of_the_interpreter(run_dir: RunDir, journal: Journal) -> None:
