@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from paceline.air.config import RunConfig
-from paceline.air.secrets import masked
+from paceline.air.secrets import masked, secret_paths
 
 C = TypeVar("C")
 
@@ -132,6 +132,16 @@ def as_json(value: Any) -> Any:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError):
         return None
+
+
+def storable(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The arguments that can be stored, plain JSON without secrets, and the names of others that are not None."""
+    plain = {
+        name: value
+        for name, value in arguments.items()
+        if as_json(value) is not None and not secret_paths({name: value})
+    }
+    return plain, [name for name, value in arguments.items() if value is not None and name not in plain]
 
 
 Fingerprint = Mapping[str, Any]

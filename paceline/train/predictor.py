@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, TypeAl
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checks import near_miss, warn_at_users_line
 from paceline.air.data_batch_type import DataBatchType
-from paceline.air.errors import ConfigError, SerializationError
+from paceline.air.errors import ConfigError, DataError, SerializationError
 from paceline.air.plugins import plugin
 
 if TYPE_CHECKING:
@@ -161,6 +161,24 @@ def prediction_columns(predictions: NDArray[np.generic]) -> dict[str, NDArray[np
 def array_or_columns(columns: dict[str, NDArray[np.generic]]) -> Arrays:
     """Predictions by column as numpy code gets them: a single column without its name, several as a dict."""
     return next(iter(columns.values())) if len(columns) == 1 else columns
+
+
+def chosen_columns(feature_columns: Any, there: Iterable[Any]) -> list[Any]:
+    """The columns that `feature_columns` names, one or several, which must be among those that are there."""
+    known = list(there)
+    columns = [feature_columns] if isinstance(feature_columns, str) else list(feature_columns)
+    for column in columns:
+        if column not in known:
+            near = difflib.get_close_matches(str(column), map(str, known), n=1)
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            raise DataError(f"feature_columns has {column!r}; the data has the columns {listed(known)}.{meant}")
+    return columns
+
+
+def listed(names: Sequence[Any]) -> str:
+    """Names for a message; of many, the first ones."""
+    shown = ", ".join(map(str, names[:12]))
+    return f"{shown}, ... ({len(names):,} in all)" if len(names) > 12 else shown
 
 
 def _kinds_of(predictor: type[Predictor]) -> list[BatchFormat]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from paceline.air.errors import ConfigError, DataError
 from paceline.train.lightgbm.checkpoint import LightGBMCheckpoint
-from paceline.train.predictor import Predictor, array_or_columns, checked_checkpoint, prediction_columns
+from paceline.train.predictor import Predictor, array_or_columns, checked_checkpoint, chosen_columns, prediction_columns
 
 if TYPE_CHECKING:
     import lightgbm as lgb
@@ -132,7 +132,7 @@ class LightGBMPredictor(Predictor):
         By position are taken only columns that were chosen, and those of a model that was trained without names.
         """
         if feature_columns is not None:
-            table = _chosen(table, feature_columns)
+            table = table.select(chosen_columns(map(str, feature_columns), table.schema.names))
         there = {name.replace(" ", "_"): name for name in table.schema.names}  # so LightGBM writes names
         there |= {name: name for name in table.schema.names}
         if all(name in there for name in wanted):
@@ -163,11 +163,3 @@ class LightGBMPredictor(Predictor):
             )
         frame: Any = to_batch(from_batch(table, _WHERE), "pandas", copy=True)
         return frame.astype(dict.fromkeys(categories, "category"))  # type: ignore[no-any-return]
-
-
-def _chosen(table: pa.Table, columns: Sequence[str] | Sequence[int]) -> pa.Table:
-    names = list(map(str, columns))
-    missing = [name for name in names if name not in table.schema.names]
-    if missing:
-        raise DataError(f"feature_columns: {_WHERE.lower()} has no column {missing[0]!r}.")
-    return table.select(names)

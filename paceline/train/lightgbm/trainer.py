@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.air.errors import ConfigError
+from paceline.train.arguments import chosen_config
 from paceline.train.lightgbm.backend import LightGBMConfig, LightGBMLoopConfig
 from paceline.train.lightgbm.callback import WithLastCheckpoint
 from paceline.train.lightgbm.loop import LightGBMLoop
@@ -100,10 +100,7 @@ class LightGBMTrainer(TreeTrainer):
         metadata: Mapping[str, Any] | None = None,
         **train_kwargs: Any,
     ) -> None:
-        if lightgbm_config is not None and not isinstance(lightgbm_config, LightGBMConfig):
-            raise ConfigError(
-                f"LightGBMTrainer(lightgbm_config=...) takes a LightGBMConfig, not {type(lightgbm_config).__name__}."
-            )
+        config = chosen_config("LightGBMTrainer", LightGBMConfig, lightgbm_config=lightgbm_config)
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,
@@ -112,9 +109,7 @@ class LightGBMTrainer(TreeTrainer):
             dmatrix_params=dmatrix_params,
             num_boost_round=rounds_of(params, num_boost_round),
             train_kwargs=train_kwargs,
-            backend_config=LightGBMLoopConfig()
-            if train_loop_per_worker is None
-            else lightgbm_config or LightGBMConfig(),
+            backend_config=LightGBMLoopConfig() if train_loop_per_worker is None else config,
             scaling_config=scaling_config,
             dataset_config=dataset_config,
             run_config=run_config,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from paceline.air.checks import near_miss, whole_number
+from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError, DataError
 from paceline.train.predictor import (
     Predictor,
     array_or_columns,
     check_keywords,
     checked_checkpoint,
+    chosen_columns,
     predict_keywords,
     prediction_columns,
 )
@@ -82,7 +83,7 @@ class SklearnPredictor(Predictor):
     ) -> pd.DataFrame:
         import pandas as pd
 
-        chosen = data if feature_columns is None else _chosen(data, feature_columns)
+        chosen = data if feature_columns is None else data[chosen_columns(feature_columns, data.columns)]
         features = spread_vectors(chosen)
         names = getattr(self.estimator, "feature_names_in_", None)
         if names is not None:
@@ -173,16 +174,6 @@ class SklearnPredictor(Predictor):
 def _like(features: Any, rows: NDArray[Any]) -> Any:
     """Rows as an array, or as a frame with the columns of `features`."""
     return type(features)(rows, columns=features.columns) if hasattr(features, "columns") else rows
-
-
-def _chosen(data: pd.DataFrame, feature_columns: Sequence[Any]) -> pd.DataFrame:
-    for name in feature_columns:
-        if name not in data.columns:
-            there = list(map(str, data.columns))
-            raise DataError(
-                f"feature_columns has {name!r}, which is no column of the data{near_miss(str(name), there)}"
-            )
-    return data[list(feature_columns)]
 
 
 def _columns_of_text(features: Any, error: Exception) -> str:

@@ -14,8 +14,7 @@ from paceline.air.config import ScalingConfig
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, MissingDatasetError, RestoreError
 from paceline.air.resources import usable_cores
-from paceline.air.secrets import secret_paths
-from paceline.air.settings import as_json
+from paceline.air.settings import storable
 from paceline.engine.choose import choose_engine
 from paceline.run.attempt import modules_to_preload
 from paceline.run.backend import Backend, BackendConfig
@@ -199,26 +198,17 @@ class SklearnTrainer(BaseTrainer):
         arguments = {name: getattr(self, name) for name in _STORED} | self.fit_params
         if self.preprocessor is not None:
             arguments["preprocessor"] = self.preprocessor
-        plain = {
-            name: value
-            for name, value in arguments.items()
-            if as_json(value) is not None and not secret_paths({name: value})
-        }
+        plain, again = storable(arguments)
         stored = {
             "plain": plain,
-            "again": [name for name, value in arguments.items() if value is not None and name not in plain],
+            "again": again,
             "datasets": sorted(self.datasets),
             "trainer_resources": self.scaling_config.trainer_resources,
         }
         return replace(super().to_run_spec(), arguments=stored, backend_config=SklearnConfig())
 
     def _again(self) -> list[str]:
-        arguments = {name: getattr(self, name) for name in _STORED} | self.fit_params
-        not_plain = [
-            name
-            for name, value in arguments.items()
-            if value is not None and (as_json(value) is None or secret_paths({name: value}))
-        ]
+        _, not_plain = storable({name: getattr(self, name) for name in _STORED} | self.fit_params)
         return ["estimator", *not_plain, *super()._again()]
 
     @classmethod

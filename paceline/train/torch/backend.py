@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.air.checks import names_what_was_meant
+from paceline.air.checks import check_seconds, names_what_was_meant
 from paceline.air.errors import ConfigError
 from paceline.engine.places import LOOPBACK
 from paceline.run.backend import Backend, BackendConfig, WorkerState
@@ -50,11 +50,7 @@ class TorchConfig(BackendConfig):
             _check_backend(self.backend)
         if self.init_method not in _INIT_METHODS:
             raise ConfigError(f"TorchConfig(init_method={self.init_method!r}): choose 'env' or 'tcp'.")
-        number = isinstance(self.timeout_s, int | float) and not isinstance(self.timeout_s, bool)
-        if not number or not 0 < self.timeout_s < float("inf"):
-            raise ConfigError(
-                f"TorchConfig(timeout_s={self.timeout_s!r}): give a number of seconds greater than 0, e.g. 1800."
-            )
+        check_seconds(self.timeout_s, "TorchConfig(timeout_s)")
 
     def check(self, scaling: ScalingConfig) -> None:
         if self.backend in _NEED_GPUS and not scaling.num_gpus_per_worker:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from paceline.air.checks import reject_unknown, warn_at_users_line, whole_number
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, RestoreError
-from paceline.air.secrets import secret_paths
-from paceline.air.settings import as_json
+from paceline.air.settings import storable
 from paceline.run.spec import RunSpec
 from paceline.train.arguments import SETTINGS_ELSEWHERE, DataParallelArguments, make_ingest
 from paceline.train.data_parallel_trainer import DataParallelTrainer
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
 DEFAULT_ROUNDS = 10
 _STORED = ("params", "label_column", "dmatrix_params", "num_boost_round")
 _OWN_KEYWORDS = (
-    *("params", "label_column", "dmatrix_params", "num_boost_round", "datasets", "dataset_config", "preprocessor"),
-    *("scaling_config", "run_config", "resume_from_checkpoint", "metadata", "train_loop_config"),
-    "train_loop_per_worker",
+    *(*_STORED, "datasets", "dataset_config", "preprocessor", "scaling_config", "run_config"),
+    *("resume_from_checkpoint", "metadata", "train_loop_config", "train_loop_per_worker"),
 )
 
 
@@ -110,13 +108,7 @@ class TreeTrainer(DataParallelTrainer):
         super()._check_arguments()
 
     def _check_function_form(self) -> None:
-        given = {
-            "params": self.params,
-            "label_column": self.label_column,
-            "dmatrix_params": self.dmatrix_params,
-            "num_boost_round": self.num_boost_round,
-            **self.train_kwargs,
-        }
+        given = {**{name: getattr(self, name) for name in _STORED}, **self.train_kwargs}
         for name, value in given.items():
             if value is not None:
                 raise ConfigError(
@@ -188,16 +180,8 @@ class TreeTrainer(DataParallelTrainer):
         if self.scaling_config.num_workers > 1:
             self._warn_about_approximations()
         ingest = make_ingest(self.datasets, configs, self.preprocessor, self.resume_from_checkpoint, read_once=True)
-        plain = {
-            name: value
-            for name, value in self.train_kwargs.items()
-            if as_json(value) is not None and not secret_paths({name: value})
-        }
-        arguments = {
-            **{name: getattr(self, name) for name in _STORED},
-            "train_kwargs": plain,
-            "code": [name for name, value in self.train_kwargs.items() if value is not None and name not in plain],
-        }
+        plain, code = storable(self.train_kwargs)
+        arguments = {**{name: getattr(self, name) for name in _STORED}, "train_kwargs": plain, "code": code}
         return self._run_spec(
             self._loop(self._task()),
             {"params": dict(self.params or {})},
@@ -267,11 +251,7 @@ class TreeTrainer(DataParallelTrainer):
         names = super()._again()
         if self._has_function:
             return names
-        not_plain = [
-            name
-            for name, value in {"params": self.params, **self.train_kwargs}.items()
-            if value is not None and (as_json(value) is None or secret_paths({name: value}))
-        ]
+        _, not_plain = storable({"params": self.params, **self.train_kwargs})
         return [*not_plain, *(name for name in names if name != self._function_argument)]
 
     def _code(self) -> Any:
@@ -296,7 +276,7 @@ class TreeTrainer(DataParallelTrainer):
                 f"{cls.__name__}.restore(): {', '.join(f'{name}=' for name in missing)} of the run held code or "
                 "secrets, which are not stored: pass it again."
             )
-        for name in ("params", "label_column", "dmatrix_params", "num_boost_round"):
+        for name in _STORED:
             if name not in given and stored[name] is None and name in ("params", "label_column"):
                 raise RestoreError(
                     f"{cls.__name__}.restore(): the run's {name} cannot be stored as plain data: pass it again."

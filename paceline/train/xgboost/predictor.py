@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.air.errors import ConfigError, DataError
-from paceline.train.predictor import Predictor, array_or_columns, checked_checkpoint, prediction_columns
+from paceline.train.predictor import (
+    Predictor,
+    array_or_columns,
+    checked_checkpoint,
+    chosen_columns,
+    listed,
+    prediction_columns,
+)
 from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
 
 if TYPE_CHECKING:
@@ -110,20 +117,13 @@ class XGBoostPredictor(Predictor):
         predict_kwargs: dict[str, Any],
     ) -> dict[str, NDArray[np.generic]]:
         """By column; what has further dimensions, such as contributions to each class, is one column of arrays."""
-        chosen = data if feature_columns is None else self._chosen(data, feature_columns)
-        values = self._values(self._known_columns(chosen))
+        if feature_columns is not None:
+            names = [feature_columns] if isinstance(feature_columns, str) else map(str, feature_columns)
+            data = data.select(chosen_columns(names, data.column_names))
+        values = self._values(self._known_columns(data))
         return prediction_columns(self._predicted(values, dmatrix_kwargs, predict_kwargs))
 
     # -- columns ------------------------------------------------------------------------------
-
-    def _chosen(self, data: pa.Table, feature_columns: Sequence[str] | Sequence[int]) -> pa.Table:
-        columns = [feature_columns] if isinstance(feature_columns, str) else list(map(str, feature_columns))
-        missing = [column for column in columns if column not in data.column_names]
-        if missing:
-            raise ConfigError(
-                f"feature_columns names {_listed(missing)}; the data has the columns {_listed(data.column_names)}."
-            )
-        return data.select(columns)
 
     def _known_columns(self, data: pa.Table) -> pa.Table:
         """The columns that the model's features come from; what it lacks is told by name."""
@@ -137,8 +137,8 @@ class XGBoostPredictor(Predictor):
         missing = [name for name in missing if name.rpartition("_")[0] not in vectors]
         if missing:
             raise DataError(
-                f"The data lacks {len(missing)} of the model's {len(self._features)} features: {_listed(missing)}. "
-                f"It has the columns {_listed(data.column_names)}."
+                f"The data lacks {len(missing)} of the model's {len(self._features)} features: {listed(missing)}. "
+                f"It has the columns {listed(data.column_names)}."
             )
         return data.select([*wanted, *vectors])
 
@@ -181,7 +181,7 @@ class XGBoostPredictor(Predictor):
         if values.shape[1] != self.model.num_features():
             raise DataError(
                 f"The data has {values.shape[1]} columns, and the model {self.model.num_features()} features"
-                f"{': ' + _listed(self._features) if self._features else ''}."
+                f"{': ' + listed(self._features) if self._features else ''}."
             )
         if not dmatrix_kwargs and _IN_PLACE.issuperset(predict_kwargs):
             kind = "margin" if predict_kwargs.pop("output_margin", False) else "value"
@@ -190,8 +190,3 @@ class XGBoostPredictor(Predictor):
             )
         given = {"feature_names": self._features, "feature_types": self.model.feature_types, **(dmatrix_kwargs or {})}
         return self.model.predict(xgboost.DMatrix(values, enable_categorical=True, **given), **predict_kwargs)
-
-
-def _listed(names: Sequence[str] | None) -> str:
-    shown = ", ".join(map(str, (names or [])[:12]))
-    return f"{shown}, ... ({len(names or []):,} in all)" if names and len(names) > 12 else shown

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.errors import ConfigError
+from paceline.train.arguments import chosen_config
 from paceline.train.trees.datasets import check_queries
 from paceline.train.trees.trainer import TreeTrainer
 from paceline.train.xgboost.backend import XGBoostConfig, XGBoostLoopConfig
@@ -86,10 +87,7 @@ class XGBoostTrainer(TreeTrainer):
         metadata: dict[str, Any] | None = None,
         **train_kwargs: Any,
     ) -> None:
-        if xgboost_config is not None and not isinstance(xgboost_config, XGBoostConfig):
-            raise ConfigError(
-                f"XGBoostTrainer(xgboost_config=...) takes an XGBoostConfig, not {type(xgboost_config).__name__}."
-            )
+        config = chosen_config("XGBoostTrainer", XGBoostConfig, xgboost_config=xgboost_config)
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,
@@ -98,7 +96,7 @@ class XGBoostTrainer(TreeTrainer):
             dmatrix_params=dmatrix_params,
             num_boost_round=num_boost_round,
             train_kwargs=train_kwargs,
-            backend_config=_for_workers(xgboost_config or XGBoostConfig(), train_loop_per_worker),
+            backend_config=XGBoostLoopConfig(config.timeout_s) if train_loop_per_worker is None else config,
             scaling_config=scaling_config,
             dataset_config=dataset_config,
             run_config=run_config,
@@ -162,7 +160,3 @@ _MISPLACED: Mapping[str, str] = {
         ("early_stopping_rounds", "callbacks", "custom_metric", "verbose_eval"), "it is an argument of the trainer."
     ),
 }
-
-
-def _for_workers(config: XGBoostConfig, function: object) -> XGBoostConfig:
-    return XGBoostLoopConfig(config.timeout_s) if function is None else config

@@ -38,7 +38,7 @@ FRAMES = {"train": numbers(100)}
         ({"valid_sets": []}, "datasets="),
         ({"early_stopping_rounds": 5}, "lightgbm.early_stopping"),
         ({"callbacks": [ReportCallback()]}, "ReportCallback"),
-        ({"lightgbm_config": {}}, "LightGBMConfig.*dict"),
+        ({"lightgbm_config": {}}, "dict.*LightGBMConfig"),
         ({"dmatrix_params": {"train": {"base_margin": "f0"}}}, "'base_margin'"),
         ({"dmatrix_params": {"train": {"group": [2, 3]}}}, "group.*column"),
     ],

@@ -54,7 +54,7 @@ def trainer_of(**changes: Any) -> XGBoostTrainer:
         ({"dmatrix_params": {"train": {"weigth": "x"}}}, "'weigth'.*'weight'"),
         ({"dmatrix_params": {"train": {"weight": [1.0]}}}, "weight.*column"),
         ({"callbacks": [ReportCallback()]}, "ReportCallback"),
-        ({"xgboost_config": {}}, "XGBoostConfig.*dict"),
+        ({"xgboost_config": {}}, "dict.*XGBoostConfig"),
     ],
 )
 def test_slips_are_told_when_the_trainer_is_made(changes: dict[str, Any], told: str) -> None:

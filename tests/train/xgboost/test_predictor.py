@@ -63,7 +63,7 @@ def test_feature_columns_choose(booster: xgboost.Booster) -> None:
     np.testing.assert_array_equal(chosen, expected)
     array = rows[["d", "a", "b", "c"]].to_numpy()
     np.testing.assert_array_equal(predictor.predict(array, feature_columns=[1, 2, 3]), expected)
-    with pytest.raises(ConfigError, match=r"feature_columns.*\bx\b.*a, b, c, d"):
+    with pytest.raises(DataError, match=r"feature_columns.*\bx\b.*a, b, c, d"):
         predictor.predict(rows, feature_columns=["a", "x"])
     with pytest.raises(DataError, match=r"2 of.* 3 features: b, c"):
         predictor.predict(rows, feature_columns=["a"])

@@ -14,7 +14,7 @@ from paceline.train.huggingface.transformers.checkpoint import (
     has_tokenizer,
     is_of_model,
 )
-from paceline.train.predictor import PREDICTIONS, Predictor, checked_checkpoint
+from paceline.train.predictor import PREDICTIONS, Predictor, checked_checkpoint, chosen_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +117,7 @@ class TransformersPredictor(Predictor):
     ) -> pd.DataFrame:
         import pandas as pd
 
-        chosen = data if feature_columns is None else _chosen(data, feature_columns)
+        chosen = data if feature_columns is None else data[chosen_columns(feature_columns, data.columns)]
         inputs: list[Any]
         if chosen.shape[1] == 1:
             inputs = chosen.iloc[:, 0].tolist()
@@ -141,14 +141,6 @@ def _variable_as_before(name: str) -> Iterator[None]:
     finally:
         if before is None:
             os.environ.pop(name, None)
-
-
-def _chosen(data: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    names = [columns] if isinstance(columns, str) else list(columns)
-    missing = [name for name in names if name not in data.columns]
-    if missing:
-        raise DataError(f"feature_columns names {missing}; the columns are {list(data.columns)}.")
-    return data[names]
 
 
 def _single(answer: Any) -> Any:
