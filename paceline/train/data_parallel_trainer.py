@@ -39,6 +39,8 @@ class DataParallelTrainer(BaseTrainer):
     _function_argument: ClassVar[str] = "train_loop_per_worker"
     _config_argument: ClassVar[str] = "train_loop_config"
     """What a class calls its function and the function's configuration, for restore()."""
+    _function_class: ClassVar[type[TrainFunction]] = TrainFunction
+    """What calls the function in a worker."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class DataParallelTrainer(BaseTrainer):
         self.backend_config.check(self.scaling_config)
         config = {} if self.train_loop_config is None else {"train_loop_config": dict(self.train_loop_config)}
         chosen = vars(self).get("train_loop_per_worker", self._function)
-        function = TrainFunction(chosen, self.train_loop_config, self._takes_config)
+        function = self._function_class(chosen, self.train_loop_config, self._takes_config)
         resumed = self.resume_from_checkpoint
         ingest = make_ingest(self.datasets, self._whole_dataset_config(), self.preprocessor, resumed)
         return self._run_spec(function, config, backend_config=self.backend_config, ingest=ingest)

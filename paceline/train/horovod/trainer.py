@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from dataclasses import dataclass
+from typing import Any, ClassVar, Unpack
 
 from paceline.run.spec import TrainFunction
 from paceline.train.arguments import DataParallelArguments, chosen_config, config_as
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.horovod.backend import HorovodConfig, HorovodTorchConfig, leave_horovod
 from paceline.train.imports import referred_modules
-
-if TYPE_CHECKING:
-    from paceline.run.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,8 @@ class HorovodTrainer(DataParallelTrainer):
         result = HorovodTrainer(train_func, scaling_config=ScalingConfig(num_workers=2)).fit()
     """
 
+    _function_class: ClassVar[type[TrainFunction]] = HorovodFunction
+
     def __init__(
         self,
         train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
@@ -67,11 +66,6 @@ class HorovodTrainer(DataParallelTrainer):
             backend_config=chosen,
             **common,
         )
-
-    def to_run_spec(self) -> RunSpec:
-        spec = super().to_run_spec()
-        function = HorovodFunction(self.train_loop_per_worker, self.train_loop_config, self._takes_config)
-        return replace(spec, train=function)
 
 
 # -- which framework a train function uses ---------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from paceline.air import session
 from paceline.air.errors import ConfigError
@@ -17,7 +17,19 @@ from paceline.train.tensorflow.backend import ClusterMember, TensorflowConfig
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from paceline.run.spec import RunSpec
+
+@dataclass(frozen=True)
+class TensorflowFunction(TrainFunction):
+    """The user's function. Workers that TensorFlow never connected have trained a model each: that is told."""
+
+    def __call__(self) -> None:
+        super().__call__()
+        active = session.active()
+        if active.world_size > 1 and "tensorflow" in sys.modules and not ClusterMember.here().has_met:
+            active.warn(
+                f"Each of the {active.world_size} workers has trained by itself: the train function made no "
+                "tf.distribute.MultiWorkerMirroredStrategy(). Make one, and the model within its scope()."
+            )
 
 
 class TensorflowTrainer(DataParallelTrainer):
@@ -36,6 +48,8 @@ class TensorflowTrainer(DataParallelTrainer):
 
     Where tf_keras is installed, it is `tf.keras` in the workers: Keras 3 cannot `fit` on several of them.
     """
+
+    _function_class: ClassVar[type[TrainFunction]] = TensorflowFunction
 
     def __init__(
         self,
@@ -58,24 +72,6 @@ class TensorflowTrainer(DataParallelTrainer):
             backend_config=chosen,
             **common,
         )
-
-    def to_run_spec(self) -> RunSpec:
-        function = TensorflowFunction(self.train_loop_per_worker, self.train_loop_config, self._takes_config)
-        return replace(super().to_run_spec(), train=function)
-
-
-@dataclass(frozen=True)
-class TensorflowFunction(TrainFunction):
-    """The user's function. Workers that TensorFlow never connected have trained a model each: that is told."""
-
-    def __call__(self) -> None:
-        super().__call__()
-        active = session.active()
-        if active.world_size > 1 and "tensorflow" in sys.modules and not ClusterMember.here().has_met:
-            active.warn(
-                f"Each of the {active.world_size} workers has trained by itself: the train function made no "
-                "tf.distribute.MultiWorkerMirroredStrategy(). Make one, and the model within its scope()."
-            )
 
 
 def prepare_dataset_shard(tf_dataset_shard: tf.data.Dataset) -> tf.data.Dataset:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from paceline.train.arguments import DataParallelArguments, chosen_config
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.torch.backend import TorchConfig
-
-if TYPE_CHECKING:
-    pass
 
 
 class TorchTrainer(DataParallelTrainer):
