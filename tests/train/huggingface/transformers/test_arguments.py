@@ -105,7 +105,7 @@ def test_datasets_have_two_names() -> None:
 def test_settings_of_the_process_group_are_kept() -> None:
     config = trainer(torch_config=TorchConfig(backend="gloo", timeout_s=7)).backend_config
     assert (config.backend, config.timeout_s) == ("gloo", 7)
-    assert "transformers.preloaded" in config.backend_cls.preload[-1]
+    assert "transformers.loaders" in config.backend_cls.preload[-1]
 
 
 @pytest.mark.parametrize(
