@@ -11,6 +11,7 @@ import sklearn  # noqa: F401  # PB2's model; it sets variables on import, which 
 
 from paceline import tune
 from paceline.air import Checkpoint, RunConfig, session
+from paceline.air.errors import ConfigError
 from paceline.testing.processes import Marks
 from paceline.tune import TuneConfig, Tuner
 from paceline.tune.schedulers import (
@@ -21,6 +22,7 @@ from paceline.tune.schedulers import (
     PopulationBasedTraining,
     PopulationBasedTrainingReplay,
     ResourceChangingScheduler,
+    Restart,
     TrialScheduler,
 )
 from tests.tune.searching import climbing, column, config_of, search, steps_taken
@@ -320,3 +322,35 @@ def test_a_scheduler_of_ones_own_says_when_to_stop(tmp_path: Path) -> None:
     marks = Marks(tmp_path / "marks")
     grid = search(climbing(marks, saves=False), {"x": tune.grid_search([1, 2, 3])}, scheduler=AtItsNumber())
     assert [steps_taken(marks, result) for result in grid] == [[1], [1, 2], [1, 2, 3]]
+
+
+def test_a_scheduler_may_change_the_trial_that_it_chooses() -> None:
+    class ChangesWhatWaited(TrialScheduler):
+        def on_trial_result(self, controller: Any, trial: Any, result: Any) -> str:
+            return self.PAUSE if result["training_iteration"] == 1 else self.CONTINUE
+
+        def choose_trial_to_run(self, controller: Any) -> Any:
+            chosen = next(iter(controller.waiting_trials()), None)
+            if chosen is not None and chosen.status == "PAUSED":
+                controller.restart_trial(chosen, Restart(config={**chosen.config, "x": 99}))
+            return chosen
+
+    def train(config: dict[str, Any]) -> None:
+        checkpoint = session.get_checkpoint()
+        for step in range(checkpoint.to_dict()["step"] + 1 if checkpoint else 1, 3):
+            session.report({"x": config["x"]}, checkpoint=Checkpoint.from_dict({"step": step}))
+
+    grid = search(train, {"x": 1}, scheduler=ChangesWhatWaited(), engine="inline")
+    assert column(grid[0], "x") == [1, 99]
+
+
+def test_a_scheduler_cannot_run_a_trial_that_it_stops() -> None:
+    class StopsWhatItChooses(TrialScheduler):
+        def choose_trial_to_run(self, controller: Any) -> Any:
+            chosen = next(iter(controller.waiting_trials()), None)
+            if chosen is not None:
+                controller.stop_trial(chosen)
+            return chosen
+
+    with pytest.raises(ConfigError, match=r"choose_trial_to_run\(\) returned .*: return one of"):
+        search(lambda config: None, {"x": 1}, scheduler=StopsWhatItChooses(), engine="inline")

@@ -233,8 +233,7 @@ class Starter:
         """Start what the scheduler chooses, else what the searcher suggests, as far as the resources go."""
         self.asked_in_vain = False
         while not self._stopping.stopping and self._running_count() < self._most_at_once():
-            with self._audience.guarded():
-                trial_run = self._chosen()
+            trial_run = self._chosen()
             if trial_run is not None:
                 if not self._trials.ledger.fits(trial_run.request):
                     return
@@ -245,8 +244,12 @@ class Starter:
                 return
 
     def _chosen(self) -> TrialRun | None:
-        """The trial that the scheduler wants to run."""
-        chosen = self._setup.scheduler.choose_trial_to_run(self._controller)
+        """The trial that the scheduler wants to run, which it may have changed in the same moment."""
+        try:
+            with self._audience.guarded():
+                chosen = self._setup.scheduler.choose_trial_to_run(self._controller)
+        finally:
+            self._endings.carry_out_queued()
         if chosen is None:
             return None
         if not isinstance(chosen, Trial) or chosen not in self._trials.waiting:
@@ -366,9 +369,7 @@ class Starter:
                 self._setup.scheduler.on_stall(self._controller)
         finally:
             self._endings.carry_out_queued()
-        with self._audience.guarded():
-            chosen = self._chosen()
-        if chosen is None and self._trials.waiting and not self._trials.are_busy:
+        if self._chosen() is None and self._trials.waiting and not self._trials.are_busy:
             stuck = ", ".join(str(trial) for trial in list(self._trials.waiting)[:3])
             self._audience.warn_once(f"The scheduler lets no trial continue; {stuck} and others are ended as they are.")
             for trial_run in list(self._trials.waiting.values()):

@@ -39,7 +39,11 @@ Decision = str | Restart
 
 
 class Controller(Protocol):
-    """What a scheduler may ask of the running experiment, and have done to trials that do not run."""
+    """What a scheduler may ask of the running experiment, and have done to trials that do not run.
+
+    `stop_trial` and `restart_trial` act when the hook that calls them has returned, so that nothing calls back into a
+    scheduler that is still deciding. `waiting_trials` leaves out at once what is to be stopped.
+    """
 
     @property
     def metric(self) -> str | None: ...
