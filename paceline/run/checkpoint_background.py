@@ -125,13 +125,16 @@ class Uploads:
         """Which checkpoints did not get there, and why; to be asked in the end."""
         found = []
         for number, (stored, upload) in self._unfinished.items():
+            name, label = self._run_dir.checkpoint(number).name, self._mirror.filesystem.label
+            if not stored.done():
+                found.append(f"{name} was not committed: the run was interrupted, and {label} did not answer in time")
+                continue
             if upload.cancelled() or not upload.done():
                 problem = "its upload was given up because the run was interrupted"
             elif upload.exception() is None or stored.exception() is not None:
                 continue
             else:
                 problem = str(upload.exception())
-            name, label = self._run_dir.checkpoint(number).name, self._mirror.filesystem.label
             found.append(f"{name} is not in {label}, only in {self._run_dir.root}: {problem}")
         self._unfinished.clear()
         return found

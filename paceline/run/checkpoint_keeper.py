@@ -152,12 +152,20 @@ class CheckpointKeeper:
         """Wait until what is being committed is on this disk, or has failed; for any thread."""
         wait([commit.stored for commit in self._under_way])
 
-    def settle(self) -> None:
-        """An attempt is over: what it was committing counts once it is on this disk, though nobody waits for it."""
+    def settle(self, store_wait_s: float | None = None) -> None:
+        """An attempt is over: what it was committing counts once it is on this disk, though nobody waits for it.
+
+        Where the ranks upload it themselves, it counts once it is in the store. The store gets `store_wait_s` seconds
+        (None: as long as it needs), and what is not there by then is given up.
+        """
         under_way, self._under_way = self._under_way, []
+        stored = [commit.stored for commit in under_way]
+        if wait(stored, store_wait_s if self.target.is_remote else None).not_done:
+            self.background.give_up_uploads()
         for commit in under_way:
-            with contextlib.suppress(Exception):  # the attempt failed anyway
-                commit.wait_until_stored()
+            if commit.stored.done():
+                with contextlib.suppress(Exception):  # the attempt failed anyway
+                    commit.wait_until_stored()
         if not self.target.shares_files:
             self.background.submit(partial(self.target.abandon, self.attempt), STORE)
 
@@ -324,7 +332,8 @@ class CheckpointKeeper:
         if "background" in vars(self):
             if not complete:
                 self.background.give_up_uploads()
-                self.wait_for_commits()
+                if not self.target.is_remote:  # a store may hang
+                    self.wait_for_commits()
             self.background.close(complete=complete)
         self.target.close()
         self.newest_in_memory = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -217,7 +218,10 @@ class OpenRun:
 
     def clean_up(self) -> None:
         """An attempt is over: what it was committing is settled, and what it left half done is removed."""
-        self.keeper.settle()
+        began = time.monotonic()
+        self.keeper.settle(self.store_wait_s)
+        if self.store_wait_s is not None:
+            self.store_wait_s = max(0.0, self.store_wait_s - (time.monotonic() - began))
         self.keeper.retire()
         self.files.run_dir.sweep()
 

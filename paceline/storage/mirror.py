@@ -85,10 +85,9 @@ class Mirror:
         prefix = staging_prefix(attempt)
         self.lease.check()
         self.filesystem.delete(f"{name}/{MANIFEST_NAME}")
-        copy = self.filesystem.copy
         _transfer(
             [
-                partial(copy, f"{prefix}/{place}", f"{name}/{file}")
+                partial(self._copy, f"{prefix}/{place}", name, file)
                 for file, place in places.items()
                 if file not in added
             ]
@@ -96,6 +95,7 @@ class Mirror:
         for added_name, content in added.items():
             self.filesystem.write_bytes(f"{name}/{added_name}", content)
         self.lease.check()  # the files may have taken long
+        self._check_not_given_up(name)
         self.filesystem.write_bytes(f"{name}/{MANIFEST_NAME}", complete.encode())
         for place in {place.partition("/")[0] for place in places.values()}:
             self._delete_staged(f"{prefix}/{place}")
@@ -110,9 +110,16 @@ class Mirror:
             self.filesystem.delete(prefix)
 
     def _push_file(self, checkpoint: Path, name: str) -> None:
-        if self._given_up.is_set():
-            raise StorageError(f"the upload of {checkpoint.name} was given up")
+        self._check_not_given_up(checkpoint.name)
         self.filesystem.upload(checkpoint / path_of(name), f"{checkpoint.name}/{name}")
+
+    def _copy(self, staged: str, checkpoint: str, name: str) -> None:
+        self._check_not_given_up(checkpoint)
+        self.filesystem.copy(staged, f"{checkpoint}/{name}")
+
+    def _check_not_given_up(self, checkpoint: str) -> None:
+        if self._given_up.is_set():
+            raise StorageError(f"the upload of {checkpoint} was given up")
 
     def give_up_uploads(self) -> None:
         """Start no further file of a checkpoint: one that is under way never gets its manifest."""

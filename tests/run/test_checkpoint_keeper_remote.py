@@ -193,6 +193,39 @@ def test_a_commit_counts_though_what_was_staged_cannot_be_deleted(
     elsewhere.close()
 
 
+def test_an_interrupted_driver_does_not_wait_for_a_commit_in_a_store_that_hangs(
+    elsewhere: CheckpointKeeper, journal: Journal, mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    copy = mirror.filesystem.copy
+
+    def hang(source: str, name: str) -> None:
+        begun.set()
+        go_on.wait()
+        copy(source, name)
+
+    monkeypatch.setattr(mirror.filesystem, "copy", hang)
+    commit = elsewhere.commit(uploaded(elsewhere, tmp_path), {}, 1, {})
+    begun.wait()
+
+    def leave() -> None:
+        elsewhere.settle(store_wait_s=0.1)
+        elsewhere.close(complete=False)
+
+    leaving = threading.Thread(target=leave, daemon=True)
+    leaving.start()
+    leaving.join(60)
+    waited_for_ever = leaving.is_alive()
+    go_on.set()
+    assert not waited_for_ever
+    assert elsewhere.newest is None
+    (warning,) = elsewhere.warnings
+    assert re.search(r"checkpoint_000000 was not committed.*memory://.* did not answer", warning)
+    with pytest.raises(StorageError, match="checkpoint_000000 was given up"):
+        commit.stored.result(60)
+    assert mirror.checkpoint_numbers() == []  # what another driver may own by now is left alone
+
+
 def test_an_upload_does_not_hold_up_the_exit_of_the_interpreter(run_dir: RunDir, journal: Journal) -> None:
     CheckpointKeeper(CheckpointConfig(), run_dir, journal).commit(stage(run_dir, 0), {}, 1, {}).check()
     script = (
