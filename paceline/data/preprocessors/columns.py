@@ -1,12 +1,12 @@
-"""What built-in preprocessors share: checking columns, replacing and expanding them, numbers with gaps."""
+"""What built-in preprocessors share: checking columns, learning from each, replacing them, numbers with gaps."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.aggregate import is_number_type
 from paceline.data.preprocessor import Preprocessor
+from paceline.data.statistics import Statistic
 
 
 def checked_columns(columns: Any, what: str) -> list[str]:
@@ -44,18 +45,6 @@ def with_columns(chunk: pa.RecordBatch, replaced: Mapping[str, pa.Array]) -> pa.
     return pa.record_batch(list(columns.values()), list(columns))
 
 
-def expanded(
-    chunk: pa.RecordBatch, removed: Sequence[str], names: Sequence[str], values: Iterable[pa.Array], what: str
-) -> pa.RecordBatch:
-    """The chunk without some columns and with others after its last one."""
-    kept = [name for name in chunk.schema.names if name not in removed]
-    for name in set(kept).intersection(names):
-        raise DataError(
-            f"{what} makes a column {name!r}, but there is one of this name already. Rename one of the two columns."
-        )
-    return pa.record_batch([*(chunk.column(name) for name in kept), *values], [*kept, *names])
-
-
 def check_unique(names: Sequence[str], what: str) -> None:
     """Refuse columns that would have the same name."""
     name, times = Counter(names).most_common(1)[0] if names else ("", 0)
@@ -74,8 +63,17 @@ def counts_per_row(rows: int, row: np.ndarray, place: np.ndarray, places: int) -
     return [pa.array(column) for column in table]
 
 
-class NumericPreprocessor(Preprocessor):
-    """Replaces each of its columns by something calculated from that column. Nulls stay null."""
+def place_numbers(places: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """The entries that have a place, and the place of each."""
+    numbers = places.fill_null(-1).to_numpy()
+    (present,) = np.nonzero(numbers >= 0)
+    return present, numbers[present].astype(np.int64)
+
+
+class ColumnPreprocessor(Preprocessor):
+    """Replaces each of its columns by something made of that column, for which it may learn a statistic of each."""
+
+    _kind_of_statistic: ClassVar[type[Statistic]]
 
     def __init__(self, columns: list[str]) -> None:
         self.columns = checked_columns(columns, type(self).__name__)
@@ -86,15 +84,81 @@ class NumericPreprocessor(Preprocessor):
     def _output_columns(self) -> tuple[str, ...]:
         return tuple(self.columns)
 
-    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        what = type(self).__name__
-        replaced = {}
-        for name in self.columns:
-            numbers, missing = numbers_and_nulls(column_of(chunk, name, what), name, what)
-            replaced[name] = self._transform_column(name, numbers, missing)
-        return with_columns(chunk, replaced)
+    # -- fitting --------------------------------------------------------------------------
 
-    def _transform_column(self, column: str, numbers: np.ndarray, missing: np.ndarray | None) -> pa.Array:
+    def _statistic(self, column: str) -> Statistic:
+        """What must be known of one column."""
+        return self._kind_of_statistic(column)
+
+    def _learnt(self, column: str, found: Any) -> dict[str, Any]:
+        """What `stats_` has of one column, of which this was found."""
+        raise NotImplementedError
+
+    def _check_learnt(self, learnt: dict[str, Any]) -> None:
+        """Refuse what cannot be used, before it replaces what was learnt earlier."""
+
+    def _statistics(self) -> list[Statistic]:
+        return [self._statistic(column) for column in self.columns]
+
+    def _learn(self, values: dict[Statistic, Any]) -> None:
+        learnt: dict[str, Any] = {}
+        for column in self.columns:
+            learnt.update(self._learnt(column, values[self._statistic(column)]))
+        self._check_learnt(learnt)
+        self.stats_ = learnt
+
+    # -- transforming ---------------------------------------------------------------------
+
+    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        return with_columns(
+            chunk, {column: self._transform_column(column, self._of(chunk, column)) for column in self.columns}
+        )
+
+    def _transform_column(self, column: str, values: pa.Array) -> pa.Array:
+        """One column after the preprocessor."""
+        raise NotImplementedError
+
+    def _of(self, chunk: pa.RecordBatch, column: str) -> pa.Array:
+        return column_of(chunk, column, type(self).__name__)
+
+
+class ExpandingPreprocessor(ColumnPreprocessor):
+    """Replaces its columns by others, which come last."""
+
+    @abstractmethod
+    def _new_names(self, learnt: dict[str, Any]) -> list[str]:
+        """The names of the new columns; `learnt` is `stats_`, or empty before that is there."""
+
+    def _new_columns(self, chunk: pa.RecordBatch) -> list[pa.Array]:
+        return [made for column in self.columns for made in self._expanded(column, self._of(chunk, column))]
+
+    def _expanded(self, column: str, values: pa.Array) -> list[pa.Array]:
+        """The new columns that one column becomes."""
+        raise NotImplementedError
+
+    def _output_columns(self) -> tuple[str, ...]:
+        return (*self.columns, *self._new_names(getattr(self, "stats_", {})))
+
+    def _check_learnt(self, learnt: dict[str, Any]) -> None:
+        check_unique(self._new_names(learnt), type(self).__name__)
+
+    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        names = self._new_names(getattr(self, "stats_", {}))
+        made = self._new_columns(chunk)
+        kept = [name for name in chunk.schema.names if name not in self.columns]
+        for name in set(kept).intersection(names):
+            raise DataError(
+                f"{type(self).__name__} makes a column {name!r}, but there is one of this name already. Rename one of "
+                "the two columns."
+            )
+        return pa.record_batch([*(chunk.column(name) for name in kept), *made], [*kept, *names])
+
+
+class NumericPreprocessor(ColumnPreprocessor):
+    """Replaces each of its columns by something calculated from that column. Nulls stay null."""
+
+    def _transform_column(self, column: str, values: pa.Array) -> pa.Array:
+        numbers, missing = numbers_and_nulls(values, column, type(self).__name__)
         return pa.array(self._transform_numbers(column, numbers), mask=missing)
 
     @abstractmethod
@@ -144,3 +208,9 @@ def learnt(value: Any, statistic: str, column: str, what: str) -> Any:
             "for example by Dataset.map_batches, before fitting."
         )
     return value
+
+
+def learnt_range(found: tuple[Any, Any] | None, column: str, what: str) -> tuple[Any, Any]:
+    """The smallest and the largest value of a column."""
+    low, high = found or (None, None)
+    return learnt(low, "minimum", column, what), learnt(high, "maximum", column, what)

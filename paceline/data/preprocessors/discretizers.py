@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ import pyarrow as pa
 
 from paceline.air.checks import check_bool, check_choice, whole_number
 from paceline.air.errors import ConfigError
-from paceline.data.preprocessors.columns import NumericPreprocessor, learnt
-from paceline.data.statistics import Extremes, Statistic
+from paceline.data.preprocessors.columns import NumericPreprocessor, learnt_range, numbers_and_nulls
+from paceline.data.statistics import Extremes
 
 WIDENING = 0.001
 """By this share of the range the outer bin is widened, so that the extreme value itself lies in it."""
@@ -41,16 +42,21 @@ class _Discretizer(NumericPreprocessor):
         self.include_lowest = include_lowest
         self.duplicates = duplicates
         self.dtypes = None if dtypes is None else _checked_dtypes(dtypes, self.columns, name)
-        if isinstance(bins, Mapping):
-            for column in self.columns:
-                if column not in bins:
-                    raise ConfigError(f"{name}: bins has no entry for column {column!r}.")
+        for column in self.columns:
+            if isinstance(bins, Mapping) and column not in bins:
+                raise ConfigError(f"{name}: bins has no entry for column {column!r}.")
+            self._check_bins(column)
 
     def _bins_of(self, column: str) -> Any:
         return self.bins[column] if isinstance(self.bins, Mapping) else self.bins
 
+    @abstractmethod
+    def _check_bins(self, column: str) -> None:
+        """Refuse what was given as bins of a column."""
+
+    @abstractmethod
     def _edges(self, column: str) -> np.ndarray:
-        raise NotImplementedError
+        """Where the bins of a column begin and end."""
 
     def _check_labels(self, column: str, bins: int) -> None:
         """Refuse categories for a column that are not as many as its bins."""
@@ -70,7 +76,8 @@ class _Discretizer(NumericPreprocessor):
         bins[(bins == len(edges) - 1) | np.isnan(numbers)] = -1
         return bins
 
-    def _transform_column(self, column: str, numbers: np.ndarray, missing: np.ndarray | None) -> pa.Array:
+    def _transform_column(self, column: str, values: pa.Array) -> pa.Array:
+        numbers, missing = numbers_and_nulls(values, column, type(self).__name__)
         bins = self._transform_numbers(column, numbers)
         outside = bins < 0 if missing is None else (bins < 0) | missing
         dtype = (self.dtypes or {}).get(column)
@@ -92,21 +99,8 @@ class CustomKBinsDiscretizer(_Discretizer):
 
     _is_fittable = False
 
-    def __init__(
-        self,
-        columns: list[str],
-        bins: Sequence[float] | Mapping[str, Sequence[float]],
-        *,
-        right: bool = True,
-        include_lowest: bool = False,
-        duplicates: str = "raise",
-        dtypes: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            columns, bins, right=right, include_lowest=include_lowest, duplicates=duplicates, dtypes=dtypes
-        )
-        for column in self.columns:
-            self._check_labels(column, len(self._edges(column)) - 1)
+    def _check_bins(self, column: str) -> None:
+        self._check_labels(column, len(self._edges(column)) - 1)
 
     def _edges(self, column: str) -> np.ndarray:
         given = self._bins_of(column)
@@ -128,36 +122,17 @@ class UniformKBinsDiscretizer(_Discretizer):
     Smaller and larger values than those it was fitted on become null. See CustomKBinsDiscretizer for the rest.
     """
 
-    def __init__(
-        self,
-        columns: list[str],
-        bins: int | Mapping[str, int],
-        *,
-        right: bool = True,
-        include_lowest: bool = False,
-        duplicates: str = "raise",
-        dtypes: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            columns, bins, right=right, include_lowest=include_lowest, duplicates=duplicates, dtypes=dtypes
-        )
-        for column in self.columns:
-            whole_number(self._bins_of(column), f"UniformKBinsDiscretizer: bins of column {column!r}", least=1)
+    _kind_of_statistic = Extremes
 
-    def _statistics(self) -> list[Statistic]:
-        return [Extremes(column) for column in self.columns]
+    def _check_bins(self, column: str) -> None:
+        whole_number(self._bins_of(column), f"UniformKBinsDiscretizer: bins of column {column!r}", least=1)
 
-    def _learn(self, values: dict[Statistic, Any]) -> None:
-        stats: dict[str, Any] = {}
-        for column in self.columns:
-            found = values[Extremes(column)] or (None, None)
-            low = learnt(found[0], "minimum", column, "UniformKBinsDiscretizer")
-            high = learnt(found[1], "maximum", column, "UniformKBinsDiscretizer")
-            edges = _equal_widths(float(low), float(high), self._bins_of(column), self.right)
-            edges = _distinct(edges, self.duplicates, f"UniformKBinsDiscretizer: bins of column {column!r}")
-            self._check_labels(column, len(edges) - 1)
-            stats[column] = edges
-        self.stats_ = stats
+    def _learnt(self, column: str, found: Any) -> dict[str, Any]:
+        low, high = learnt_range(found, column, "UniformKBinsDiscretizer")
+        edges = _equal_widths(float(low), float(high), self._bins_of(column), self.right)
+        edges = _distinct(edges, self.duplicates, f"UniformKBinsDiscretizer: bins of column {column!r}")
+        self._check_labels(column, len(edges) - 1)
+        return {column: edges}
 
     def _edges(self, column: str) -> np.ndarray:
         edges: np.ndarray = self.stats_[column]

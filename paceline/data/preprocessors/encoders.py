@@ -1,8 +1,14 @@
-"""Encoders: categories as numbers, as one column for each, or as a column of categories."""
+"""Encoders: categories as numbers, as one column for each, or as a column of categories.
+
+`Categories` finds where values stand among the categories of a column.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,22 +17,155 @@ import pyarrow.compute as pc
 
 from paceline.air.checks import check_bool, whole_number
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.preprocessor import D, Preprocessor
-from paceline.data.preprocessors.categories import CategoryPreprocessor, place_numbers
+from paceline.data.preprocessor import D
 from paceline.data.preprocessors.columns import (
-    check_unique,
-    checked_columns,
+    ColumnPreprocessor,
+    ExpandingPreprocessor,
     column_of,
     counts_per_row,
-    expanded,
-    with_columns,
+    place_numbers,
 )
 from paceline.data.statistics import Statistic
 from paceline.data.tensors import tensor_array
-from paceline.data.value_counts import CategoryCounts, ValueCounts, as_lists, item_type, with_items
+from paceline.data.value_counts import (
+    CategoryCounts,
+    ValueCounts,
+    ValueTable,
+    as_lists,
+    item_type,
+    list_keys,
+    with_items,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_SIMPLE_KINDS: tuple[tuple[str, Any, tuple[type, ...]], ...] = (
+    ("truth values", pa.types.is_boolean, (bool,)),
+    ("numbers", lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind), (int, float)),
+    ("decimals", pa.types.is_decimal, (Decimal,)),
+    ("text", lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), (str,)),
+    ("times", pa.types.is_temporal, (datetime.date, datetime.time, datetime.timedelta)),
+)
+
+
+class Categories:
+    """The categories of one column, in order. Lists are categories as tuples."""
+
+    def __init__(self, values: Iterable[Any], what: str) -> None:
+        self.values = list(values)
+        self._what = what
+        """Begins error messages: the preprocessor and the column."""
+        self._by_type: dict[pa.DataType, pa.Array] = {}
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def places(self, values: pa.Array) -> pa.Array:
+        """The place of each value among the categories; null where a value is null or no category."""
+        if item_type(values.type) is not None:
+            return self._places_of_lists(as_lists(values))
+        if pa.types.is_dictionary(values.type):
+            return self.places(values.dictionary).take(values.indices)
+        if pa.types.is_null(values.type) or not self.values:
+            return pa.nulls(len(values), pa.int32())
+        if pa.types.is_string_view(values.type):
+            values = values.cast(pa.large_string())
+        ordered = self.as_type(values.type)
+        return pc.index_in(values.cast(ordered.type), value_set=ordered)
+
+    def as_type(self, kind: pa.DataType) -> pa.Array:
+        """The categories as an array of this type, or of one that all its values can be compared in."""
+        if kind not in self._by_type:
+            self._by_type[kind] = self._converted(kind)
+        return self._by_type[kind]
+
+    def _converted(self, kind: pa.DataType) -> pa.Array:
+        if pa.types.is_null(kind):
+            return pa.array(self.values)
+        self._check_kind(kind)
+        if pa.types.is_floating(kind) or any(isinstance(value, float) for value in self.values):
+            return pa.array([float(value) for value in self.values])  # Arrow would cut fractions off without a word
+        try:
+            return pa.array(self.values, kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            if pa.types.is_integer(kind):  # not all categories fit
+                return pa.array(self.values, pa.int64())
+            raise self._mismatch(str(kind)) from error
+
+    def _check_kind(self, kind: pa.DataType) -> None:
+        for name, has_kind, python_types in _SIMPLE_KINDS:
+            if has_kind(kind):
+                excluded = bool if name == "numbers" else ()  # to Python, True is an integer
+                fits = [isinstance(value, python_types) and not isinstance(value, excluded) for value in self.values]
+                if not all(fits):
+                    raise self._mismatch(name)
+
+    def _mismatch(self, found: str) -> DataError:
+        return DataError(
+            f"{self._what} holds {found}, but the categories are like {self.values[0]!r}. "
+            "Transform data of the type that the preprocessor was fitted on."
+        )
+
+    # -- lists as wholes --------------------------------------------------------------------
+
+    def _places_of_lists(self, lists: pa.Array) -> pa.Array:
+        """Lists are compared by the places of their items, which Arrow can join to a key for each list."""
+        items, keys = self._items_and_keys
+        found = list_keys(lists, items.places(pc.list_flatten(lists)))
+        return pc.index_in(found, value_set=keys)
+
+    @functools.cached_property
+    def _items_and_keys(self) -> tuple[Categories, pa.Array]:
+        if not all(isinstance(value, tuple) for value in self.values):
+            raise self._mismatch("lists")
+        items = Categories(dict.fromkeys(item for value in self.values for item in value), self._what)
+        place = {item: str(at) for at, item in enumerate(items.values)}
+        return items, pa.array([",".join(place[item] for item in value) for value in self.values], pa.string())
+
+
+class CategoryPreprocessor(ColumnPreprocessor):
+    """Keeps what it learnt as {category: place} in `stats_["unique_values(<column>)"]`."""
+
+    max_categories: dict[str, int] | None = None
+
+    def _learnt(self, column: str, found: ValueTable) -> dict[str, Any]:
+        most = (self.max_categories or {}).get(column)
+        what = f"{type(self).__name__}: column {column!r}"
+        return {f"unique_values({column})": learnt_categories(found, what, most)}
+
+    def _categories(self, column: str) -> Categories:
+        """What was learnt, ready for looking up."""
+        learnt = self.stats_[f"unique_values({column})"]
+        return self._prepared(column, learnt, lambda: list(learnt))
+
+    def _prepared(self, column: str, learnt: Any, ordered: Callable[[], list[Any]]) -> Categories:
+        """Categories for looking up, made once for what is learnt now."""
+        cache: dict[str, tuple[Any, Categories]] = vars(self).setdefault("_cache", {})
+        known = cache.get(column)
+        if known is None or known[0] is not learnt:
+            known = cache[column] = (learnt, Categories(ordered(), f"{type(self).__name__}: column {column!r}"))
+        return known[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_cache"}
+
+
+def learnt_categories(table: ValueTable, what: str, most: int | None = None) -> dict[Any, int]:
+    """The places of the `most` frequent values of a column, or of all, in sorted order."""
+    if table.missing:
+        raise DataError(
+            f"{what} has {table.missing:,} missing values (null or NaN), which are no category. Fill them first, for "
+            'example by SimpleImputer(columns, strategy="most_frequent") or strategy="constant", before this '
+            "preprocessor in a Chain."
+        )
+    if not len(table.values):
+        raise DataError(f"{what} has no values to learn from: the dataset is empty.")
+    chosen = np.arange(len(table.values))
+    if most is not None and most < len(chosen):
+        chosen = np.sort(np.argsort(-table.counts, kind="stable")[:most])
+    values = table.values.take(pa.array(chosen)).to_pylist()
+    return {tuple(value) if isinstance(value, list) else value: place for place, value in enumerate(values)}
 
 
 class OrdinalEncoder(CategoryPreprocessor):
@@ -38,30 +177,21 @@ class OrdinalEncoder(CategoryPreprocessor):
 
     def __init__(self, columns: list[str], *, encode_lists: bool = True) -> None:
         check_bool(encode_lists, "encode_lists")
-        self.columns = checked_columns(columns, "OrdinalEncoder")
+        super().__init__(columns)
         self.encode_lists = encode_lists
 
-    def _statistics(self) -> list[Statistic]:
-        return [CategoryCounts(column, whole_lists=not self.encode_lists) for column in self.columns]
+    def _statistic(self, column: str) -> Statistic:
+        return CategoryCounts(column, whole_lists=not self.encode_lists)
 
-    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        return with_columns(chunk, {column: self._encoded(chunk, column) for column in self.columns})
-
-    def _encoded(self, chunk: pa.RecordBatch, column: str) -> pa.Array:
-        values, categories = column_of(chunk, column, "OrdinalEncoder"), self._categories(column)
+    def _transform_column(self, column: str, values: pa.Array) -> pa.Array:
+        categories = self._categories(column)
         if item_type(values.type) is None or not self.encode_lists:
             return categories.places(values).cast(pa.int64())
         lists = as_lists(values)
         return with_items(lists, categories.places(pc.list_flatten(lists)).cast(pa.int64()))
 
-    def _input_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
 
-    def _output_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
-
-
-class OneHotEncoder(CategoryPreprocessor):
+class OneHotEncoder(CategoryPreprocessor, ExpandingPreprocessor):
     """Replaces a column by one column for each category, "<column>_<category>", with 1 where it is that category.
 
     The new columns come last, in the order of `columns` and of the sorted categories. Values that were not there
@@ -70,32 +200,19 @@ class OneHotEncoder(CategoryPreprocessor):
     """
 
     def __init__(self, columns: list[str], *, max_categories: dict[str, int] | None = None) -> None:
-        self.columns = checked_columns(columns, "OneHotEncoder")
+        super().__init__(columns)
         self.max_categories = checked_limits(max_categories, self.columns, "OneHotEncoder")
 
-    def _statistics(self) -> list[Statistic]:
-        return [CategoryCounts(column, whole_lists=True) for column in self.columns]
+    def _statistic(self, column: str) -> Statistic:
+        return CategoryCounts(column, whole_lists=True)
 
-    def _check_learnt(self, learnt: dict[str, dict[Any, int]]) -> None:
-        check_unique(self._names(learnt), "OneHotEncoder")
+    def _new_names(self, learnt: dict[str, Any]) -> list[str]:
+        return [f"{column}_{value}" for column in self.columns for value in learnt.get(f"unique_values({column})", ())]
 
-    def _names(self, learnt: dict[str, dict[Any, int]]) -> list[str]:
-        """The names of the new columns."""
-        return [f"{column}_{value}" for column in self.columns for value in learnt[f"unique_values({column})"]]
-
-    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        added: list[pa.Array] = []
-        for column in self.columns:
-            categories = self._categories(column)
-            rows, places = place_numbers(categories.places(column_of(chunk, column, "OneHotEncoder")))
-            added += counts_per_row(chunk.num_rows, rows, places, len(categories))
-        return expanded(chunk, self.columns, self._names(self.stats_), added, "OneHotEncoder")
-
-    def _input_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
-
-    def _output_columns(self) -> tuple[str, ...]:
-        return (*self.columns, *(self._names(self.stats_) if hasattr(self, "stats_") else ()))
+    def _expanded(self, column: str, values: pa.Array) -> list[pa.Array]:
+        categories = self._categories(column)
+        rows, places = place_numbers(categories.places(values))
+        return counts_per_row(len(values), rows, places, len(categories))
 
 
 class MultiHotEncoder(CategoryPreprocessor):
@@ -106,32 +223,23 @@ class MultiHotEncoder(CategoryPreprocessor):
     keeps only the 10 most frequent ones.
     """
 
+    _kind_of_statistic = CategoryCounts
+
     def __init__(self, columns: list[str], *, max_categories: dict[str, int] | None = None) -> None:
-        self.columns = checked_columns(columns, "MultiHotEncoder")
+        super().__init__(columns)
         self.max_categories = checked_limits(max_categories, self.columns, "MultiHotEncoder")
 
-    def _statistics(self) -> list[Statistic]:
-        return [CategoryCounts(column) for column in self.columns]
-
-    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        return with_columns(chunk, {column: self._encoded(chunk, column) for column in self.columns})
-
-    def _encoded(self, chunk: pa.RecordBatch, column: str) -> pa.Array:
-        values, categories = column_of(chunk, column, "MultiHotEncoder"), self._categories(column)
-        rows = np.arange(len(values))
+    def _transform_column(self, column: str, values: pa.Array) -> pa.Array:
+        categories = self._categories(column)
+        count = len(values)
+        rows = np.arange(count)
         if item_type(values.type) is not None:
             lists = as_lists(values)
             values, rows = pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy()
         present, places = place_numbers(categories.places(values))
-        encoded = np.zeros((chunk.num_rows, len(categories)), np.int64)
+        encoded = np.zeros((count, len(categories)), np.int64)
         encoded[rows[present], places] = 1
         return tensor_array(encoded)
-
-    def _input_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
-
-    def _output_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
 
 
 def checked_limits(limits: Any, columns: list[str], what: str) -> dict[str, int] | None:
@@ -156,7 +264,7 @@ class Categorizer(CategoryPreprocessor):
     """
 
     def __init__(self, columns: list[str], dtypes: dict[str, pd.CategoricalDtype] | None = None) -> None:
-        self.columns = checked_columns(columns, "Categorizer")
+        super().__init__(columns)
         self.dtypes = _checked_dtypes(dtypes, self.columns)
         self._is_fittable = bool(self._columns_to_learn())
 
@@ -176,23 +284,13 @@ class Categorizer(CategoryPreprocessor):
             ordered = given[statistic.column].ordered if statistic.column in given else False
             self.stats_[statistic.column] = pd.CategoricalDtype(table.values.to_pylist(), ordered)
 
-    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        return with_columns(chunk, {column: self._categorical(chunk, column) for column in self.columns})
-
-    def _categorical(self, chunk: pa.RecordBatch, column: str) -> pa.Array:
+    def _transform_column(self, column: str, values: pa.Array) -> pa.Array:
         dtype = getattr(self, "stats_", self.dtypes or {})[column]
-        values = column_of(chunk, column, "Categorizer")
         kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
         categories = self._prepared(column, dtype, dtype.categories.tolist)
         return pa.DictionaryArray.from_arrays(
             categories.places(values), categories.as_type(kind), ordered=bool(dtype.ordered)
         )
-
-    def _input_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
-
-    def _output_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
 
 
 def _checked_dtypes(dtypes: Any, columns: list[str]) -> dict[str, pd.CategoricalDtype] | None:
@@ -214,61 +312,52 @@ class LabelEncoder(CategoryPreprocessor):
     Labels that were not there in fitting become null (NaN in numpy and pandas).
     """
 
+    _kind_of_statistic = ValueCounts
+
     def __init__(self, label_column: str) -> None:
         if not isinstance(label_column, str):
             raise ConfigError(f"LabelEncoder: label_column is {label_column!r}: give the name of one column.")
+        super().__init__([label_column])
         self.label_column = label_column
 
     def inverse_transform(self, ds: D) -> D:
         """The dataset with labels again instead of their numbers in the label column; lazily."""
-        self._check_fitted("inverse_transform")
-        return LabelDecoder(self.label_column, self._categories(self.label_column).values).transform(ds)
+        return self._decoder("inverse_transform").transform(ds)
 
     def inverse_transform_batch(self, batch: Any) -> Any:
         """A single batch with labels again; the same kind comes out."""
-        self._check_fitted("inverse_transform_batch")
-        return LabelDecoder(self.label_column, self._categories(self.label_column).values).transform_batch(batch)
+        return self._decoder("inverse_transform_batch").transform_batch(batch)
 
-    def _statistics(self) -> list[Statistic]:
-        return [ValueCounts(self.label_column)]
+    def _decoder(self, method: str) -> LabelDecoder:
+        self._check_fitted(method)
+        return LabelDecoder(self.label_column, self._categories(self.label_column).values)
 
-    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        labels = column_of(chunk, self.label_column, "LabelEncoder")
-        places = self._categories(self.label_column).places(labels)
-        return with_columns(chunk, {self.label_column: places.cast(pa.int64())})
-
-    def _input_columns(self) -> tuple[str, ...]:
-        return (self.label_column,)
-
-    def _output_columns(self) -> tuple[str, ...]:
-        return (self.label_column,)
+    def _transform_column(self, column: str, values: pa.Array) -> pa.Array:
+        return self._categories(column).places(values).cast(pa.int64())
 
 
-class LabelDecoder(Preprocessor):
+class LabelDecoder(ColumnPreprocessor):
     """The way back of a LabelEncoder."""
 
     _is_fittable = False
 
     def __init__(self, label_column: str, labels: list[Any]) -> None:
+        super().__init__([label_column])
         self.label_column = label_column
         self.labels = labels
 
-    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        column = column_of(chunk, self.label_column, "LabelEncoder")
-        what = f"LabelEncoder: column {self.label_column!r}"
+    def _of(self, chunk: pa.RecordBatch, column: str) -> pa.Array:
+        return column_of(chunk, column, "LabelEncoder")  # the name that users know
+
+    def _transform_column(self, column: str, values: pa.Array) -> pa.Array:
+        what = f"LabelEncoder: column {column!r}"
         try:
-            places = column.cast(pa.int64())
+            places = values.cast(pa.int64())
         except pa.ArrowException as error:
-            raise DataError(f"{what} of type {column.type} does not hold numbers of labels: {error}") from error
+            raise DataError(f"{what} of type {values.type} does not hold numbers of labels: {error}") from error
         smallest, largest = pc.min_max(places).as_py().values()
         if smallest is not None and (smallest < 0 or largest >= len(self.labels)):
             raise DataError(
                 f"{what} holds numbers from {smallest} to {largest}; only 0 to {len(self.labels) - 1} stand for labels."
             )
-        return with_columns(chunk, {self.label_column: pa.array(self.labels).take(places)})
-
-    def _input_columns(self) -> tuple[str, ...]:
-        return (self.label_column,)
-
-    def _output_columns(self) -> tuple[str, ...]:
-        return (self.label_column,)
+        return pa.array(self.labels).take(places)

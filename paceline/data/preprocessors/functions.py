@@ -14,7 +14,7 @@ from paceline.air.errors import ConfigError, DataError
 from paceline.data.column_arrays import column_array
 from paceline.data.formats import check_batch_format, from_batch, to_batch, to_numpy
 from paceline.data.preprocessor import D, Preprocessor
-from paceline.data.preprocessors.columns import checked_columns, column_of, with_columns
+from paceline.data.preprocessors.columns import ColumnPreprocessor, checked_columns, with_columns
 
 
 class BatchMapper(Preprocessor):
@@ -59,7 +59,7 @@ class BatchMapper(Preprocessor):
         return from_batch(result, f"What BatchMapper's function {name} returned")
 
 
-class TorchVisionPreprocessor(Preprocessor):
+class TorchVisionPreprocessor(ColumnPreprocessor):
     """Applies `transform` to each image of the columns, or with `batched=True` to all images of a batch at once.
 
     The transform gets a torch tensor, or a numpy array if it refuses tensors by TypeError (as ToTensor does), and
@@ -79,7 +79,7 @@ class TorchVisionPreprocessor(Preprocessor):
         check_bool(batched, "batched")
         if not callable(transform):
             raise ConfigError(f"TorchVisionPreprocessor: transform is {transform!r}: give a function or a module.")
-        self.columns = checked_columns(columns, "TorchVisionPreprocessor")
+        super().__init__(columns)
         if output_columns is not None:
             output_columns = checked_columns(output_columns, "TorchVisionPreprocessor")
             if len(output_columns) != len(self.columns):
@@ -93,7 +93,7 @@ class TorchVisionPreprocessor(Preprocessor):
     def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         results = {}
         for column, output in zip(self.columns, self.output_columns or self.columns, strict=True):
-            images = to_numpy(column_of(chunk, column, "TorchVisionPreprocessor"), copy=True)
+            images = to_numpy(self._of(chunk, column), copy=True)
             if self.batched:
                 transformed = self._transformed_images(images, column)
                 if len(transformed) != len(images):
@@ -135,9 +135,6 @@ class TorchVisionPreprocessor(Preprocessor):
             "output_columns": self.output_columns,
             "batched": self.batched,
         }
-
-    def _input_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
 
     def _output_columns(self) -> tuple[str, ...]:
         return tuple(self.output_columns or self.columns)

@@ -11,13 +11,12 @@ import pyarrow.compute as pc
 from paceline.air.checks import check_choice
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.aggregate import is_number_type
-from paceline.data.preprocessor import Preprocessor
-from paceline.data.preprocessors.columns import checked_columns, column_of, learnt, with_columns
+from paceline.data.preprocessors.columns import ColumnPreprocessor, learnt
 from paceline.data.statistics import Moments, Statistic
 from paceline.data.value_counts import ValueCounts
 
 
-class SimpleImputer(Preprocessor):
+class SimpleImputer(ColumnPreprocessor):
     """Replaces missing values (null, NaN) by the column's mean, its most frequent value, or a constant.
 
     The most frequent of several is the smallest. With the mean, columns become floating point, whether
@@ -25,7 +24,7 @@ class SimpleImputer(Preprocessor):
     """
 
     def __init__(self, columns: list[str], strategy: str = "mean", fill_value: Any = None) -> None:
-        self.columns = checked_columns(columns, "SimpleImputer")
+        super().__init__(columns)
         check_choice(strategy, "SimpleImputer: strategy", ("mean", "most_frequent", "constant"))
         if (strategy == "constant") != (fill_value is not None):
             raise ConfigError(
@@ -36,34 +35,18 @@ class SimpleImputer(Preprocessor):
         self.fill_value = fill_value
         self._is_fittable = strategy != "constant"
 
-    def _input_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
-
-    def _output_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
-
     def _statistic(self, column: str) -> Statistic:
         return Moments(column) if self.strategy == "mean" else ValueCounts(column)
 
-    def _statistics(self) -> list[Statistic]:
-        return [self._statistic(column) for column in self.columns]
+    def _learnt(self, column: str, found: Any) -> dict[str, Any]:
+        value = (found and found.mean) if self.strategy == "mean" else found.most_frequent()
+        if self.strategy == "mean" or value is None:
+            value = learnt(value, self.strategy.replace("_", " "), column, "SimpleImputer")
+        return {f"{self.strategy}({column})": value}
 
-    def _learn(self, values: dict[Statistic, Any]) -> None:
-        stats: dict[str, Any] = {}
-        for column in self.columns:
-            found = values[self._statistic(column)]
-            value = (found and found.mean) if self.strategy == "mean" else found.most_frequent()
-            if self.strategy == "mean" or value is None:
-                value = learnt(value, self.strategy.replace("_", " "), column, "SimpleImputer")
-            stats[f"{self.strategy}({column})"] = value
-        self.stats_ = stats
-
-    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        replaced = {}
-        for name in self.columns:
-            fill = self.fill_value if self.strategy == "constant" else self.stats_[f"{self.strategy}({name})"]
-            replaced[name] = self._filled(column_of(chunk, name, "SimpleImputer"), fill, name)
-        return with_columns(chunk, replaced)
+    def _transform_column(self, column: str, values: pa.Array) -> pa.Array:
+        fill = self.fill_value if self.strategy == "constant" else self.stats_[f"{self.strategy}({column})"]
+        return self._filled(values, fill, column)
 
     def _filled(self, values: pa.Array, fill: Any, column: str) -> pa.Array:
         kind = values.type

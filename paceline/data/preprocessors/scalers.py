@@ -11,13 +11,12 @@ import pyarrow as pa
 
 from paceline.air.checks import check_choice, is_number
 from paceline.air.errors import ConfigError, DataError
-from paceline.data.preprocessor import Preprocessor
 from paceline.data.preprocessors.columns import (
+    ColumnPreprocessor,
     NumericPreprocessor,
     as_float,
-    checked_columns,
-    column_of,
     learnt,
+    learnt_range,
     numbers_and_nulls,
     scaled,
     with_columns,
@@ -34,17 +33,12 @@ class StandardScaler(NumericPreprocessor):
     values are left out in fitting and stay missing.
     """
 
-    def _statistics(self) -> list[Statistic]:
-        return [Moments(column) for column in self.columns]
+    _kind_of_statistic = Moments
 
-    def _learn(self, values: dict[Statistic, Any]) -> None:
-        stats: dict[str, Any] = {}
-        for column in self.columns:
-            moments = values[Moments(column)]
-            mean = learnt(moments and moments.mean, "mean", column, type(self).__name__)
-            stats[f"mean({column})"] = mean
-            stats[f"std({column})"] = 0.0 if _is_constant(moments) else math.sqrt(moments.variance)
-        self.stats_ = stats
+    def _learnt(self, column: str, found: Any) -> dict[str, Any]:
+        mean = learnt(found and found.mean, "mean", column, type(self).__name__)
+        deviation = 0.0 if _is_constant(found) else math.sqrt(found.variance)
+        return {f"mean({column})": mean, f"std({column})": deviation}
 
     def _transform_numbers(self, column: str, numbers: np.ndarray) -> np.ndarray:
         return scaled(numbers, self.stats_[f"mean({column})"], self.stats_[f"std({column})"] or 1.0)
@@ -60,16 +54,11 @@ def _is_constant(moments: MomentsOf) -> bool:
 class MinMaxScaler(NumericPreprocessor):
     """(x - min) / (max - min), per column: from 0 to 1. A column of one value becomes 0."""
 
-    def _statistics(self) -> list[Statistic]:
-        return [Extremes(column) for column in self.columns]
+    _kind_of_statistic = Extremes
 
-    def _learn(self, values: dict[Statistic, Any]) -> None:
-        stats: dict[str, Any] = {}
-        for column in self.columns:
-            low, high = values[Extremes(column)] or (None, None)
-            stats[f"min({column})"] = learnt(low, "minimum", column, type(self).__name__)
-            stats[f"max({column})"] = learnt(high, "maximum", column, type(self).__name__)
-        self.stats_ = stats
+    def _learnt(self, column: str, found: Any) -> dict[str, Any]:
+        low, high = learnt_range(found, column, type(self).__name__)
+        return {f"min({column})": low, f"max({column})": high}
 
     def _transform_numbers(self, column: str, numbers: np.ndarray) -> np.ndarray:
         low, high = self.stats_[f"min({column})"], self.stats_[f"max({column})"]
@@ -79,16 +68,11 @@ class MinMaxScaler(NumericPreprocessor):
 class MaxAbsScaler(NumericPreprocessor):
     """x / max(|x|), per column: from -1 to 1, where 0 stays 0."""
 
-    def _statistics(self) -> list[Statistic]:
-        return [Extremes(column) for column in self.columns]
+    _kind_of_statistic = Extremes
 
-    def _learn(self, values: dict[Statistic, Any]) -> None:
-        stats: dict[str, Any] = {}
-        for column in self.columns:
-            found = values[Extremes(column)]
-            largest = found and max(abs(found[0]), abs(found[1]))
-            stats[f"abs_max({column})"] = learnt(largest, "maximum", column, type(self).__name__)
-        self.stats_ = stats
+    def _learnt(self, column: str, found: Any) -> dict[str, Any]:
+        largest = found and max(abs(found[0]), abs(found[1]))
+        return {f"abs_max({column})": learnt(largest, "maximum", column, type(self).__name__)}
 
     def _transform_numbers(self, column: str, numbers: np.ndarray) -> np.ndarray:
         return scaled(numbers, 0.0, _divisor(self.stats_[f"abs_max({column})"]))
@@ -111,20 +95,16 @@ class RobustScaler(NumericPreprocessor):
             )
         self.quantile_range = (float(pair[0]), float(pair[1]))
 
-    def _quantiles(self, column: str) -> Quantiles:
+    def _statistic(self, column: str) -> Statistic:
         low, high = self.quantile_range
         return Quantiles(column, (low, 0.5, high))
 
-    def _statistics(self) -> list[Statistic]:
-        return [self._quantiles(column) for column in self.columns]
-
-    def _learn(self, values: dict[Statistic, Any]) -> None:
-        stats: dict[str, Any] = {}
-        for column in self.columns:
-            found = values[self._quantiles(column)] or (None, None, None)
-            for name, value in zip(("low_quantile", "median", "high_quantile"), found, strict=True):
-                stats[f"{name}({column})"] = learnt(value, name.replace("_", " "), column, type(self).__name__)
-        self.stats_ = stats
+    def _learnt(self, column: str, found: Any) -> dict[str, Any]:
+        names = ("low_quantile", "median", "high_quantile")
+        return {
+            f"{name}({column})": learnt(value, name.replace("_", " "), column, type(self).__name__)
+            for name, value in zip(names, found or (None, None, None), strict=True)
+        }
 
     def _transform_numbers(self, column: str, numbers: np.ndarray) -> np.ndarray:
         spread = self.stats_[f"high_quantile({column})"] - self.stats_[f"low_quantile({column})"]
@@ -143,7 +123,7 @@ NORMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-class Normalizer(Preprocessor):
+class Normalizer(ColumnPreprocessor):
     """Divides each row's values in the given columns by their common norm: "l1", "l2" or "max" (of absolute values).
 
     Rows of zeros stay as they are. A row in which one of the values is missing has no norm: all become missing.
@@ -152,18 +132,12 @@ class Normalizer(Preprocessor):
     _is_fittable = False
 
     def __init__(self, columns: list[str], norm: str = "l2") -> None:
-        self.columns = checked_columns(columns, "Normalizer")
+        super().__init__(columns)
         check_choice(norm, "Normalizer: norm", tuple(NORMS))
         self.norm = norm
 
-    def _input_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
-
-    def _output_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
-
     def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        pairs = [numbers_and_nulls(column_of(chunk, name, "Normalizer"), name, "Normalizer") for name in self.columns]
+        pairs = [numbers_and_nulls(self._of(chunk, name), name, "Normalizer") for name in self.columns]
         table = np.array([numbers for numbers, _ in pairs], np.float64)
         missing = [nulls for _, nulls in pairs if nulls is not None]
         norms = NORMS[self.norm](table)

@@ -15,21 +15,17 @@ import pyarrow.compute as pc
 from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.aggregate import Accumulator
-from paceline.data.preprocessor import Preprocessor
-from paceline.data.preprocessors.categories import place_numbers
 from paceline.data.preprocessors.columns import (
-    check_unique,
-    checked_columns,
-    column_of,
+    ColumnPreprocessor,
+    ExpandingPreprocessor,
     counts_per_row,
-    expanded,
-    with_columns,
+    place_numbers,
 )
 from paceline.data.statistics import Statistic
 from paceline.data.store import Scratch
 
 
-class Tokenizer(Preprocessor):
+class Tokenizer(ColumnPreprocessor):
     """Replaces each text by the list of its tokens; null stays null.
 
     `tokenization_fn` takes a text and returns its tokens; without it, texts are split at every single space.
@@ -38,21 +34,11 @@ class Tokenizer(Preprocessor):
     _is_fittable = False
 
     def __init__(self, columns: list[str], tokenization_fn: Tokenization | None = None) -> None:
-        self.columns = checked_columns(columns, "Tokenizer")
+        super().__init__(columns)
         self.tokenization_fn = checked_tokenization(tokenization_fn, "Tokenizer")
 
-    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        tokens = {
-            column: tokens_of(column_of(chunk, column, "Tokenizer"), self.tokenization_fn, column)
-            for column in self.columns
-        }
-        return with_columns(chunk, tokens)
-
-    def _input_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
-
-    def _output_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
+    def _transform_column(self, column: str, values: pa.Array) -> pa.Array:
+        return tokens_of(values, self.tokenization_fn, column)
 
 
 def checked_tokenization(function: Any, what: str) -> Tokenization | None:
@@ -70,7 +56,7 @@ def hash_place(text: str, places: int) -> int:
     return xxhash.xxh64_intdigest(text.encode()) % places
 
 
-class FeatureHasher(Preprocessor):
+class FeatureHasher(ExpandingPreprocessor):
     """Replaces columns of token counts by `num_features` columns "hash_<i>": the sums of those whose names hash to i.
 
     Several columns may share a hash. Hashes are the same on every machine. A missing count is taken for 0.
@@ -79,13 +65,13 @@ class FeatureHasher(Preprocessor):
     _is_fittable = False
 
     def __init__(self, columns: list[str], num_features: int) -> None:
-        self.columns = checked_columns(columns, "FeatureHasher")
+        super().__init__(columns)
         self.num_features = whole_number(num_features, "FeatureHasher: num_features", least=1)
 
-    def _names(self) -> list[str]:
+    def _new_names(self, learnt: dict[str, Any]) -> list[str]:
         return [f"hash_{index}" for index in range(self.num_features)]
 
-    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+    def _new_columns(self, chunk: pa.RecordBatch) -> list[pa.Array]:
         counts = {column: self._counts(chunk, column) for column in self.columns}
         whole = all(pa.types.is_integer(values.type) for values in counts.values())
         kind = pa.int64() if whole else pa.float64()
@@ -93,24 +79,18 @@ class FeatureHasher(Preprocessor):
         for column, values in counts.items():
             place = hash_place(column, self.num_features)
             sums[place] = pc.add(sums[place], values.cast(kind))
-        return expanded(chunk, self.columns, self._names(), sums, "FeatureHasher")
+        return sums
 
     def _counts(self, chunk: pa.RecordBatch, column: str) -> pa.Array:
-        values = column_of(chunk, column, "FeatureHasher")
+        values = self._of(chunk, column)
         if pa.types.is_boolean(values.type) or pa.types.is_null(values.type):
             values = values.cast(pa.int64())
         if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
             raise DataError(f"FeatureHasher: column {column!r} is of type {values.type}, but must hold counts.")
         return pc.if_else(pc.is_null(values, nan_is_null=True), pa.scalar(0, values.type), values)
 
-    def _input_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
 
-    def _output_columns(self) -> tuple[str, ...]:
-        return (*self.columns, *self._names())
-
-
-class CountVectorizer(Preprocessor):
+class CountVectorizer(ExpandingPreprocessor):
     """Replaces a column of texts by one column for each token, "<column>_<token>", that counts it.
 
     The most frequent token comes first. `max_features` keeps only so many tokens of each column. Tokens that were
@@ -121,50 +101,35 @@ class CountVectorizer(Preprocessor):
     def __init__(
         self, columns: list[str], tokenization_fn: Tokenization | None = None, max_features: int | None = None
     ) -> None:
-        self.columns = checked_columns(columns, "CountVectorizer")
+        super().__init__(columns)
         self.tokenization_fn = checked_tokenization(tokenization_fn, "CountVectorizer")
         if max_features is not None:
             max_features = whole_number(max_features, "CountVectorizer: max_features", least=1)
         self.max_features = max_features
 
-    def _statistics(self) -> list[Statistic]:
-        return [TokenCounts(column, self.tokenization_fn) for column in self.columns]
+    def _statistic(self, column: str) -> Statistic:
+        return TokenCounts(column, self.tokenization_fn)
 
-    def _learn(self, values: dict[Statistic, Any]) -> None:
-        learnt = {}
-        for statistic in self._statistics():
-            column, table = statistic.column, values[statistic]
-            if table.missing:
-                raise DataError(
-                    f"CountVectorizer: column {column!r} has {table.missing:,} missing texts. Fill them first, for "
-                    f'example by SimpleImputer([{column!r}], strategy="constant", fill_value="").'
-                )
-            learnt[f"token_counts({column})"] = table.most_frequent(self.max_features)
-        check_unique(self._names(learnt), "CountVectorizer")
-        self.stats_ = learnt
+    def _learnt(self, column: str, found: TokenTable) -> dict[str, Any]:
+        if found.missing:
+            raise DataError(
+                f"CountVectorizer: column {column!r} has {found.missing:,} missing texts. Fill them first, for "
+                f'example by SimpleImputer([{column!r}], strategy="constant", fill_value="").'
+            )
+        return {f"token_counts({column})": found.most_frequent(self.max_features)}
 
-    def _names(self, learnt: dict[str, dict[str, int]]) -> list[str]:
-        """The names of the new columns."""
-        return [f"{column}_{token}" for column in self.columns for token in learnt[f"token_counts({column})"]]
+    def _new_names(self, learnt: dict[str, Any]) -> list[str]:
+        return [f"{column}_{token}" for column in self.columns for token in learnt.get(f"token_counts({column})", ())]
 
-    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        added: list[pa.Array] = []
-        for column in self.columns:
-            tokens = tokens_of(column_of(chunk, column, "CountVectorizer"), self.tokenization_fn, column)
-            vocabulary = pa.array(list(self.stats_[f"token_counts({column})"]), tokens.type.value_type)
-            present, places = place_numbers(pc.index_in(pc.list_flatten(tokens), value_set=vocabulary))
-            rows = pc.list_parent_indices(tokens).to_numpy()[present]
-            added += counts_per_row(chunk.num_rows, rows, places, len(vocabulary))
-        return expanded(chunk, self.columns, self._names(self.stats_), added, "CountVectorizer")
-
-    def _input_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
-
-    def _output_columns(self) -> tuple[str, ...]:
-        return (*self.columns, *(self._names(self.stats_) if hasattr(self, "stats_") else ()))
+    def _expanded(self, column: str, values: pa.Array) -> list[pa.Array]:
+        tokens = tokens_of(values, self.tokenization_fn, column)
+        vocabulary = pa.array(list(self.stats_[f"token_counts({column})"]), tokens.type.value_type)
+        present, places = place_numbers(pc.index_in(pc.list_flatten(tokens), value_set=vocabulary))
+        rows = pc.list_parent_indices(tokens).to_numpy()[present]
+        return counts_per_row(len(values), rows, places, len(vocabulary))
 
 
-class HashingVectorizer(Preprocessor):
+class HashingVectorizer(ExpandingPreprocessor):
     """Replaces a column of texts by `num_features` columns "hash_<column>_<i>" that count the tokens of hash i.
 
     It needs no fitting and no vocabulary; several tokens may share a column. Hashes are the same on every
@@ -175,29 +140,20 @@ class HashingVectorizer(Preprocessor):
     _is_fittable = False
 
     def __init__(self, columns: list[str], num_features: int, tokenization_fn: Tokenization | None = None) -> None:
-        self.columns = checked_columns(columns, "HashingVectorizer")
+        super().__init__(columns)
         self.num_features = whole_number(num_features, "HashingVectorizer: num_features", least=1)
         self.tokenization_fn = checked_tokenization(tokenization_fn, "HashingVectorizer")
 
-    def _names(self) -> list[str]:
+    def _new_names(self, learnt: dict[str, Any]) -> list[str]:
         return [f"hash_{column}_{index}" for column in self.columns for index in range(self.num_features)]
 
-    def _transform_arrow(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        added: list[pa.Array] = []
-        for column in self.columns:
-            tokens = tokens_of(column_of(chunk, column, "HashingVectorizer"), self.tokenization_fn, column)
-            found = pc.list_flatten(tokens).dictionary_encode()  # each token is hashed only once
-            hashes = [hash_place(token, self.num_features) for token in found.dictionary.to_pylist()]
-            places = np.array(hashes, np.int64)[found.indices.to_numpy()]
-            rows = pc.list_parent_indices(tokens).to_numpy()
-            added += counts_per_row(chunk.num_rows, rows, places, self.num_features)
-        return expanded(chunk, self.columns, self._names(), added, "HashingVectorizer")
-
-    def _input_columns(self) -> tuple[str, ...]:
-        return tuple(self.columns)
-
-    def _output_columns(self) -> tuple[str, ...]:
-        return (*self.columns, *self._names())
+    def _expanded(self, column: str, values: pa.Array) -> list[pa.Array]:
+        tokens = tokens_of(values, self.tokenization_fn, column)
+        found = pc.list_flatten(tokens).dictionary_encode()  # each token is hashed only once
+        hashes = [hash_place(token, self.num_features) for token in found.dictionary.to_pylist()]
+        places = np.array(hashes, np.int64)[found.indices.to_numpy()]
+        rows = pc.list_parent_indices(tokens).to_numpy()
+        return counts_per_row(len(values), rows, places, self.num_features)
 
 
 Tokenization: TypeAlias = Callable[[str], Iterable[str]]
