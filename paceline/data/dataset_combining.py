@@ -155,7 +155,7 @@ class Combining(DatasetBase):
 
     def union(self, *others: Self) -> Self:
         """The rows of this dataset, then those of the others. All have the same columns."""
-        from paceline.data.sources.combined import UnionSource
+        from paceline.data.sources.slices import UnionSource
 
         for other in others:
             _check_dataset(other, "union")

@@ -14,7 +14,7 @@ from paceline.air.errors import ConfigError, DataError
 from paceline.data.dataset_base import DatasetBase
 from paceline.data.formats import to_rows
 from paceline.data.operations.columns import no_such_column
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 from paceline.data.store import StoredSource, stored
 
 _REFERENCES = "there are no object references: use iter_batches(), to_pandas() or to_arrow()"

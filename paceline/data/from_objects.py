@@ -139,7 +139,7 @@ def range(
     n: int, *, parallelism: int = -1, concurrency: int | None = None, override_num_blocks: int | None = None
 ) -> Dataset:
     """The numbers 0 to n - 1 in a column "id", made when they are read. `concurrency` has no use here."""
-    from paceline.data.sources.memory import RangeSource
+    from paceline.data.sources.computed import RangeSource
 
     _check_rows(n, "range")
     blocks = _blocks(parallelism, override_num_blocks)
@@ -160,7 +160,7 @@ def range_tensor(
     override_num_blocks: int | None = None,
 ) -> Dataset:
     """n tensors of that shape in a column "data", each filled with its row number; made when they are read."""
-    from paceline.data.sources.memory import RangeSource
+    from paceline.data.sources.computed import RangeSource
 
     _check_rows(n, "range_tensor")
     if not isinstance(shape, tuple | list) or not all(isinstance(length, int) and length >= 0 for length in shape):
@@ -192,7 +192,7 @@ def _table_dataset(parts: Sequence[pa.RecordBatch | pa.Table], what: str, parall
     import pyarrow as pa
 
     from paceline.data.formats import check_unique
-    from paceline.data.sources.memory import TableSource
+    from paceline.data.sources.computed import TableSource
 
     tables = [part if isinstance(part, pa.Table) else pa.Table.from_batches([part]) for part in parts]
     columns = tables[0].column_names

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.dataset import Dataset
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 
 
 def dataset(block_rows: int = 7, **columns: Any) -> Dataset:

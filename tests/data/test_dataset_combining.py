@@ -17,7 +17,7 @@ import paceline.data.store as store_module
 from paceline import data
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.dataset import Dataset
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 
 
 def table(columns: dict[str, Any], block_rows: int = 3) -> Dataset:

@@ -15,8 +15,8 @@ from paceline import data
 from paceline.air.errors import ConfigError
 from paceline.data.block import ReadRequest
 from paceline.data.dataset import Dataset
+from paceline.data.sources.computed import TableSource
 from paceline.data.sources.listing import list_files
-from paceline.data.sources.memory import TableSource
 from paceline.data.sources.parquet import ParquetSource
 
 

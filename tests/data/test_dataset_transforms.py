@@ -16,7 +16,7 @@ from paceline import data
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import Block, ReadRequest
 from paceline.data.dataset_transforms import Transforms
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 from tests.data.transforming import chunks, column, dataset, rows, watched
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from paceline import data
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.aggregate import AbsMax, AggregateFn, Count, Max, Mean, Quantile, Std, Sum, Unique
 from paceline.data.dataset import Dataset
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 
 
 def table(columns: dict[str, Any], block_rows: int = 3) -> Dataset:

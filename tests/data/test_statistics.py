@@ -16,7 +16,7 @@ from paceline.data.aggregate import Sum
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.dataset import Dataset
 from paceline.data.plan import Plan
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 from paceline.data.statistics import Extremes, Moments, Quantiles, Statistic, compute
 from paceline.data.store import Scratch
 from paceline.data.value_counts import ItemCounts, ValueCounts

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from paceline.data.block import ReadRequest, Source
 from paceline.data.dataset_transforms import Transforms
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.dataset import Dataset
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 
 
 def table(columns: dict[str, Any], block_rows: int = 4) -> Dataset:

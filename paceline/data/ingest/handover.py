@@ -17,7 +17,7 @@ from paceline.air.attachment import Attachment
 from paceline.air.errors import SerializationError
 from paceline.data.ingest.prepared import PreparedDataset
 from paceline.data.operations.user_operation import UserOperation
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 from paceline.data.store import StoredSource, in_file
 from paceline.engine.serialization import dumps
 

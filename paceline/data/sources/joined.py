@@ -12,7 +12,7 @@ import pyarrow as pa
 from paceline.air.checks import check_choice, warn_at_users_line
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import MOST_BLOCK_ROWS, Block, ReadRequest
-from paceline.data.sources.combined import CombinedSource
+from paceline.data.plan import CombinedSource
 from paceline.data.sources.computed import ComputedSource, sortable
 from paceline.data.sources.slices import RowMap
 from paceline.data.store import BATCH_BYTES, StoredSource, store, stored

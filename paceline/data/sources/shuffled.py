@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.data.block import Block, ReadRequest, Source, default_block_rows
-from paceline.data.sources.combined import CombinedSource
+from paceline.data.plan import CombinedSource
 from paceline.data.store import StoredSource
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from paceline.air import RunConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import BlockMetadata
 from paceline.data.datasource import Datasink, Datasource, FileBasedDatasource, Reader, ReadTask, TaskContext
-from paceline.data.sources.memory import RangeSource
+from paceline.data.sources.computed import RangeSource
 from paceline.train import DataParallelTrainer
 from tests.data.reading import check_pieces, plan_of
 

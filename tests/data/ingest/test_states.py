@@ -25,7 +25,7 @@ from paceline.data.ingest.prepare import prepared
 from paceline.data.ingest.prepared import PreparedDataset, merge_states, problem_with, state_for
 from paceline.data.iterator import DataIterator
 from paceline.data.plan import Plan
-from paceline.data.sources.memory import RangeSource
+from paceline.data.sources.computed import RangeSource
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 
 

@@ -20,7 +20,7 @@ from paceline.data.execution import Piece, ReadAhead
 from paceline.data.ingest.prepare import prepared
 from paceline.data.iterator import DataIterator
 from paceline.data.plan import Plan
-from paceline.data.sources.memory import RangeSource
+from paceline.data.sources.computed import RangeSource
 from paceline.testing.processes import wait_for
 
 

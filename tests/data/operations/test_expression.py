@@ -9,7 +9,7 @@ import pytest
 from paceline import data
 from paceline.air.errors import ConfigError
 from paceline.data.dataset_transforms import Transforms
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 from tests.data.transforming import column, dataset
 
 

@@ -14,7 +14,7 @@ from paceline.data.block import ReadRequest
 from paceline.data.dataset_transforms import Transforms
 from paceline.data.operations import work
 from paceline.data.operations.gathering import Gathering
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 
 ROWS = 100
 

@@ -28,7 +28,7 @@ SCRIPT = """
     import numpy as np, pyarrow as pa
     from paceline.data.block import ReadRequest
     from paceline.data.dataset_transforms import Transforms
-    from paceline.data.sources.memory import TableSource
+    from paceline.data.sources.computed import TableSource
 
     print("script", flush=True)
     FACTOR = 3

@@ -23,7 +23,7 @@ from paceline.air.errors import DataError, SerializationError, TrainingFailedErr
 from paceline.data.block import Block, ReadRequest, Source
 from paceline.data.dataset_transforms import Transforms
 from paceline.data.formats import to_numpy
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 from paceline.train import DataParallelTrainer
 
 GUARD_S = 60.0

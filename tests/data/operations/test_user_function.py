@@ -14,7 +14,7 @@ from paceline import data
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import ReadRequest
 from paceline.data.dataset_transforms import Transforms
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 
 BLOCK_ROWS = 6
 

@@ -11,7 +11,7 @@ import pytest
 
 from paceline import data
 from paceline.air.errors import DataError
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 
 
 def late_nulls() -> pa.Table:

@@ -25,7 +25,7 @@ from paceline.data.preprocessors import (
     SimpleImputer,
     StandardScaler,
 )
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 
 
 class CountedSource(TableSource):

@@ -13,7 +13,7 @@ from paceline import data
 from paceline.air.errors import ConfigError
 from paceline.data.block import ReadRequest, Source
 from paceline.data.dataset import Dataset
-from paceline.data.sources.memory import TableSource
+from paceline.data.sources.computed import TableSource
 
 
 def ids(source: Source, chunk_rows: int = 1000) -> list[int]:
