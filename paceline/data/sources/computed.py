@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest, Source, default_block_rows, row_blocks, rows_of_block
@@ -219,6 +218,8 @@ class SortedSource(ComputedSource):
 
 def sort_order(table: pa.Table, keys: tuple[tuple[str, bool], ...], what: str) -> Indices:
     """The numbers of the rows, in sorted order."""
+    import pyarrow.compute as pc  # its import takes as long as thousands of batches, and every dataset needs this file
+
     names = [name for name, _ in keys]
     columns = sortable(table, names, what)
     orders = [(name, "descending" if descending else "ascending") for name, descending in keys]
