@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.absent import advise
 from paceline.air.checks import warn_at_users_line
-from paceline.air.errors import ConfigError, DataError
+from paceline.air.errors import ConfigError
 from paceline.data.dataset_base import named_after_class
 from paceline.data.dataset_batches import Batches
 from paceline.data.dataset_combining import Aggregates, Combining
@@ -22,10 +22,9 @@ from paceline.data.stats import IterationStats
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pandas as pd
     import pyarrow as pa
 
-    from paceline.data.block import Source
+    from paceline.data.block import Chunk, Source
     from paceline.data.iterator import DataIterator
 
 
@@ -73,26 +72,6 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Legacy, Batches):
         return True
 
     # -- all of it ------------------------------------------------------------------------
-
-    def to_pandas(self, limit: int | None = 100_000) -> pd.DataFrame:
-        """All rows as one pandas frame; more than `limit` rows are refused (None: no limit)."""
-        import pyarrow as pa
-
-        from paceline.data.formats import concat, to_batch
-
-        chunks, rows = [], 0
-        for chunk in chunks_of(self.plan):
-            rows += chunk.num_rows
-            if limit is not None and rows > limit:
-                raise DataError(
-                    f"to_pandas(limit={limit:,}): the dataset has more rows than that. Pass limit=None to have them "
-                    "all in memory, or iterate with iter_batches(batch_format='pandas')."
-                )
-            chunks.append(chunk)
-        if not chunks:
-            chunks = [pa.RecordBatch.from_pylist([], schema=self.schema())]
-        frame: Any = to_batch(concat(chunks), "pandas", copy=True)
-        return frame  # type: ignore[no-any-return]  # "pandas" gives a frame
 
     def to_arrow(self) -> pa.Table:
         """All rows as one Arrow table."""
@@ -161,6 +140,9 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Legacy, Batches):
                 "A dataset that comes into the train function by itself is read whole by every worker. Pass it to the "
                 "trainer, datasets={'train': ...}, and use get_dataset_shard('train') to have it split."
             )
+
+    def _all_chunks(self) -> Iterator[Chunk]:
+        return chunks_of(self.plan)
 
     def _rows_per_pass(self) -> int | None:
         return sum(self.plan.row_counts()) if self.plan.knows_counts else None

@@ -14,6 +14,8 @@ from paceline.air.errors import ConfigError, DataError
 from paceline.data.epochs import DEFAULT_BATCH_ROWS, BatchIterable, BatchOptions, Epoch, runs
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from paceline.data.block import Chunk
 
 
@@ -56,8 +58,9 @@ class Batches(ABC):
         """
         from paceline.data.formats import check_batch_format, to_batch
 
-        ahead = prefetch_batches if prefetch_blocks is None else prefetch_blocks
-        options = BatchOptions.checked(batch_size, ahead, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        options = BatchOptions.checked(
+            batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_blocks
+        )
         chosen = check_batch_format(batch_format)
         functions = [function for function in (_collate_fn, _finalize_fn) if function is not None]
 
@@ -100,8 +103,9 @@ class Batches(ABC):
         if collate_fn is not None and not callable(collate_fn):
             raise ConfigError(f"collate_fn is {collate_fn!r}: give a function that gets a dict of numpy arrays.")
         dtypes = torch_batches.checked_dtypes(dtypes)
-        ahead = prefetch_batches if prefetch_blocks is None else prefetch_blocks
-        options = BatchOptions.checked(batch_size, ahead, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        options = BatchOptions.checked(
+            batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_blocks
+        )
 
         def collated(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
             assert collate_fn is not None
@@ -128,8 +132,9 @@ class Batches(ABC):
         prefetch_blocks: int | None = None,
     ) -> BatchIterable[Any]:
         """Batches as dicts of TensorFlow tensors; columns whose rows differ in shape give ragged ones."""
-        ahead = prefetch_batches if prefetch_blocks is None else prefetch_blocks
-        options = BatchOptions.checked(batch_size, ahead, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        options = BatchOptions.checked(
+            batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_blocks
+        )
         return self._tf_batches(options, dtypes)
 
     def _tf_batches(
@@ -163,8 +168,9 @@ class Batches(ABC):
         from paceline.data import tf_batches
         from paceline.data.tf_batches import ragged_ranks
 
-        ahead = prefetch_batches if prefetch_blocks is None else prefetch_blocks
-        options = BatchOptions.checked(batch_size, ahead, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        options = BatchOptions.checked(
+            batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_blocks
+        )
         schema = self.schema()
         names = tf_batches.listed_columns(feature_columns, label_columns)
         ragged = ragged_ranks(schema, names, lambda: self._first_rows(options.batch_size or 1))
@@ -195,8 +201,9 @@ class Batches(ABC):
         from paceline.data import torch_batches
         from paceline.data.torch_batches import features_and_label, only_columns
 
-        ahead = prefetch_batches if prefetch_blocks is None else prefetch_blocks
-        options = BatchOptions.checked(batch_size, ahead, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        options = BatchOptions.checked(
+            batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_blocks
+        )
         picked = only_columns(feature_columns, label_column)
 
         def cut(run: Chunk, rows: int, copy: bool) -> Iterator[Any]:
@@ -213,6 +220,30 @@ class Batches(ABC):
         )
 
     # -- looking at rows ------------------------------------------------------------------
+
+    @abstractmethod
+    def _all_chunks(self) -> Iterator[Chunk]:
+        """All rows, without counting as a pass."""
+
+    def to_pandas(self, limit: int | None = 100_000) -> pd.DataFrame:
+        """All rows as one pandas frame; of a shard, those of its next pass. More than `limit` rows are refused."""
+        import pyarrow as pa
+
+        from paceline.data.formats import concat, to_batch
+
+        chunks, rows = [], 0
+        for chunk in self._all_chunks():
+            rows += chunk.num_rows
+            if limit is not None and rows > limit:
+                raise DataError(
+                    f"to_pandas(limit={limit:,}): there are more rows than that. Pass limit=None to have them all in "
+                    "memory, or iterate with iter_batches(batch_format='pandas')."
+                )
+            chunks.append(chunk)
+        frame: Any = to_batch(
+            concat(chunks or [pa.RecordBatch.from_pylist([], schema=self.schema())]), "pandas", copy=True
+        )
+        return frame  # type: ignore[no-any-return]  # "pandas" gives a frame
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
         """The first rows."""

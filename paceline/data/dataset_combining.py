@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from paceline.air.checks import check_bool, is_number, warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
@@ -17,6 +18,8 @@ from paceline.data.operations.user_operation import check_resources
 if TYPE_CHECKING:
     from paceline.data.aggregate import Aggregation, ColumnAggregation
     from paceline.data.grouped_data import GroupedData
+
+R = TypeVar("R")
 
 
 class Combining(DatasetBase):
@@ -272,8 +275,49 @@ def _check_dataset(value: object, method: str) -> None:
         raise ConfigError(f"{method} takes datasets of paceline.data, not {type(value).__name__}.")
 
 
-class Aggregates(DatasetBase):
-    """`on` is one or more columns, or None for all. One column gives a value, several give a dict {"sum(x)": value}."""
+class ColumnAggregates(ABC, Generic[R]):
+    """Aggregates of one or more columns, or (`on` None) of all: values for all rows, a dataset for groups.
+
+    Of groups, all columns are those beside the keys, and the results are the columns "sum(x)" and so on.
+    """
+
+    @abstractmethod
+    def _each(self, on: str | Sequence[str] | None, make: Callable[[str], ColumnAggregation]) -> R:
+        """What `make` gives for each column."""
+
+    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> R:
+        """The sum; None if there are no values or, with ignore_nulls=False, if there are nulls."""
+        from paceline.data.aggregate import Sum
+
+        return self._each(on, lambda name: Sum(name, ignore_nulls))
+
+    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> R:
+        """The smallest value."""
+        from paceline.data.aggregate import Min
+
+        return self._each(on, lambda name: Min(name, ignore_nulls))
+
+    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> R:
+        """The largest value."""
+        from paceline.data.aggregate import Max
+
+        return self._each(on, lambda name: Max(name, ignore_nulls))
+
+    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> R:
+        """The mean."""
+        from paceline.data.aggregate import Mean
+
+        return self._each(on, lambda name: Mean(name, ignore_nulls))
+
+    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> R:
+        """The standard deviation; ddof=1 that of a sample. None for `ddof` values or fewer."""
+        from paceline.data.aggregate import Std
+
+        return self._each(on, lambda name: Std(name, ddof, ignore_nulls))
+
+
+class Aggregates(DatasetBase, ColumnAggregates[Any]):
+    """One column gives a value, several give a dict {"sum(x)": value}."""
 
     def count(self) -> int:
         """How many rows there are; files that say so are not read for it."""
@@ -291,36 +335,6 @@ class Aggregates(DatasetBase):
         named = with_columns_named(aggregations, self.plan.schema, ())
         (row,) = Aggregator((), named).run(self.plan).to_pylist()
         return dict(row)
-
-    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-        """The sum; None if there are no values or, with ignore_nulls=False, if there are nulls."""
-        from paceline.data.aggregate import Sum
-
-        return self._each(on, lambda name: Sum(name, ignore_nulls))
-
-    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-        """The smallest value."""
-        from paceline.data.aggregate import Min
-
-        return self._each(on, lambda name: Min(name, ignore_nulls))
-
-    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-        """The largest value."""
-        from paceline.data.aggregate import Max
-
-        return self._each(on, lambda name: Max(name, ignore_nulls))
-
-    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-        """The mean."""
-        from paceline.data.aggregate import Mean
-
-        return self._each(on, lambda name: Mean(name, ignore_nulls))
-
-    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> Any:
-        """The standard deviation; ddof=1 that of a sample. None for `ddof` values or fewer."""
-        from paceline.data.aggregate import Std
-
-        return self._each(on, lambda name: Std(name, ddof, ignore_nulls))
 
     def unique(self, column: str) -> list[Any]:
         """The different values of a column, None among them if there are nulls, in the order of their appearance."""

@@ -56,10 +56,16 @@ class BatchOptions:
         drop_last: Any,
         local_shuffle_buffer_size: Any,
         local_shuffle_seed: Any,
+        prefetch_blocks: Any = None,
     ) -> BatchOptions:
-        """Options from the user's arguments, as plain numbers: some of them become part of stored positions."""
+        """Options from the user's arguments, as plain numbers: some of them become part of stored positions.
+
+        `prefetch_blocks` is the old spelling of `prefetch_batches`.
+        """
         if batch_size is not None:
             batch_size = whole_number(batch_size, "batch_size", least=1)
+        if prefetch_blocks is not None:
+            prefetch_batches = prefetch_blocks
         prefetch_batches = whole_number(prefetch_batches, "prefetch_batches", least=0)
         window = 0
         if local_shuffle_buffer_size is not None:

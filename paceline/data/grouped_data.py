@@ -5,18 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paceline.data.aggregate import Aggregation, ColumnAggregation, Count, Max, Mean, Min, Std, Sum
+from paceline.data.aggregate import Aggregation, ColumnAggregation, Count
 from paceline.data.aggregation import Aggregator, with_columns_named
 from paceline.data.block import Block, ReadRequest, Source, default_block_rows
-from paceline.data.dataset_base import DatasetBase
-from paceline.data.dataset_combining import column_names
+from paceline.data.dataset_base import DatasetBase, named_after_class
+from paceline.data.dataset_combining import ColumnAggregates, column_names
 from paceline.data.formats import check_batch_format
 from paceline.data.operations.user_function import Spot, UserFunction
 from paceline.data.operations.user_operation import check_resources
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 D = TypeVar("D", bound=DatasetBase)
 
 
-class GroupedData(Generic[D]):
+@named_after_class
+class GroupedData(ColumnAggregates[D]):
     """Rows in groups. Every method gives a dataset, sorted by key; nothing is computed before that is read."""
 
     def __init__(self, dataset: D, keys: tuple[str, ...]) -> None:
@@ -52,26 +53,6 @@ class GroupedData(Generic[D]):
     def count(self) -> D:
         """Rows per group, in column "count()"."""
         return self.aggregate(Count())
-
-    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
-        """Sums of one column, of several, or (None) of all but the keys: columns "sum(x)"."""
-        return self._each(on, lambda name: Sum(name, ignore_nulls))
-
-    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
-        """Smallest values: columns "min(x)"."""
-        return self._each(on, lambda name: Min(name, ignore_nulls))
-
-    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
-        """Largest values: columns "max(x)"."""
-        return self._each(on, lambda name: Max(name, ignore_nulls))
-
-    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> D:
-        """Means: columns "mean(x)"."""
-        return self._each(on, lambda name: Mean(name, ignore_nulls))
-
-    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> D:
-        """Standard deviations: columns "std(x)"; null for groups of `ddof` values or fewer."""
-        return self._each(on, lambda name: Std(name, ddof, ignore_nulls))
 
     def map_groups(
         self,
@@ -174,9 +155,6 @@ class AggregatedSource(ComputedSource):
 
     def _schema_before(self) -> pa.Schema | None:
         return self._aggregator.schema(self._children[0].schema())
-
-    def _rows_before(self) -> None:
-        return None
 
     def _compute(self) -> StoredSource:
         table = self._aggregator.run(self._children[0])

@@ -26,7 +26,6 @@ from paceline.data.ingest.prepared import PreparedDataset
 from paceline.data.stats import IterationStats
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
     from paceline.data.dataset import Dataset
@@ -135,22 +134,6 @@ class DataIterator(Batches):
         shares = self._shares(legs[-1].shuffle if legs else LocalShuffle())
         share = rs.length(shares.parts[self._rank])
         return share - min(share, shares.position.legs[-1].yielded[self._rank])
-
-    def to_pandas(self, limit: int | None = 100_000) -> pd.DataFrame:
-        """The rows of this rank's next pass as one pandas frame; not counted as a pass."""
-        import pyarrow as pa
-
-        from paceline.data.formats import concat, to_batch
-
-        chunks, rows = [], 0
-        for chunk in self.look():
-            rows += chunk.num_rows
-            if limit is not None and rows > limit:
-                raise DataError(f"to_pandas(limit={limit:,}): there are more rows than that; pass limit=None for all.")
-            chunks.append(chunk)
-        table = concat(chunks or [pa.RecordBatch.from_pylist([], schema=self.schema())])
-        frame: Any = to_batch(table, "pandas", copy=True)
-        return frame  # type: ignore[no-any-return]  # "pandas" gives a frame
 
     def materialize(self) -> Dataset:
         """The rows of this rank's next pass, read now and kept, as a dataset; not counted as a pass."""
@@ -306,6 +289,9 @@ class DataIterator(Batches):
         start = window * options.window if options.window else yielded
         plan = self._dataset.plan_of(shares.position.seed, shares.position.epoch)
         return plan, rs.part(share, start, rs.length(share)), (window, skip)
+
+    def _all_chunks(self) -> Iterator[pa.RecordBatch]:
+        return self.look()
 
     def _rows_per_pass(self) -> int | None:
         return self.count()

@@ -77,12 +77,6 @@ class SqlSource(ComputedSource):
             rest = (_chunk(part, names, first.schema) for part in _parts(cursor))
             return store(itertools.chain([first], rest), first.schema)
 
-    def _schema_before(self) -> pa.Schema | None:
-        return None
-
-    def _rows_before(self) -> int | None:
-        return None
-
 
 def write_rows(plan: Plan, sql: str, connection_factory: Callable[[], Any]) -> None:
     """All rows by one connection and in one transaction."""

@@ -47,23 +47,6 @@ class ValueCounts(Statistic):
         return "plain values, not lists or arrays" if _is_compound(kind) else None
 
 
-@dataclass(frozen=True)
-class ItemCounts(Statistic):
-    """The items of a column of lists with their counts, as a ValueTable; `missing` counts lists and items alike."""
-
-    def start(self, key: Any, scratch: Scratch) -> Accumulator:
-        return _ItemCounts()
-
-    def refuses(self, kind: pa.DataType) -> str | None:
-        if pa.types.is_null(kind) or (_is_list(kind) and not _is_compound(kind.value_type)):
-            return None
-        return "lists of plain values"
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
 def _is_compound(kind: pa.DataType) -> bool:
     return pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType)
 
@@ -154,8 +137,7 @@ class _ValueCounts(Accumulator):
 class _ItemCounts(_ValueCounts):
     def add(self, values: pa.Array) -> None:
         self._missing += values.null_count
-        if not pa.types.is_null(values.type):
-            super().add(pc.list_flatten(values))
+        super().add(pc.list_flatten(values))
 
 
 class _Hashed:
@@ -205,14 +187,11 @@ class CategoryCounts(Statistic):
     whole_lists: bool = False
 
     def start(self, key: Any, scratch: Scratch) -> Accumulator:
-        return _CategoryCounts(self, scratch)
+        return _CategoryCounts(self.whole_lists)
 
     def refuses(self, kind: pa.DataType) -> str | None:
         items = item_type(kind)
-        plain = kind if items is None else items
-        if pa.types.is_nested(plain) or isinstance(plain, pa.BaseExtensionType):
-            return "plain values or lists of plain values"
-        return None
+        return "plain values or lists of plain values" if _is_compound(kind if items is None else items) else None
 
 
 def item_type(kind: pa.DataType) -> pa.DataType | None:
@@ -247,9 +226,8 @@ def list_keys(lists: pa.Array, places: pa.Array) -> pa.Array:
 
 
 class _CategoryCounts(Accumulator):
-    def __init__(self, statistic: CategoryCounts, scratch: Scratch) -> None:
-        self._statistic = statistic
-        self._scratch = scratch
+    def __init__(self, whole_lists: bool) -> None:
+        self._whole_lists = whole_lists
         self._counts: Accumulator | None = None
 
     def add(self, values: pa.Array) -> None:
@@ -260,10 +238,8 @@ class _CategoryCounts(Accumulator):
 
     def _start(self, has_lists: bool) -> Accumulator:
         if not has_lists:
-            return ValueCounts(self._statistic.column).start(None, self._scratch)
-        if self._statistic.whole_lists:
-            return _ListCounts()
-        return ItemCounts(self._statistic.column).start(None, self._scratch)
+            return _ValueCounts()
+        return _ListCounts() if self._whole_lists else _ItemCounts()
 
     def merge(self, other: Self) -> None:
         if self._counts is None:

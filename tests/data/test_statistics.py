@@ -19,7 +19,7 @@ from paceline.data.plan import Plan
 from paceline.data.sources.computed import TableSource
 from paceline.data.statistics import Extremes, Moments, Quantiles, Statistic, compute
 from paceline.data.store import Scratch
-from paceline.data.value_counts import ItemCounts, ValueCounts
+from paceline.data.value_counts import CategoryCounts, ValueCounts
 from tests.data.preprocessing import skewed
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def test_categories_count_as_their_values() -> None:
 
 
 def test_items_of_lists() -> None:
-    table = value_of(ItemCounts("x"), pa.array([[1, 2], [], None, [2, None], [2]]), block_rows=2)
+    table = value_of(CategoryCounts("x"), pa.array([[1, 2], [], None, [2, None], [2]]), block_rows=2)
     assert (table.values.to_pylist(), table.counts.tolist(), table.missing) == ([1, 2], [1, 3], 2)
 
 
@@ -230,15 +230,15 @@ def test_the_result_does_not_depend_on_which_thread_is_first() -> None:
 @pytest.mark.parametrize(
     ("statistic", "message"),
     [
-        (Moments("nothing"), r"Scaler.*'nothing'.*\['x', 'tags'\]"),
+        (Moments("nothing"), r"Scaler.*'nothing'.*\['x', 'tags', 'points'\]"),
         (Moments("x"), "Scaler.*'x'.*string.*numbers"),
         (Quantiles("x", (0.5,)), "'x'.*string"),
         (ValueCounts("tags"), "'tags'.*list.*plain values"),
-        (ItemCounts("x"), "'x'.*string.*lists"),
+        (CategoryCounts("points"), "'points'.*struct.*lists"),
     ],
 )
 def test_a_column_that_cannot_be_used_is_refused_before_reading(statistic: Statistic, message: str) -> None:
-    source = Watched(pa.table({"x": ["a"], "tags": [["a"]]}), block_rows=1)
+    source = Watched(pa.table({"x": ["a"], "tags": [["a"]], "points": [{"x": 1}]}), block_rows=1)
     with pytest.raises(DataError, match=message):
         compute(Plan(source), [statistic], "Scaler")
     assert source.read_columns == []

@@ -129,13 +129,13 @@ class ComputedSource(Source):
     def _compute(self) -> StoredSource:
         """All rows of the result."""
 
-    @abstractmethod
     def _schema_before(self) -> pa.Schema | None:
         """The schema if it can be told without computing."""
+        return None
 
-    @abstractmethod
     def _rows_before(self) -> int | None:
         """How many rows there will be, if that can be told without computing."""
+        return None
 
     def resolved(self) -> StoredSource:
         with self._lock:
@@ -191,11 +191,11 @@ class KeptSource(ComputedSource):
         return sum(self._children[0].row_counts()) if self._children[0].knows_counts else None
 
 
-class SortedSource(ComputedSource):
+class SortedSource(KeptSource):
     """Sorted by Arrow: stable, nulls last. In memory are the key columns and a number per row, not the rows."""
 
     def __init__(self, child: Plan, keys: tuple[tuple[str, bool], ...], method: str = "sort") -> None:
-        super().__init__((child,))
+        super().__init__(child)
         self._keys = keys
         """Columns, and whether each is to descend."""
         self._method = method
@@ -208,12 +208,6 @@ class SortedSource(ComputedSource):
         rows = stored(self._children[0])
         order = sort_order(rows.table(), self._keys, self.describe())
         return store(rows.take_in_chunks(order), rows.schema())
-
-    def _schema_before(self) -> pa.Schema:
-        return self._children[0].schema()
-
-    def _rows_before(self) -> int | None:
-        return sum(self._children[0].row_counts()) if self._children[0].knows_counts else None
 
 
 def sort_order(table: pa.Table, keys: tuple[tuple[str, bool], ...], what: str) -> Indices:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from paceline.air.errors import ConfigError, DataError
+from paceline.air.errors import DataError
 from paceline.data.block import ReadRequest
 from paceline.data.formats import check_unique, conform
 from paceline.data.sources.file_source import portions
-from paceline.data.sources.lines import ByteRange, SpanSource, open_range, splits_at_newlines
+from paceline.data.sources.lines import ByteRange, SpanSource, arrow_options, open_range, splits_at_newlines
 
 if TYPE_CHECKING:
     from paceline.data.block import Chunk
@@ -39,7 +39,7 @@ class CsvSource(SpanSource):
 
     def __init__(self, files: tuple[ListedFile, ...], parallelism: int, arrow_csv_args: dict[str, Any]) -> None:
         super().__init__(files)
-        options = _checked_options(arrow_csv_args)
+        options = arrow_options(arrow_csv_args, _OPTIONS, self.format)
         self._read_options: Any = options["read_options"]
         self._parse_options: Any = options["parse_options"]
         self._convert_options: Any = options["convert_options"]
@@ -174,12 +174,3 @@ def _first(reader: pacsv.CSVStreamingReader) -> Iterator[Chunk]:
     for batch in reader:
         yield batch
         return
-
-
-def _checked_options(given: dict[str, Any]) -> dict[str, Any]:
-    for name, value in given.items():
-        if name not in _OPTIONS:
-            raise ConfigError(f"read_csv has no argument {name!r}; for CSV there are {', '.join(_OPTIONS)}.")
-        if value is not None and not isinstance(value, _OPTIONS[name]):
-            raise ConfigError(f"{name} is a {type(value).__name__}; give a pyarrow.csv.{_OPTIONS[name].__name__}.")
-    return {name: given.get(name) or kind() for name, kind in _OPTIONS.items()}

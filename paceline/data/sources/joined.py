@@ -249,9 +249,6 @@ class JoinedSource(ComputedSource):
         """The columns that come from the right side: all but the keys."""
         return [name for name in right.names if name not in self._on and not self._left_only]
 
-    def _rows_before(self) -> None:
-        return None
-
     def _compute(self) -> StoredSource:
         left, right = (stored(child) for child in self._children)
         pairs = self._pairs(left.table(), right.table())

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from paceline.air.errors import ConfigError, DataError
+from paceline.air.errors import DataError
 from paceline.data.block import ReadRequest
 from paceline.data.formats import conform
 from paceline.data.sources.file_source import portions
 from paceline.data.sources.lines import (
     ByteRange,
     SpanSource,
+    arrow_options,
     open_range,
     range_block,
     read_parts,
@@ -44,7 +45,7 @@ class JsonSource(SpanSource):
 
     def __init__(self, files: tuple[ListedFile, ...], parallelism: int, arrow_json_args: dict[str, Any]) -> None:
         super().__init__(files)
-        options = _checked_options(arrow_json_args)
+        options = arrow_options(arrow_json_args, _OPTIONS, self.format)
         self._read_options: Any = options["read_options"]
         self._parse_options: Any = options["parse_options"]
         self._across_lines = bool(self._parse_options.newlines_in_values)
@@ -144,12 +145,3 @@ def _new_fields(buffer: bytes, read: pajson.ReadOptions, options: pajson.ParseOp
         return ""
     names = [field.name for field in found if field not in options.explicit_schema]
     return f" (new or different: {', '.join(names)})"
-
-
-def _checked_options(given: dict[str, Any]) -> dict[str, Any]:
-    for name, value in given.items():
-        if name not in _OPTIONS:
-            raise ConfigError(f"read_json has no argument {name!r}; for JSON there are {', '.join(_OPTIONS)}.")
-        if value is not None and not isinstance(value, _OPTIONS[name]):
-            raise ConfigError(f"{name} is a {type(value).__name__}; give a pyarrow.json.{_OPTIONS[name].__name__}.")
-    return {name: given.get(name) or kind() for name, kind in _OPTIONS.items()}

@@ -7,9 +7,9 @@ line end at either side. So no block depends on what another one holds.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +70,16 @@ def compression(file: ListedFile) -> str | None:
         if file.path.lower().endswith(ending):
             return codec
     return None
+
+
+def arrow_options(given: dict[str, Any], known: Mapping[str, type[Any]], form: str) -> dict[str, Any]:
+    """The options of Arrow's reader of a format: as the user gave them, or its defaults."""
+    for name, value in given.items():
+        if name not in known:
+            raise ConfigError(f"read_{form} has no argument {name!r}; for {form.upper()} there are {', '.join(known)}.")
+        if value is not None and not isinstance(value, known[name]):
+            raise ConfigError(f"{name} is a {type(value).__name__}; give a pyarrow.{form}.{known[name].__name__}.")
+    return {name: given.get(name) or kind() for name, kind in known.items()}
 
 
 def splits_at_newlines(encoding: str) -> bool:
