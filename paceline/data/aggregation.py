@@ -20,7 +20,7 @@ from paceline.air.errors import ConfigError, DataError
 from paceline.data.aggregate import VALID, Accumulated, Accumulator, Aggregation, ColumnAggregation, Offsets
 from paceline.data.column_arrays import column_array
 from paceline.data.execution import map_blocks
-from paceline.data.operations.columns import no_such_column
+from paceline.data.operations.native import no_such_column
 from paceline.data.sources.computed import sort_order, sortable
 from paceline.data.store import Scratch
 

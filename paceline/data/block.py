@@ -8,6 +8,8 @@ carry the same schema throughout a source. Nothing outside this file depends on 
 
 from __future__ import annotations
 
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +20,6 @@ from paceline.air.data_batch_type import DataBatchType
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from paceline.data.stats import StageTimes
 
     Chunk: TypeAlias = pa.RecordBatch
 
@@ -47,6 +47,48 @@ class BlockMetadata:
     schema: pa.Schema | None = None
     input_files: Sequence[str] | None = None
     exec_stats: object = None
+
+
+class StageTimes:
+    """Seconds by stage, in the order in which stages were first seen."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[StageTimes], tuple[()]]:
+        """Datasets travel to workers; what was measured here stays here."""
+        return StageTimes, ()
+
+    def add(self, stage: str, seconds: float) -> None:
+        with self._lock:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+
+class TimedStage:
+    """A stream of chunks that notes how long each one took to make, without the time of the stages before it."""
+
+    def __init__(self, chunks: Iterator[Chunk], stage: str, times: StageTimes, before: TimedStage | None) -> None:
+        self._chunks = chunks
+        self._stage = stage
+        self._times = times
+        self._before = before
+        self.total = 0.0
+        """Its own time and that of the stages before it."""
+
+    def __iter__(self) -> TimedStage:
+        return self
+
+    def __next__(self) -> Chunk:
+        before = self._before.total if self._before is not None else 0.0
+        began = time.perf_counter()
+        try:
+            return next(self._chunks)
+        finally:
+            spent = time.perf_counter() - began
+            self.total += spent
+            earlier = (self._before.total if self._before is not None else 0.0) - before
+            self._times.add(self._stage, max(0.0, spent - earlier))
 
 
 @dataclass(frozen=True)

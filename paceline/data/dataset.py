@@ -14,10 +14,9 @@ from paceline.data.dataset_combining import Aggregates, Combining
 from paceline.data.dataset_legacy import Legacy
 from paceline.data.dataset_transforms import Transforms
 from paceline.data.dataset_writes import Writes
-from paceline.data.epochs import BatchOptions, Epoch, PlanEpoch
+from paceline.data.epochs import BatchOptions, Epoch, IterationStats, PlanEpoch
 from paceline.data.execution import Piece, chunks_of
 from paceline.data.ingest.position import LocalShuffle
-from paceline.data.stats import IterationStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -201,7 +201,7 @@ class Combining(DatasetBase):
     def _renamed_for_join(
         self, other: Self, keys: list[str], right_on: Any, suffixes: tuple[str | None, str | None]
     ) -> tuple[Self, Self]:
-        from paceline.data.operations.columns import RenameColumns
+        from paceline.data.operations.native import RenameColumns
         from paceline.data.sources.joined import suffixed
 
         if right_on is not None:

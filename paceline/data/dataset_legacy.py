@@ -13,7 +13,7 @@ import pyarrow as pa
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.dataset_base import DatasetBase
 from paceline.data.formats import to_rows
-from paceline.data.operations.columns import no_such_column
+from paceline.data.operations.native import no_such_column
 from paceline.data.sources.computed import TableSource
 from paceline.data.store import StoredSource, stored
 

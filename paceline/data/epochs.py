@@ -1,7 +1,7 @@
 """What iter_batches gives: an object of which every iteration is a pass over the rows.
 
-From top to bottom: the options of a pass, cutting chunks into batches (of one size, in windows of a local shuffle), the
-pass itself (`Epoch`, `BatchIterable`), and a pass over the pieces of a plan (`PlanEpoch`).
+From top to bottom: the options of a pass and its times, the pass itself (`Epoch`, `BatchIterable`), cutting chunks into
+batches (of one size, in windows of a local shuffle), and a pass over the pieces of a plan (`PlanEpoch`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError
 from paceline.air.resources import usable_cores
-from paceline.data.block import ReadRequest
+from paceline.data.block import ReadRequest, StageTimes
 from paceline.data.execution import Background, Piece, ReadAhead, chunk_rows_for
-from paceline.data.stats import IterationStats
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,6 +77,50 @@ class BatchOptions:
         if local_shuffle_seed is not None:
             local_shuffle_seed = whole_number(local_shuffle_seed, "local_shuffle_seed", least=0, most=2**63 - 1)
         return cls(batch_size, prefetch_batches, bool(drop_last), window, local_shuffle_seed)
+
+
+@dataclass
+class IterationStats:
+    """Times of one pass over the data, in seconds of the thread that consumes it."""
+
+    source: str = ""
+    rows: int = 0
+    batches: int = 0
+    began: float = field(default_factory=time.perf_counter)
+    total_s: float = 0.0
+    read_wait_s: float = 0.0
+    """Waiting for rows to be read and transformed."""
+    convert_s: float = 0.0
+    """Cutting and converting batches (reading them included where there is no reading ahead)."""
+    user_s: float = 0.0
+    """The consumer's own work between two batches."""
+    first_batch_s: float | None = None
+    stages: StageTimes = field(default_factory=StageTimes)
+    """Reading and each operation, in seconds of the threads that read ahead."""
+    notes: list[str] = field(default_factory=list)
+
+    def to_string(self) -> str:
+        """For people."""
+        if not self.batches:
+            return "\n".join([f"{self.source}: nothing has been iterated yet", *self.notes])
+        total = self.total_s or time.perf_counter() - self.began
+        rate = f", {self.rows / total:,.0f} rows/s" if total > 0 else ""
+        lines = [
+            f"{self.source}",
+            f"  {self.rows:,} rows in {self.batches:,} batches, {total:.3f} s{rate}; "
+            f"first batch after {self.first_batch_s or 0:.3f} s",
+            f"  waiting for rows      {self.read_wait_s:9.3f} s  {_share(self.read_wait_s, total)}",
+            f"  cutting, converting   {self.convert_s:9.3f} s  {_share(self.convert_s, total)}",
+            f"  your code             {self.user_s:9.3f} s  {_share(self.user_s, total)}",
+        ]
+        if self.stages.seconds:
+            lines.append("  meanwhile, in the reading threads:")
+            lines += [f"    {stage:<32} {seconds:9.3f} s" for stage, seconds in self.stages.seconds.items()]
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+
+def _share(part: float, total: float) -> str:
+    return f"{100 * part / total:5.1f} %" if total > 0 else ""
 
 
 B = TypeVar("B")

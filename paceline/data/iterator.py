@@ -11,7 +11,7 @@ from paceline.air.errors import DataError
 from paceline.air.resources import usable_cores
 from paceline.data.dataset_base import named_after_class
 from paceline.data.dataset_batches import Batches
-from paceline.data.epochs import BatchOptions, Epoch, PlanEpoch
+from paceline.data.epochs import BatchOptions, Epoch, IterationStats, PlanEpoch
 from paceline.data.ingest import ranges as rs
 from paceline.data.ingest.position import (
     READ_AHEAD,
@@ -23,7 +23,6 @@ from paceline.data.ingest.position import (
     share_epoch,
 )
 from paceline.data.ingest.prepared import PreparedDataset
-from paceline.data.stats import IterationStats
 
 if TYPE_CHECKING:
     import pyarrow as pa

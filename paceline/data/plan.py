@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.air.errors import DataError
-from paceline.data.block import Block, ReadRequest, Source
-from paceline.data.stats import TimedStage
+from paceline.data.block import Block, ReadRequest, Source, TimedStage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -196,7 +195,7 @@ class Plan(Source):
         if not self.row_local and (request.start or request.stop is not None):
             chunks = cut(chunks, request.start, request.stop)
         for chunk in chunks:
-            yield chunk if request.columns is None else chosen(chunk, request.columns, name)
+            yield chosen(chunk, request.columns, name)
 
     # -- counting -------------------------------------------------------------------------
 
@@ -316,10 +315,10 @@ def cut(chunks: Iterator[Chunk], start: int, stop: int | None) -> Iterator[Chunk
             return
 
 
-def chosen(chunk: Chunk, columns: tuple[str, ...], place: str) -> Chunk:
-    """These columns of a chunk, in this order."""
+def chosen(chunk: Chunk, columns: tuple[str, ...] | None, place: str) -> Chunk:
+    """These columns of a chunk, in this order; None: all."""
     names = chunk.schema.names
-    if tuple(names) == columns:
+    if columns is None or tuple(names) == columns:
         return chunk
     known = set(names)
     for column in columns:

@@ -124,7 +124,7 @@ class StoredSource(Source):
         while start < stop:
             end = min(stop, int(self._starts[index + 1]), start + request.chunk_rows)
             chunk = self._batches[index].slice(start - int(self._starts[index]), end - start)
-            yield chunk if request.columns is None else chosen(chunk, request.columns, "stored rows")
+            yield chosen(chunk, request.columns, "stored rows")
             start = end
             if start == self._starts[index + 1]:
                 index += 1
@@ -146,12 +146,12 @@ class StoredSource(Source):
         parts = []
         for index in np.flatnonzero(np.diff(bounds)):
             batch = self._batches[index]
-            batch = batch if columns is None else chosen(batch, columns, "stored rows")
+            batch = chosen(batch, columns, "stored rows")
             inside = ascending[bounds[index] : bounds[index + 1]] - self._starts[index]
             parts.append(batch.take(pa.array(inside)))
         if not parts:
             empty = pa.RecordBatch.from_pylist([], self._schema)
-            parts = [empty if columns is None else chosen(empty, columns, "stored rows")]
+            parts = [chosen(empty, columns, "stored rows")]
         back = np.empty(len(present), dtype=np.int64)
         back[order] = np.arange(len(present))
         if missing is None:

@@ -27,7 +27,7 @@ from paceline.storage.files import make_private_dirs
 from paceline.storage.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from paceline.data.ingest.handover import Parcel
+    from paceline.data.ingest.prepared import Parcel
     from paceline.run.backend import Backend, BackendConfig
 
 ORIGINAL_DIRECTORY_VARIABLE = "TUNE_ORIG_WORKING_DIR"
@@ -284,7 +284,7 @@ def modules_to_preload(config: BackendConfig, *, with_data: bool = False) -> tup
     """What every worker of such a run will import: loaded once, then forked with it."""
     names = (
         "paceline.data.iterator",
-        "paceline.data.ingest.handover",
+        "paceline.data.ingest.prepared",
         "paceline.data.torch_batches",
         "pyarrow.parquet",
     )

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.resources import usable_cores
 
 if TYPE_CHECKING:
-    from paceline.data.ingest.handover import Parcel
-    from paceline.data.ingest.prepared import PreparedDataset, RankState
+    from paceline.data.ingest.prepared import Parcel, PreparedDataset, RankState
     from paceline.data.ingest.request import Ingest
     from paceline.run.messages import SessionSetup
 
@@ -39,7 +38,7 @@ class RunData:
     @classmethod
     def prepared(cls, ingest: Ingest, world_size: int) -> RunData:
         """Does what needs a look at all rows; errors in the data come out here, before there is a directory."""
-        from paceline.data.ingest.handover import Parcel
+        from paceline.data.ingest.prepared import Parcel
 
         ready = ingest.prepare(world_size)
         return cls(

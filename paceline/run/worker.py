@@ -24,7 +24,7 @@ from paceline.run.session import Session
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
-    from paceline.data.ingest.handover import Parcel
+    from paceline.data.ingest.prepared import Parcel
     from paceline.engine.base import WorkerChannel
 
 

@@ -1,19 +1,35 @@
-"""PreparedDataset, a dataset that is ready for workers, and what checkpoints say about positions in it."""
+"""PreparedDataset, a dataset that is ready for workers: its order in each epoch, positions in it, and how it travels.
+
+The order of rows in an epoch is a function of (seed, epoch), not of the number of workers. Rows are numbered by their
+*position* in that order. A worker gets ranges of positions; `EpochOrder` says which rows of which blocks those are.
+
+Plans travel by pickle, rows that are in memory as attachments (`Parcel`). Where an engine hands attachments over
+without a copy, all workers map the same file without a name: no row goes through a pipe, and nothing is left on disk
+when the last process is gone.
+"""
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import cloudpickle
 import numpy as np
 
-from paceline.air.errors import DataError
+from paceline.air.attachment import Attachment
+from paceline.air.errors import DataError, SerializationError
 from paceline.data.execution import Piece
 from paceline.data.ingest.position import ReadPosition, Uneven, merged
 from paceline.data.ingest.ranges import Ranges
+from paceline.data.operations.user_operation import UserOperation
 from paceline.data.plan import Plan
+from paceline.data.sources.computed import TableSource
 from paceline.data.sources.shuffled import RowShuffled, block_permutation, permute
+from paceline.data.store import StoredSource, in_file
+from paceline.engine.serialization import dumps
 
 Shuffle = Literal["none", "blocks", "rows"]
 """Not at all, by whole blocks, or each row on its own."""
@@ -191,3 +207,75 @@ def problem_with(stored: Any, dataset: PreparedDataset) -> str | None:
         return f"it was {then} among the workers then and is {now} now"
     problems = (dataset.misfit(position) for position in positions)
     return next((problem for problem in problems if problem is not None), None)
+
+
+_BY_VALUE_BYTES = 64 * 1024
+_ADVICE = (
+    "What a function of a dataset refers to must be picklable: create locks, files and connections inside the "
+    "function, or in the constructor of a callable class."
+)
+
+
+class Parcel:
+    """Packed datasets: a pickle, and the rows that belong to it. It is part of the task that workers get."""
+
+    def __init__(self, datasets: Mapping[str, PreparedDataset]) -> None:
+        self.rows: list[Attachment] = []
+        stream = io.BytesIO()
+        try:
+            _Packer(stream, self.rows).dump(dict(datasets))
+        except Exception as error:
+            for name, dataset in datasets.items():
+                _name_the_function(name, dataset)
+            raise SerializationError(f"The datasets cannot be sent to the workers: {error}. {_ADVICE}") from error
+        self.content = stream.getvalue()
+
+    def unpack(self) -> dict[str, PreparedDataset]:
+        """The datasets, in the worker."""
+        sources = [StoredSource.from_attachment(rows) for rows in self.rows]
+        datasets: dict[str, PreparedDataset] = _Unpacker(io.BytesIO(self.content), sources).load()
+        return datasets
+
+
+def _name_the_function(name: str, dataset: PreparedDataset) -> None:
+    """Raise for the function of a dataset that cannot be pickled; do nothing if all of them can."""
+    for operation in dataset.plan.operations:
+        if isinstance(operation, UserOperation):
+            function = operation.work.function
+            dumps(function.function, f"datasets[{name!r}]: {function.label}", advice=_ADVICE)
+            given = {"fn_args": function.args, "fn_kwargs": function.kwargs}
+            made_with = {
+                "fn_constructor_args": function.constructor_args,
+                "fn_constructor_kwargs": function.constructor_kwargs,
+            }
+            for argument, value in {**given, **made_with}.items():
+                dumps(value, f"datasets[{name!r}]: {function.label}, {argument}", advice=_ADVICE)
+
+
+class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no type hints
+    def __init__(self, stream: io.BytesIO, rows: list[Attachment]) -> None:
+        super().__init__(stream)
+        self._rows = rows
+        self._numbers: dict[int, tuple[int, Any]] = {}
+
+    def persistent_id(self, value: Any) -> tuple[int, int] | None:
+        """A number in place of rows that are handed over as an attachment: (which one, rows per block)."""
+        if not isinstance(value, TableSource | StoredSource):
+            return None
+        if isinstance(value, TableSource) and value.table.nbytes <= _BY_VALUE_BYTES:
+            return None
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._rows), value
+            self._rows.append(in_file(value))
+        return self._numbers[id(value)][0], value.block_rows
+
+
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, sources: Sequence[StoredSource]) -> None:
+        super().__init__(stream)
+        self._sources = sources
+
+    def persistent_load(self, number: Any) -> StoredSource:
+        index, block_rows = number
+        source: StoredSource = self._sources[index].with_block_rows(block_rows)
+        return source

@@ -12,7 +12,7 @@ from paceline.air.checks import check_bool, warn_at_users_line
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.aggregate import is_number_type
 from paceline.data.dataset_base import DatasetBase
-from paceline.data.operations.columns import no_such_column
+from paceline.data.operations.native import no_such_column
 from paceline.data.preprocessor import D, Preprocessor
 from paceline.data.preprocessors.columns import checked_columns, numbers_and_nulls
 from paceline.data.tensors import tensor_array, tensor_to_numpy

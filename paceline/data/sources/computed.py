@@ -16,7 +16,7 @@ import pyarrow as pa
 from paceline.air.errors import DataError
 from paceline.data.block import Block, ReadRequest, Source, default_block_rows, row_blocks, rows_of_block
 from paceline.data.objects import packed, read_rows
-from paceline.data.operations.columns import no_such_column
+from paceline.data.operations.native import no_such_column
 from paceline.data.plan import chosen
 from paceline.data.store import Indices, StoredSource, store, stored
 from paceline.data.tensors import tensor_array
@@ -60,7 +60,7 @@ class TableSource(Source):
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
         rows = rows_of_block(block, request, self.table.num_rows, self.block_rows)
         for chunk in self.table.slice(rows.start, len(rows)).to_batches(max_chunksize=request.chunk_rows):
-            yield chunk if request.columns is None else chosen(chunk, request.columns, "in-memory table")
+            yield chosen(chunk, request.columns, "in-memory table")
 
     def describe(self) -> str:
         return f"table({self.table.num_rows} rows)"
@@ -90,7 +90,7 @@ class RangeSource(Source):
         rows = rows_of_block(block, request, self.rows, self.block_rows)
         for first in range(rows.start, rows.stop, request.chunk_rows):
             chunk = self._chunk(range(first, min(first + request.chunk_rows, rows.stop)))
-            yield chunk if request.columns is None else chosen(chunk, request.columns, self.describe())
+            yield chosen(chunk, request.columns, self.describe())
 
     def _chunk(self, rows: range) -> Chunk:
         numbers = np.arange(rows.start, rows.stop, dtype=np.int64)

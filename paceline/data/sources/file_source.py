@@ -121,7 +121,7 @@ def read_bytes(file: ListedFile) -> bytes:
 def portions(chunks: Iterator[Chunk], request: ReadRequest, place: str) -> Iterator[Chunk]:
     """Of a block's chunks from its first row on, what was asked for: these rows and columns, in chunks this large."""
     for chunk in cut(chunks, request.start, request.stop):
-        wanted = chunk if request.columns is None else chosen(chunk, request.columns, place)
+        wanted = chosen(chunk, request.columns, place)
         for offset in range(0, wanted.num_rows, request.chunk_rows):
             yield wanted.slice(offset, request.chunk_rows)
 
@@ -168,7 +168,7 @@ class BinarySource(FileGroupSource):
         if self._include_paths:
             columns.append(pa.array(paths, pa.string()))
         chunk = pa.RecordBatch.from_arrays(columns, schema=self.schema())
-        return chunk if request.columns is None else chosen(chunk, request.columns, paths[0])
+        return chosen(chunk, request.columns, paths[0])
 
 
 _ARROW_TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
@@ -293,7 +293,7 @@ class PartitionedSource(Source):
             files = self._source.files_at(block, row, chunk.num_rows)
             row += chunk.num_rows
             whole = partitions.add_to(chunk, files, added)
-            yield whole if request.columns is None else chosen(whole, request.columns, self.describe())
+            yield chosen(whole, request.columns, self.describe())
 
     def skipped(self) -> list[str]:
         return self._source.skipped()

@@ -89,7 +89,7 @@ class HuggingFaceStreamSource(Source):
         schema = self.schema()
         chunks = (conform(chunk, schema, "Hugging Face stream") for chunk in self._chunks(request.chunk_rows))
         for chunk in cut(chunks, request.start, request.stop):
-            yield chunk if request.columns is None else chosen(chunk, request.columns, "Hugging Face stream")
+            yield chosen(chunk, request.columns, "Hugging Face stream")
 
     def _chunks(self, rows: int) -> Iterator[Chunk]:
         for table in self.dataset.iter(batch_size=min(rows, _STREAM_ROWS)):
@@ -142,7 +142,7 @@ class TorchDatasetSource(Source):
             indices = range(first, min(first + portion, rows.stop))
             place = f"{self._name}, items {indices.start} to {indices.stop - 1}"
             chunk = conform(self._chunk(indices), self.schema(), place)
-            yield chunk if request.columns is None else chosen(chunk, request.columns, place)
+            yield chosen(chunk, request.columns, place)
 
     def describe(self) -> str:
         return f"from_torch({self._name})"

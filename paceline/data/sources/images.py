@@ -82,7 +82,7 @@ class ImageSource(FileGroupSource):
             if columns["image"].type != wanted:
                 raise self._other_kind(images, paths, wanted)
         chunk = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
-        return chunk if request.columns is None else chosen(chunk, request.columns, paths[0])
+        return chosen(chunk, request.columns, paths[0])
 
     def _column(self, images: list[NDArray[Any]]) -> pa.Array:
         same = self._size is not None and len({(image.shape, image.dtype) for image in images}) == 1

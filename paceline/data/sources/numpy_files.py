@@ -125,7 +125,7 @@ class NumpySource(FileSource):
                     raise DataError(f"{file.label} ends before row {start + rows:,}: it is not complete.")
                 values = np.frombuffer(content, header.dtype).reshape(rows, *header.shape[1:])
                 chunk = self._chunk(values, file)
-                yield chunk if request.columns is None else chosen(chunk, request.columns, file.label)
+                yield chosen(chunk, request.columns, file.label)
 
     def _chunk(self, values: NDArray[Any], file: ListedFile) -> Chunk:
         return conform(from_batch({"data": values}, file.label), self.schema(), file.label)

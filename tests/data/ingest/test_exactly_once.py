@@ -20,9 +20,8 @@ import pytest
 
 import paceline.data
 from paceline.data import Dataset
-from paceline.data.ingest.handover import Parcel
 from paceline.data.ingest.prepare import prepared
-from paceline.data.ingest.prepared import PreparedDataset, merge_states, state_for
+from paceline.data.ingest.prepared import Parcel, PreparedDataset, merge_states, state_for
 from paceline.data.iterator import DataIterator
 from paceline.engine.serialization import loads, pickled
 
