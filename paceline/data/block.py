@@ -107,6 +107,11 @@ class ReadRequest:
     times: StageTimes | None = field(default=None, compare=False)
     """Where to note how long reading and each operation took."""
 
+    def within(self, begin: int, end: int) -> tuple[int, int]:
+        """Which rows of a whole are wanted, where the block is the rows `begin` to `end` of it."""
+        start = min(end, begin + self.start)
+        return start, end if self.stop is None else max(start, min(end, begin + self.stop))
+
 
 class Source(ABC):
     """Where rows come from. Small, immutable and picklable: it travels to every worker.
@@ -198,6 +203,4 @@ def row_blocks(
 def rows_of_block(block: int, request: ReadRequest, rows: int, block_rows: int) -> range:
     """Which rows of a source with such blocks a request is about."""
     begin = block * block_rows
-    end = min(rows, begin + block_rows)
-    start = min(end, begin + request.start)
-    return range(start, end if request.stop is None else max(start, min(end, begin + request.stop)))
+    return range(*request.within(begin, min(rows, begin + block_rows)))

@@ -189,9 +189,7 @@ class WholeGroups(Source):
         ]
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
-        begin, end = self._found_cuts()[block : block + 2]
-        start = min(end, begin + request.start)
-        stop = end if request.stop is None else min(end, begin + request.stop)
+        start, stop = request.within(*self._found_cuts()[block : block + 2])
         yield from self._sorted.resolved().rows_between(start, stop, request)
 
     def resolved(self) -> WholeGroups:

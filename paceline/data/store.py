@@ -115,8 +115,7 @@ class StoredSource(Source):
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
         wanted = rows_of_block(block, request, self.rows, self.block_rows)
-        start, stop = wanted.start, wanted.stop
-        return self.rows_between(start, stop, request)
+        return self.rows_between(wanted.start, wanted.stop, request)
 
     def rows_between(self, start: int, stop: int, request: ReadRequest) -> Iterator[Chunk]:
         """Rows start to stop of all; of the request, columns and chunk_rows count."""

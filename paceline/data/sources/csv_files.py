@@ -50,15 +50,9 @@ class CsvSource(SpanSource):
             and not self._read_options.skip_rows_after_names
         )
         self._cut(parallelism, splittable)
-        self._schema: pa.Schema | None = None
         self._headers: dict[int, list[str]] = {}
 
-    def schema(self) -> pa.Schema:
-        if self._schema is None:
-            self._schema = self._infer()
-        return self._schema
-
-    def _infer(self) -> pa.Schema:
+    def _find_schema(self) -> pa.Schema:
         schema = None
         for index, file in enumerate(self.files):
             if file.size == 0:

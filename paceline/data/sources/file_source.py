@@ -38,6 +38,16 @@ class FileSource(Source):
 
     def __init__(self, files: tuple[ListedFile, ...]) -> None:
         self.files = files
+        self._schema: pa.Schema | None = None
+
+    def schema(self) -> pa.Schema:
+        if self._schema is None:
+            self._schema = self._find_schema()
+        return self._schema
+
+    @abstractmethod
+    def _find_schema(self) -> pa.Schema:
+        """Names and types of the columns; found out once."""
 
     @abstractmethod
     def files_at(self, block: int, start: int, rows: int) -> range:
@@ -146,7 +156,7 @@ class BinarySource(FileGroupSource):
         super().__init__(files, parallelism)
         self._include_paths = include_paths
 
-    def schema(self) -> pa.Schema:
+    def _find_schema(self) -> pa.Schema:
         fields = [pa.field("bytes", pa.binary())]
         return pa.schema([*fields, pa.field("path", pa.string())] if self._include_paths else fields)
 

@@ -42,17 +42,12 @@ class ImageSource(FileGroupSource):
         self._size = _checked_size(size)
         self._mode = _checked_mode(mode)
         self._include_paths = include_paths
-        self._schema: pa.Schema | None = None
 
-    def schema(self) -> pa.Schema:
+    def _find_schema(self) -> pa.Schema:
         """Which type the pixels have, and how many channels, the first image tells."""
-        if self._schema is None:
-            first = self._decoded(self.files[0])
-            fields = [pa.field("image", self._column([first]).type)]
-            if self._include_paths:
-                fields.append(pa.field("path", pa.string()))
-            self._schema = pa.schema(fields)
-        return self._schema
+        first = self._decoded(self.files[0])
+        fields = [pa.field("image", self._column([first]).type)]
+        return pa.schema([*fields, pa.field("path", pa.string())] if self._include_paths else fields)
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
         with_pixels = request.columns is None or "image" in request.columns

@@ -121,9 +121,7 @@ class ZippedSource(CombinedSource):
         wanted = self.schema().names if request.columns is None else list(request.columns)
         left_columns = tuple(name for name in wanted if name not in renamed)
         right_columns = tuple(renamed[name] for name in wanted if name in renamed)
-        begin, end = left_rows.start_of(block), left_rows.start_of(block + 1)
-        start = min(end, begin + request.start)
-        stop = end if request.stop is None else min(end, begin + request.stop)
+        start, stop = request.within(left_rows.start_of(block), left_rows.start_of(block + 1))
         # A side of which no column is wanted is not read.
         if not right_columns:
             yield from self._left.read(block, request)

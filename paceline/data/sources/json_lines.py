@@ -50,14 +50,8 @@ class JsonSource(SpanSource):
         self._parse_options: Any = options["parse_options"]
         self._across_lines = bool(self._parse_options.newlines_in_values)
         self._cut(parallelism, splittable=not self._across_lines)
-        self._schema: pa.Schema | None = None
 
-    def schema(self) -> pa.Schema:
-        if self._schema is None:
-            self._schema = self._infer()
-        return self._schema
-
-    def _infer(self) -> pa.Schema:
+    def _find_schema(self) -> pa.Schema:
         for span in self._spans:
             for buffer in self._buffers(span):
                 table = self._parse(buffer, self._parse_options, 1, span)

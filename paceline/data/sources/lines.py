@@ -172,7 +172,7 @@ class TextSource(SpanSource):
         self._drop_empty_lines = drop_empty_lines
         self._cut(parallelism, splits_at_newlines(self._encoding))
 
-    def schema(self) -> pa.Schema:
+    def _find_schema(self) -> pa.Schema:
         return _SCHEMA
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:

@@ -65,7 +65,6 @@ class NumpySource(FileSource):
         super().__init__(files)
         self._parallelism = parallelism
         self._slices: tuple[_Slice, ...] | None = None
-        self._schema: pa.Schema | None = None
 
     def blocks(self) -> Sequence[Block]:
         return [self._block(piece) for piece in self._cut_files()]
@@ -91,15 +90,12 @@ class NumpySource(FileSource):
         rows = piece.stop - piece.start
         return Block(f"{label}, rows {piece.start:,} to {piece.stop:,}", rows, rows * piece.header.row_bytes)
 
-    def schema(self) -> pa.Schema:
-        if self._schema is None:
-            header = _read_header(self.files[0])
-            if header is None:
-                self._schema = _read_npz(self.files[0]).schema
-            else:
-                empty = np.empty((0, *header.shape[1:]), header.dtype)
-                self._schema = from_batch({"data": empty}, self.files[0].label).schema
-        return self._schema
+    def _find_schema(self) -> pa.Schema:
+        header = _read_header(self.files[0])
+        if header is None:
+            return _read_npz(self.files[0]).schema
+        empty = np.empty((0, *header.shape[1:]), header.dtype)
+        return from_batch({"data": empty}, self.files[0].label).schema
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
         piece = self._cut_files()[block]

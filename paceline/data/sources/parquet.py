@@ -65,7 +65,6 @@ class ParquetSource(FileSource):
         self._columns = columns
         self._skips = on_error == "skip"
         self._partitions = Partitions.below(files) if partitions is None else partitions
-        self._schema: pa.Schema | None = None
         self._row_groups: tuple[RowGroup, ...] | None = None
         self._large_files: set[int] = set()
         self._unreadable: dict[int, str] = {}
@@ -92,14 +91,13 @@ class ParquetSource(FileSource):
     # -- metadata -------------------------------------------------------------------------
 
     def schema(self) -> pa.Schema:
-        """That of the first file."""
         if self._schema is None:
             with self._metadata_lock:
-                if self._schema is None:
-                    self._schema = self._find_schema()
+                return super().schema()
         return self._schema
 
     def _find_schema(self) -> pa.Schema:
+        """That of the first file."""
         for index, file in enumerate(self.files):
             try:
                 opened = self._open(index)

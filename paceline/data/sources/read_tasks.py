@@ -164,13 +164,10 @@ class FileReaderSource(WholeFileSource):
         self._read_stream = read_stream
         self._settings = dict(settings)
         self._name = name
-        self._schema: pa.Schema | None = None
 
-    def schema(self) -> pa.Schema:
-        if self._schema is None:
-            first = next((chunk for index in range(len(self.files)) for chunk in self._chunks(index)), None)
-            self._schema = pa.schema([]) if first is None else first.schema
-        return self._schema
+    def _find_schema(self) -> pa.Schema:
+        first = next((chunk for index in range(len(self.files)) for chunk in self._chunks(index)), None)
+        return pa.schema([]) if first is None else first.schema
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
         schema, label = self.schema(), self.files[block].label

@@ -143,9 +143,7 @@ class _ComputedOrder(Source):
         ]
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
-        begin, end = self._found_cuts()[block : block + 2]
-        start = min(begin + request.start, end)
-        stop = end if request.stop is None else max(start, min(begin + request.stop, end))
+        start, stop = request.within(*self._found_cuts()[block : block + 2])
         wanted = self._row_numbers(np.arange(start, stop, dtype=np.int64))
         rows = self.child.resolved()
         assert isinstance(rows, StoredSource), rows

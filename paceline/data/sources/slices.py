@@ -60,8 +60,7 @@ class SliceSource(CombinedSource):
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
         piece = self._found_pieces()[block]
         assert piece.stop is not None
-        stop = piece.stop if request.stop is None else min(piece.stop, piece.start + request.stop)
-        start = min(stop, piece.start + request.start)
+        start, stop = request.within(piece.start, piece.stop)
         yield from self.child.read(piece.block, replace(request, start=start, stop=stop))
 
     def for_epoch(self, epoch: int) -> SliceSource:
@@ -161,8 +160,7 @@ class RepartitionedSource(CombinedSource):
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
         rows, cuts = self._found_layout()
-        start = min(cuts[block] + request.start, cuts[block + 1])
-        stop = cuts[block + 1] if request.stop is None else min(cuts[block] + request.stop, cuts[block + 1])
+        start, stop = request.within(cuts[block], cuts[block + 1])
         yield from rows.read(self.child, start, stop, request)
 
     def for_epoch(self, epoch: int) -> RepartitionedSource:

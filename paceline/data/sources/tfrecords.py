@@ -89,10 +89,8 @@ class TfRecordSource(WholeFileSource):
         self._schema = schema
         self._declared = {} if tf_schema is None else declared_features(tf_schema, "read_tfrecords")
 
-    def schema(self) -> pa.Schema:
-        if self._schema is None:
-            self._schema = _infer(self._sample(), self._declared)
-        return self._schema
+    def _find_schema(self) -> pa.Schema:
+        return _infer(self._sample(), self._declared)
 
     def _sample(self) -> list[dict[str, Feature]]:
         sample: list[dict[str, Feature]] = []

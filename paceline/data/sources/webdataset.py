@@ -44,15 +44,9 @@ class WebDatasetSource(WholeFileSource):
     def __init__(self, files: tuple[ListedFile, ...], decoder: bool) -> None:
         super().__init__(files)
         self._decoder = decoder
-        self._schema: pa.Schema | None = None
 
-    def schema(self) -> pa.Schema:
+    def _find_schema(self) -> pa.Schema:
         """As the first rows tell it."""
-        if self._schema is None:
-            self._schema = self._infer()
-        return self._schema
-
-    def _infer(self) -> pa.Schema:
         for index, file in enumerate(self.files):
             for rows in self._row_groups(index, _SAMPLE_ROWS):
                 return _chunk(rows, file.label).schema
