@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.air.constants import TRAINING_ITERATION
-from paceline.air.errors import RestoreError, StorageError
+from paceline.air.errors import RestoreError, StorageError, TrainingFailedError
 from paceline.air.metrics import flattened, nested_get
 from paceline.air.result import Result, Status
 from paceline.air.secrets import masked
+from paceline.air.settings import plain_config
 from paceline.run.history import JournalHistory, load_result
 from paceline.run.spec import Trial
 from paceline.storage.run_dir import RunDir
 
 if TYPE_CHECKING:
+    from paceline.tune.experiment.records import TrialEnded
     from paceline.tune.experiment.trials import TrialRun
 
 Scope = Literal["last", "avg", "last-5-avg", "last-10-avg", "all"]
@@ -36,12 +38,16 @@ class TrialOutcome:
     """The last row; empty if the trial never reported."""
     status: Status
     error: BaseException | None
-    path: Path
     load: Callable[[], Result] = field(repr=False)
 
     def __post_init__(self) -> None:
         if self.error is not None:
             self.error.trial_id = self.trial.trial_id  # type: ignore[attr-defined]  # a list of errors says whose
+
+    @property
+    def path(self) -> Path:
+        """The trial's directory."""
+        return Path(self.trial.local_path)
 
     @cached_property
     def result(self) -> Result:
@@ -104,30 +110,46 @@ def _is_not_nan(value: float) -> bool:
     return not math.isnan(value)
 
 
-def outcome_of_result(trial_run: TrialRun, result: Result) -> TrialOutcome:
+def outcome_of_result(trial: Trial, result: Result) -> TrialOutcome:
     """The outcome of a run that this driver has carried out."""
-    reported = TRAINING_ITERATION in result.metrics
-    metrics = result.metrics if reported else {}
-    return TrialOutcome(trial_run.trial, metrics, result.status, result.error, trial_run.directory, lambda: result)
+    metrics = result.metrics if TRAINING_ITERATION in result.metrics else {}
+    return TrialOutcome(trial, metrics, result.status, result.error, lambda: result)
+
+
+def outcome_of_record(trial: Trial, end: TrialEnded, filesystem: Any = None) -> TrialOutcome:
+    """How a trial of an earlier driver ended, as the experiment's journal says; the trial is as it was then."""
+    failed = end.status == "failed"
+    trial.status, trial.outcome = "ERROR" if failed else "TERMINATED", end.status
+    metrics = {**end.metrics, "config": trial.config} if end.metrics else {}
+    trial.last_result = metrics or trial.last_result
+    error = TrainingFailedError(end.error) if failed else None
+    return outcome_from_files(trial, end.status, metrics, error, filesystem)
 
 
 def outcome_from_files(
-    trial_run: TrialRun,
-    status: Status,
-    metrics: dict[str, Any],
-    error: BaseException | None = None,
-    filesystem: Any = None,
+    trial: Trial, status: Status, metrics: dict[str, Any], error: BaseException | None = None, filesystem: Any = None
 ) -> TrialOutcome:
-    """The outcome of a trial of an earlier driver; its files are read when somebody looks at them."""
-    remote = trial_run.trial.path if "://" in trial_run.trial.path else None
+    """The outcome of a trial of an earlier driver; its files are read when somebody looks at them.
+
+    `metrics` is the last row according to the experiment: the trial's own journal may be damaged.
+    """
 
     def load() -> Result:
-        result = result_from_files(trial_run.directory, status, metrics, error, remote, filesystem)
-        if result.metrics:  # a file has no tuples, and no objects
-            result.metrics["config"] = trial_run.trial.config
+        directory = Path(trial.local_path)
+        is_here = RunDir(directory).journal.is_file()
+        try:
+            result = load_result(directory if is_here or "://" not in trial.path else trial.path, filesystem)
+        except (RestoreError, StorageError) as problem:  # a trial that never started has no files
+            result = Result(log_dir=directory, warnings=[str(problem)] if metrics else [])
+        if result.metrics.get("_training_iteration", 0) < metrics.get("_training_iteration", 0):
+            result.metrics = dict(metrics)
+        written = result.metrics.get("config")
+        if result.metrics and (not written or written == plain_config(trial.config)):
+            result.metrics["config"] = trial.config  # a file has no tuples, and no objects
+        result.status, result.error = status, error
         return result
 
-    return TrialOutcome(trial_run.trial, metrics, status, error, trial_run.directory, load)
+    return TrialOutcome(trial, metrics, status, error, load)
 
 
 def last_metrics(trial_run: TrialRun, *, done: bool = True) -> dict[str, Any]:
@@ -140,13 +162,13 @@ def outcome_without_run(trial_run: TrialRun, status: Status, error: BaseExceptio
     """The outcome of a trial of which nothing was started, or nothing more than a failed start."""
     metrics = dict(trial_run.trial.last_result) if trial_run.seen else {}
     result = Result(metrics=metrics, error=error, log_dir=trial_run.directory, status=status)
-    return TrialOutcome(trial_run.trial, metrics, status, error, trial_run.directory, lambda: result)
+    return TrialOutcome(trial_run.trial, metrics, status, error, lambda: result)
 
 
 def outcome_so_far(trial_run: TrialRun) -> TrialOutcome:
     """What a trial that has not ended has reached."""
     if trial_run.has_files:
-        return outcome_from_files(trial_run, "unfinished", last_metrics(trial_run, done=False))
+        return outcome_from_files(trial_run.trial, "unfinished", last_metrics(trial_run, done=False))
     return outcome_without_run(trial_run, "unfinished")
 
 
@@ -157,26 +179,3 @@ def original_error(error: Exception) -> Exception:
         return error
     cause.add_note(str(error))
     return cause
-
-
-def result_from_files(
-    directory: Path,
-    status: Status,
-    metrics: Mapping[str, Any],
-    error: BaseException | None,
-    remote: str | None = None,
-    filesystem: Any = None,
-) -> Result:
-    """The result of a trial that ended like this; a trial that never started has no files.
-
-    `metrics` is the last row according to the experiment: the trial's own journal may be damaged.
-    """
-    place = remote if remote is not None and not RunDir(directory).journal.is_file() else directory
-    try:
-        result = load_result(place, filesystem)
-    except (RestoreError, StorageError) as problem:
-        result = Result(log_dir=directory, warnings=[str(problem)] if metrics else [])
-    if result.metrics.get("_training_iteration", 0) < metrics.get("_training_iteration", 0):
-        result.metrics = dict(metrics)
-    result.status, result.error = status, error
-    return result

@@ -72,7 +72,7 @@ class Outcomes:
                 _history=RowsInMemory(full),
             )
 
-        outcome = TrialOutcome(trial, trial.last_result, status, error, Path(trial.local_path), load)
+        outcome = TrialOutcome(trial, trial.last_result, status, error, load)
         self.made.append(outcome)
         return outcome
 

@@ -35,6 +35,11 @@ def ends(grid: ResultGrid) -> list[tuple[str, float, int]]:
 def test_reading(name: str) -> None:
     grid = load_grid(SEARCHES / name)
     assert ends(grid) == ENDS[name]
+    check_configurations(grid)
+
+
+def check_configurations(grid: ResultGrid) -> None:
+    """A result has the configuration that its last row was made with."""
     for result in grid:
         assert result.config is not None
         assert result.metrics["score"] / result.metrics["training_iteration"] == pytest.approx(result.config["x"])
@@ -78,6 +83,11 @@ def test_replaying_leads_to_the_same_decisions(name: str, tmp_path: Path, capsys
     assert all(result.status == "finished" for result in grid)
     untouched = [end for end in ENDS[name] if end[0] == "finished"]
     assert ends(grid)[: len(untouched)] == untouched
+
+
+def test_a_change_that_no_row_was_made_with_does_not_change_the_result(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(SEARCHES / "search_pbt", tmp_path / "search"))
+    check_configurations(Tuner.restore(root, objective, run_config=RunConfig(verbose=0, engine="inline")).fit())
 
 
 @pytest.mark.filterwarnings("ignore:The experiment was made with the trainable 'fragile'")

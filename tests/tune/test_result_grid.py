@@ -290,7 +290,7 @@ def test_trials_on_disk() -> None:
         result = quick_trainer(train_towards, workers=1, config={"goal": goal}, engine="inline").fit()
         path = Path(result.path)
         trial = Trial(result.metrics["trial_id"], "train", result.path, "abcde", config={"goal": goal})
-        outcomes.append(TrialOutcome(trial, result.metrics, "finished", None, path, from_directory(path)))
+        outcomes.append(TrialOutcome(trial, result.metrics, "finished", None, from_directory(path)))
     grid = ResultGrid(outcomes, experiment_path=outcomes[0].path.parent, metric="distance", mode="min")
     assert grid.get_best_result().path == str(outcomes[1].path)
     assert grid.get_best_result(scope="all").path == str(outcomes[0].path)

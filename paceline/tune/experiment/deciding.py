@@ -14,11 +14,11 @@ from paceline.air.metrics import nested_get
 from paceline.run import decisions
 from paceline.run.decisions import CONTINUE, Change, Decider, Donor, Stop, Wait
 from paceline.run.history import load_result
-from paceline.run.spec import Trial
 from paceline.run.stoppers import DictStopper, MaximumIterationStopper, NoopStopper, TimeoutStopper
 from paceline.tune.experiment.records import ChangePlanned, TrialChanged
 from paceline.tune.experiment.trials import Shared, TrialRun
 from paceline.tune.schedulers.trial_scheduler import Decision, Restart, TrialScheduler
+from paceline.tune.search.space import chosen_in
 
 if TYPE_CHECKING:
     from paceline.tune.experiment.starting import Launcher
@@ -202,7 +202,7 @@ class Decisions:
                 return CONTINUE
         if restart.config is not None:
             trial.config = restart.config
-            trial.evaluated_params = values_in(restart.config, trial)
+            trial.evaluated_params = chosen_in(restart.config, trial.evaluated_params)
         self._journal.append(
             TrialChanged(
                 n=trial_run.number,
@@ -259,11 +259,6 @@ def change_waiting(shared: Shared, trial_run: TrialRun, restart: Restart) -> Non
             resources=restart.resources,
         )
     )
-
-
-def values_in(config: dict[str, Any], trial: Trial) -> dict[str, Any]:
-    """What the search chose, with the values that the new configuration has for it."""
-    return {name: nested_get(config, name, value) for name, value in trial.evaluated_params.items()}
 
 
 def _nothing_to_release() -> None:

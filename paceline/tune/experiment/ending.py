@@ -138,10 +138,10 @@ class Endings:
         self._let_go(trial_run)
         if result.status == "interrupted":
             trial_run.trial.status = "PAUSED" if trial_run.trial.last_result else "PENDING"
-            trial_run.outcome = outcome_of_result(trial_run, result)
+            trial_run.outcome = outcome_of_result(trial_run.trial, result)
             self._audience.trial_changed(trial_run.trial)
             return
-        self.trial_ended(trial_run, outcome_of_result(trial_run, result))
+        self.trial_ended(trial_run, outcome_of_result(trial_run.trial, result))
 
     def failed_in_driver(self, trial_run: TrialRun, error: Exception) -> None:
         """Something went wrong here, not in a worker: raised if it concerns all trials, else the end of this one."""
@@ -182,7 +182,7 @@ class Endings:
         trial_run.forget_change()
         trial_run.trial.status = "TERMINATED"
         if trial_run.has_files:
-            self.trial_ended(trial_run, outcome_from_files(trial_run, "finished", last_metrics(trial_run)))
+            self.trial_ended(trial_run, outcome_from_files(trial_run.trial, "finished", last_metrics(trial_run)))
         else:
             self.trial_ended(trial_run, outcome_without_run(trial_run, "finished"))
 

@@ -193,7 +193,7 @@ class Experiment:
                 store_wait_s=max(LEAST_STORE_WAIT_S, STORE_WAIT_S - gone),
             )
             if run.result is not None:
-                trial_run.outcome = outcome_of_result(trial_run, run.result)
+                trial_run.outcome = outcome_of_result(trial_run.trial, run.result)
             trial_run.run = None
 
     def close(self, store_wait_s: float | None = None) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from paceline.air.errors import RestoreError
-from paceline.air.metrics import nested_get
 from paceline.air.result import Status
 from paceline.run.records import header_of
 from paceline.storage.commit import is_put_aside
@@ -24,7 +23,7 @@ from paceline.storage.files import SharedSync
 from paceline.storage.journal import Journal
 from paceline.storage.record_format import RecordFormat
 from paceline.storage.run_dir import RunDir, is_plain_name
-from paceline.tune.search.space import from_description
+from paceline.tune.search.space import chosen_in, from_description
 
 VERSION = 2
 """1: the settings of the RunConfig had other names."""
@@ -84,7 +83,7 @@ class TrialCreated(Struct, tag_field="kind", tag="trial", kw_only=True):
         """Take over the parameters that a scheduler has given the trial meanwhile."""
         if change.config is not None:
             self.config = change.config
-            self.evaluated = {name: nested_get(change.config, name, value) for name, value in self.evaluated.items()}
+            self.evaluated = chosen_in(change.config, self.evaluated)
         elif not isinstance(change.evaluated, UnsetType):
             self.evaluated = {**self.evaluated, **change.evaluated}
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UnsetType
 
-from paceline.air.errors import RestoreError, TrainingFailedError
+from paceline.air.errors import RestoreError
 from paceline.air.secrets import filled
-from paceline.tune.experiment.deciding import values_in
 from paceline.tune.experiment.records import (
     CallbackStates,
     ChangePlanned,
@@ -29,8 +28,8 @@ from paceline.tune.experiment.records import (
 )
 from paceline.tune.experiment.trials import TrialRun
 from paceline.tune.schedulers.trial_scheduler import Restart, TrialScheduler
-from paceline.tune.search.space import config_with, evaluated_from_record
-from paceline.tune.trial_outcome import outcome_from_files
+from paceline.tune.search.space import chosen_in, config_with, evaluated_from_record
+from paceline.tune.trial_outcome import outcome_of_record
 
 if TYPE_CHECKING:
     from paceline.tune.experiment.experiment import Experiment
@@ -40,16 +39,13 @@ class Replay:
     """Brings an experiment that was just made to where its records end. What becomes of its trials then: settling.py"""
 
     def __init__(self, experiment: Experiment, records: SearchRecords) -> None:
-        self._setup = experiment.shared.setup
-        self._trials = experiment.shared.trials
-        self._audience = experiment.shared.audience
-        self._controller = experiment.shared.controller
-        self._decisions = experiment.decisions
-        self._memory = experiment.endings.memory
+        shared = experiment.shared
+        self._setup, self._trials, self._audience = shared.setup, shared.trials, shared.audience
+        self._controller = shared.controller
         self._launcher = experiment.launcher
+        self._decisions = experiment.decisions
         self._endings = experiment.endings
         self._records = records.all
-        self._filesystem = experiment.shared.setup.run_config.storage_filesystem
         self.ended: dict[int, TrialEnded] = {}
         self.stopped: set[int] = set()
         """Trials of which a STOP was decided and no end is recorded."""
@@ -62,13 +58,13 @@ class Replay:
     def run(self) -> None:
         """Lead searcher and scheduler through the records; nothing is written."""
         self._controller.replaying = True
-        known_until = self._memory.newest_save(self._records)
+        known_until = self._endings.memory.newest_save(self._records)
         self._searcher_knows = known_until is not None
         try:
             for position, record in enumerate(self._records):
                 self._take(record)
                 if position == known_until and isinstance(record, SearcherSaved):
-                    self._memory.restore_searcher(record.saved)
+                    self._endings.memory.restore_searcher(record.saved)
                     self._searcher_knows = False
         finally:
             self._controller.replaying = False
@@ -142,7 +138,7 @@ class Replay:
             self.handovers[trial_run.number] = Restart(config, self._trials[record.donor].trial)
         if config is not None:
             trial_run.trial.config = config
-            trial_run.trial.evaluated_params = values_in(config, trial_run.trial)
+            trial_run.trial.evaluated_params = chosen_in(config, trial_run.trial.evaluated_params)
         if record.resources is not None:
             trial_run.set_resources(record.resources)
 
@@ -162,16 +158,10 @@ class Replay:
             return None
 
     def _ended(self, trial_run: TrialRun, record: TrialEnded) -> None:
-        trial = trial_run.trial
         self.stopped.discard(trial_run.number)
         self.ended[trial_run.number] = record
         if not isinstance(record.judged_by, UnsetType):
             trial_run.judged_by.update(record.judged_by)
         self._trials.no_longer_waits(trial_run)
-        failed = record.status == "failed"
-        trial.status = "ERROR" if failed else "TERMINATED"
-        metrics = {**record.metrics, "config": trial.config} if record.metrics else {}
-        trial.last_result = metrics or trial.last_result
-        error = TrainingFailedError(record.error) if failed else None
-        outcome = outcome_from_files(trial_run, record.status, metrics, error, self._filesystem)
+        outcome = outcome_of_record(trial_run.trial, record, self._setup.run_config.storage_filesystem)
         self._endings.report_end(trial_run, outcome, to_searcher=not self._searcher_knows)

@@ -45,18 +45,14 @@ class Settlement:
     """Decides what becomes of the trials, and writes that down."""
 
     def __init__(self, experiment: Experiment, replay: Replay, rules: ResumeRules) -> None:
-        self._shared = experiment.shared
-        self._setup = experiment.shared.setup
-        self._place = experiment.shared.place
-        self._trials = experiment.shared.trials
-        self._audience = experiment.shared.audience
-        self._files = experiment.shared.files
-        self._controller = experiment.shared.controller
+        self._shared = shared = experiment.shared
+        self._place, self._files, self._controller = shared.place, shared.files, shared.controller
+        self._setup, self._trials, self._audience = shared.setup, shared.trials, shared.audience
         self._decisions = experiment.decisions
         self._endings = experiment.endings
         self._replay = replay
         self._rules = rules
-        self._filesystem = experiment.shared.setup.run_config.storage_filesystem
+        self._filesystem = shared.setup.run_config.storage_filesystem
         self._left: dict[TrialRun, Status] = {}
         """Those that the rules leave as they are."""
 
@@ -155,7 +151,7 @@ class Settlement:
         trial_run.forget_change()
         trial_run.trial.status = "TERMINATED"
         trial_run.trial.last_result = metrics or trial_run.trial.last_result
-        trial_run.outcome = outcome_from_files(trial_run, status, metrics, None, self._filesystem)
+        trial_run.outcome = outcome_from_files(trial_run.trial, status, metrics, None, self._filesystem)
         self._audience.trial_changed(trial_run.trial, metrics)
         with self._audience.guarded():
             if not trial_run.searcher_knows_end:
@@ -170,7 +166,8 @@ class Settlement:
         error = TrainingFailedError(_error_of(trial_run.directory)) if status == "failed" else None
         trial_run.trial.status = "ERROR" if error is not None else "TERMINATED"
         trial_run.trial.last_result = metrics or trial_run.trial.last_result
-        self._endings.trial_ended(trial_run, outcome_from_files(trial_run, status, metrics, error, self._filesystem))
+        outcome = outcome_from_files(trial_run.trial, status, metrics, error, self._filesystem)
+        self._endings.trial_ended(trial_run, outcome)
 
 
 def _newest_checkpoint(directory: Path) -> int:

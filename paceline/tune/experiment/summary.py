@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from msgspec import Struct, UnsetType
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.constants import TRAINING_ITERATION
-from paceline.air.errors import RestoreError, StorageError, TrainingFailedError
+from paceline.air.errors import RestoreError, StorageError
 from paceline.air.metrics import nested_get, reported
 from paceline.air.result import Result
 from paceline.run.found_runs import RunStatus, RunSummary, summary_of
@@ -38,7 +37,7 @@ from paceline.tune.experiment.records import (
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.search.parameters import nested
 from paceline.tune.search.space import from_description
-from paceline.tune.trial_outcome import TrialOutcome, result_from_files
+from paceline.tune.trial_outcome import TrialOutcome, outcome_of_record
 
 
 class TrialSummary(RunSummary, kw_only=True):
@@ -184,13 +183,7 @@ def _outcome(root: Path, facts: Facts, record: TrialCreated, end: TrialEnded | N
     )
     if end is None:
         return _unfinished(trial, directory)
-    failed = end.status == "failed"
-    error = TrainingFailedError(end.error) if failed else None
-    trial.status, trial.outcome = "ERROR" if failed else "TERMINATED", end.status
-    metrics = {**end.metrics, "config": trial.config} if end.metrics else {}
-    trial.last_result = metrics
-    load = partial(result_from_files, directory, end.status, metrics, error)
-    return TrialOutcome(trial, metrics, end.status, error, directory, load)
+    return outcome_of_record(trial, end)
 
 
 def _plain_part(evaluated: dict[str, Any]) -> dict[str, Any]:
@@ -207,4 +200,4 @@ def _unfinished(trial: Trial, directory: Path) -> TrialOutcome:
         began = os.path.lexists(directory)
         result = Result(log_dir=directory, status="unfinished", warnings=[str(error)] if began else [])
     trial.last_result = result.metrics
-    return TrialOutcome(trial, result.metrics, result.status, result.error, directory, lambda: result)
+    return TrialOutcome(trial, result.metrics, result.status, result.error, lambda: result)

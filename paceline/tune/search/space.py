@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.air.config import ScalingConfig
 from paceline.air.errors import ConfigError, RestoreError
-from paceline.air.metrics import flattened
+from paceline.air.metrics import flattened, nested_get
 from paceline.air.secrets import masked
 from paceline.tune.search import sample
 from paceline.tune.search.domains import Domain, Function, index_of
@@ -34,6 +34,7 @@ __all__ = [
     "Found",
     "Path",
     "assigned",
+    "chosen_in",
     "config_with",
     "describe",
     "evaluated_from_record",
@@ -137,6 +138,11 @@ def _by_name(values: Mapping[Path, Any], found: Found) -> dict[str, Any]:
         if path not in found.texts:
             named.update(flattened({path_text(path): value}))
     return named
+
+
+def chosen_in(config: Mapping[str, Any], evaluated: Mapping[str, Any]) -> dict[str, Any]:
+    """What the search chose, with the values that a changed configuration has for it."""
+    return {name: nested_get(config, name, value) for name, value in evaluated.items()}
 
 
 def tag(number: int, evaluated: Mapping[str, Any]) -> str:
