@@ -36,7 +36,7 @@ class Ending:
 
 
 COMMIT_POLL_S = 0.05
-"""How often a commit is looked after at least."""
+"""The longest time between two looks at a commit."""
 
 
 class AtWork:
@@ -98,6 +98,8 @@ class AtWork:
                 self._parts.keeper.received(rank, message, attachments, attempt.reply)
             else:
                 flow.received(rank, message, attachments)
+        for failure in attempt.failures:
+            flow.failed(failure.rank)
         flow.conclude_commits()
 
     def _hold_if_asked_to_stop(self) -> None:

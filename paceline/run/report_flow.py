@@ -131,6 +131,11 @@ class ReportFlow:
             if self._positions is not None:
                 self._positions.finish(rank)
 
+    def failed(self, rank: int) -> None:
+        """A rank has failed: it does not say any more where it is in its datasets."""
+        if self._positions is not None:
+            self._positions.finish(rank)
+
     def _on_report(self, rank: int, report: Report, attachments: tuple[Attachment, ...]) -> None:
         self.alignment.received(rank, report)
         if self._positions is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,9 @@ from paceline.air import Checkpoint, CheckpointConfig, session
 from paceline.data.ingest.prepare import prepared
 from paceline.data.iterator import DataIterator
 from paceline.run import data as run_data
+from paceline.run.callbacks import Callback
 from paceline.run.data import DataPositions
+from paceline.run.spec import Trial
 from paceline.testing.invariants import check_run
 from tests.train.quick import quick_trainer
 
@@ -145,3 +149,41 @@ def test_a_run_in_which_only_rank_0_reports_keeps_its_checkpoints(
     assert len(told) <= 1
     assert "rank 0 called report()" in " ".join(result.warnings)
     check_run(result.path, result=result)
+
+
+class Marking(Callback):
+    """Leaves a mark when the driver has seen the last row."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def on_trial_result(self, iteration: int, trials: list[Trial], trial: Trial, result: Any, **info: Any) -> None:
+        if result["training_iteration"] == 3:
+            self.mark.touch()
+
+
+def rank_1_fails_after_the_last_row_of_rank_0(config: dict[str, str]) -> None:
+    for step in range(1, 4):
+        if session.get_world_rank() == 1 and step == 3:
+            while not Path(config["mark"]).exists():
+                time.sleep(0.01)
+            raise RuntimeError("too late")
+        session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+
+
+def test_a_rank_that_fails_while_the_run_stops_is_not_waited_for(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    trainer = quick_trainer(
+        rank_1_fails_after_the_last_row_of_rank_0,
+        config={"mark": str(mark)},
+        checkpoint_config=CheckpointConfig(async_save=True),
+        stop={"training_iteration": 3},
+        callbacks=[Marking(mark)],
+    )
+    trainer.datasets = {"train": paceline.data.range(100)}
+    began = time.monotonic()
+    result = trainer.fit()
+    assert time.monotonic() - began < run_data.LATE_WAIT_S
+    assert result.checkpoint is not None
+    assert result.checkpoint.to_dict()["step"] == 3
+    assert "rank 1 failed while stopping" in " ".join(result.warnings)
