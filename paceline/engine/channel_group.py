@@ -279,6 +279,10 @@ class ChannelGroup(WorkerGroup):
                 return False
             self.reactor.run_once(remaining, seen)
 
+    @property
+    def has_events(self) -> bool:
+        return bool(self._events)
+
     def look(self) -> None:
         """Serve this group's timers. Call it after the reactor has served what was there to be heard."""
         with self.reactor.lock:
@@ -376,19 +380,3 @@ class ChannelGroup(WorkerGroup):
     def first_lost(self) -> WorkerFailure | None:
         lost = [member.failure for member in self.members if member.failure is not None]
         return min(lost, key=lambda failure: failure.time_ns, default=None)
-
-
-def wait_for_groups(reactor: Reactor, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
-    """Those of the groups that have events; waits up to `timeout` seconds for one, or until it is woken."""
-    own = [group for group in groups if isinstance(group, ChannelGroup)]
-    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
-    while True:
-        seen = reactor.rounds
-        is_due = reactor.woken or any(group._events for group in own)
-        reactor.run_once(0.0 if is_due else deadline - time.monotonic(), seen)
-        for group in own:
-            group.look()
-        ready: list[WorkerGroup] = [group for group in own if group._events]
-        if ready or reactor.woken or time.monotonic() >= deadline:
-            reactor.woken = False
-            return ready

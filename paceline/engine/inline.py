@@ -12,18 +12,17 @@ import sys
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from paceline.air import session
 from paceline.air.errors import ConfigError, EngineError
 from paceline.engine import protocol
-from paceline.engine.base import Capabilities, Engine, Placement, WorkerGroup
-from paceline.engine.channel_group import ChannelGroup, GroupMember, MemberState, wait_for_groups
+from paceline.engine.base import Capabilities, Placement, WorkerGroup
+from paceline.engine.channel_group import ChannelGroup, GroupMember, MemberState
 from paceline.engine.frames import FrameSocket, socket_pair
-from paceline.engine.places import WorkerPlace, drivers_node, drivers_resources, lay_out, usable_gpus, variables
-from paceline.engine.reactor import Reactor
+from paceline.engine.places import WorkerPlace, drivers_node, lay_out, variables
+from paceline.engine.reactor import Reactor, ReactorEngine
 from paceline.engine.worker_loop import Channel, WorkerLoop
 
 IDLE_WAIT_S = 0.05
@@ -138,23 +137,9 @@ class InlineGroup(ChannelGroup):
             self._thread.join(0.001)
 
 
-class InlineEngine(Engine):
+class InlineEngine(ReactorEngine):
     name = "inline"
     capabilities = Capabilities(shares_filesystem=True, in_driver_process=True)
-
-    def __init__(self, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
-        self._num_cpus = num_cpus
-        self._num_gpus = num_gpus
-        self._pid = os.getpid()
-        self._closed = False
-        self.reactor = Reactor()
-        self._groups: weakref.WeakSet[InlineGroup] = weakref.WeakSet()
-
-    def resources(self) -> dict[str, float]:
-        return drivers_resources(self._num_cpus, self._num_gpus)
-
-    def gpu_names(self) -> list[str]:
-        return usable_gpus(self.resources()["GPU"])
 
     def start_group(self, placement: Placement) -> WorkerGroup:
         if self._closed:
@@ -167,22 +152,8 @@ class InlineEngine(Engine):
         (place,) = lay_out(placement, [drivers_node(self.resources()["GPU"])], os.environ)
         group = InlineGroup(placement, place, self.reactor)
         group.launch()
-        self._groups.add(group)
+        self.groups.add(group)
         return group
-
-    def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
-        return wait_for_groups(self.reactor, groups, timeout)
-
-    def wake(self) -> None:
-        self.reactor.wake()
-
-    def close(self) -> None:
-        if os.getpid() != self._pid or self._closed:
-            return
-        self._closed = True
-        for group in list(self._groups):
-            group.shutdown()
-        self.reactor.close()
 
 
 _place_lock = threading.Lock()

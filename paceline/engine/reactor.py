@@ -1,15 +1,24 @@
-"""One wait over everything the driver listens to: channels, process ends, wardens."""
+"""One wait over everything the driver listens to: channels, process ends, wardens; and engines that wait like that."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import threading
-from collections.abc import Callable
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
 
 from paceline.air.errors import EngineError
+from paceline.engine.base import Engine, WorkerGroup
 from paceline.engine.frames import FrameSocket
+from paceline.engine.places import drivers_resources, usable_gpus
+
+if TYPE_CHECKING:
+    from paceline.engine.channel_group import ChannelGroup
 
 READ = selectors.EVENT_READ
 WRITE = selectors.EVENT_WRITE
@@ -139,3 +148,55 @@ class Reactor:
         if self._wakeup is not None:
             os.close(self._wakeup)
             self._wakeup = None
+
+
+class ReactorEngine(Engine):
+    """An engine whose groups are ChannelGroups with one Reactor.
+
+    Its resources are those of this machine, or as many as were declared.
+    """
+
+    def __init__(self, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
+        self._num_cpus = num_cpus
+        self._num_gpus = num_gpus
+        self._pid = os.getpid()
+        self._closed = False
+        self.reactor = Reactor()
+        self.groups: weakref.WeakSet[WorkerGroup] = weakref.WeakSet()
+        """Those that were started. The reactor keeps those that live."""
+
+    def resources(self) -> dict[str, float]:
+        return drivers_resources(self._num_cpus, self._num_gpus)
+
+    def gpu_names(self) -> list[str]:
+        return usable_gpus(self.resources()["GPU"])
+
+    def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
+        own = cast("Sequence[ChannelGroup]", groups)
+        reactor = self.reactor
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        while True:
+            seen = reactor.rounds
+            is_due = reactor.woken or any(group.has_events for group in own)
+            reactor.run_once(0.0 if is_due else deadline - time.monotonic(), seen)
+            for group in own:
+                group.look()
+            ready: list[WorkerGroup] = [group for group in own if group.has_events]
+            if ready or reactor.woken or time.monotonic() >= deadline:
+                reactor.woken = False
+                return ready
+
+    def wake(self) -> None:
+        self.reactor.wake()
+
+    def close(self) -> None:
+        if os.getpid() != self._pid or self._closed:
+            return
+        self._closed = True
+        for group in list(self.groups):
+            group.shutdown()
+        self.release()
+        self.reactor.close()
+
+    def release(self) -> None:
+        """Give back what the engine has besides groups and the reactor."""

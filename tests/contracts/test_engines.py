@@ -55,7 +55,7 @@ class TestEngineOfTheGuide(EngineContract):
 
 def _engine_of_the_guide() -> Any:
     text = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
-    (program,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "(Engine)" in block]
+    (program,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "PlainEngine(" in block]
     namespace: dict[str, Any] = {"os": os}
     exec(program.partition("\nengine =")[0], namespace)
     return namespace["PlainEngine"]()

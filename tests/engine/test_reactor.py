@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from paceline.engine import reactor as reactor_module
-from paceline.engine.channel_group import wait_for_groups
+from paceline.engine.inline import InlineEngine
 from paceline.engine.reactor import Reactor
 
 
@@ -62,20 +62,21 @@ def test_threads_that_wait_for_different_things_each_hear_of_theirs(reactor: Rea
     assert [pipe.received for pipe in pipes] == [turns] * 4
 
 
-def test_wake_ends_a_wait_for_groups(reactor: Reactor) -> None:
-    ended = threading.Event()
+def test_wake_ends_a_wait_for_groups() -> None:
+    engine, ended = InlineEngine(), threading.Event()
 
     def wait() -> None:
-        wait_for_groups(reactor, [], 30.0)
+        engine.wait([], 30.0)
         ended.set()
 
     thread = threading.Thread(target=wait)
     thread.start()
-    reactor.wake()
+    engine.wake()
     assert ended.wait(20)
     thread.join()
-    reactor.wake()  # nobody waits: the next wait ends at once
-    assert wait_for_groups(reactor, [], 30.0) == []
+    engine.wake()  # nobody waits: the next wait ends at once
+    assert engine.wait([], 30.0) == []
+    engine.close()
 
 
 def test_a_wait_of_no_time_does_not_wait_for_the_thread_that_serves(reactor: Reactor) -> None:

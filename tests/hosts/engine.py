@@ -18,14 +18,14 @@ from pathlib import Path
 
 from paceline.air.errors import EngineError, StartupTimeoutError, WorkerDiedError, WorkerFailure
 from paceline.engine import protocol
-from paceline.engine.base import Engine, Placement, WorkerGroup, WorkerRequest
-from paceline.engine.channel_group import ChannelGroup, GroupMember, MemberState, wait_for_groups
+from paceline.engine.base import Placement, WorkerGroup, WorkerRequest
+from paceline.engine.channel_group import ChannelGroup, GroupMember, MemberState
 from paceline.engine.failures import describe_exit
 from paceline.engine.frames import FrameSocket
 from paceline.engine.local.crash_file import tail_of, user_stacks
 from paceline.engine.local.warden_client import absolute_sys_path
 from paceline.engine.places import Node, lay_out, variables
-from paceline.engine.reactor import READ, WRITE, Reactor
+from paceline.engine.reactor import READ, WRITE, Reactor, ReactorEngine
 from tests.hosts import agent
 from tools.hosts import Host, Hosts
 
@@ -299,17 +299,16 @@ class HostsGroup(ChannelGroup):
         return [] if killed else ["some workers did not end"]
 
 
-class HostsEngine(Engine):
+class HostsEngine(ReactorEngine):
     """Workers on the hosts of a set; ranks are dealt in blocks to the hosts that are alive."""
 
     name = "hosts"
 
     def __init__(self, hosts: Hosts) -> None:
-        self.reactor = Reactor()
+        super().__init__()
         self._numbers = itertools.count(1)
         self._token = secrets.token_bytes(16)
-        self._groups: dict[int, HostsGroup] = {}
-        self._closed = False
+        self._by_number: dict[int, HostsGroup] = {}
         self._listener = hosts.listen()
         self._listener.setblocking(False)
         self.reactor.add(self._listener.fileno(), lambda _mask: self._on_connection())
@@ -353,8 +352,8 @@ class HostsEngine(Engine):
             sock.close()
         elif number == agent.AGENT:
             self._lines[rank].attach(sock)
-        elif number in self._groups:
-            self._groups[number].on_connected(rank, sock)
+        elif number in self._by_number:
+            self._by_number[number].on_connected(rank, sock)
         else:
             sock.close()
 
@@ -370,26 +369,15 @@ class HostsEngine(Engine):
         first = number if size == 1 else 0  # Groups of one take turns.
         lines = [alive[(first + rank * len(alive) // size) % len(alive)] for rank in range(size)]
         group = HostsGroup(number, placement, lines, self.reactor)
-        self._groups[group.number] = group
+        self._by_number[group.number] = group
+        self.groups.add(group)
         group.launch()
         return group
 
-    def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
-        return wait_for_groups(self.reactor, groups, timeout)
-
-    def wake(self) -> None:
-        self.reactor.wake()
-
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        for group in self._groups.values():
-            group.shutdown()
+    def release(self) -> None:
         for line in self._lines:
             line.close()
         for line in self._lines:
             if line.process is not None:
                 line.process.wait(START_TIMEOUT_S)
-        self.reactor.close()
         self._listener.close()

@@ -6,17 +6,15 @@ import itertools
 import os
 import resource
 import sys
-import weakref
 from collections.abc import Sequence
 
 from paceline.air.errors import ConfigError, EngineError
 from paceline.air.resources import usable_cores
-from paceline.engine.base import Capabilities, Engine, Placement, WorkerGroup
-from paceline.engine.channel_group import wait_for_groups
+from paceline.engine.base import Capabilities, Placement, WorkerGroup
 from paceline.engine.local.group import LocalGroup
 from paceline.engine.local.warden_client import WardenClient
-from paceline.engine.places import drivers_node, drivers_resources, lay_out, usable_gpus
-from paceline.engine.reactor import Reactor
+from paceline.engine.places import drivers_node, lay_out
+from paceline.engine.reactor import ReactorEngine
 
 IMPORT_TIME_PREFIXES = (b"OMP_", b"MKL_", b"TORCH", b"LD_", b"PYTHON")
 """Variables that libraries read when they are imported: another value needs another warden."""
@@ -28,32 +26,21 @@ SPARE_FDS = 128
 WardenKey = tuple[tuple[str, ...], tuple[tuple[bytes, bytes], ...], str]
 
 
-class LocalEngine(Engine):
+class LocalEngine(ReactorEngine):
     name = "local"
     capabilities = Capabilities(shares_filesystem=True)
 
     def __init__(self, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
-        self._num_cpus = num_cpus
-        self._num_gpus = num_gpus
-        self._pid = os.getpid()
-        self._closed = False
-        self._reactor = Reactor()
+        super().__init__(num_cpus, num_gpus)
         self._wardens: dict[WardenKey, WardenClient] = {}
         """The one that was used last is the last."""
-        self._groups: weakref.WeakSet[LocalGroup] = weakref.WeakSet()
         self._numbers = itertools.count(1)
 
     @property
     def wardens(self) -> tuple[WardenClient, ...]:
         """The wardens that are running, the one that was used last at the end."""
-        with self._reactor.lock:
+        with self.reactor.lock:
             return tuple(self._wardens.values())
-
-    def resources(self) -> dict[str, float]:
-        return drivers_resources(self._num_cpus, self._num_gpus)
-
-    def gpu_names(self) -> list[str]:
-        return usable_gpus(self.resources()["GPU"])
 
     def warm(self, preload: Sequence[str]) -> None:
         if os.getpid() == self._pid:
@@ -64,11 +51,11 @@ class LocalEngine(Engine):
         self._check(placement)
         node = drivers_node(self.resources()["GPU"])
         places = lay_out(placement, [node] * placement.world_size, os.environ)
-        with self._reactor.lock:  # Until the group listens to it, the warden could be taken for an idle one.
+        with self.reactor.lock:  # Until the group listens to it, the warden could be taken for an idle one.
             # A new interpreter has no use for what the warden has imported.
             warden = self._warden(() if placement.fresh else placement.preload)
-            group = LocalGroup(next(self._numbers), placement, places, warden, self._reactor)
-        self._groups.add(group)
+            group = LocalGroup(next(self._numbers), placement, places, warden, self.reactor)
+        self.groups.add(group)
         self._end_idle_wardens()
         group.launch()
         return group
@@ -90,7 +77,7 @@ class LocalEngine(Engine):
 
     def _warden(self, preload: tuple[str, ...]) -> WardenClient:
         key = (preload, import_time_variables(), sys.executable)
-        with self._reactor.lock:
+        with self.reactor.lock:
             warden = self._wardens.pop(key, None)
             if warden is not None:
                 warden.look()
@@ -98,33 +85,21 @@ class LocalEngine(Engine):
                 warden.close()
                 warden = None
             if warden is None:
-                warden = WardenClient(preload, self._reactor)
+                warden = WardenClient(preload, self.reactor)
             self._wardens[key] = warden
             return warden
 
     def _end_idle_wardens(self) -> None:
-        with self._reactor.lock:
+        with self.reactor.lock:
             idle = [key for key, warden in self._wardens.items() if warden.idle]
             surplus = [self._wardens.pop(key) for key in idle[:-MOST_IDLE_WARDENS]]
         for warden in surplus:
             warden.close()
 
-    def wait(self, groups: Sequence[WorkerGroup], timeout: float | None) -> list[WorkerGroup]:
-        return wait_for_groups(self._reactor, groups, timeout)
-
-    def wake(self) -> None:
-        self._reactor.wake()
-
-    def close(self) -> None:
-        if os.getpid() != self._pid or self._closed:
-            return
-        self._closed = True
-        for group in list(self._groups):
-            group.shutdown()
+    def release(self) -> None:
         for warden in self._wardens.values():
             warden.close()
         self._wardens.clear()
-        self._reactor.close()
 
 
 def import_time_variables() -> tuple[tuple[bytes, bytes], ...]:
