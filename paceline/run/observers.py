@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import RunConfig
@@ -74,7 +74,7 @@ class Observers:
         self._run_dir = run_dir
         self._shares = callbacks is not None
         self._callbacks = callbacks or CallbackList(config.callbacks, default_loggers())
-        self._progress = progress or _make_progress(config.verbose)
+        self._progress = progress or make_progress(config.verbose)
         self._follower: LogFollower | None = None
         self._rotation: LogRotation | None = None
         self._new_rows: list[dict[str, Any]] = []
@@ -195,9 +195,11 @@ class Observers:
                 self._progress.output(rank, text)
 
 
-def _make_progress(verbose: int) -> Progress:
+def make_progress(verbose: int, stream: TextIO | None = None) -> Progress:
+    """The progress for `RunConfig(verbose=...)`."""
     if verbose <= 0:
         return Progress()
-    from paceline.run.progress import make_progress
+    from paceline.run.display import make_display
+    from paceline.run.progress import ShownProgress
 
-    return make_progress(verbose)
+    return ShownProgress(make_display(verbose, stream))

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from paceline.air.metrics import flattened, reported
-from paceline.run.display import Display, Line, clipped, make_display, printable
+from paceline.run.display import Display, Line, clipped, printable
 from paceline.run.observers import Progress
 
 if TYPE_CHECKING:
@@ -101,11 +101,6 @@ class ShownProgress(Progress):
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._started_at
-
-
-def make_progress(verbose: int, stream: TextIO | None = None) -> ShownProgress:
-    """The progress for `RunConfig(verbose=...)`."""
-    return ShownProgress(make_display(verbose, stream))
 
 
 def end_report(name: str, result: Result, run_dir: str, elapsed_s: float) -> Iterator[str]:

@@ -250,9 +250,8 @@ def _move_content(path: Path) -> int:
         stack.callback(os.close, target)
         try:
             copied = _copy(source, target, 0)
-            os.replace(
-                temporary, older
-            )  # Before the rest, so that nothing is between the last copy and the truncation.
+            # Before the rest, so that nothing is between the last copy and the truncation.
+            os.replace(temporary, older)
             for _ in range(MOST_PASSES):  # A writer that is as fast as the copy would keep it going forever.
                 before, copied = copied, _copy(source, target, copied)
                 if copied == before:

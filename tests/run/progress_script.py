@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from paceline.air.result import Result
-from paceline.run.progress import make_progress
+from paceline.run.observers import make_progress
 from paceline.run.spec import Trial
 
 if sys.stdout.isatty():

@@ -12,7 +12,8 @@ import pytest
 
 from paceline.air.result import Result
 from paceline.run.display import GuardedWriter, PlainDisplay
-from paceline.run.progress import ShownProgress, duration_text, make_progress, value_text
+from paceline.run.observers import Progress, make_progress
+from paceline.run.progress import ShownProgress, duration_text, value_text
 from paceline.run.spec import Trial
 
 TRIAL = Trial("4913f_00000", "TorchTrainer", "/results/run", "e1")
@@ -22,7 +23,7 @@ def make_row(iteration: int, **metrics: Any) -> dict[str, Any]:
     return {**metrics, "training_iteration": iteration, "pid": 1, "config": {"lr": 1}}
 
 
-def whole_run(progress: ShownProgress, rows: int = 3, error: Exception | None = None) -> None:
+def whole_run(progress: Progress, rows: int = 3, error: Exception | None = None) -> None:
     progress.started(TRIAL, "/results/run", 2)
     for iteration in range(1, rows + 1):
         progress.row(make_row(iteration, loss=1 / iteration, eval={"acc": 0.5}))
@@ -100,7 +101,7 @@ class TestPlain:
 
     def test_rich_is_not_imported(self) -> None:
         code = (
-            "import sys; from paceline.run.progress import make_progress; p = make_progress(3); p.warning('w'); "
+            "import sys; from paceline.run.observers import make_progress; p = make_progress(3); p.warning('w'); "
             "p.close(); print([m for m in ('rich', 'numpy', 'pandas') if m in sys.modules])"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
