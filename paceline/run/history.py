@@ -107,21 +107,7 @@ def surviving_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 continue
             attempt = record if isinstance(record, AttemptStarted) else _UNKNOWN_ATTEMPT
             config = header.settings["config"] if isinstance(attempt.config, UnsetType) else attempt.config
-            filler = filler_of(identity_of(header), config or {}, attempt)
-
-
-def filler_of(identity: TrialIdentity, config: Mapping[str, Any], attempt: AttemptStarted) -> RowFiller:
-    """The filler that completes the rows of an attempt, from the attempt's record."""
-    return RowFiller(
-        identity=identity,
-        config=config,
-        hostname=attempt.hostname,
-        node_ip=attempt.node_ip,
-        pid=attempt.pid,
-        start_iteration=attempt.start_index,
-        start_time_s=attempt.start_time_s,
-        warmup_time=attempt.warmup_time,
-    )
+            filler = RowFiller(identity_of(header), config or {}, attempt)
 
 
 def lost_rows(run_dir: RunDir, kept: Sequence[KeptCheckpoint], last_row: int) -> Iterator[Row]:
@@ -281,36 +267,28 @@ class RowFiller:
 
     identity: TrialIdentity
     config: Mapping[str, Any]
-    hostname: str
-    node_ip: str
-    pid: int
-    """Rank 0's process."""
-    start_iteration: int = 0
-    """Iterations that the attempt found already done."""
-    start_time_s: float = 0.0
-    """Training time that the attempt found already spent."""
-    warmup_time: float = 0.0
+    attempt: AttemptStarted
     _previous_elapsed: float = field(default=0.0, init=False)
     _second: int = field(default=-1, init=False)
     _date: str = field(default="", init=False)
 
     def first(self) -> dict[str, Any]:
         """What is known of a run before its first report."""
-        now = int(time.time())
+        now, attempt = int(time.time()), self.attempt
         return {
             "trial_id": self.identity.trial_id,
             "experiment_id": self.identity.experiment_id,
             "date": self._date_of(now),
             "timestamp": now,
-            "pid": self.pid,
-            "hostname": self.hostname,
-            "node_ip": self.node_ip,
+            "pid": attempt.pid,
+            "hostname": attempt.hostname,
+            "node_ip": attempt.node_ip,
             "config": self.config,
         }
 
     def fill(self, index: int, metrics: Mapping[str, Any], stamp: float, elapsed: float) -> dict[str, Any]:
         """The row of report `index`; the user's own keys win over the filled-in ones."""
-        timestamp = int(stamp)
+        attempt, timestamp = self.attempt, int(stamp)
         this_iter = elapsed - self._previous_elapsed
         self._previous_elapsed = elapsed
         row: dict[str, Any] = {
@@ -327,15 +305,15 @@ class RowFiller:
             "experiment_id": self.identity.experiment_id,
             "date": self._date_of(timestamp),
             "timestamp": timestamp,
-            "time_total_s": self.start_time_s + elapsed,
-            "pid": self.pid,
-            "hostname": self.hostname,
-            "node_ip": self.node_ip,
+            "time_total_s": attempt.start_time_s + elapsed,
+            "pid": attempt.pid,
+            "hostname": attempt.hostname,
+            "node_ip": attempt.node_ip,
             "config": self.config,
             "time_since_restore": elapsed,
             "timesteps_since_restore": 0,
-            "iterations_since_restore": index - self.start_iteration,
-            "warmup_time": self.warmup_time,
+            "iterations_since_restore": index - attempt.start_index,
+            "warmup_time": attempt.warmup_time,
             "experiment_tag": self.identity.experiment_tag,
         }
         row.update(metrics)

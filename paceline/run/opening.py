@@ -27,7 +27,7 @@ from paceline.run.attempt import Attempt, StartPoint, pickled_task
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.data import RunData
 from paceline.run.decisions import AllDeciders, Decider, Donor, StopperDecider, StopRequest
-from paceline.run.history import JournalHistory, RowFiller, filler_of, lost_rows, missing_rows
+from paceline.run.history import JournalHistory, RowFiller, lost_rows, missing_rows
 from paceline.run.messages import SessionSetup
 from paceline.run.observers import Observers
 from paceline.run.rank_target import packed_in_memory
@@ -192,7 +192,7 @@ class OpenRun:
         if self.files.records and spec.place is None:
             record.code = fingerprint(spec.code)
         self.write_down(record)
-        filler = filler_of(self.files.identity, spec.config, record)
+        filler = RowFiller(self.files.identity, spec.config, record)
         self.observers.attempt_started(filler.first())
         if attempt.number > 0 or self.files.records:
             self.observers.attempt_resumed(record.start_index, record.checkpoint, self.history)

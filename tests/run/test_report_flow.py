@@ -15,7 +15,7 @@ from paceline.run.alignment import Alignment
 from paceline.run.callbacks import Callback
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.decisions import CONTINUE, AllDeciders, Decider, Decision, StopperDecider, Wait
-from paceline.run.history import filler_of
+from paceline.run.history import RowFiller
 from paceline.run.messages import Acknowledged, Answer, CheckpointReady, Finished, Hold, Report, StagedCheckpoint
 from paceline.run.observers import Observers
 from paceline.run.rank_target import packed_in_memory
@@ -50,7 +50,7 @@ class Bench:
         trial = Trial("4913f_00000", "Trainer", str(directory), "4913f")
         self.observers = Observers(RunConfig(verbose=0, **run_config), trial, self.run_dir)
         self.observers.started([], world_size, {}, continues=False)
-        filler = filler_of(TrialIdentity("4913f_00000", "4913f"), {}, ATTEMPT)
+        filler = RowFiller(TrialIdentity("4913f_00000", "4913f"), {}, ATTEMPT)
         alignment, decider = Alignment(world_size, start_index=0), decider or AllDeciders()
         self.flow = ReportFlow(alignment, filler, self.journal, self.keeper, self.observers, decider)
 

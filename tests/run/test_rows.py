@@ -6,6 +6,7 @@ import time
 
 from paceline.air.constants import AUTOFILLED_KEYS
 from paceline.run.history import RowFiller, node_ip
+from paceline.run.records import AttemptStarted
 from paceline.run.spec import TrialIdentity
 
 IDENTITY = TrialIdentity("4913f_00000", "4913f0123456789")
@@ -19,7 +20,8 @@ GUIDE_KEYS = {
 
 
 def filler(**facts: float) -> RowFiller:
-    return RowFiller(IDENTITY, {}, hostname="host", node_ip="10.0.0.1", pid=7, warmup_time=0.5, **facts)  # type: ignore[arg-type]
+    attempt = AttemptStarted(attempt=0, hostname="host", node_ip="10.0.0.1", pid=7, warmup_time=0.5, **facts)  # type: ignore[arg-type]
+    return RowFiller(IDENTITY, {}, attempt)
 
 
 def test_a_row_has_the_users_keys_and_those_of_the_guide() -> None:
@@ -35,7 +37,7 @@ def test_a_row_has_the_users_keys_and_those_of_the_guide() -> None:
 
 
 def test_times_and_counts_go_on_where_an_attempt_takes_up() -> None:
-    fill = filler(start_iteration=10, start_time_s=100.0).fill
+    fill = filler(start_index=10, start_time_s=100.0).fill
     first, second = fill(11, {}, 0.0, 2.0), fill(12, {}, 0.0, 5.0)
     assert [row["training_iteration"] for row in (first, second)] == [11, 12]
     assert [row["iterations_since_restore"] for row in (first, second)] == [1, 2]

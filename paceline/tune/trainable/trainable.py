@@ -108,7 +108,7 @@ class Trainable:
         self._check_is_complete()
         filler = self._filler = self._filler or self._new_filler()
         metrics = self._advance()
-        return filler.fill(self._iteration, metrics, time.time(), self._time_s - filler.start_time_s)
+        return filler.fill(self._iteration, metrics, time.time(), self._time_s - filler.attempt.start_time_s)
 
     def _check_is_complete(self) -> None:
         """An __init__ of the subclass may have forgotten that of this class."""
@@ -232,17 +232,18 @@ class Trainable:
 
     def _new_filler(self) -> RowFiller:
         from paceline.run.history import RowFiller, node_ip
+        from paceline.run.records import AttemptStarted
         from paceline.run.spec import TrialIdentity
 
-        return RowFiller(
-            identity=TrialIdentity(self.trial_id, "default"),
-            config=self.config,
+        begun = AttemptStarted(
+            attempt=0,
+            start_index=self._iteration,
+            start_time_s=self._time_s,
             hostname=socket.gethostname(),
             node_ip=node_ip(),
             pid=os.getpid(),
-            start_iteration=self._iteration,
-            start_time_s=self._time_s,
         )
+        return RowFiller(TrialIdentity(self.trial_id, "default"), self.config, begun)
 
 
 def _stays_inside(path: str) -> bool:
