@@ -44,7 +44,7 @@ class SchedulerSimulation:
 
     `rows_taken[i]` is how many rows trial i reported before it ended, `ended[i]` how:
     "complete" (its curve was over), "stop" (the scheduler said so of a running trial),
-    "remove" (it was stopped while paused) or "error" (as `failing` said: trial i after so
+    "remove" (it was stopped while it waited) or "error" (as `failing` said: trial i after so
     many rows). With `most_open` the search holds back while as many trials have not ended,
     paused ones included, like a searcher with limited concurrency.
     """
@@ -83,6 +83,8 @@ class SchedulerSimulation:
         self.most_paused = 0
         self.history: list[SimulatedCall | SimulatedChange] = []
         self._number: dict[Trial, int] = {}
+        self._queued: list[tuple[Trial, Restart | None]] = []
+        """What is to be done when the scheduler has returned: stop the trial, or change it."""
         if not scheduler.set_search_properties(metric, mode):
             raise AssertionError(f"the scheduler refused metric={metric!r}, mode={mode!r}")
         scheduler.set_seed(seed)
@@ -99,6 +101,7 @@ class SchedulerSimulation:
         running = self._with_status("RUNNING")
         if running:
             self._advance(self.random.choice(running))
+            self._carry_out_queued()
         elif self.waiting_trials():
             self._stall()
         else:
@@ -127,24 +130,25 @@ class SchedulerSimulation:
         return list(self.trials)
 
     def waiting_trials(self) -> list[Trial]:
-        return self._with_status("PENDING", "PAUSED")
+        stopped = [trial for trial, restart in self._queued if restart is None]
+        return [trial for trial in self._with_status("PENDING", "PAUSED") if trial not in stopped]
 
     def has_resources_for(self, trial: Trial) -> bool:
         return self.free_resources["CPU"] >= 1
 
     def stop_trial(self, trial: Trial) -> None:
         assert trial.status in ("PENDING", "PAUSED"), f"stop_trial({trial}) of a trial that is {trial.status}"
-        self._end(trial, "remove")
+        self._queued.append((trial, None))
 
     def restart_trial(self, trial: Trial, restart: Restart) -> None:
         assert trial.status == "PAUSED", f"restart_trial({trial}) of a trial that is {trial.status}"
-        self._change(trial, restart)
+        self._queued.append((trial, restart))
 
     # How it runs.
 
     def _fill_slots(self) -> None:
         while len(self._with_status("RUNNING")) < self.slots:
-            chosen = self.scheduler.choose_trial_to_run(self)
+            chosen = self._chosen()
             if chosen is not None:
                 assert chosen.status in ("PENDING", "PAUSED"), f"{chosen} was chosen to run, but is {chosen.status}"
                 self._set(chosen, "status", "RUNNING")
@@ -152,6 +156,11 @@ class SchedulerSimulation:
                 self._create()
             else:
                 return
+
+    def _chosen(self) -> Trial | None:
+        chosen = self.scheduler.choose_trial_to_run(self)
+        self._carry_out_queued()
+        return chosen
 
     def _search_holds_back(self) -> bool:
         return self.most_open is not None and len(self.trials) - len(self.ended) >= self.most_open
@@ -163,6 +172,7 @@ class SchedulerSimulation:
         self._number[trial] = number
         self.rows_taken[number] = 0
         self._tell("on_trial_add", trial)
+        self._carry_out_queued()
 
     def _advance(self, trial: Trial) -> None:
         number = self._number[trial]
@@ -187,6 +197,16 @@ class SchedulerSimulation:
         elif isinstance(decision, Restart):
             self._change(trial, decision)
 
+    def _carry_out_queued(self) -> None:
+        while self._queued:  # the end of a trial may lead to more
+            trial, restart = self._queued.pop(0)
+            if trial.status not in ("PENDING", "PAUSED"):
+                continue
+            if restart is None:
+                self._end(trial, "remove")
+            else:
+                self._change(trial, restart)
+
     def _change(self, trial: Trial, restart: Restart) -> None:
         if restart.config is not None:
             self._set(trial, "config", restart.config)
@@ -196,16 +216,19 @@ class SchedulerSimulation:
         assert number not in self.ended, f"trial {number} ends twice"
         self.ended[number] = how
         self._set(trial, "status", "ERROR" if how == "error" else "TERMINATED")
-        if how in ("complete", "stop"):
-            self._tell("on_trial_complete", trial, trial.last_result)
+        if how == "error":
+            self._tell("on_trial_error", trial)
+        elif self.rows_taken[number] == 0:
+            self._tell("on_trial_remove", trial)
         else:
-            self._tell(f"on_trial_{how}", trial)
+            self._tell("on_trial_complete", trial, trial.last_result)
 
     def _stall(self) -> None:
         self.stalls += 1
         before = [trial.status for trial in self.trials]
         self._tell("on_stall", None)
-        helped = self.scheduler.choose_trial_to_run(self) or [trial.status for trial in self.trials] != before
+        self._carry_out_queued()
+        helped = self._chosen() or [trial.status for trial in self.trials] != before
         assert helped, f"nothing can run any more: {self.scheduler.debug_string()}"
 
     def _tell(self, hook: str, trial: Trial | None, row: Mapping[str, Any] | None = None) -> Any:

@@ -174,7 +174,7 @@ class TrialScheduler:
         raise NotImplementedError(f"{type(self).__name__} must define on_trial_result(controller, trial, result).")
 
     def on_trial_complete(self, controller: Controller, trial: Trial, result: Row) -> None:
-        """A trial ended well: its function returned, a stop criterion held, or it was told to STOP."""
+        """A trial ended well: its function returned, a stop criterion held, or it was stopped, running or paused."""
         self._left(controller, trial)
 
     def on_trial_error(self, controller: Controller, trial: Trial) -> None:
@@ -182,7 +182,7 @@ class TrialScheduler:
         self._left(controller, trial)
 
     def on_trial_remove(self, controller: Controller, trial: Trial) -> None:
-        """A trial that was PENDING or PAUSED is taken out."""
+        """A trial ended well without a row, or a restore continues without it."""
         self._left(controller, trial)
 
     def _left(self, controller: Controller, trial: Trial) -> None:

@@ -6,15 +6,16 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from paceline.air import Checkpoint, session
 from paceline.air.errors import ConfigError
 from paceline.run.spec import Trial
 from paceline.testing.scheduler_contract import SchedulerContract, recorded_curves
 from paceline.testing.scheduler_simulation import SchedulerSimulation
-from paceline.tune import schedulers
+from paceline.tune import grid_search, schedulers
 from paceline.tune.schedulers import (
     ASHAScheduler,
     AsyncHyperBandScheduler,
@@ -24,7 +25,9 @@ from paceline.tune.schedulers import (
     TrialScheduler,
     create_scheduler,
 )
+from paceline.tune.schedulers.trial_scheduler import Controller
 from tests.tune.schedulers.population import new_trial
+from tests.tune.searching import search
 
 
 class TestFIFO(SchedulerContract):
@@ -74,6 +77,59 @@ def test_fifo_asks_for_no_rows_but_a_subclass_that_looks_at_them_gets_all() -> N
     assert Impatient().result_keys is None
     simulation = SchedulerSimulation(Impatient(), recorded_curves(0, count=3)).run()
     assert set(simulation.rows_taken.values()) == {2}
+
+
+class StopsTheFirstAndTheLast(TrialScheduler):
+    """The first of three trials while it is paused, and the last before it has started."""
+
+    heard: ClassVar[list[tuple[str, int]]] = []
+
+    def on_trial_add(self, controller: Controller, trial: Trial) -> None:
+        self.heard.append(("add", trial.config["number"]))
+        if trial.config["number"] == 2:
+            controller.stop_trial(trial)
+            self.heard.append(("added", trial.config["number"]))
+
+    def on_trial_result(self, controller: Controller, trial: Trial, result: Any) -> str:
+        self.heard.append(("row", trial.config["number"]))
+        if trial.config["number"] == 0:
+            return self.PAUSE
+        (first,) = controller.waiting_trials()
+        controller.stop_trial(first)
+        assert controller.waiting_trials() == []
+        self.heard.append(("decided", trial.config["number"]))
+        return self.CONTINUE
+
+    def choose_trial_to_run(self, controller: Controller) -> Trial | None:
+        return next((trial for trial in controller.waiting_trials() if trial.status == "PENDING"), None)
+
+    def on_trial_complete(self, controller: Controller, trial: Trial, result: Any) -> None:
+        self.heard.append(("complete", trial.config["number"]))
+
+    def on_trial_remove(self, controller: Controller, trial: Trial) -> None:
+        self.heard.append(("remove", trial.config["number"]))
+
+
+@pytest.mark.parametrize("where", ["simulation", "experiment"])
+def test_a_simulation_stops_trials_as_an_experiment_does(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the scheduler has decided, and with the same hooks."""
+    heard: list[tuple[str, int]] = []
+    monkeypatch.setattr(StopsTheFirstAndTheLast, "heard", heard)
+    if where == "simulation":
+        SchedulerSimulation(StopsTheFirstAndTheLast(), [[{"score": 1}]] * 3, slots=1).run()
+    else:
+        search(one_row, {"number": grid_search([0, 1, 2])}, scheduler=StopsTheFirstAndTheLast(), engine="inline")
+    hooks = {number: [hook for hook, trial in heard if trial == number] for number in range(3)}
+    assert hooks == {
+        0: ["add", "row", "complete"],
+        1: ["add", "row", "decided", "complete"],
+        2: ["add", "added", "remove"],
+    }
+    assert heard[heard.index(("row", 1)) + 1] == ("decided", 1), "nothing is called while it decides"
+
+
+def one_row(config: dict[str, Any]) -> None:
+    session.report({"score": 1}, checkpoint=Checkpoint.from_dict({}))
 
 
 @pytest.mark.parametrize("kind", [ASHAScheduler, HyperBandScheduler, MedianStoppingRule])
