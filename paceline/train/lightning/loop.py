@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from paceline.data.iterator import DataIterator
     from paceline.train.lightning.settings import LightningSettings
 
-_ARGUMENT_OF_DATASET = {"train": "train_dataloaders", "val": "val_dataloaders"}
+ARGUMENT_OF_DATASET = {"train": "train_dataloaders", "val": "val_dataloaders"}
 
 
 class LightningLoop:
@@ -88,7 +88,7 @@ class LightningLoop:
 
     def _fit_arguments(self, trainer: Any, session: SessionProtocol, stack: ExitStack) -> dict[str, Any]:
         arguments = dict(self.fit_args)
-        for name, argument in _ARGUMENT_OF_DATASET.items():
+        for name, argument in ARGUMENT_OF_DATASET.items():
             if name in self._datasets:
                 arguments[argument] = ShardLoader(session.get_dataset_shard(name), self._iter_options)
                 _check_equal_lengths(name, len(arguments[argument]))

@@ -16,15 +16,13 @@ from paceline.air.settings import as_json
 from paceline.train.arguments import DataParallelArguments
 from paceline.train.data_parallel_trainer import DataParallelTrainer
 from paceline.train.lightning.backend import backend_config
-from paceline.train.lightning.loop import LightningLoop
+from paceline.train.lightning.loop import ARGUMENT_OF_DATASET, LightningLoop
 from paceline.train.lightning.packages import lightning
 from paceline.train.lightning.settings import LightningSettings, checked_settings
 
 if TYPE_CHECKING:
     from paceline.run.spec import RunSpec
     from paceline.train.torch.backend import TorchConfig
-
-_PLAIN_PARTS = ("module_args", "trainer_args", "fit_args", "strategy", "strategy_args", "checkpoint_args")
 
 
 class LightningTrainer(DataParallelTrainer):
@@ -152,7 +150,7 @@ def _with_top_k(run_config: Any, settings: LightningSettings) -> Any:
 def _check_data(settings: LightningSettings, datasets: Mapping[str, Any], iter_config: Any) -> None:
     from paceline.data.iterator import DataIterator
 
-    for name, argument in (("train", "train_dataloaders"), ("val", "val_dataloaders")):
+    for name, argument in ARGUMENT_OF_DATASET.items():
         for other in (argument, "datamodule"):
             if name in datasets and settings.fit_args.get(other) is not None:
                 raise ConfigError(
@@ -167,7 +165,7 @@ def _check_data(settings: LightningSettings, datasets: Mapping[str, Any], iter_c
             f"datasets_iter_config is {iter_config!r}: give a dict of arguments of iter_torch_batches, such as "
             "{'batch_size': 64}."
         )
-    if not set(datasets).intersection(("train", "val")):
+    if not ARGUMENT_OF_DATASET.keys() & datasets.keys():
         raise ConfigError(
             "datasets_iter_config is given, but datasets= has no 'train' or 'val' that it could be used for. For "
             "dataloaders of your own the batch size is theirs."
@@ -204,11 +202,10 @@ def _check_accelerator(settings: LightningSettings, scaling: ScalingConfig) -> N
 
 def _shown(settings: LightningSettings) -> dict[str, Any]:
     shown: dict[str, Any] = {"module": settings.module.__name__ if settings.module is not None else None}
-    for part in _PLAIN_PARTS:
-        value = getattr(settings, part)
-        plain = (
-            {name: each for name, each in value.items() if as_json(each) is not None} if part != "strategy" else value
-        )
-        if plain:
-            shown[part] = plain
+    for part in dataclasses.fields(settings):
+        value = getattr(settings, part.name)
+        if isinstance(value, Mapping):
+            value = {name: each for name, each in value.items() if as_json(each) is not None}
+        if value and part.name != "module":
+            shown[part.name] = value
     return shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError, DataError
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from paceline.train.predictor import Arrays, CheckpointOrPlace
     from paceline.train.sklearn.checkpoint import Trust
 
-METHODS = ("predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples", "transform")
 Method = Literal["predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples", "transform"]
+METHODS: tuple[str, ...] = get_args(Method)
 
 
 class SklearnPredictor(Predictor):

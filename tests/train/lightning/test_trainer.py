@@ -109,6 +109,7 @@ def test_a_dataset_is_predicted_with_the_checkpoint(three_epochs: Result) -> Non
     np.testing.assert_allclose(predicted["predictions"], predicted["y"], atol=1.0)
 
 
+@pytest.mark.timeout(300)  # with the fixture, workers start and load Lightning three times
 def test_training_goes_on_at_the_next_epoch_and_again_after_a_killed_rank(three_epochs: Result) -> None:
     short = config(6, fails_at=(4, 1)).trainer(limit_train_batches=3, limit_val_batches=2)
     result = trainer(

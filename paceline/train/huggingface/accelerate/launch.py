@@ -11,16 +11,8 @@ from typing import Any
 
 from paceline.air.checks import near_miss
 from paceline.air.errors import ConfigError
-from paceline.train.huggingface.accelerate.settings import ACCUMULATION, SECTIONS
+from paceline.train.huggingface.accelerate.settings import ACCUMULATION, DECIDED_BY_THE_RUN, SECTIONS
 
-_DECIDED_BY_THE_RUN = frozenset(
-    [
-        *("num_processes", "num_machines", "machine_rank", "gpu_ids", "main_process_ip", "main_process_port"),
-        *("rdzv_backend", "same_network", "mpirun_config", "use_cpu", "distributed_type", "compute_environment"),
-        *("tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_env", "command_file", "commands"),
-        "main_training_function",
-    ]
-)
 _SECTION_OF = {"FSDP": "fsdp_config", "DEEPSPEED": "deepspeed_config", "MEGATRON_LM": "megatron_lm_config"}
 _WRAPPERS = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM"}
 """Values of distributed_type that say how a model is trained, not on which devices."""
@@ -28,7 +20,7 @@ _WRAPPERS = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-
 
 def for_run(settings: dict[str, Any], world_size: int, use_gpu: bool) -> dict[str, Any]:
     """The settings with the topology of the run."""
-    kept = {name: value for name, value in settings.items() if name not in _DECIDED_BY_THE_RUN}
+    kept = {name: value for name, value in settings.items() if name not in DECIDED_BY_THE_RUN}
     if settings.get("distributed_type") == "FSDP" and not use_gpu:
         # Only rank 0 would load weights, for FSDP to pass them on, which it does not on CPUs.
         kept["fsdp_config"] = {**(kept.get("fsdp_config") or {}), "fsdp_cpu_ram_efficient_loading": False}

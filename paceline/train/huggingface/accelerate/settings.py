@@ -31,14 +31,18 @@ ACCUMULATION = "gradient_accumulation_steps"
 """Accelerator reads it from a variable with every distributed_type; files of `accelerate config` have it for DeepSpeed
 only."""
 _PRECISIONS = ("no", "fp16", "bf16", "fp8")
+DECIDED_BY_THE_RUN = frozenset(
+    [
+        *("num_processes", "num_machines", "machine_rank", "gpu_ids", "main_process_ip", "main_process_port"),
+        *("rdzv_backend", "same_network", "mpirun_config", "use_cpu", "distributed_type", "compute_environment"),
+        *("tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_env", "command_file", "commands"),
+        "main_training_function",
+    ]
+)
 KNOWN = frozenset(
     [
-        *SECTIONS,
-        ACCUMULATION,
-        *("compute_environment", "distributed_type", "mixed_precision", "use_cpu", "debug", "enable_cpu_affinity"),
-        *("num_processes", "num_machines", "machine_rank", "gpu_ids", "main_process_ip", "main_process_port"),
-        *("rdzv_backend", "same_network", "main_training_function", "downcast_bf16", "command_file", "commands"),
-        *("tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_env"),
+        *(*SECTIONS, ACCUMULATION, *DECIDED_BY_THE_RUN),
+        *("mixed_precision", "debug", "enable_cpu_affinity", "downcast_bf16"),
         *("fp16", "dynamo_backend"),  # of older files; Accelerate still takes them
     ]
 )
