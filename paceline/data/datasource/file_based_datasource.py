@@ -106,11 +106,10 @@ class DefaultBlockWritePathProvider(BlockWritePathProvider):
         self,
         base_path: str,
         *,
-        filesystem: Any = None,
         dataset_uuid: str | None = None,
-        block: Any = None,
         block_index: int | None = None,
         file_format: str | None = None,
+        **_: Any,
     ) -> str:
         return posixpath.join(base_path, f"{dataset_uuid}_{block_index:06d}.{file_format}")
 
