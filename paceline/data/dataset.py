@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.absent import advise
-from paceline.air.checks import warn_at_users_line
+from paceline.air.checks import warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
 from paceline.data.dataset_base import named_after_class
 from paceline.data.dataset_batches import Batches
@@ -101,7 +101,6 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Legacy, Batches):
 
         equal=True leaves out the few rows that do not divide by n, others in each epoch.
         """
-        from paceline.air.checks import whole_number
         from paceline.data.ingest.prepare import prepared
         from paceline.data.iterator import DataIterator
 

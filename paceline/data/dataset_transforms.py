@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from paceline.air.checks import check_bool, is_number, whole_number
 from paceline.air.errors import ConfigError
 from paceline.data.dataset_base import DatasetBase
-from paceline.data.operations.native import DropColumns, RandomSample, RenameColumns, SelectColumns, no_such_column
+from paceline.data.operations.native import (
+    DropColumns,
+    FilterExpression,
+    RandomSample,
+    RenameColumns,
+    SelectColumns,
+    no_such_column,
+    parse,
+)
 from paceline.data.operations.user_function import UserFunction
 from paceline.data.operations.user_operation import UserOperation, check_resources, processes_wanted
 
@@ -166,8 +174,6 @@ class Transforms(DatasetBase):
 
     def _filter_by_expression(self, expr: str | pc.Expression) -> Self:
         import pyarrow.compute as pc
-
-        from paceline.data.operations.native import FilterExpression, parse
 
         if isinstance(expr, str):
             operation = parse(expr)

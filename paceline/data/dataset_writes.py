@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.data.dataset_base import DatasetBase
-from paceline.data.write_files import ArgsFn, WriteArguments, settings_from
+from paceline.data.write_files import ArgsFn, WriteArguments, settings_from, write_blocks
 
 if TYPE_CHECKING:
     from paceline.data.write_formats import FileFormat
@@ -176,6 +176,4 @@ class Writes(DatasetBase):
         write_to(self.plan, datasink, {})
 
     def _write(self, path: str | os.PathLike[str], form: FileFormat, arguments: WriteArguments) -> None:
-        from paceline.data.write_files import write_blocks
-
         write_blocks(self.plan, path, form, arguments)

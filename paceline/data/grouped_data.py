@@ -17,7 +17,7 @@ from paceline.data.aggregation import Aggregator, with_columns_named
 from paceline.data.block import Block, ReadRequest, Source, default_block_rows
 from paceline.data.dataset_base import DatasetBase, named_after_class
 from paceline.data.dataset_combining import ColumnAggregates, column_names
-from paceline.data.formats import check_batch_format
+from paceline.data.formats import check_batch_format, concat
 from paceline.data.operations.user_function import Spot, UserFunction
 from paceline.data.operations.user_operation import check_resources
 from paceline.data.operations.work import BatchWork, like_before
@@ -104,8 +104,6 @@ class MapGroups(Operation):
         return self._schema
 
     def run(self, chunks: Iterator[Chunk], place: BlockPlace) -> Iterator[Chunk]:
-        from paceline.data.formats import concat
-
         first = 0
         for parts in self._groups(chunks):
             group = concat(parts)

@@ -22,7 +22,9 @@ OpenArgs: TypeAlias = Mapping[str, Any] | None
 PartitionFilter: TypeAlias = Callable[[list[str]], Sequence[str]] | None
 Scheme: TypeAlias = Partitioning | str | None
 
-_NO_EFFECT = ("ray_remote_args", "concurrency", "num_cpus", "num_gpus", "memory")
+RESOURCES = ("concurrency", "num_cpus", "num_gpus", "memory")
+NO_EFFECT = ("ray_remote_args", *RESOURCES)
+"""Settings of a cluster's scheduler."""
 _SHARED = (
     "filesystem",
     "parallelism",
@@ -32,7 +34,7 @@ _SHARED = (
     "partitioning",
     "ignore_missing_paths",
 )
-_LATER = ("include_paths", "file_extensions", "override_num_blocks", "shuffle", *_NO_EFFECT[1:])
+_LATER = ("include_paths", "file_extensions", "override_num_blocks", "shuffle", *RESOURCES)
 """Arguments that newer programs pass."""
 
 
@@ -107,7 +109,7 @@ class ReadArguments:
         count = self.parallelism
         if isinstance(count, bool) or not isinstance(count, int) or (count < 1 and count != -1):
             raise ConfigError(f"parallelism={count!r}: give the number of blocks wanted, or -1 to leave it open.")
-        for name in _NO_EFFECT:
+        for name in NO_EFFECT:
             if self.ray_remote_args if name == "ray_remote_args" else self.later.get(name) is not None:
                 warn_at_users_line(f"{name} has no effect: files are read in the process that uses their rows.")
         if self.meta_provider is not None and type(self.meta_provider).__module__ != FileMetadataProvider.__module__:
@@ -198,3 +200,15 @@ class ReadArguments:
         found = Partitions() if scheme is None else Partitions.anywhere(files, scheme)
         found = found.with_paths(files) if paths else found
         return found if found.fields else None
+
+
+def blocks_wanted(parallelism: int, remote_args: RemoteArgs, later: dict[str, Any], reason: str) -> int:
+    """The number of blocks, by its newer or its older name; what is taken from `later` is removed there.
+
+    Settings of a scheduler have no effect, for this reason.
+    """
+    resources = [later.pop(name, None) for name in RESOURCES]
+    if remote_args or any(resources):
+        warn_at_users_line(f"ray_remote_args and other resources have no effect: {reason}.")
+    blocks: int = later.pop("override_num_blocks", None) or parallelism
+    return blocks

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, DataError
+from paceline.data.read_arguments import blocks_wanted
 from paceline.data.sources.computed import ComputedSource
 
 if TYPE_CHECKING:
@@ -40,13 +40,9 @@ def read_sql(
     from paceline.data.dataset import Dataset
 
     _check(sql, connection_factory, "read_sql")
-    for name in ("concurrency", "num_cpus", "num_gpus", "memory"):
-        ray_remote_args = later.pop(name, None) or ray_remote_args
-    blocks = later.pop("override_num_blocks", None) or parallelism
+    blocks = blocks_wanted(parallelism, ray_remote_args, later, "this process runs the query")
     for name in later:
         raise ConfigError(f"read_sql takes no {name}: one connection reads all rows, once.")
-    if ray_remote_args:
-        warn_at_users_line("ray_remote_args and other resources have no effect: this process runs the query.")
     dataset = Dataset(SqlSource(sql, connection_factory))
     return dataset if blocks == -1 else dataset.repartition(blocks)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from paceline.data.block import Chunk
 
     Dtypes: TypeAlias = torch.dtype | Mapping[str, torch.dtype] | None
+    Columns: TypeAlias = Sequence[str] | Sequence[Sequence[str]] | Mapping[str, Sequence[str]]
 
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
 
@@ -133,14 +134,6 @@ def _moved(batch: Any, device: Any) -> Any:
     if isinstance(batch, list | tuple):
         return type(batch)(_moved(value, device) for value in batch)
     return batch
-
-
-if TYPE_CHECKING:
-    import torch
-
-    from paceline.data.block import Chunk
-
-    Columns = Sequence[str] | Sequence[Sequence[str]] | Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, DataError, DataNotFoundError, StorageError
 from paceline.data.execution import map_blocks
 from paceline.data.objects import check_no_objects
+from paceline.data.read_arguments import NO_EFFECT
 from paceline.data.sources.file_source import empty_chunk
 from paceline.data.sources.listing import list_files
 
@@ -36,15 +37,10 @@ if TYPE_CHECKING:
     from paceline.data.write_formats import FileFormat
     from paceline.storage.filesystem import FsspecFilesystem
 
-
-if TYPE_CHECKING:
-    from paceline.data.block import Chunk
-
     NameOf: TypeAlias = Callable[[int, Chunk], str]
 
 ArgsFn: TypeAlias = Callable[[], Mapping[str, Any]]
 _ENDINGS = {"gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
-_NO_EFFECT = ("ray_remote_args", "concurrency", "num_cpus", "num_gpus", "memory")
 _LATER = {
     "min_rows_per_file": "a file has the rows of a block, so call repartition(number of files) before",
     "num_rows_per_file": "a file has the rows of a block, so call repartition(number of files) before",
@@ -67,7 +63,7 @@ class WriteArguments:
     @classmethod
     def of(cls, method: str, named: Mapping[str, Any], given: dict[str, Any]) -> WriteArguments:
         """Of the arguments that a method names, and those it was given beside; what all know is removed from these."""
-        for name in _NO_EFFECT:
+        for name in NO_EFFECT:
             value = given.pop(name, None) or named.get(name)
             if value:
                 warn_at_users_line(f"{name} has no effect: files are written by this process.")
@@ -117,8 +113,6 @@ class WriteArguments:
         """The file that was written, compressed as the user asked for."""
         if self.compression is None:
             return
-        import pyarrow as pa
-
         packed = place.with_name(f"{place.name}.packed")
         try:
             with place.open("rb") as plain, pa.CompressedOutputStream(str(packed), self.compression) as stream:
@@ -205,8 +199,6 @@ def _below(base: str, path: Any) -> Any:
 
 
 def _table(chunk: Chunk) -> Any:
-    import pyarrow as pa
-
     return pa.Table.from_batches([chunk])
 
 

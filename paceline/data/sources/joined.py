@@ -103,8 +103,6 @@ class ZippedSource(CombinedSource):
         return f"zip({self._left.describe()}, {self._right.describe()})"
 
     def schema(self) -> pa.Schema:
-        import pyarrow as pa
-
         right = self._right.schema()
         renamed = [right.field(old).with_name(new) for new, old in self._right_names().items()]
         return pa.schema([*self._left.schema(), *renamed])
@@ -114,8 +112,6 @@ class ZippedSource(CombinedSource):
         return [Block(block.name, block.rows) for block in self._left.counted().blocks()]
 
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
-        import pyarrow as pa
-
         left_rows, right_rows = self._found_rows()
         renamed = self._right_names()
         wanted = self.schema().names if request.columns is None else list(request.columns)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.block import Block, BlockMetadata, ReadRequest, Source
 from paceline.data.datasource.datasource import Datasink, TaskContext
 from paceline.data.formats import conform, from_batch, from_rows
+from paceline.data.read_arguments import blocks_wanted
 from paceline.data.sources.file_source import WholeFileSource, portions
 from paceline.data.sources.lines import ByteRange, open_range
 
@@ -38,11 +38,7 @@ def read_datasource(
     from paceline.data.from_objects import refuse_ray_dataset
 
     refuse_ray_dataset(datasource, "read_datasource")
-    for name in ("concurrency", "num_cpus", "num_gpus", "memory"):
-        ray_remote_args = read_args.pop(name, None) or ray_remote_args
-    if ray_remote_args:
-        warn_at_users_line("ray_remote_args and other resources have no effect: each worker reads its own share.")
-    parallelism = read_args.pop("override_num_blocks", None) or parallelism
+    parallelism = blocks_wanted(parallelism, ray_remote_args, read_args, "each worker reads its own share")
     if isinstance(datasource, Source):
         return Dataset(datasource)
     if hasattr(datasource, "source"):  # of files: a block is a file
