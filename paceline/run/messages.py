@@ -8,7 +8,7 @@ import msgspec
 
 
 class StagedCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint that rank's process has written, hashed and synced, ready to be renamed."""
+    """A checkpoint that a rank's process has written, hashed and synced, ready to be renamed."""
 
     path: bytes
     """The staging directory; empty when the content is an attachment instead. Paths travel as

@@ -206,7 +206,8 @@ class RunRecords:
     @property
     def ended_as(self) -> Status | None:
         """How the last driver ended the run; None if it was cut off, or is at work."""
-        return _ending(self)
+        last = [record for record in self if isinstance(record, AttemptStarted | Ended)][-1:]
+        return last[0].status if last and isinstance(last[0], Ended) else None
 
     @property
     def last_message(self) -> str:
@@ -260,12 +261,8 @@ def header_of(run_dir: RunDir) -> Header | None:
 
 def last_ending(run_dir: RunDir) -> Status | None:
     """How the last driver ended the run; only the end of its journal is read."""
-    return _ending(FORMAT.last(run_dir.journal, without=ROW))
-
-
-def _ending(records: Iterable[Record]) -> Status | None:
-    last = [record for record in records if isinstance(record, AttemptStarted | Ended)][-1:]
-    return last[0].status if last and isinstance(last[0], Ended) else None
+    end = FORMAT.last_of(run_dir.journal, "end", unless="attempt")
+    return end.status if isinstance(end, Ended) else None
 
 
 def recorded_checkpoints(journal: Path) -> set[int]:

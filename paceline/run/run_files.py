@@ -362,7 +362,7 @@ def _how_to_restore_earlier(experiment_dir: Path) -> list[str]:
         header = header_of(trial)
         try:
             ended = last_ending(trial)
-        except (RestoreError, StorageError):
+        except (RestoreError, OSError):
             continue
         if header is not None and is_run(header) and ended != "finished":
             return [

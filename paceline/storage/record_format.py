@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, get_args
 import msgspec
 
 from paceline.air.errors import RestoreError
-from paceline.storage.journal import body_of, last_records, records_in, whole_records
+from paceline.storage.journal import body_of, records_in, whole_records
 from paceline.storage.journal_parts import RemoteJournal
 
 _BEGINNING = 64
@@ -108,12 +108,6 @@ class RecordFormat(Generic[R]):
                     return None if content.find(_beginning_of(unless), end) >= 0 else self.decode(body, path)
                 found = content.rfind(mark, 0, start)
         return None
-
-    def last(self, path: Path, *, without: str = "") -> list[R]:
-        """The records near the end of a journal, without reading all of it."""
-        skipped = _beginning_of(without) if without else b"\n"
-        bodies = [body for body in last_records(path) if not body.startswith(skipped)]
-        return [record for body in bodies if (record := self.decode(body, path)) is not None]
 
     def decode(self, body: bytes, journal: Path | RemoteJournal) -> R | None:
         """One record; None if it is of a kind that only later versions know."""

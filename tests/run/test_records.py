@@ -150,6 +150,7 @@ def test_a_record_that_does_not_say_its_kind_is_rejected(tmp_path: Path, body: b
         ([ATTEMPT], None),
         ([ATTEMPT, row(1), END], "finished"),
         ([ATTEMPT, END, ATTEMPT, row(1)], None),
+        ([ATTEMPT, Ended(status="failed", reached=Reached(checkpoints=list(range(60_000))))], "failed"),
         ([ATTEMPT, AttemptFailed(attempt=0), ATTEMPT, END, CheckpointRetired(number=0)], "finished"),
     ],
 )
