@@ -304,7 +304,7 @@ class ExperimentController:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the parts of an experiment share; each part knows the others only as far as it says."""
+    """What every part of an experiment is given."""
 
     setup: SearchSetup
     place: ExperimentPlace
