@@ -55,9 +55,6 @@ class Capture(ABC):
     def deliver(self, number: int, facts: dict[str, Any]) -> tuple[StagedCheckpoint, tuple[Attachment, ...]]:
         """Get everything to where the driver can commit it, with the facts for the manifest."""
 
-    def abort(self) -> None:  # noqa: B027  (nothing to undo)
-        """Remove what was captured; harmless after `deliver`."""
-
 
 class RankTarget(ABC):
     """The place that one rank's checkpoints go to."""
@@ -188,9 +185,6 @@ class _FilesCapture(Capture):
             manifest = self._stager.finish(facts)
         path, encoded = self._target.deliver(self._stager.directory, manifest)
         return StagedCheckpoint(path, number, manifest.size, facts["score"], encoded), ()
-
-    def abort(self) -> None:
-        self._stager.abort()
 
 
 class _SharedPath(_Files):

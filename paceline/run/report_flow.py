@@ -184,7 +184,7 @@ class ReportFlow:
             try:
                 pending.reduced = reduce_metrics(pending.reports)
             except MetricError as error:
-                self._fail("exception", str(error))
+                self.problem = AttemptProblem("exception", 0, str(error))
                 return
             metrics = {**metrics, **pending.reduced}
         self._write(0, report, metrics if pending.reduced is not None else None)
@@ -272,7 +272,7 @@ class ReportFlow:
             try:
                 pending.commit.check()
             except (StorageError, CheckpointError) as error:
-                self._fail("storage", str(error))
+                self.problem = AttemptProblem("storage", 0, str(error))
                 return
             self._may_retire = True
             self._conclude(pending)
@@ -310,9 +310,6 @@ class ReportFlow:
         """What has been decided about the run since this was last called."""
         decision, self.to_ranks.decision = self.to_ranks.decision, CONTINUE
         return decision
-
-    def _fail(self, kind: FailureKind, message: str) -> None:
-        self.problem = AttemptProblem(kind, 0, message)
 
     def find_mismatch(self) -> None:
         """Note it as the problem if ranks have reported unequally often."""
