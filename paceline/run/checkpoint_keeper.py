@@ -188,7 +188,9 @@ class CheckpointKeeper:
         self.committed.clear()
         stored: Future[None] = Future()
         stored.set_result(None)
-        return Commit(kept, stored, None, self._take)
+        commit = Commit(kept, stored, None, self._take)
+        self._under_way.append(commit)
+        return commit
 
     def _take(self, kept: KeptCheckpoint) -> None:
         self._under_way = [commit for commit in self._under_way if commit.kept is not kept]

@@ -20,7 +20,7 @@ from paceline.run.messages import Acknowledged, Answer, CheckpointReady, Finishe
 from paceline.run.observers import Observers
 from paceline.run.rank_target import packed_in_memory
 from paceline.run.records import AttemptStarted
-from paceline.run.report_flow import ReportFlow
+from paceline.run.report_flow import AttemptProblem, ReportFlow
 from paceline.run.spec import Trial, TrialIdentity
 from paceline.run.stoppers import DictStopper
 from paceline.storage.journal import Journal, read
@@ -273,6 +273,22 @@ def test_a_checkpoint_in_memory_reaches_the_other_ranks_once(
     bench.report(0, 3, waits=True)
     bench.report(1, 3, waits=True)
     assert [attachments for _, _, attachments in bench.flow.answers()] == [(), ()]
+
+
+def test_a_checkpoint_in_memory_counts_though_the_attempt_fails_before_it_is_answered(benches: Any) -> None:
+    bench = benches(checkpoints={"num_to_keep": 0})
+    for index in (1, 2):
+        packed = packed_in_memory(Checkpoint.from_dict({"n": index}))
+        bench.report(0, index, (packed,), checkpoint=StagedCheckpoint(b"", index - 1, packed.size), waits=True)
+        if index == 1:
+            bench.report(1, index, waits=True)
+            bench.answers()
+    bench.flow.problem = AttemptProblem("exception", 1, "said by rank 1 at the same time")
+    bench.flow.conclude_commits()
+    bench.flow.settle()
+    bench.keeper.settle()
+    assert bench.keeper.newest is not None
+    assert bench.keeper.newest.number == 1
 
 
 class Undecided(Decider):
