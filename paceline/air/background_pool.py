@@ -72,9 +72,8 @@ class BackgroundPool:
             if key is not None:
                 self._behind[key] = deque()
             self._ready.append(job)
-            if self._idle >= len(self._ready):
-                self._changed.notify()
-            elif len(self._threads) < self._most_threads:
+            self._changed.notify()  # work that another thread was about to take may have been there before
+            if self._idle < len(self._ready) and len(self._threads) < self._most_threads:
                 self._start_thread_for(job)
         return future
 

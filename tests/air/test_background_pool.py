@@ -56,6 +56,32 @@ def test_work_of_one_key_is_done_in_order_while_others_overtake_it() -> None:
     pool.close()
 
 
+def test_a_thread_that_is_idle_takes_work_while_another_is_between_two_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = BackgroundPool("test", threads=2)
+    finish, finished, go_on = pool._finish, threading.Event(), threading.Event()
+    first, second = threading.Event(), threading.Event()
+
+    def finish_slowly(key: object) -> None:
+        finish(key)
+        if key == "slow" and not finished.is_set():
+            finished.set()
+            go_on.wait(60)
+
+    monkeypatch.setattr(pool, "_finish", finish_slowly)
+    pool.submit(lambda: first.wait(60), key="slow")
+    pool.submit(lambda: None).result(60)
+    while not pool._idle:
+        threading.Event().wait(0.001)
+    behind = pool.submit(lambda: second.wait(60), key="slow")
+    first.set()
+    finished.wait(60)  # what is behind it is ready now, and its thread is about to take it
+    freeing = pool.submit(second.set)
+    go_on.set()
+    freeing.result(30)
+    assert behind.result(60)
+    pool.close()
+
+
 def test_closing_waits_for_everything_that_was_submitted() -> None:
     pool, done = BackgroundPool("test", threads=2), list[int]()
     for number in range(100):
