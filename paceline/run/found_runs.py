@@ -179,7 +179,10 @@ def summary_of(path: str | Path, filesystem: Any = None) -> RunSummary:
     store = FsspecFilesystem(place, filesystem)
     with tempfile.TemporaryDirectory(prefix="paceline-summary-") as folder:
         run_dir = RunDir(Path(folder))
-        fetch_journal(store, run_dir.journal.name, run_dir.journal)
+        try:
+            fetch_journal(store, run_dir.journal.name, run_dir.journal)
+        except FileNotFoundError:
+            raise no_journal(run_dir, store.label) from None
         return _summary(run_dir, store.label, lease.is_held(store))
 
 

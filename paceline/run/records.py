@@ -246,8 +246,8 @@ def _last(said: list[dict[str, Any] | UnsetType | None], default: dict[str, Any]
     return next((value for value in reversed(said) if not isinstance(value, UnsetType)), default)
 
 
-def no_journal(run_dir: RunDir) -> RestoreError:
-    return RestoreError(f"{run_dir.root} holds no run: it has no {run_dir.journal.name}.")
+def no_journal(run_dir: RunDir, place: str = "") -> RestoreError:
+    return RestoreError(f"{place or run_dir.root} holds no run: it has no {run_dir.journal.name}.")
 
 
 def header_of(run_dir: RunDir) -> Header | None:

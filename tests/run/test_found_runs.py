@@ -206,6 +206,8 @@ def test_metrics_that_look_like_records(tmp_path: Path) -> None:
 def test_a_place_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(RestoreError, match="no run"):
         summary_of(tmp_path)
+    with pytest.raises(RestoreError, match=f"memory://nothing-{tmp_path.name} holds no run"):
+        summary_of(f"memory://nothing-{tmp_path.name}")
     (tmp_path / "journal.jsonl").touch()
     with pytest.raises(RestoreError, match="begin"):
         summary_of(tmp_path)
