@@ -166,8 +166,10 @@ class CheckpointKeeper:
             if commit.stored.done():
                 with contextlib.suppress(Exception):  # the attempt failed anyway
                     commit.wait_until_stored()
-        if not self.target.shares_files:
+        if self.target.is_remote:
             self.background.submit(partial(self.target.abandon, self.attempt), STORE)
+        else:  # at once: the next attempt may send something soon
+            self.target.abandon(self.attempt)
 
     def adopt(self, checkpoint: Checkpoint, iteration: int, row: Mapping[str, Any], copied_from: str) -> Commit:
         """Make a copy of another run's checkpoint the newest one of this run."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paceline.air import Checkpoint
+from paceline.air import Checkpoint, CheckpointConfig
 from paceline.air.attachment import Attachment
 from paceline.air.errors import CheckpointCorruptError, CheckpointError
 from paceline.run import checkpoint_target
+from paceline.run.checkpoint_background import STORE
+from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.checkpoint_target import Relayed
 from paceline.run.messages import (
     CheckpointFiles,
@@ -25,6 +28,7 @@ from paceline.run.messages import (
 )
 from paceline.run.rank_target import RankTarget, fetch, fetch_start, rank_target
 from paceline.storage.commit import to_trash
+from paceline.storage.journal import Journal
 from paceline.storage.run_dir import RunDir
 from tests.descriptors import open_descriptors
 from tests.run.fake_channel import session_setup
@@ -282,3 +286,19 @@ def test_an_attempt_that_is_over_leaves_nothing(run_dir: RunDir, tmp_path: Path)
     target.abandon(0)
     target.close()
     assert left_in(run_dir) == []
+
+
+def test_what_the_next_attempt_sends_is_not_abandoned_with_the_last_one(
+    run_dir: RunDir, journal: Journal, tmp_path: Path
+) -> None:
+    keeper = CheckpointKeeper(CheckpointConfig(), run_dir, journal, shares_files=False)
+    assert isinstance(keeper.target, Relayed)
+    go_on = threading.Event()
+    busy = keeper.background.submit(lambda: go_on.wait(60), STORE)
+    keeper.settle()
+    staged = deliver(Line(keeper.target), run_dir, a_tree(tmp_path / "source"))
+    go_on.set()
+    busy.result(60)
+    keeper.background.submit(lambda: None, STORE).result(60)
+    keeper.commit(staged, {}, 1, {}).check()
+    keeper.close()
