@@ -70,7 +70,7 @@ def save_and_hang() -> None:
 
 def test_failure_of_workers_that_end_because_the_run_shall_wait() -> None:
     """It is retried when somebody decides that the run continues, not before: others have its resources."""
-    failures = FailureConfig(max_failures=-1, hang_timeout_s=1.0, stop_grace_s=600.0)
+    failures = FailureConfig(max_failures=-1, hang_timeout_s=4.0, stop_grace_s=600.0)
     spec = quick_trainer(save_and_hang, failure_config=failures).to_run_spec()
     run = Run(spec, choose_engine("local"), Embedding(decider=AfterFirstRow(Wait(keeps_workers=False))))
     try:
