@@ -98,8 +98,9 @@ class AtWork:
                 self._parts.keeper.received(rank, message, attachments, attempt.reply)
             else:
                 flow.received(rank, message, attachments)
-        for failure in attempt.failures:
-            flow.failed(failure.rank)
+        if flow.to_ranks.stopping:  # otherwise the attempt ends, and a checkpoint without their positions with it
+            for failure in attempt.failures:
+                flow.failed(failure.rank)
         flow.conclude_commits()
 
     def _hold_if_asked_to_stop(self) -> None:

@@ -132,7 +132,7 @@ class ReportFlow:
                 self._positions.finish(rank)
 
     def failed(self, rank: int) -> None:
-        """A rank has failed: it does not say any more where it is in its datasets."""
+        """A rank has failed while the run stops: it does not say any more where it is in its datasets."""
         if self._positions is not None:
             self._positions.finish(rank)
 

@@ -11,6 +11,7 @@ import pytest
 
 import paceline.data
 from paceline.air import Checkpoint, CheckpointConfig, session
+from paceline.air.errors import TrainingFailedError
 from paceline.data.ingest.prepare import prepared
 from paceline.data.iterator import DataIterator
 from paceline.run import data as run_data
@@ -187,3 +188,19 @@ def test_a_rank_that_fails_while_the_run_stops_is_not_waited_for(tmp_path: Path)
     assert result.checkpoint is not None
     assert result.checkpoint.to_dict()["step"] == 3
     assert "rank 1 failed while stopping" in " ".join(result.warnings)
+
+
+def test_a_checkpoint_is_not_committed_without_the_position_of_a_rank_that_failed(tmp_path: Path) -> None:
+    """The rows that this rank had not come to would never be read."""
+    mark = tmp_path / "mark"
+    trainer = quick_trainer(
+        rank_1_fails_after_the_last_row_of_rank_0,
+        config={"mark": str(mark)},
+        checkpoint_config=CheckpointConfig(async_save=True),
+        callbacks=[Marking(mark)],
+    )
+    trainer.datasets = {"train": paceline.data.range(100)}
+    result = trainer.fit(raise_on_error=False)
+    assert isinstance(result.error, TrainingFailedError)
+    assert result.checkpoint is not None
+    assert result.checkpoint.to_dict()["step"] == 2
