@@ -223,7 +223,10 @@ class SharedSync:
                 self._thread.start()
 
     def _serve(self) -> None:
-        while self._is_due.wait() and not self._closing.wait(SYNC_SECONDS):
+        while not self._closing.is_set():  # looked at after each clear(), which may undo what close() has set
+            self._is_due.wait()
+            if self._closing.wait(SYNC_SECONDS):
+                return
             self._is_due.clear()
             self._work_off()
 

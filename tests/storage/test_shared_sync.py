@@ -99,3 +99,20 @@ def test_a_file_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path) -> Non
     shared.take_over(os.open(path, os.O_WRONLY | os.O_CREAT))
     shared.close()
     assert str(path) not in open_files()
+
+
+def test_the_thread_ends_if_the_sync_is_closed_just_before_a_pass() -> None:
+    shared = SharedSync()
+
+    class ClosedTooLateToBeSeen(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            self.set()  # what close() does before it waits for the thread, after the time of this wait was up
+            shared._is_due.set()
+            return False
+
+    shared._closing = ClosedTooLateToBeSeen()
+    shared.note(1, lambda: None)
+    assert shared._thread is not None
+    shared._thread.join(30)
+    assert not shared._thread.is_alive()
+    shared.close()
