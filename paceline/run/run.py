@@ -33,7 +33,7 @@ from paceline.run.decisions import (
     Wait,
 )
 from paceline.run.endings import GiveUp, ReachedSoFar
-from paceline.run.opening import ALONE, Embedding, open_run
+from paceline.run.opening import ALONE, Embedding, InBackground, OpenRun, open_run
 from paceline.run.spec import RunSpec
 
 POLL_S = 0.2
@@ -59,15 +59,22 @@ class Phase(enum.Enum):
 class Run:
     """The state machine of one run. Use it from one thread."""
 
-    def __init__(self, spec: RunSpec, engine: Engine, embedding: Embedding = ALONE) -> None:
-        """Prepares everything that needs no workers; raises what cannot work. Nothing has been started then."""
+    @classmethod
+    def open(cls, spec: RunSpec, engine: Engine, embedding: Embedding = ALONE) -> Run:
+        """A run with everything prepared that needs no workers. Raises what cannot work; nothing is started then."""
+        stop = StopRequest()
+        return cls(spec, engine, open_run(spec, engine, embedding, stop), stop, embedding.in_background)
+
+    def __init__(
+        self, spec: RunSpec, engine: Engine, parts: OpenRun, stop: StopRequest, in_background: InBackground
+    ) -> None:
         self.engine = engine
         self.phase = Phase.OPENED
-        self.stop = StopRequest()
+        self.stop = stop
         self.result: Result | None = None
-        self._parts = open_run(spec, engine, embedding, self.stop)
-        self._reached = ReachedSoFar(spec, self._parts)
-        self._in_background = embedding.in_background
+        self._parts = parts
+        self._reached = ReachedSoFar(spec, parts)
+        self._in_background = in_background
         self._attempt: Attempt | None = None
         self._at_work: AtWork | None = None
         self._job: Future[Any] | None = None

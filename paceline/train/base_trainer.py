@@ -159,7 +159,7 @@ class BaseTrainer:
         spec = self.to_run_spec()
         check_is_there(spec.resume_from)
         engine = choose_engine(spec.run_config.engine)
-        result = drive(Run(spec, engine), raise_on_error)
+        result = drive(Run.open(spec, engine), raise_on_error)
         if self._restore_path is None:  # the files of a run that is continued may come from elsewhere
             self._made_here(result)
         return result

@@ -43,7 +43,7 @@ def test_stop_while_a_donors_checkpoint_is_copied(tmp_path: Path, monkeypatch: p
     given = Checkpoint.from_directory(Checkpoint.from_dict({"step": 9}).to_directory(tmp_path / "given"))
     donor = Donor("donor", given, {"step": 9}, release=lambda: events.append("released"))
     spec = quick_trainer(save_twice, inline=True).to_run_spec()
-    run = Run(spec, choose_engine("inline"), Embedding(decider=AfterFirstRow(Restart(Change(donor=donor)))))
+    run = Run.open(spec, choose_engine("inline"), Embedding(decider=AfterFirstRow(Restart(Change(donor=donor)))))
     adopt = CheckpointKeeper.adopt
 
     def stop_and_adopt(keeper: CheckpointKeeper, *arguments: Any) -> Any:
@@ -72,7 +72,7 @@ def test_failure_of_workers_that_end_because_the_run_shall_wait() -> None:
     """It is retried when somebody decides that the run continues, not before: others have its resources."""
     failures = FailureConfig(max_failures=-1, hang_timeout_s=4.0, stop_grace_s=600.0)
     spec = quick_trainer(save_and_hang, failure_config=failures).to_run_spec()
-    run = Run(spec, choose_engine("local"), Embedding(decider=AfterFirstRow(Wait(keeps_workers=False))))
+    run = Run.open(spec, choose_engine("local"), Embedding(decider=AfterFirstRow(Wait(keeps_workers=False))))
     try:
         while not isinstance(run.step(), Wait):
             pass

@@ -146,7 +146,7 @@ class Launcher:
 
         prepared = self._datasets.prepared(spec)
         embedding = Embedding(observe, decider, self.in_background, self._shared_sync, prepared)
-        run = Run(spec, self._engine, embedding)
+        run = Run.open(spec, self._engine, embedding)
         trial_run.has_files = True
         return run
 

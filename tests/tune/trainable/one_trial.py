@@ -24,4 +24,4 @@ def run_trial(
     """What is not named here belongs to RunConfig. In this process, unless a process of its own is the subject."""
     kind = trainable if isinstance(trainable, TrainableKind) else kind_of(trainable)
     spec = kind.run_spec(config or {}, RunConfig(**{"verbose": 0, **run_config}), checkpoint_every)
-    return drive(Run(spec, choose_engine(engine)), raise_on_error)
+    return drive(Run.open(spec, choose_engine(engine)), raise_on_error)
