@@ -76,7 +76,7 @@ def main(num_samples=3, max_num_epochs=4):
     best_net.load_state_dict(model_state)
     images, labels = load_data()
     test_acc = (best_net(images[1500:]).argmax(1) == labels[1500:]).float().mean().item()
-    print("Best trial test set accuracy is good:", test_acc > 0.8)
+    print("Best trial test set accuracy is good:", test_acc > 0.7)
 
 
 if __name__ == "__main__":
