@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from paceline.air.attachment import Attachment
 from paceline.air.errors import MetricError
-from paceline.run.decisions import CONTINUE, Continue, Decision, Wait
+from paceline.run.decisions import CONTINUE, Continue, Decision, Stop, Wait
 from paceline.run.messages import Acknowledged, Answer, Hold, Meeting, Met, Report, ToWorker
 
 
@@ -270,6 +270,8 @@ class Answers:
         """The report after which every rank ends, once that is decided."""
         self.holding = False
         """Every report waits until all ranks have reached one that none has passed."""
+        self.ends_training = False
+        """What was decided is a stop; after anything else, another attempt continues."""
         self.decided = alignment.start_index
         """The newest index whose row is decided on."""
         self.decision: Decision = CONTINUE
@@ -300,6 +302,7 @@ class Answers:
                 self._put_off, self.decision = (index, reduced), decision
         elif not isinstance(decision, Continue):
             self.stop_index, self.decision = index, decision
+            self.ends_training = isinstance(decision, Stop)
         self.answer_waiting(reduced)
 
     def release(self, *, stop: bool) -> None:
@@ -308,12 +311,12 @@ class Answers:
             return
         (index, reduced), self._put_off = self._put_off, None
         if stop:
-            self.stop_index = index
+            self.stop_index, self.ends_training = index, True
         self.answer_waiting(reduced)
 
     def hold(self) -> None:
         """Prepare a graceful stop: from now on every report waits for its answer."""
-        self.holding = True
+        self.holding = self.ends_training = True
         self.add((rank, Hold()) for rank in range(self._alignment.world_size))
 
     def answer_waiting(self, reduced: dict[str, float] | None = None) -> None:

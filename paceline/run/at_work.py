@@ -98,9 +98,9 @@ class AtWork:
                 self._parts.keeper.received(rank, message, attachments, attempt.reply)
             else:
                 flow.received(rank, message, attachments)
-        if flow.to_ranks.stopping:  # otherwise the attempt ends, and a checkpoint without their positions with it
-            for failure in attempt.failures:
-                flow.failed(failure.rank)
+        ends_training = flow.to_ranks.ends_training and self._stop.status == "finished"
+        for failure in attempt.failures:
+            flow.failed(failure.rank, ends_training=ends_training)
         flow.conclude_commits()
 
     def _hold_if_asked_to_stop(self) -> None:
@@ -146,7 +146,9 @@ class AtWork:
         well = Ending(is_clean=not attempt.running and not attempt.failures)
         if flow.problem is not None:
             return Ending([failure_of(flow.problem, self._parts.files.run_dir)])
-        if not attempt.running and not flow.commits_under_way:
+        # A checkpoint that waits for the position of a failed rank waits in vain.
+        commits = flow.committing if attempt.failures else flow.commits_under_way
+        if not attempt.running and not commits:
             return Ending(attempt.failures) if attempt.failures and not flow.to_ranks.stopping else well
         if attempt.failed and not flow.to_ranks.stopping:
             return Ending(attempt.failures)

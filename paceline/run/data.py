@@ -83,6 +83,7 @@ class DataPositions:
         self._last = [start_index] * world_size
         self._start = start_index
         self._finished: set[int] = set()
+        self._lost: set[int] = set()
         self._by_index: dict[int, dict[int, RankState]] = {}
         self._wanted: dict[int, float] = {}
         """Reports whose checkpoint waits for positions, and since when."""
@@ -105,6 +106,13 @@ class DataPositions:
         """A rank's function has returned: it will not report any more."""
         self._finished.add(rank)
 
+    def lose(self, rank: int) -> None:
+        """A rank has failed, and somebody will continue: rows that it had not come to must be read then.
+
+        So no checkpoint is committed that lacks its position.
+        """
+        self._lost.add(rank)
+
     def missing(self, index: int) -> list[int]:
         """Ranks whose position at this report is not known yet."""
         return [rank for rank in range(self._world_size) if self._last[rank] < index]
@@ -114,6 +122,8 @@ class DataPositions:
         missing = [rank for rank in self.missing(index) if rank not in self._finished]
         if not missing:
             return True
+        if self._lost.intersection(missing):
+            return False
         now = time.monotonic()
         if all(self._last[rank] == self._start for rank in missing):
             return now - (self._first_wanted or now) >= SILENT_WAIT_S

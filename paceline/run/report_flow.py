@@ -131,10 +131,10 @@ class ReportFlow:
             if self._positions is not None:
                 self._positions.finish(rank)
 
-    def failed(self, rank: int) -> None:
-        """A rank has failed while the run stops: it does not say any more where it is in its datasets."""
+    def failed(self, rank: int, *, ends_training: bool) -> None:
+        """A rank has failed: it does not say any more where it is in its datasets."""
         if self._positions is not None:
-            self._positions.finish(rank)
+            self._positions.finish(rank) if ends_training else self._positions.lose(rank)
 
     def _on_report(self, rank: int, report: Report, attachments: tuple[Attachment, ...]) -> None:
         self.alignment.received(rank, report)

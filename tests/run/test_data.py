@@ -14,9 +14,11 @@ from paceline.air import Checkpoint, CheckpointConfig, session
 from paceline.air.errors import TrainingFailedError
 from paceline.data.ingest.prepare import prepared
 from paceline.data.iterator import DataIterator
+from paceline.engine.choose import choose_engine
 from paceline.run import data as run_data
 from paceline.run.callbacks import Callback
 from paceline.run.data import DataPositions
+from paceline.run.run import Run
 from paceline.run.spec import Trial
 from paceline.testing.invariants import check_run
 from tests.train.quick import quick_trainer
@@ -204,3 +206,27 @@ def test_a_checkpoint_is_not_committed_without_the_position_of_a_rank_that_faile
     assert isinstance(result.error, TrainingFailedError)
     assert result.checkpoint is not None
     assert result.checkpoint.to_dict()["step"] == 2
+
+
+def test_nor_if_the_rank_fails_while_the_run_is_interrupted(tmp_path: Path) -> None:
+    """Somebody will continue it from its checkpoint."""
+    mark, seen = tmp_path / "mark", tmp_path / "seen"
+    trainer = quick_trainer(
+        rank_1_fails_after_the_last_row_of_rank_0,
+        config={"mark": str(mark)},
+        checkpoint_config=CheckpointConfig(async_save=True),
+        callbacks=[Marking(seen)],
+    )
+    trainer.datasets = {"train": paceline.data.range(100)}
+    run = Run.open(trainer.to_run_spec(), choose_engine("local"))
+    while not seen.exists():
+        run.step()
+    run.stop.wanted = run.stop.interrupted = True
+    run.step()  # From here on ranks are held at their next report.
+    mark.touch()
+    while not run.done:
+        run.step()
+    assert run.result is not None
+    assert run.result.status == "interrupted"
+    assert run.result.checkpoint is not None
+    assert run.result.checkpoint.to_dict()["step"] == 2
