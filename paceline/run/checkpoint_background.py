@@ -126,7 +126,7 @@ class Uploads:
         found = []
         for number, (stored, upload) in self._unfinished.items():
             name, label = self._run_dir.checkpoint(number).name, self._mirror.filesystem.label
-            if not stored.done():
+            if not stored.done() or stored.cancelled():
                 found.append(f"{name} was not committed: the run was interrupted, and {label} did not answer in time")
                 continue
             if upload.cancelled() or not upload.done():

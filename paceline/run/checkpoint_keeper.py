@@ -74,6 +74,7 @@ class CheckpointKeeper:
     _pinned: set[tuple[int, object]] = field(default_factory=set)
     """Numbers of checkpoints that another run is copying, in a thread of its own, each with a token."""
     _warned_of_score: bool = False
+    _is_closed: bool = False
     _told: set[str] = field(default_factory=set)
 
     @cached_property
@@ -84,6 +85,8 @@ class CheckpointKeeper:
     @cached_property
     def background(self) -> CheckpointBackground:
         """Made when there is something to do for it."""
+        if self._is_closed:  # a launch that nobody waited for: another driver may be at work in this directory
+            raise RuntimeError("the run is closed")
         return CheckpointBackground(self.run_dir, self.mirror, self._warn_once)
 
     @property
@@ -333,6 +336,7 @@ class CheckpointKeeper:
 
         With complete=False (an interruption) what is still to be uploaded is given up. `warnings` says what went wrong.
         """
+        self._is_closed = True
         if "background" in vars(self):
             if not complete:
                 self.background.give_up_uploads()

@@ -219,8 +219,9 @@ class SharedSync:
         self._is_due.set()
         with self._lock:
             if self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(target=self._serve, name="paceline-journal", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._serve, name="paceline-journal", daemon=True)
+                thread.start()  # before anybody can wait for its end
+                self._thread = thread
 
     def _serve(self) -> None:
         while not self._closing.is_set():  # looked at after each clear(), which may undo what close() has set
