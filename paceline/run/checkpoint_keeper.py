@@ -29,7 +29,7 @@ from paceline.air.manifest import verify
 from paceline.air.settings import plain_config
 from paceline.run.checkpoint_background import COMMITS, STORE, CheckpointBackground, Commit
 from paceline.run.checkpoint_target import CheckpointTarget, Reply, SharedPath, choose_target
-from paceline.run.messages import CheckpointFiles, CheckpointWanted, ForTarget, StagedCheckpoint
+from paceline.run.messages import MOST_IN_FLIGHT, CheckpointFiles, CheckpointWanted, ForTarget, StagedCheckpoint
 from paceline.run.records import CheckpointCommitted, CheckpointRetired, Record, RunRecords
 from paceline.run.retention import (
     KeptCheckpoint,
@@ -210,10 +210,9 @@ class CheckpointKeeper:
     # -- retention ------------------------------------------------------------------------
 
     def retire(self, reached: Sequence[int] = ()) -> None:
-        """Delete what is no longer among the kept ones; the newest and the best always stay.
+        """Delete what is no longer among the kept ones, except the newest, the best, and what ranks may be reading.
 
-        `reached` is the last report of each rank at work: what a slow rank sees as the newest
-        checkpoint, and may be reading, stays until it has reported a newer one.
+        `reached` is the last report of each rank; with async_save it may have looked when newer ones were in flight.
         """
         if "background" in vars(self):
             self.background.deletions.look_after()
@@ -221,8 +220,9 @@ class CheckpointKeeper:
             return
         numbers = {kept.number for kept in best(self.config, self.committed)} | {self.committed[-1].number}
         numbers.update(number for number, _ in list(self._pinned))
+        readable = 1 + (MOST_IN_FLIGHT if self.config.async_save else 0)
         for index in set(reached):
-            numbers.update([kept.number for kept in self.committed if kept.iteration <= index][-1:])
+            numbers.update([kept.number for kept in self.committed if kept.iteration <= index][-readable:])
         gone = [kept for kept in self.committed if kept.number not in numbers]
         self.committed = [kept for kept in self.committed if kept.number in numbers]
         for kept in gone:

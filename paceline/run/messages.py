@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+MOST_IN_FLIGHT = 2
+"""Background checkpoints that may wait to be committed before report() waits for one of them."""
+
 
 class StagedCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint that a rank's process has written, hashed and synced, ready to be renamed."""

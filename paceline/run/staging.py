@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.attachment import Attachment
 from paceline.air.background_pool import BackgroundPool
-from paceline.run.messages import CheckpointFailed, CheckpointReady, SessionSetup, StagedCheckpoint, encode
+from paceline.run.messages import (
+    MOST_IN_FLIGHT,
+    CheckpointFailed,
+    CheckpointReady,
+    SessionSetup,
+    StagedCheckpoint,
+    encode,
+)
 from paceline.run.rank_target import RankTarget
 from paceline.storage.run_dir import MANIFEST_NAME
 
@@ -24,8 +31,6 @@ if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
     from paceline.engine.base import WorkerChannel
 
-_MOST_IN_FLIGHT = 2
-"""Background checkpoints that may wait to be committed before report() waits for one of them."""
 
 _THE_NEWEST_THERE_IS = -1
 
@@ -65,7 +70,7 @@ class CheckpointStager:
             staged: Staged = None, self._saves_in_background, ()
         elif self._saves_in_background:
             # If one of them cannot be stored the driver ends this attempt: nobody waits here for ever.
-            while self._handed_over - self._committed >= _MOST_IN_FLIGHT:
+            while self._handed_over - self._committed >= MOST_IN_FLIGHT:
                 wait_for_message()
             self._stage_in_background(checkpoint, number, index, facts)
             staged = None, True, ()

@@ -70,6 +70,16 @@ def test_what_a_slow_rank_may_be_reading_stays_until_it_has_gone_on(run_dir: Run
     assert on_disk(run_dir) == [2]
 
 
+def test_what_a_rank_saw_before_those_in_flight_were_committed_stays_too(run_dir: RunDir, journal: Journal) -> None:
+    keeper = CheckpointKeeper(CheckpointConfig(num_to_keep=1, async_save=True), run_dir, journal)
+    for number in range(4):
+        commit(keeper, number)
+    retire(keeper, reached=[5, 5])  # when they looked, 2 and 3 may have been in flight
+    assert on_disk(run_dir) == [1, 2, 3]
+    retire(keeper)
+    assert on_disk(run_dir) == [3]
+
+
 def test_what_cannot_be_deleted_is_tried_again(
     run_dir: RunDir, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
