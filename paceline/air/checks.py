@@ -211,7 +211,7 @@ def keyword_call(method: Callable[..., Any], names: Sequence[str], least: int | 
     """How to call `method` with arguments of these names.
 
     Only the first `least` of them must be taken: the others are left out, from the last on, where the method has no
-    place for them. ConfigError if there is no way.
+    place for them. Raises ConfigError if no call fits.
     """
     try:
         signature = inspect.signature(method)

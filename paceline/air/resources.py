@@ -165,7 +165,7 @@ class ScalingConfig(ShortRepr):
             return all(getattr(self, item.name) == getattr(other, item.name) for item in fields(self))
         return self.as_placement_group_factory() == other.as_placement_group_factory()
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # how Python marks what has no hash
 
     def _is_open(self) -> bool:
         """True while some field holds a search space."""

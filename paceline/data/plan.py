@@ -98,17 +98,17 @@ class Plan(Source):
     # -- what is known without reading ----------------------------------------------------
 
     @property
-    def fresh(self) -> bool:  # type: ignore[override]
+    def fresh(self) -> bool:  # type: ignore[override]  # derived here, a constant in the base
         # A user's function may hand out memory that it keeps; native operations do not.
         apart = (operation.native and operation.keeps_memory_apart for operation in self.operations)
         return self.source.fresh and all(apart)
 
     @property
-    def native(self) -> bool:  # type: ignore[override]
+    def native(self) -> bool:  # type: ignore[override]  # derived here, a constant in the base
         return self.source.native and all(operation.native for operation in self.operations)
 
     @property
-    def worker_share(self) -> bool:  # type: ignore[override]
+    def worker_share(self) -> bool:  # type: ignore[override]  # derived here, a constant in the base
         return self.source.worker_share
 
     @property
@@ -267,15 +267,15 @@ class CombinedSource(Source):
         return self.children[0]
 
     @property
-    def fresh(self) -> bool:  # type: ignore[override]
+    def fresh(self) -> bool:  # type: ignore[override]  # derived here, a constant in the base
         return all(child.fresh for child in self.children)
 
     @property
-    def native(self) -> bool:  # type: ignore[override]
+    def native(self) -> bool:  # type: ignore[override]  # derived here, a constant in the base
         return all(child.native for child in self.children)
 
     @property
-    def worker_share(self) -> bool:  # type: ignore[override]
+    def worker_share(self) -> bool:  # type: ignore[override]  # derived here, a constant in the base
         return any(child.worker_share for child in self.children)
 
     def skipped(self) -> list[str]:
