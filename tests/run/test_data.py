@@ -21,6 +21,7 @@ from paceline.run.data import DataPositions
 from paceline.run.run import Run
 from paceline.run.spec import Trial
 from paceline.testing.invariants import check_run
+from paceline.train import DataParallelTrainer
 from tests.train.quick import quick_trainer
 
 TRAIN = {"train": True}
@@ -174,16 +175,22 @@ def rank_1_fails_after_the_last_row_of_rank_0(config: dict[str, str]) -> None:
         session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
 
 
-def test_a_rank_that_fails_while_the_run_stops_is_not_waited_for(tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
+def late_failure(mark: Path, seen: Path, **settings: Any) -> DataParallelTrainer:
+    """`seen` appears when the driver has rank 0's last row; rank 1 fails when `mark` does."""
     trainer = quick_trainer(
         rank_1_fails_after_the_last_row_of_rank_0,
         config={"mark": str(mark)},
         checkpoint_config=CheckpointConfig(async_save=True),
-        stop={"training_iteration": 3},
-        callbacks=[Marking(mark)],
+        callbacks=[Marking(seen)],
+        **settings,
     )
     trainer.datasets = {"train": paceline.data.range(100)}
+    return trainer
+
+
+def test_a_rank_that_fails_while_the_run_stops_is_not_waited_for(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    trainer = late_failure(mark, mark, stop={"training_iteration": 3})
     began = time.monotonic()
     result = trainer.fit()
     assert time.monotonic() - began < run_data.LATE_WAIT_S
@@ -195,13 +202,7 @@ def test_a_rank_that_fails_while_the_run_stops_is_not_waited_for(tmp_path: Path)
 def test_a_checkpoint_is_not_committed_without_the_position_of_a_rank_that_failed(tmp_path: Path) -> None:
     """The rows that this rank had not come to would never be read."""
     mark = tmp_path / "mark"
-    trainer = quick_trainer(
-        rank_1_fails_after_the_last_row_of_rank_0,
-        config={"mark": str(mark)},
-        checkpoint_config=CheckpointConfig(async_save=True),
-        callbacks=[Marking(mark)],
-    )
-    trainer.datasets = {"train": paceline.data.range(100)}
+    trainer = late_failure(mark, mark)
     result = trainer.fit(raise_on_error=False)
     assert isinstance(result.error, TrainingFailedError)
     assert result.checkpoint is not None
@@ -211,13 +212,7 @@ def test_a_checkpoint_is_not_committed_without_the_position_of_a_rank_that_faile
 def test_nor_if_the_rank_fails_while_the_run_is_interrupted(tmp_path: Path) -> None:
     """Somebody will continue it from its checkpoint."""
     mark, seen = tmp_path / "mark", tmp_path / "seen"
-    trainer = quick_trainer(
-        rank_1_fails_after_the_last_row_of_rank_0,
-        config={"mark": str(mark)},
-        checkpoint_config=CheckpointConfig(async_save=True),
-        callbacks=[Marking(seen)],
-    )
-    trainer.datasets = {"train": paceline.data.range(100)}
+    trainer = late_failure(mark, seen)
     run = Run.open(trainer.to_run_spec(), choose_engine("local"))
     while not seen.exists():
         run.step()
