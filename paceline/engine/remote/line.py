@@ -1,0 +1,187 @@
+"""How agents and workers of other machines connect to the driver, and how both sides know whom they talk to.
+
+The driver listens, everybody else dials. Both prove that they know the driver's token, which itself is never sent:
+
+    dialler   who I am, and a number of mine that nobody used before
+    driver    a number of my own, and a digest of everything so far, keyed with the token
+    dialler   another digest of the same
+
+Whatever is not exactly that is hung up on. What follows on the connection is not encrypted.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from paceline.air.errors import EngineError
+from paceline.engine.reactor import Reactor
+
+MAGIC: Final = b"PCL1"
+NONCE_BYTES: Final = 16
+DIGEST_BYTES: Final = 32
+HELLO: Final = struct.Struct(f"<4sBII{NONCE_BYTES}s")
+ANSWER_BYTES: Final = NONCE_BYTES + DIGEST_BYTES
+GREETING_S: Final = 10.0
+"""How long a connection may take to prove itself."""
+MOST_STRANGERS: Final = 1024
+"""Connections that have not proven themselves; beyond it, the oldest are hung up on."""
+
+AGENT: Final = 0
+WORKER: Final = 1
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whose connection it is: an agent by its number, a worker by its group and rank."""
+
+    kind: int
+    number: int
+    rank: int = 0
+
+
+def _digest(token: bytes, side: bytes, hello: bytes, nonce: bytes) -> bytes:
+    return hmac.digest(token, side + hello + nonce, "sha256")
+
+
+def _without_delay(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def dial(address: tuple[str, int], token: bytes, caller: Caller, timeout: float = GREETING_S) -> socket.socket:
+    """A connection on which both sides have proven themselves. Raises OSError, or EngineError for a false driver."""
+    sock = socket.create_connection(address, timeout=timeout)
+    try:
+        _without_delay(sock)
+        hello = HELLO.pack(MAGIC, caller.kind, caller.number, caller.rank, os.urandom(NONCE_BYTES))
+        sock.sendall(hello)
+        answer = _receive(sock, ANSWER_BYTES)
+        nonce, digest = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+        if not hmac.compare_digest(digest, _digest(token, b"driver", hello, nonce)):
+            raise EngineError(f"what listens at {address[0]}:{address[1]} is not the driver of this run")
+        sock.sendall(_digest(token, b"caller", hello, nonce))
+        sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _receive(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = sock.recv(size - len(data))
+        if not part:
+            raise ConnectionError("the driver hung up")
+        data += part
+    return data
+
+
+class _Stranger:
+    """A connection that has not proven itself."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.since = time.monotonic()
+        self.received = b""
+        self.nonce = os.urandom(NONCE_BYTES)
+        self.is_answered = False
+
+    @property
+    def hello(self) -> bytes:
+        return self.received[: HELLO.size]
+
+    @property
+    def proof(self) -> bytes:
+        return self.received[HELLO.size :]
+
+    @property
+    def caller(self) -> Caller:
+        _, kind, number, rank, _ = HELLO.unpack(self.hello)
+        return Caller(kind, number, rank)
+
+
+class Listener:
+    """Takes connections without ever waiting for one; calls back for those that have proven themselves."""
+
+    def __init__(
+        self, host: str, token: bytes, reactor: Reactor, on_connected: Callable[[Caller, socket.socket], None]
+    ) -> None:
+        self._token = token
+        self._reactor = reactor
+        self._on_connected = on_connected
+        self._strangers: dict[int, _Stranger] = {}
+        self._sock = socket.create_server((host, 0), backlog=512)
+        self._sock.setblocking(False)
+        self.address: tuple[str, int] = self._sock.getsockname()[:2]
+        reactor.add(self._sock.fileno(), lambda _mask: self._accept())
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._sock.accept()
+        except OSError:  # It has hung up meanwhile, or there are too many open files.
+            return
+        sock.setblocking(False)
+        _without_delay(sock)
+        self._forget_old_strangers()
+        stranger = self._strangers[sock.fileno()] = _Stranger(sock)
+        self._reactor.add(sock.fileno(), lambda _mask: self._on_bytes(stranger))
+
+    def _forget_old_strangers(self) -> None:
+        now = time.monotonic()
+        for stranger in list(self._strangers.values()):  # The oldest first.
+            if now - stranger.since < GREETING_S and len(self._strangers) < MOST_STRANGERS:
+                return
+            self._hang_up(stranger)
+
+    def _release(self, stranger: _Stranger) -> None:
+        self._reactor.remove(stranger.sock.fileno())
+        self._strangers.pop(stranger.sock.fileno(), None)
+
+    def _hang_up(self, stranger: _Stranger) -> None:
+        self._release(stranger)
+        stranger.sock.close()
+
+    def _on_bytes(self, stranger: _Stranger) -> None:
+        expected = HELLO.size + (DIGEST_BYTES if stranger.is_answered else 0)
+        try:
+            part = stranger.sock.recv(expected - len(stranger.received))
+        except BlockingIOError:
+            return
+        except OSError:
+            part = b""
+        stranger.received += part
+        if not part or not MAGIC.startswith(stranger.received[: len(MAGIC)]):
+            self._hang_up(stranger)
+        elif len(stranger.received) == expected:
+            self._on_proof(stranger) if stranger.is_answered else self._answer(stranger)
+
+    def _answer(self, stranger: _Stranger) -> None:
+        stranger.is_answered = True
+        answer = stranger.nonce + _digest(self._token, b"driver", stranger.hello, stranger.nonce)
+        try:
+            sent = stranger.sock.send(answer)
+        except OSError:
+            sent = 0
+        if sent != len(answer):  # An empty buffer takes it, so the connection is gone.
+            self._hang_up(stranger)
+
+    def _on_proof(self, stranger: _Stranger) -> None:
+        if not hmac.compare_digest(stranger.proof, _digest(self._token, b"caller", stranger.hello, stranger.nonce)):
+            self._hang_up(stranger)
+            return
+        self._release(stranger)
+        stranger.sock.setblocking(True)
+        self._on_connected(stranger.caller, stranger.sock)
+
+    def close(self) -> None:
+        for stranger in list(self._strangers.values()):
+            self._hang_up(stranger)
+        self._reactor.remove(self._sock.fileno())
+        self._sock.close()

@@ -1,0 +1,163 @@
+"""What the driver and the agents of other machines say to each other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+CONTROL: Final = 1
+"""The one tag on an agent's connection; the struct's own tag says what it is."""
+
+
+class AgentSettings(msgspec.Struct, frozen=True):
+    """What an agent is started with."""
+
+    address: tuple[str, int]
+    """Where the driver listens."""
+    token: bytes
+    """Shared by the driver and its agents; never sent over their connections."""
+    number: int
+    """Tells the agents of one driver apart."""
+    silence_s: float
+    """An agent that has not heard from the driver for so long ends, and its workers with it."""
+
+
+class Warm(msgspec.Struct, frozen=True, tag=True):
+    """Begin importing what workers will need."""
+
+    preload: list[str]
+
+
+class SpawnWorker(msgspec.Struct, frozen=True, tag=True):
+    """Start one worker. It dials the driver itself."""
+
+    group: int
+    run_id: str
+    rank: int
+    world_size: int
+    preload: list[str]
+    fresh: bool
+    cwd: str
+    """A path of the driver's machine."""
+    shares_files: bool
+    """`cwd` means the same here; otherwise the worker gets a private folder with the same last part."""
+    env: dict[str, str]
+    defaults: dict[str, str]
+    """Set where the environment of this machine does not have them."""
+    sys_path: list[str]
+    argv: list[str]
+    main_file: str | None
+    threads: int | None
+    thread_setters: list[str]
+    pulse_s: float | None
+    umask: int
+
+
+class KillGroup(msgspec.Struct, frozen=True, tag=True):
+    """Kill the workers of a group and everything they started; answered by GroupGone."""
+
+    group: int
+
+
+class ShowStacks(msgspec.Struct, frozen=True, tag=True):
+    """Answered by Stacks."""
+
+    group: int
+    rank: int
+
+
+class Ping(msgspec.Struct, frozen=True, tag=True):
+    """The driver is alive. Answered by Pulse."""
+
+
+class Quit(msgspec.Struct, frozen=True, tag=True):
+    """Kill everything and end."""
+
+
+ToAgent = Warm | SpawnWorker | KillGroup | ShowStacks | Ping | Quit
+
+
+class NodeFacts(msgspec.Struct, frozen=True, tag=True):
+    """What an agent says first, about its machine."""
+
+    hostname: str
+    cores: int
+    filesystem: str
+    """Equal to that of another process if both see the same files and process ids."""
+    pid: int
+
+
+class Pulse(msgspec.Struct, frozen=True, tag=True):
+    """The machine is alive."""
+
+    clocks: bytes
+    """`protocol.clocks()`"""
+
+
+class Spawned(msgspec.Struct, frozen=True, tag=True):
+    group: int
+    rank: int
+    pid: int
+
+
+class SpawnFailed(msgspec.Struct, frozen=True, tag=True):
+    group: int
+    rank: int
+    error: str
+
+
+class Output(msgspec.Struct, frozen=True, tag=True):
+    """What a worker wrote to its standard streams. All of it comes before GroupGone."""
+
+    group: int
+    rank: int
+    data: bytes
+
+
+class Exited(msgspec.Struct, frozen=True, tag=True):
+    """A worker's process ended; `status` as wait() gives it, memory in bytes, the time by the machine's own clock."""
+
+    group: int
+    rank: int
+    status: int
+    max_rss: int
+    time_ns: int
+    crash: str
+    memory_limit: int | None
+    out_of_memory_kills: int
+
+
+class WardenLost(msgspec.Struct, frozen=True, tag=True):
+    """The process that watches over the workers of a group is gone, and they with it."""
+
+    group: int
+    diagnosis: str
+
+
+class LoadFailed(msgspec.Struct, frozen=True, tag=True):
+    """What a group wanted to have imported could not be."""
+
+    group: int
+    error: str
+
+
+class Stacks(msgspec.Struct, frozen=True, tag=True):
+    group: int
+    rank: int
+    text: str
+
+
+class GroupGone(msgspec.Struct, frozen=True, tag=True):
+    """Nothing of the group is left on this machine."""
+
+    group: int
+
+
+OfGroup = Spawned | SpawnFailed | Output | Exited | WardenLost | LoadFailed | Stacks | GroupGone
+FromAgent = NodeFacts | Pulse | OfGroup
+
+encode = msgspec.msgpack.Encoder().encode
+decode_settings = msgspec.msgpack.Decoder(AgentSettings).decode
+decode_to_agent = msgspec.msgpack.Decoder(ToAgent).decode
+decode_from_agent = msgspec.msgpack.Decoder(FromAgent).decode
