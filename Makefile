@@ -11,7 +11,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := $(PY) -m pytest -q --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test-core test test-all test-slow test-faults test-rl test-torch-only horovod check format bench bench-20gb kills setup clean
+.PHONY: help demo test-core test test-all test-slow test-faults test-rl test-cluster test-torch-only horovod check format bench bench-20gb kills setup clean
 
 help: ## list the commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -23,21 +23,24 @@ demo: $(VENV)/.demo-ready ## train a small network on the digits with 2 workers,
 CORE_TESTS := tests/air tests/storage tests/engine tests/run tests/data tests/train/test_*.py
 
 test-core: setup ## the tests for everyday work (under 3 minutes)
-	@$(PYTEST) -m "not slow and not faults and not rl" $(CORE_TESTS)
+	@$(PYTEST) -m "not slow and not faults and not rl and not cluster" $(CORE_TESTS)
 
 test: check horovod ## all checks, then the tests (under 12 minutes); the last line is pytest's summary
-	@$(PYTEST) -m "not slow and not faults and not rl" --durations=10
+	@$(PYTEST) -m "not slow and not faults and not rl and not cluster" --durations=10
 
-test-all: test test-slow test-faults test-rl ## everything: `make test`, full contracts, fault injection, RLlib
+test-all: test test-slow test-faults test-rl test-cluster ## everything: `make test`, full contracts, fault injection, RLlib
 
 test-slow: setup horovod ## full contracts, repetitions and rare combinations
-	@$(PYTEST) -m "slow and not faults and not rl"
+	@$(PYTEST) -m "slow and not faults and not rl and not cluster"
 
 test-faults: setup horovod ## the long fault injection runs
-	@$(PYTEST) -m "faults and not rl"
+	@$(PYTEST) -m "faults and not rl and not cluster"
 
 test-rl: setup $(VENV)/.rl-ready ## the tests of RLTrainer, which train with RLlib; installs it
 	@$(PYTEST) -m rl --durations=10
+
+test-cluster: setup $(VENV)/.rl-ready ## the tests on a Ray cluster, of hosts made from namespaces; installs Ray
+	@$(PY) -m pytest -q -m cluster --durations=10
 
 test-torch-only: ## the PyTorch tests in an environment with no other framework (1 GB in .venv-torch; removed on success)
 	@rm -rf $(TORCH_VENV)

@@ -340,7 +340,7 @@ def check_stop(stop: Any) -> None:
         raise ConfigError(f"stop is called with (trial_id, result), but it takes {signature}.") from None
 
 
-ENGINES = ("local", "inline")
+ENGINES = ("local", "inline", "ray")
 """Those of paceline itself."""
 
 

@@ -1,6 +1,7 @@
 """Which engine a run uses, and the process-wide engines themselves.
 
-An explicit choice wins over `init`, that over PACELINE_ENGINE, and that over the default: local.
+An explicit choice wins over `init`, that over PACELINE_ENGINE. Then a Ray that this program is connected to, or that
+RAY_ADDRESS names, is used; otherwise workers are processes on this machine.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.air.checks import check_engine, warn_at_users_line
 from paceline.air.errors import ConfigError, EngineError
 from paceline.air.plugins import checked_made, made_by_name
 from paceline.air.ray_alias import INSTEAD, alias_in_force
+from paceline.engine import protocol
 
 if TYPE_CHECKING:
     from paceline.engine.base import Engine
@@ -54,6 +57,8 @@ class _Declared:
     engine: str | Engine | None = None
     num_cpus: float | None = None
     num_gpus: float | None = None
+    cluster: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that ray.init() takes."""
 
 
 class InitContext:
@@ -91,16 +96,20 @@ def init(
 ) -> InitContext:
     """Declare the default engine and the pool of CPUs and GPUs. Optional: a run works without.
 
-    With `ignore_reinit_error` a second call changes nothing. Settings of a cluster, as ray.init()
-    takes them, are ignored with a warning; so is the address of one in the place of `engine`.
-    ``with paceline.init(): ...`` ends with `shutdown`.
+    With the `address` of a Ray cluster ("auto", "local", or host:port), also in the place of `engine`, runs use that
+    cluster. Other settings that ray.init() takes are passed on to it, or ignored with a warning if the engine is
+    another one. With `ignore_reinit_error` a second call changes nothing. ``with paceline.init(): ...`` ends with
+    `shutdown`.
     """
     global _declared
     _check_cluster_settings(cluster_settings)
     cluster_settings = {name: value for name, value in cluster_settings.items() if value is not None}
     if isinstance(engine, str) and _is_address(engine):  # ray.init("auto")
         cluster_settings["address"], engine = engine, None
-    _warn_of_cluster_settings(cluster_settings)
+    if "address" in cluster_settings and engine is None and not alias_in_force():
+        engine = "ray"
+    if engine != "ray":
+        _warn_of_cluster_settings(cluster_settings)
     if _declared is not None:
         if ignore_reinit_error:
             return InitContext()
@@ -110,7 +119,7 @@ def init(
             raise ConfigError(f"{name} must be a number that is not negative, not {value!r}")
     _check(engine, "init(engine=...)")
     shutdown()  # Engines that were made before take the new numbers.
-    _declared = _Declared(engine, num_cpus, num_gpus)
+    _declared = _Declared(engine, num_cpus, num_gpus, cluster_settings)
     return InitContext()
 
 
@@ -163,10 +172,7 @@ def choose_engine(requested: str | Engine | None = None) -> Engine:
     _refuse_while_importing_main()
     _warn_of_cluster_settings()
     declared = _declared or _Declared()
-    choice = requested if requested is not None else declared.engine
-    source = "engine"
-    if choice is None:
-        choice, source = os.environ.get(ENGINE_VARIABLE) or "local", ENGINE_VARIABLE
+    choice, source = _choice(requested, declared)
     _check(choice, source)
     if not isinstance(choice, str):
         return choice
@@ -174,6 +180,25 @@ def choose_engine(requested: str | Engine | None = None) -> Engine:
         if choice not in _engines:
             _engines[choice] = _make(choice, declared)
         return _engines[choice]
+
+
+def _choice(requested: str | Engine | None, declared: _Declared) -> tuple[str | Engine, str]:
+    """The engine or its name, and who chose it."""
+    if requested is not None:
+        return requested, "engine"
+    if declared.engine is not None:
+        return declared.engine, "paceline.init()"
+    if protocol.RUN_ID_VARIABLE in os.environ:  # A worker, or something below one: it inherits the driver's variables.
+        return "local", ""
+    if named := os.environ.get(ENGINE_VARIABLE):
+        return named, ENGINE_VARIABLE
+    if not alias_in_force():
+        ray = sys.modules.get("ray")
+        if ray is not None and ray.is_initialized():
+            return "ray", "ray.init()"
+        if os.environ.get(ADDRESS_VARIABLE) and find_spec("ray") is not None:
+            return "ray", ADDRESS_VARIABLE
+    return "local", ""
 
 
 def _make(name: str, declared: _Declared) -> Engine:
@@ -185,6 +210,8 @@ def _make(name: str, declared: _Declared) -> Engine:
         from paceline.engine.local.engine import LocalEngine
 
         return LocalEngine(declared.num_cpus, declared.num_gpus)
+    if name == "ray":
+        return _make_ray(declared)
     from paceline.engine.base import Engine
 
     kind: Any = Engine  # only compared with: mypy rejects abstract classes as values
@@ -192,11 +219,22 @@ def _make(name: str, declared: _Declared) -> Engine:
     return engine
 
 
+def _make_ray(declared: _Declared) -> Engine:
+    from paceline.engine.ray.engine import RayEngine
+
+    pool = {"num_cpus": declared.num_cpus, "num_gpus": declared.num_gpus}
+    settings: dict[str, Any] = {**declared.cluster, **pool}
+    return RayEngine(**{name: value for name, value in settings.items() if value is not None})
+
+
 def _check(engine: str | Engine | None, source: str) -> None:
     if engine == "ray" and alias_in_force():
         raise ConfigError(f"{source}: the engine 'ray' needs the real Ray, and {INSTEAD}")
-    if engine == "ray":
-        raise ConfigError(f"{source}: the engine 'ray' is not available yet; use 'local' or 'inline'")
+    if engine == "ray" and find_spec("ray") is None:
+        raise ConfigError(
+            f"{source}: the engine 'ray' needs Ray, which is not installed. Install paceline[ray], or remove the "
+            "engine or the address of a cluster: workers are then processes on this machine."
+        )
     check_engine(engine, source)
 
 
