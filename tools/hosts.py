@@ -26,6 +26,7 @@ import argparse
 import contextlib
 import ctypes
 import dataclasses
+import itertools
 import json
 import os
 import select
@@ -35,7 +36,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -107,6 +108,7 @@ class Hosts:
         self._count = count
         self._shared = list(shared)
         self._holders: list[subprocess.Popen[str]] = []
+        self._ports = itertools.count(1)
         self._by_name: dict[str, Host] = {}
         self._switch: Switch | None = None
 
@@ -140,12 +142,15 @@ class Hosts:
     def _make_all(self) -> None:
         self._switch = Switch(self._hold(["--net"], {}))
         self._switch.make_bridge()
+        self._make_hosts(range(1, self._count + 1))
+
+    def _make_hosts(self, numbers: Iterable[int]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             library = os.path.join(folder, "clock.so")
             source = str(Path(__file__).with_name("hosts_clock.c"))
             command = ["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"]
             _check(subprocess.run(command, text=True, capture_output=True))
-            for number in range(1, self._count + 1):
+            for number in numbers:
                 self._make(number, library)
 
     def _make(self, number: int, library: str) -> None:
@@ -157,7 +162,7 @@ class Hosts:
         flags += ["--monotonic", str(monotonic), "--boottime", str(monotonic)]
         settings = {"name": name, "private": PRIVATE, "shared": self._shared, "library": library}
         init = self._hold(flags, settings)
-        host = Host(name, f"{NETWORK}.{number}", f"port{number}", init, monotonic, wall)
+        host = Host(name, f"{NETWORK}.{number}", f"port{next(self._ports)}", init, monotonic, wall)
         self.switch.plug(host)
         self._by_name[name] = host
 
@@ -197,6 +202,10 @@ class Hosts:
         """End all processes of a host at once. Nobody says goodbye: the host is off the network before."""
         self.cut(name)
         os.kill(self._by_name[name].init, signal.SIGKILL)
+
+    def revive(self, name: str) -> None:
+        """Start a host again after `kill`, with its old name and address; its own directories are empty."""
+        self._make_hosts([int(name.removeprefix("h"))])
 
     def listen(self) -> socket.socket:
         """A socket of this process on which hosts can reach it, at SWITCH_ADDRESS."""

@@ -100,6 +100,20 @@ def test_kill_ends_every_process_of_a_host_and_down_those_of_all(own_hosts: Call
     sleepers["h2"].wait(30)
 
 
+def test_a_killed_host_comes_back_empty_and_reaches_the_others(own_hosts: Callable[[int], Hosts]) -> None:
+    hosts = own_hosts(2)
+    hosts.run("h2", ["touch", "/tmp/mine"])
+    hosts.kill("h2")
+    hosts.revive("h2")
+    around = look_around(hosts, "h2")
+    assert around["name"] == "h2"
+    assert "mine" not in around["tmp"]
+    with hosts.listen() as listener:
+        listener.settimeout(30)
+        command = [sys.executable, "-c", ANSWER.format(address=SWITCH_ADDRESS, port=listener.getsockname()[1])]
+        assert _said(listener, hosts.popen("h2", command)) == hosts["h2"].address
+
+
 def test_hosts_end_with_the_process_that_made_them(hosts: Hosts) -> None:
     """Even if it is killed: the test run of a developer who has had enough leaves nothing behind."""
     program = "from tools.hosts import Hosts; h = Hosts(1); h.up(); print(h['h1'].init, flush=True); input()"

@@ -1,0 +1,56 @@
+"""Ray clusters on hosts made from namespaces; where they cannot be made, the session says so at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.ray_hosts import RayHosts
+from tests.hosts.conftest import make_hosts
+
+
+def make_ray_hosts(count: int = 3, *shared: Path, cpus: int = 2, driver_hosts: int = 0) -> RayHosts:
+    """`count` hosts with so many CPUs each, then hosts that only drivers use, which have none.
+
+    `shared` directories are the same on all hosts; everything else that a run writes is not.
+    """
+    pytest.importorskip("ray")
+    hosts = make_hosts(count + driver_hosts, *shared)
+    ray_hosts = RayHosts(hosts, {name: cpus if number < count else 0 for number, name in enumerate(hosts.names)})
+    try:
+        ray_hosts.start()
+    except BaseException:
+        ray_hosts.down()
+        raise
+    return ray_hosts
+
+
+@pytest.fixture(scope="session")
+def ray_hosts_of_the_session() -> Iterator[RayHosts]:
+    ray_hosts = make_ray_hosts()
+    yield ray_hosts
+    ray_hosts.down()
+
+
+@pytest.fixture
+def ray_hosts(ray_hosts_of_the_session: RayHosts) -> Iterator[RayHosts]:
+    """A cluster of three hosts for tests that leave it as it is: they leave no process and no file on any host."""
+    yield ray_hosts_of_the_session
+    ray_hosts_of_the_session.end_drivers()
+    ray_hosts_of_the_session.wait_until_clean()
+
+
+@pytest.fixture
+def own_ray_hosts() -> Iterator[Callable[..., RayHosts]]:
+    """For tests that break a cluster, or share directories between its hosts. Takes what `make_ray_hosts` takes."""
+    made: list[RayHosts] = []
+
+    def make(count: int = 3, *shared: Path, cpus: int = 2, driver_hosts: int = 0) -> RayHosts:
+        made.append(make_ray_hosts(count, *shared, cpus=cpus, driver_hosts=driver_hosts))
+        return made[-1]
+
+    yield make
+    for ray_hosts in made:
+        ray_hosts.down()
