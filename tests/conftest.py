@@ -11,6 +11,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -101,6 +102,31 @@ def results_dir(unchanged_surroundings: None, tmp_path: Path, monkeypatch: pytes
 def servers_of_the_session() -> None:
     """Servers that other tests started in this process are not held against a run."""
     invariants.sockets_before = set(invariants.listening_sockets(os.getpid()))
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(own_directories: None) -> Iterator[Any]:
+    """A Ray cluster of two nodes on this machine, shared by all tests of this process, which is connected to it."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=4)
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def ray_engine(ray_cluster: Any) -> Iterator[Any]:
+    from paceline.engine.ray.engine import RayEngine
+
+    engine = RayEngine()
+    yield engine
+    engine.close()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
