@@ -19,6 +19,9 @@ MAX_REPR_LENGTH = 120
 TRIAL_INDEX = "__trial_index__"
 """The key under which a configuration says which of its repetitions a trial is: 0, 1, ..."""
 
+ORIGINAL_DIRECTORY_VARIABLE = "TUNE_ORIG_WORKING_DIR"
+"""By this name programs find the directory that the driver was started in: workers are in another one."""
+
 EXPR_RESULT_FILE = "result.json"
 EXPR_PROGRESS_FILE = "progress.csv"
 EXPR_PARAM_FILE = "params.json"

@@ -16,7 +16,8 @@ PacelineError
 │   └── DataNotFoundError (FileNotFoundError)  no such file, or a pattern that matches none
 ├── RestoreError (RuntimeError)          a run that cannot be continued, and why
 ├── EngineError (RuntimeError)           workers could not be started or were lost
-│   └── StartupTimeoutError              workers did not get ready in time
+│   ├── StartupTimeoutError              workers did not get ready in time
+│   └── EngineLost                       the cluster is gone; a run continues on another one
 ├── TrainingFailedError (RuntimeError)   fit() failed for good; carries .result and .root_cause
 ├── TuneError (RuntimeError)             a search failed as a whole
 │   └── TuneConfigError (ConfigError)    a setting of a search that cannot work
@@ -148,6 +149,10 @@ class EngineError(PacelineError, RuntimeError):
 
 class StartupTimeoutError(EngineError):
     """Workers did not get ready in time."""
+
+
+class EngineLost(EngineError):  # noqa: N818  (it is a state of the engine, which one waits for or leaves)
+    """The cluster that held the workers is gone. A run can be restored on another one."""
 
 
 class WorkerError(PacelineError, RuntimeError):

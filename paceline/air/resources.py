@@ -15,7 +15,6 @@ from paceline.air.checks import (
     is_number,
     is_search_space,
     names_what_was_meant,
-    warn_at_users_line,
     whole_number,
 )
 from paceline.air.errors import ConfigError
@@ -33,14 +32,9 @@ def usable_cores() -> int:
         return os.cpu_count() or 1
 
 
-def check_accelerator(accelerator: object, use_gpu: object) -> None:
-    """A type of GPU is a wish to a cluster: accepted, with a warning that it has no effect."""
+def check_accelerator(accelerator: object) -> None:
     if not isinstance(accelerator, str) or not accelerator:
         raise ConfigError(f"accelerator_type is {accelerator!r}: give the name of a GPU such as 'A100', or None.")
-    advice = "" if use_gpu else " Set use_gpu=True to give each worker a GPU."
-    warn_at_users_line(
-        f"accelerator_type={accelerator!r} has no effect: workers run on this machine, with the GPUs it has.{advice}"
-    )
 
 
 def checked_resources(resources: Mapping[str, float], what: str) -> dict[str, float]:
@@ -107,7 +101,8 @@ class ScalingConfig(ShortRepr):
     """
 
     trainer_resources: dict[str, float] | None = None
-    """What the trainer itself needs; None means one CPU (which costs nothing on one machine)."""
+    """What the trainer itself needs. On a cluster that much is reserved beside the workers, if it is given; on one
+    machine it costs nothing. None counts as one CPU where bundles are shown."""
     num_workers: int | None = None
     """How many workers; needed by the time fit() is called."""
     use_gpu: bool = False
@@ -115,11 +110,11 @@ class ScalingConfig(ShortRepr):
     resources_per_worker: dict[str, float] | None = None
     """What a worker needs; None means one CPU, or one GPU with use_gpu."""
     placement_strategy: str = "PACK"
-    """How workers are spread over nodes: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD."""
+    """How workers are spread over the nodes of a cluster: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD."""
     _max_cpu_fraction_per_node: float | None = None
     """The share of a node's CPUs that workers may take."""
     accelerator_type: str | None = None
-    """Accepted for programs written for a cluster: workers get the GPUs of this machine, whatever their type."""
+    """The type of GPU that the nodes of a cluster must have. On one machine it has no effect, with a warning."""
 
     def __post_init__(self) -> None:
         if self.num_workers is not None and not is_search_space(self.num_workers):
@@ -136,7 +131,7 @@ class ScalingConfig(ShortRepr):
         if share is not None and not is_search_space(share) and not (is_number(share) and 0 < share <= 1):
             raise ConfigError(f"_max_cpu_fraction_per_node is {share!r}: give a number above 0 and at most 1.")
         if self.accelerator_type is not None and not is_search_space(self.accelerator_type):
-            check_accelerator(self.accelerator_type, self.use_gpu)
+            check_accelerator(self.accelerator_type)
         self._check_gpus()
 
     def _check_gpus(self) -> None:
@@ -197,10 +192,30 @@ class ScalingConfig(ShortRepr):
         """What a worker needs besides CPUs and GPUs."""
         return {name: amount for name, amount in self._worker_resources.items() if name not in ("CPU", "GPU")}
 
+    def on_nodes(self) -> tuple[dict[str, float], dict[str, float]]:
+        """What a cluster has to keep for each worker, and for the trainer beside them.
+
+        A trainer without workers runs in a process of its own, which is the worker then.
+        """
+        own = checked_resources(self.trainer_resources or {}, "trainer_resources")
+        if self.num_workers is not None:
+            return self._worker_resources, own
+        return (self._worker_resources if self.resources_per_worker is not None or not own else own), {}
+
     @property
     def total_resources(self) -> dict[str, float]:
         """The sum over trainer and workers."""
         return self.as_placement_group_factory().required_resources
+
+    def accelerator_warning(self) -> str:
+        """What to say on one machine, where a type of GPU cannot be chosen; empty without one."""
+        if self.accelerator_type is None:
+            return ""
+        advice = "" if self.use_gpu else " Set use_gpu=True to give each worker a GPU."
+        return (
+            f"accelerator_type={self.accelerator_type!r} has no effect: workers run on this machine, with the GPUs it "
+            f"has.{advice}"
+        )
 
     def as_placement_group_factory(self) -> PlacementGroupFactory:
         """The same as bundles: the trainer's, then one per worker."""

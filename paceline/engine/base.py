@@ -107,6 +107,16 @@ class Placement:
     heartbeat_timeout_s: float | None = 30.0
     """How long a worker may give no sign of life, until it is WorkerDied of kind "unresponsive"; None switches that
     watch off. An engine that cannot watch says so in its documentation."""
+    strategy: str = "PACK"
+    """How workers are spread over nodes: PACK on few and SPREAD on many, as far as there is room; STRICT_PACK on one
+    and STRICT_SPREAD on one each, or not at all. Engines without `Capabilities.chooses_nodes` ignore this and the next
+    two."""
+    accelerator_type: str | None = None
+    """The kind of GPU that nodes must have, such as ``"A100"``; None: any, or none."""
+    driver_resources: Mapping[str, float] = field(default_factory=dict)
+    """Room to keep for the driver while the group runs, beside that of the workers."""
+    notify: Callable[[str], None] | None = field(default=None, compare=False)
+    """Takes a text for the user while `start_group` waits for room; called in its thread."""
 
     @property
     def world_size(self) -> int:
@@ -243,6 +253,8 @@ class Capabilities:
     """Workers see the driver's files under the same paths."""
     in_driver_process: bool = False
     """There is one worker, in the driver's own process: what is changed for it does not go away with it."""
+    chooses_nodes: bool = False
+    """It has several nodes, and honours `strategy`, `accelerator_type` and `driver_resources` of a Placement."""
 
 
 class Engine(ABC):
@@ -251,6 +263,16 @@ class Engine(ABC):
     name: str
     """For the user; nothing is decided by it."""
     capabilities: Capabilities = Capabilities()
+    """Asked often: an engine that has to find out remembers it."""
+
+    @property
+    def lost(self) -> str:
+        """Why nothing can be started here any more, so that the next run needs a new engine; empty while it can."""
+        return ""
+
+    def describe(self) -> str:
+        """Where its workers run, for the user."""
+        return f"the engine {self.name!r}"
 
     @abstractmethod
     def resources(self) -> dict[str, float]:

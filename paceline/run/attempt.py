@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import msgspec
 
 from paceline.air import process
 from paceline.air.attachment import Attachment
+from paceline.air.constants import ORIGINAL_DIRECTORY_VARIABLE
 from paceline.air.errors import ConfigError, WorkerFailure
 from paceline.engine.base import Engine, Message, Placement, TaskEnded, WorkerGroup, WorkerRequest
 from paceline.engine.places import FAIR_SHARE, WorkerPlace
@@ -29,9 +30,6 @@ from paceline.storage.run_dir import RunDir
 if TYPE_CHECKING:
     from paceline.data.ingest.prepared import Parcel
     from paceline.run.backend import Backend, BackendConfig
-
-ORIGINAL_DIRECTORY_VARIABLE = "TUNE_ORIG_WORKING_DIR"
-"""By this name programs find the directory that the driver was started in: workers are in another one."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,9 @@ class Attempt:
         engine: Engine,
         run_dir: RunDir,
         start: StartPoint,
+        notify: Callable[[str], None] | None = None,
     ) -> None:
+        """`notify` tells the user something while workers are being started."""
         self.number = number
         self.start_point = start
         self.world_size = spec.world_size
@@ -76,6 +76,7 @@ class Attempt:
         self._spec = spec
         self._engine = engine
         self._run_dir = run_dir
+        self._notify = notify
         self._backend: Backend = spec.backend_config.backend_cls()
         self._group: WorkerGroup | None = None
         self._is_set_up = False
@@ -116,6 +117,12 @@ class Attempt:
         scaling, failure = self._spec.scaling, self._spec.run_config.failure_config
         defaults = self._backend.environment(self._spec.backend_config)
         variables = _original_directory()
+        if ORIGINAL_DIRECTORY_VARIABLE not in os.environ:  # A node may have a copy of that directory, and say where.
+            defaults, variables = {**variables, **defaults}, {}
+        resources = {"CPU": scaling.num_cpus_per_worker, "GPU": scaling.num_gpus_per_worker}
+        driver_resources: dict[str, float] = {}
+        if self._engine.capabilities.chooses_nodes:
+            resources, driver_resources = scaling.on_nodes()
         workers = []
         for rank in range(self.world_size):
             directory = self._run_dir.rank_dir(rank)
@@ -133,7 +140,7 @@ class Attempt:
         return Placement(
             run_id=self._spec.identity.experiment_id,
             workers=tuple(workers),
-            resources={"CPU": scaling.num_cpus_per_worker, "GPU": scaling.num_gpus_per_worker},
+            resources=resources,
             devices=self._spec.devices,
             share_gpus=self._backend.share_cuda_visible_devices,
             hide_other_gpus=self._backend.hide_other_gpus,
@@ -143,6 +150,10 @@ class Attempt:
             thread_setters=self._backend.thread_setters,
             start_timeout_s=failure.start_timeout_s,
             heartbeat_timeout_s=failure.heartbeat_timeout_s,
+            strategy=scaling.placement_strategy,
+            accelerator_type=scaling.accelerator_type,
+            driver_resources=driver_resources,
+            notify=self._notify,
         )
 
     def _for_rank(self, group: WorkerGroup, setup: SessionSetup, place: WorkerPlace) -> SessionSetup:

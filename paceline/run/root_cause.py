@@ -14,6 +14,7 @@ from pathlib import Path
 from paceline.air.errors import (
     AttemptFailure,
     EngineError,
+    EngineLost,
     HangError,
     RemoteError,
     ReportMismatchError,
@@ -33,6 +34,7 @@ ECHO_SETTLE_S = 1.0
 """The same while there are only echoes: the rank that failed may still be in its `finally` blocks, from which
 its peers heard that it is leaving."""
 
+_ENGINE_LOST = f"{EngineLost.__module__}.{EngineLost.__qualname__}"
 _TRACEBACK_BEGINS = "Traceback (most recent call last):"
 _FIRST_LINES = 7
 """Of a long traceback: its heading and two or three frames, which are the user's own."""
@@ -120,7 +122,14 @@ def startup_failure(error: EngineError | WorkerError) -> WorkerFailure:
     if failure is not None:
         return failure if _came_from_outside(failure) else replace(failure, kind="startup")
     hint = "raise FailureConfig(start_timeout_s=...)" if isinstance(error, StartupTimeoutError) else ""
-    return WorkerFailure(rank=0, kind="startup", message=str(error), time_ns=time.monotonic_ns(), hint=hint)
+    return WorkerFailure(
+        rank=0,
+        kind="startup",
+        message=str(error),
+        time_ns=time.monotonic_ns(),
+        exception_type=_ENGINE_LOST if isinstance(error, EngineLost) else None,
+        hint=hint,
+    )
 
 
 def _came_from_outside(failure: WorkerFailure) -> bool:
@@ -134,6 +143,8 @@ def cause_exception(failure: WorkerFailure) -> BaseException:
     """The exception that `raise ... from` shows: the user's own class where it is loaded here."""
     if failure.kind == "exception":
         return _rebuilt(failure) or RemoteError(failure.message, failure)
+    if failure.exception_type == _ENGINE_LOST:
+        return EngineLost(failure.message)
     if failure.kind in ("hang", "unresponsive"):
         return HangError(failure.message, failure)
     if failure.kind == "report_mismatch":

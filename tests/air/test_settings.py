@@ -77,7 +77,6 @@ NEEDED = {  # some fields mean something only beside others
 CASES = [(kind, name, value) for kind, values in OTHER_VALUES.items() for name, value in values.items()]
 
 
-@pytest.mark.filterwarnings("ignore:accelerator_type")
 @pytest.mark.parametrize(("kind", "name", "value"), CASES, ids=[f"{kind.__name__}.{name}" for kind, name, _ in CASES])
 def test_a_setting_comes_back(kind: type, name: str, value: Any) -> None:
     config = kind(**{**NEEDED.get(name, {}), name: value})

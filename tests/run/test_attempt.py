@@ -12,7 +12,7 @@ import pytest
 from paceline.air import FailureConfig, RunConfig, ScalingConfig
 from paceline.air.attachment import Attachment
 from paceline.air.errors import EngineError, WorkerFailure
-from paceline.engine.base import Engine, Event, Placement, TaskEnded, TaskFailed, WorkerDied, WorkerGroup
+from paceline.engine.base import Capabilities, Engine, Event, Placement, TaskEnded, TaskFailed, WorkerDied, WorkerGroup
 from paceline.engine.places import FAIR_SHARE, Node, drivers_node, lay_out
 from paceline.engine.serialization import Pickled
 from paceline.run.attempt import Attempt, StartPoint, modules_to_preload
@@ -130,6 +130,7 @@ class RefusingConfig(BackendConfig):
 def attempt(tmp_path: Path, engine: Engine, backend: BackendConfig | None = None, **scaling: Any) -> Attempt:
     run_dir = RunDir(tmp_path / "trial")
     run_dir.create()
+    notify = scaling.pop("notify", None)
     description = RunSpec(
         trainer_name="Trainer",
         train=TrainFunction(print),
@@ -138,7 +139,46 @@ def attempt(tmp_path: Path, engine: Engine, backend: BackendConfig | None = None
         run_config=RunConfig(failure_config=FailureConfig(start_timeout_s=7, heartbeat_timeout_s=3)),
         backend_config=backend or BackendConfig(),
     )
-    return Attempt(0, description, engine, run_dir, StartPoint())
+    return Attempt(0, description, engine, run_dir, StartPoint(), notify)
+
+
+class NodesEngine(FakeEngine):
+    capabilities = Capabilities(chooses_nodes=True)
+
+
+def test_a_cluster_is_asked_for_everything_that_the_scaling_config_says(tmp_path: Path) -> None:
+    wishes = {
+        "use_gpu": True,
+        "resources_per_worker": {"CPU": 2, "licence": 1, "memory": 5},
+        "accelerator_type": "A100",
+    }
+    engine = NodesEngine(*[Node("a", "10.0.0.1", "alpha", cores=8, gpus=("0", "1"))] * 2)
+    said: list[str] = []
+    wanting = attempt(
+        tmp_path, engine, placement_strategy="SPREAD", trainer_resources={"CPU": 3}, notify=said.append, **wishes
+    )
+    wanting.start(TASK, session_setup(tmp_path))
+    placement = engine.groups[0].placement
+    assert placement.resources == {"CPU": 2, "GPU": 1, "licence": 1, "memory": 5}
+    assert placement.driver_resources == {"CPU": 3}
+    assert (placement.strategy, placement.accelerator_type) == ("SPREAD", "A100")
+    assert placement.notify == said.append
+
+
+def test_a_trainer_without_workers_is_the_worker(tmp_path: Path) -> None:
+    engine = NodesEngine()
+    attempt(tmp_path, engine, num_workers=None, trainer_resources={"CPU": 4}).start(TASK, session_setup(tmp_path))
+    assert engine.groups[0].placement.resources == {"CPU": 4}
+    assert engine.groups[0].placement.driver_resources == {}
+
+
+def test_one_machine_is_asked_for_cpus_and_gpus(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    attempt(tmp_path, engine, resources_per_worker={"licence": 1}, trainer_resources={"CPU": 3}).start(
+        TASK, session_setup(tmp_path)
+    )
+    assert engine.groups[0].placement.resources == {"CPU": 0, "GPU": 0}
+    assert engine.groups[0].placement.driver_resources == {}
 
 
 def test_what_workers_are_asked_for(tmp_path: Path) -> None:
@@ -201,9 +241,8 @@ def test_what_a_backend_sets_gives_way_to_the_environment_of_workers(tmp_path: P
     engine = FakeEngine()
     attempt(tmp_path, engine, SettingConfig()).start(TASK, session_setup(tmp_path))
     for request in engine.groups[0].placement.workers:
-        assert request.defaults == {"PATH": "the backend's"}
-        assert "PATH" not in request.env
-        assert request.env["TUNE_ORIG_WORKING_DIR"] == os.getcwd()
+        assert request.defaults == {"PATH": "the backend's", "TUNE_ORIG_WORKING_DIR": os.getcwd()}
+        assert not request.env
 
 
 def test_a_start_is_all_or_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""The engine for a Ray cluster: Ray places and reserves, an agent on each machine starts the workers.
+"""The engine for a Ray cluster: Ray places and reserves, an agent on each node starts the workers.
 
-Ray is asked for a placement group, in whose bundles nothing runs, and for one actor per machine that holds our agent.
+Ray is asked for a placement group, in whose bundles nothing runs, and for one actor per node that holds our agent.
 Everything else is ours: the connections, the start, exit statuses, stacks, logs and the end.
 """
 
@@ -12,122 +12,99 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from paceline.air.errors import ConfigError, EngineError, StartupTimeoutError
+from paceline.air.errors import EngineError, EngineLost, StartupTimeoutError, WorkerFailure
 from paceline.engine.base import Capabilities, Placement, WorkerGroup
-from paceline.engine.local.warden_client import absolute_sys_path
-from paceline.engine.places import Node, lay_out
-from paceline.engine.ray.actor import AgentHolder
+from paceline.engine.channel_group import GroupMember
+from paceline.engine.places import Node, WorkerPlace, lay_out
+from paceline.engine.ray.agents import AGENT_START_S, Agents, NodeAgent, UnusableNodeError
+from paceline.engine.ray.connection import Connection
+from paceline.engine.ray.reservation import Reservation, reserve
 from paceline.engine.reactor import ReactorEngine
-from paceline.engine.remote import messages
 from paceline.engine.remote.agent import filesystem_id
-from paceline.engine.remote.group import AgentLine, RemoteGroup
+from paceline.engine.remote.group import RemoteGroup
 from paceline.engine.remote.line import AGENT, Caller, Listener
 
-AGENT_START_S = 60.0
 SILENCE_S = 60.0
 """An agent that has not heard from the driver for so long ends."""
-POLL_S = 0.05
-
-
-class RayMachine:
-    """One machine of the cluster, with our agent on it."""
-
-    def __init__(self, node_id: str, address: str, hostname: str, line: AgentLine, holder: Any) -> None:
-        self.node_id = node_id
-        self.address = address
-        self.hostname = hostname
-        self.line = line
-        self.holder = holder
+ENGINE_LOST = f"{EngineLost.__module__}.{EngineLost.__qualname__}"
 
 
 class RayEngine(ReactorEngine):
     name = "ray"
 
     def __init__(self, address: str | None = None, **init_settings: Any) -> None:
-        self._owns_ray = not ray.is_initialized()
-        if self._owns_ray:
-            address = address or os.environ.get("RAY_ADDRESS") or "local"
-            ray.init(address=address, log_to_driver=False, **init_settings)
         super().__init__()
         self._numbers = itertools.count(1)
-        self._agent_numbers = itertools.count(1)
-        self._token = secrets.token_bytes(32)
-        self._listener = Listener(ray.util.get_node_ip_address(), self._token, self.reactor, self._on_connected)
-        self._machines: dict[str, RayMachine] = {}
-        """By Ray's id of the node."""
-        self._lines: dict[int, AgentLine] = {}
         self._by_number: dict[int, RemoteGroup] = {}
-        self._reserved: dict[int, PlacementGroup] = {}
+        self._reserved: dict[int, Reservation] = {}
         self._filesystem = filesystem_id()
+        self._capabilities: Capabilities | None = None
+        self._agents: Agents | None = None
+        self._connection = Connection(address, init_settings, self._tend)
+        token = secrets.token_bytes(32)
+        self._listener = Listener(ray.util.get_node_ip_address(), token, self.reactor, self._on_connected)
+        self._agents = Agents(self._connection, self.reactor, self._listener.address, token, SILENCE_S)
+
+    @property
+    def agents(self) -> Agents:
+        assert self._agents is not None
+        return self._agents
+
+    @property
+    def lost(self) -> str:
+        if self._connection.lost or self._connection.is_usable:
+            return self._connection.lost
+        return "this program is not connected to the cluster any more"
+
+    def describe(self) -> str:
+        if self._connection.is_own_cluster:
+            return "a Ray cluster of its own on this machine"
+        return f"the Ray cluster at {self._connection.address}"
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]
-        """Whether files are shared is known once every machine has an agent."""
-        machines = self._machines_on([node["NodeID"] for node in _alive_nodes()])
-        return Capabilities(shares_filesystem=all(self._is_drivers(machine) for machine in machines))
+        """Whether files are shared is known once every node has an agent; it is asked once."""
+        if self._capabilities is None:
+            agents = self.agents.come_up(time.monotonic() + AGENT_START_S)
+            shares = bool(agents) and all(self._is_drivers(agent) for agent in agents)
+            self._capabilities = Capabilities(shares_filesystem=shares, chooses_nodes=True)
+        return self._capabilities
 
-    def _is_drivers(self, machine: RayMachine) -> bool:
-        facts = machine.line.facts
+    def _is_drivers(self, agent: NodeAgent) -> bool:
+        facts = agent.line.facts
         return facts is not None and facts.filesystem == self._filesystem
 
     def resources(self) -> dict[str, float]:
-        total = ray.cluster_resources()
-        return {"CPU": total.get("CPU", 0.0), "GPU": total.get("GPU", 0.0)}
+        total = {"CPU": 0.0, "GPU": 0.0}
+        for node in self.agents.nodes().values():
+            for name in total:
+                total[name] += node.resources.get(name, 0.0)
+        return total
 
     def gpu_names(self) -> list[str]:
         return [str(number) for number in range(int(self.resources()["GPU"]))]
 
     def warm(self, preload: Sequence[str]) -> None:
-        for machine in self._machines_on([node["NodeID"] for node in _alive_nodes()]):
-            machine.line.tell(messages.Warm(list(preload)))
+        self.agents.start(self.agents.nodes(), preload)
 
-    # Machines
-
-    def _machines_on(self, node_ids: Sequence[str]) -> list[RayMachine]:
-        """The machines, with an agent on each."""
-        found = {node["NodeID"]: node for node in _alive_nodes()}
-        for node_id in dict.fromkeys(node_ids):
-            machine = self._machines.get(node_id)
-            if machine is None or machine.line.lost:
-                if node_id not in found:
-                    raise EngineError(f"the node {node_id} has left the Ray cluster")
-                self._machines[node_id] = self._start_agent(found[node_id])
-        machines = [self._machines[node_id] for node_id in node_ids]
-        self._wait_for_agents(machines)
-        return machines
-
-    def _start_agent(self, node: dict[str, Any]) -> RayMachine:
-        number = next(self._agent_numbers)
-        hostname, address = node["NodeManagerHostname"], node["NodeManagerAddress"]
-        line = self._lines[number] = AgentLine(f"{hostname} ({address})", self.reactor)
-        settings = messages.AgentSettings(self._listener.address, self._token, number, SILENCE_S)
-        holder_class: Any = ray.remote(AgentHolder)
-        holder = holder_class.options(
-            num_cpus=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-        ).remote()
-        holder.start.remote(messages.encode(settings), absolute_sys_path())
-        return RayMachine(node["NodeID"], address, hostname, line, holder)
-
-    def _wait_for_agents(self, machines: Sequence[RayMachine]) -> None:
-        deadline = time.monotonic() + AGENT_START_S
-        while late := [machine for machine in machines if machine.line.facts is None]:
-            if time.monotonic() > deadline:
-                labels = ", ".join(machine.line.label for machine in late)
-                raise StartupTimeoutError(f"no agent answered within {AGENT_START_S:g} s from {labels}")
-            self.reactor.run_once(POLL_S)
+    def _tend(self) -> None:
+        """In the thread of the connection, about twice a second."""
+        if self._agents is None or self._closed:
+            return
+        if self._connection.lost:
+            self._agents.lose_all(self._connection.lost)
+            self.reactor.wake()
+        else:
+            self._agents.tend(listens=not self._by_number)
 
     def _on_connected(self, caller: Caller, sock: socket.socket) -> None:
         if caller.kind == AGENT:
-            line = self._lines.get(caller.number)
-            if line is not None and not line.lost:
-                line.attach(sock)
+            if self.agents.on_connected(caller.number, sock):
                 return
         else:
             group = self._by_number.get(caller.number)
@@ -140,20 +117,30 @@ class RayEngine(ReactorEngine):
 
     def start_group(self, placement: Placement) -> WorkerGroup:
         self._check(placement)
-        reserved = self._reserve(placement)
+        deadline = time.monotonic() + placement.start_timeout_s
+        self.agents.try_again()
+        while True:
+            reserved = reserve(self._connection, self.agents, placement, deadline, self.agents.suspects)
+            try:
+                return self._start_on(reserved, placement, deadline)
+            except UnusableNodeError as problem:
+                if time.monotonic() > deadline:
+                    raise StartupTimeoutError(f"the workers did not get ready in time: {problem}") from None
+
+    def _start_on(self, reserved: Reservation, placement: Placement, deadline: float) -> WorkerGroup:
+        """The reservation is given back if that fails, else when the group ends."""
+        number = next(self._numbers)
         try:
-            bundles = placement_group_table(reserved)["bundles_to_node_id"]
-            order = list(dict.fromkeys(bundles[number] for number in range(placement.world_size)))
-            # Ranks on one machine are neighbours.
-            ranked = sorted(range(placement.world_size), key=lambda number: order.index(bundles[number]))
-            machines = self._machines_on([bundles[number] for number in ranked])
-            nodes = self._nodes(machines, self._gpu_ids(placement, reserved, ranked))
-            places = lay_out(placement, nodes)
-            number = next(self._numbers)
-            lines = [machine.line for machine in machines]
+            order = list(dict.fromkeys(reserved.node_ids))
+            # Ranks on one node are neighbours.
+            ranked = sorted(range(placement.world_size), key=lambda bundle: order.index(reserved.node_ids[bundle]))
+            agents = self.agents.ready([reserved.node_ids[bundle] for bundle in ranked], deadline)
+            by_bundle = reserved.gpu_ids(deadline)
+            places = self._places(placement, agents, [by_bundle[bundle] for bundle in ranked])
+            lines = [agent.line for agent in agents]
             group = RayGroup(self, number, placement, places, lines, self.reactor)
         except BaseException:
-            remove_placement_group(reserved)
+            reserved.give_back()
             raise
         self._reserved[number] = reserved
         self._by_number[number] = group
@@ -166,82 +153,41 @@ class RayEngine(ReactorEngine):
             raise EngineError("this engine belongs to the process that was forked; choose a new one here")
         if self._closed:
             raise EngineError("this engine was closed; choose a new one")
+        if self.lost:
+            raise EngineLost(self.lost)
         if [request.rank for request in placement.workers] != list(range(placement.world_size)):
             raise ValueError("the workers of a placement must be in the order of their ranks, from 0 on")
 
-    def _reserve(self, placement: Placement) -> PlacementGroup:
-        bundle = dict(placement.resources) or {"CPU": 1.0}
-        reserved = placement_group([bundle] * placement.world_size, strategy="PACK")
-        deadline = time.monotonic() + placement.start_timeout_s
-        try:
-            while not reserved.wait(0.2):
-                state = placement_group_table(reserved)["stats"]["scheduling_state"]
-                if state == "INFEASIBLE":
-                    raise ConfigError(self._infeasible_text(placement, bundle))
-                if time.monotonic() > deadline:
-                    raise StartupTimeoutError(
-                        f"the Ray cluster had no room for {placement.world_size} x {bundle} within "
-                        f"{placement.start_timeout_s:g} s; free now: {ray.available_resources()}"
-                    )
-        except BaseException:
-            remove_placement_group(reserved)
-            raise
-        return reserved
-
-    def _infeasible_text(self, placement: Placement, bundle: dict[str, float]) -> str:
-        has = "; ".join(
-            f"{node['NodeManagerHostname']} has "
-            + ", ".join(f"{name} {node['Resources'].get(name, 0):g}" for name in bundle)
-            for node in _alive_nodes()
-        )
-        wants = ", ".join(f"{name} {amount:g}" for name, amount in bundle.items())
-        return f"the Ray cluster can never run {placement.world_size} workers with {wants} each: {has}"
-
-    def _gpu_ids(self, placement: Placement, reserved: PlacementGroup, ranked: Sequence[int]) -> list[tuple[str, ...]]:
-        """Those that Ray gave to each bundle: a short task in each of them knows."""
-        if not placement.resources.get("GPU"):
-            return [()] * len(ranked)
-        asked = [
-            ray.remote(_gpus_here)
-            .options(
-                num_cpus=0,
-                num_gpus=placement.resources["GPU"],
-                scheduling_strategy=PlacementGroupSchedulingStrategy(reserved, placement_group_bundle_index=number),
-            )
-            .remote()
-            for number in ranked
-        ]
-        return [tuple(ids) for ids in ray.get(asked, timeout=placement.start_timeout_s)]
-
-    def _nodes(self, machines: Sequence[RayMachine], gpus: Sequence[tuple[str, ...]]) -> list[Node]:
-        is_drivers = all(self._is_drivers(machine) for machine in machines)
-        devices: dict[str, dict[str, None]] = {}
-        for machine, ids in zip(machines, gpus, strict=True):
-            devices.setdefault(machine.node_id, {}).update(dict.fromkeys(ids))
+    def _places(
+        self, placement: Placement, agents: Sequence[NodeAgent], gpus: Sequence[tuple[str, ...]]
+    ) -> tuple[WorkerPlace, ...]:
+        """By rank, with the GPUs that Ray has chosen for each."""
+        is_drivers = all(self._is_drivers(agent) for agent in agents)
+        by_node: dict[str, dict[str, None]] = {}
+        for agent, ids in zip(agents, gpus, strict=True):
+            by_node.setdefault(agent.node.node_id, {}).update(dict.fromkeys(ids))
         nodes = []
-        for machine in machines:
-            facts = machine.line.facts
+        for agent in agents:
+            facts, node = agent.line.facts, agent.node
             assert facts is not None
-            gpu_ids = tuple(devices[machine.node_id])
-            nodes.append(
-                Node(machine.node_id, machine.address, facts.hostname, facts.cores, gpu_ids, is_drivers=is_drivers)
-            )
-        return nodes
+            devices = tuple(by_node[node.node_id])
+            nodes.append(Node(node.node_id, node.address, facts.hostname, facts.cores, devices, is_drivers=is_drivers))
+        places = lay_out(replace(placement, devices=None), nodes)
+        if not placement.resources.get("GPU") or placement.share_gpus:
+            return places
+        return tuple(replace(place, gpus=ids) for place, ids in zip(places, gpus, strict=True))
 
     def group_ended(self, number: int) -> None:
         """What it had reserved is free again."""
         self._by_number.pop(number, None)
         reserved = self._reserved.pop(number, None)
-        if reserved is not None and ray.is_initialized():
-            remove_placement_group(reserved)
+        if reserved is not None:
+            reserved.give_back()
 
     def release(self) -> None:
-        for machine in self._machines.values():
-            machine.line.close()
-            ray.kill(machine.holder)
+        self.agents.close()
         self._listener.close()
-        if self._owns_ray:
-            ray.shutdown()
+        self._connection.close()
 
 
 class RayGroup(RemoteGroup):
@@ -251,17 +197,15 @@ class RayGroup(RemoteGroup):
         super().__init__(number, *arguments)
         self._engine = engine
 
+    def fail_with(self, member: GroupMember, failure: WorkerFailure) -> None:
+        """That the whole cluster is gone is more than the loss of a worker."""
+        if failure.kind == "engine" and failure.message == self._engine.lost:
+            failure = replace(failure, exception_type=ENGINE_LOST)
+        super().fail_with(member, failure)
+
     def shutdown(self, grace: float = 0.0) -> list[str]:
         try:
             return super().shutdown(grace)
         finally:
             if os.getpid() == self._pid:
                 self._engine.group_ended(self.number)
-
-
-def _gpus_here() -> list[str]:
-    return [str(number) for number in ray.get_gpu_ids()]
-
-
-def _alive_nodes() -> list[dict[str, Any]]:
-    return [node for node in ray.nodes() if node["Alive"]]

@@ -143,7 +143,8 @@ class Agent:
         self._reactor.add(lifeline_fd, lambda _mask: self._on_hangup(lifeline_fd))
 
     def serve(self) -> None:
-        self.tell(messages.NodeFacts(socket.gethostname(), usable_cores(), filesystem_id(), os.getpid()))
+        facts = (socket.gethostname(), usable_cores(), filesystem_id(), os.getpid(), *messages.own_versions())
+        self.tell(messages.NodeFacts(*facts))
         next_pulse = time.monotonic()
         while not self._quit:
             self._reactor.run_once(PULSE_S)

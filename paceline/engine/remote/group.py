@@ -47,6 +47,11 @@ class AgentLine:
         self._last_heard = time.monotonic()
         self._last_ping = 0.0
 
+    @property
+    def heard_at(self) -> float:
+        """When the agent last said something (monotonic time)."""
+        return self._last_heard
+
     def attach(self, sock: socket.socket) -> None:
         self._frames = FrameSocket(sock)
         self._last_heard = time.monotonic()

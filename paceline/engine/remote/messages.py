@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from typing import Final
 
 import msgspec
@@ -86,6 +88,9 @@ class NodeFacts(msgspec.Struct, frozen=True, tag=True):
     filesystem: str
     """Equal to that of another process if both see the same files and process ids."""
     pid: int
+    python: str = ""
+    paceline: str = ""
+    """Versions; both sides must have the same."""
 
 
 class Pulse(msgspec.Struct, frozen=True, tag=True):
@@ -156,6 +161,12 @@ class GroupGone(msgspec.Struct, frozen=True, tag=True):
 
 OfGroup = Spawned | SpawnFailed | Output | Exited | WardenLost | LoadFailed | Stacks | GroupGone
 FromAgent = NodeFacts | Pulse | OfGroup
+
+
+def own_versions() -> tuple[str, str]:
+    """Of Python and of paceline, in this process."""
+    return platform.python_version(), str(sys.modules["paceline"].__version__)  # An import would be of a higher layer.
+
 
 encode = msgspec.msgpack.Encoder().encode
 decode_settings = msgspec.msgpack.Decoder(AgentSettings).decode

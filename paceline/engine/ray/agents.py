@@ -1,0 +1,296 @@
+"""The agents that a driver has on the nodes of a Ray cluster: started when they are needed, and kept."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from paceline.air.errors import EngineError, StartupTimeoutError
+from paceline.engine.local.warden_client import absolute_sys_path
+from paceline.engine.ray.actor import AgentHolder
+from paceline.engine.ray.connection import Connection
+from paceline.engine.ray.room import ClusterNode, alive_nodes
+from paceline.engine.reactor import Reactor
+from paceline.engine.remote import messages
+from paceline.engine.remote.group import AgentLine
+
+AGENT_START_S = 60.0
+LATE_S = 20.0
+"""A node whose agent comes up so much later than that of another is left out."""
+AGAIN_S = 10.0
+"""The same where an agent was lost: Ray may not have noticed yet that the node is gone."""
+ANSWER_S = 5.0
+"""How long an agent may take to answer when a group is about to be started."""
+NODES_FOR_S = 1.0
+"""How long an answer of Ray about its nodes is believed."""
+POLL_S = 0.05
+
+
+class UnusableNodeError(Exception):
+    """A node that Ray has chosen does not answer: others must do."""
+
+    def __init__(self, node: ClusterNode, why: str) -> None:
+        super().__init__(f"{node.label}: {why}")
+        self.node = node
+
+
+class NodeAgent:
+    """Our agent on one node, and the actor that holds it."""
+
+    def __init__(self, node: ClusterNode, line: AgentLine, holder: Any, ended: Any, replaces_lost: bool) -> None:
+        self.node = node
+        self.line = line
+        self.holder = holder
+        self.ended = ended
+        """Ray's reference to why the agent ended; there once it has."""
+        self.started_at = time.monotonic()
+        self.replaces_lost = replaces_lost
+        """An earlier agent on the node was lost, so the node itself may be."""
+        self.preloads: list[tuple[str, ...]] = []
+        """What to import once it is there."""
+
+    @property
+    def is_there(self) -> bool:
+        return self.line.facts is not None and not self.line.lost
+
+    @property
+    def is_coming(self) -> bool:
+        return self.line.facts is None and not self.line.lost
+
+    @property
+    def limit_s(self) -> float:
+        return AGAIN_S if self.replaces_lost else AGENT_START_S
+
+
+class Agents:
+    """One for each node that was asked for."""
+
+    def __init__(
+        self, connection: Connection, reactor: Reactor, address: tuple[str, int], token: bytes, silence_s: float
+    ) -> None:
+        self._connection = connection
+        self._reactor = reactor
+        self._address = address
+        self._token = token
+        self._silence_s = silence_s
+        self._lock = threading.Lock()
+        """Two threads that want an agent on the same node start one."""
+        self._numbers = itertools.count(1)
+        self._by_node: dict[str, NodeAgent] = {}
+        self._by_number: dict[int, NodeAgent] = {}
+        self._nodes: dict[str, ClusterNode] = {}
+        self._nodes_at = float("-inf")
+        self.left: dict[str, ClusterNode] = {}
+        """Nodes that the cluster had, and has no more. They may come back under another id."""
+
+    # Nodes
+
+    def nodes(self, *, fresh: bool = False) -> dict[str, ClusterNode]:
+        """Those that Ray believes to be alive."""
+        if fresh or time.monotonic() - self._nodes_at > NODES_FOR_S:
+            found = alive_nodes(self._connection.ask(ray.nodes))
+            self.left.update({name: node for name, node in self._nodes.items() if name not in found})
+            returned = {node.address for name, node in found.items() if name not in self._nodes}
+            self.left = {name: node for name, node in self.left.items() if node.address not in returned}
+            self._nodes, self._nodes_at = found, time.monotonic()
+        return self._nodes
+
+    def suspects(self) -> set[str]:
+        """Nodes whose agent was lost, or does not come up: whether they are alive is not known."""
+        return {
+            name
+            for name, agent in list(self._by_node.items())
+            if agent.line.lost or (agent.is_coming and agent.replaces_lost)
+        }
+
+    def try_again(self) -> None:
+        """Start agents where they were lost, now and then: the node may be sound."""
+        now = time.monotonic()
+        lost = [name for name, agent in list(self._by_node.items()) if agent.line.lost]
+        self.start(name for name in lost if now - self._by_node[name].started_at > AGAIN_S)
+
+    # Starting
+
+    def start(self, node_ids: Iterable[str], preload: Sequence[str] = ()) -> None:
+        """Start what is missing, without waiting for it; have it import these modules."""
+        nodes = self.nodes()
+        for node_id in dict.fromkeys(node_ids):
+            with self._lock:
+                agent = self._by_node.get(node_id)
+                if (agent is None or agent.line.lost) and node_id in nodes:
+                    agent = self._by_node[node_id] = self._start(nodes[node_id], replaces_lost=agent is not None)
+            if agent is not None and preload:
+                agent.preloads.append(tuple(preload))
+
+    def _start(self, node: ClusterNode, *, replaces_lost: bool) -> NodeAgent:
+        number = next(self._numbers)
+        settings = messages.AgentSettings(self._address, self._token, number, self._silence_s)
+        holder_class: Any = ray.remote(AgentHolder)
+        options = holder_class.options(
+            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+        )
+        holder = self._connection.ask(options.remote)
+        ended = self._connection.ask(holder.hold.remote, messages.encode(settings), absolute_sys_path())
+        agent = NodeAgent(node, AgentLine(node.label, self._reactor), holder, ended, replaces_lost)
+        self._by_number[number] = agent
+        return agent
+
+    def on_connected(self, number: int, sock: socket.socket) -> bool:
+        """False if nobody waits for that agent."""
+        agent = self._by_number.get(number)
+        if agent is None or agent.line.lost:
+            return False
+        agent.line.attach(sock)
+        return True
+
+    def tend(self, *, listens: bool) -> None:
+        """Show that the driver is alive, also to agents that no group uses, and let those that are new import.
+
+        `listens` says that nobody else listens to agents at the moment.
+        """
+        while listens and any(agent.is_coming for agent in list(self._by_node.values())):
+            before = self._reactor.rounds
+            self._reactor.run_once(POLL_S)
+            if self._reactor.rounds == before:
+                break
+        if listens:
+            self._reactor.run_once(0.0)
+        for agent in list(self._by_node.values()):
+            if agent.is_there:
+                agent.line.look(time.monotonic(), None)
+                self._let_import(agent)
+
+    def _let_import(self, agent: NodeAgent) -> None:
+        while agent.preloads:
+            agent.line.tell(messages.Warm(list(agent.preloads.pop(0))))
+
+    # Waiting
+
+    def ready(self, node_ids: Sequence[str], deadline: float) -> list[NodeAgent]:
+        """The agents of these nodes; all of them have just answered.
+
+        Raises UnusableNodeError for a node that does not answer while others do, EngineError for another version.
+        """
+        missing = [node_id for node_id in node_ids if node_id not in self.nodes()]
+        if missing and (gone := [node_id for node_id in missing if node_id not in self.nodes(fresh=True)]):
+            node = self.left.get(gone[0]) or ClusterNode(gone[0], "?", gone[0], {})
+            raise UnusableNodeError(node, "it has left the cluster")
+        self._reactor.run_once(0.0)  # Agents may have hung up meanwhile.
+        self.start(node_ids)
+        agents = [self._by_node[node_id] for node_id in dict.fromkeys(node_ids)]
+        self._wait_until_there(agents, deadline)
+        for agent in agents:
+            _check_versions(agent)
+            self._let_import(agent)
+        self._call_roll(agents)
+        return [self._by_node[node_id] for node_id in node_ids]
+
+    def come_up(self, deadline: float) -> list[NodeAgent]:
+        """Those of all nodes, without the ones that do not come up."""
+        nodes = self.nodes()
+        self.start(nodes)
+        agents = [self._by_node[node_id] for node_id in nodes if node_id in self._by_node]
+        self._serve(lambda: all(not agent.is_coming or self._is_late(agent, agents) for agent in agents), deadline)
+        return [agent for agent in agents if agent.is_there]
+
+    def _wait_until_there(self, agents: Sequence[NodeAgent], deadline: float) -> None:
+        def is_decided() -> bool:
+            return any(agent.line.lost or self._is_late(agent, agents) for agent in agents) or all(
+                agent.is_there for agent in agents
+            )
+
+        self._serve(is_decided, deadline)
+        for agent in agents:
+            if agent.line.lost:
+                raise UnusableNodeError(agent.node, agent.line.lost)
+            if self._is_late(agent, agents):
+                agent.line.lose(
+                    f"no agent came up on {agent.node.label} within {time.monotonic() - agent.started_at:.0f} s"
+                )
+                raise UnusableNodeError(agent.node, agent.line.lost)
+        if coming := [agent.node.label for agent in agents if agent.is_coming]:
+            raise StartupTimeoutError(
+                f"no agent came up in time on {', '.join(coming)}. Look whether paceline is installed there, and "
+                f"whether these nodes reach the driver at {self._address[0]}:{self._address[1]}."
+            )
+
+    def _is_late(self, agent: NodeAgent, others: Iterable[NodeAgent]) -> bool:
+        if not agent.is_coming:
+            return False
+        waited = time.monotonic() - agent.started_at
+        return waited > agent.limit_s or (waited > LATE_S and any(other.is_there for other in others))
+
+    def _serve(self, is_decided: Callable[[], bool], deadline: float) -> None:
+        while True:
+            self._note_ends()
+            if is_decided() or time.monotonic() > deadline:
+                return
+            if self._connection.lost:
+                raise EngineError(self._connection.lost)
+            self._reactor.run_once(POLL_S)
+
+    def _note_ends(self) -> None:
+        """Of agents that ended before they were there: the actor knows why."""
+        coming = {agent.ended: agent for agent in list(self._by_node.values()) if agent.is_coming}
+        if not coming:
+            return
+        ended, _ = ray.wait(list(coming), num_returns=len(coming), timeout=0, fetch_local=False)
+        for reference in ended:
+            agent = coming[reference]
+            try:
+                why = f"its agent ended: {self._connection.ask(ray.get, reference)}"
+            except EngineError as error:
+                why = f"its agent could not be started: {error}"
+            agent.line.lose(f"{agent.node.label}: {why}")
+
+    def _call_roll(self, agents: Sequence[NodeAgent]) -> None:
+        """A node that has just lost its power has closed no connection."""
+        asked_at = time.monotonic()
+        for agent in agents:
+            agent.line.tell(messages.Ping())
+        self._serve(
+            lambda: all(agent.line.heard_at > asked_at or agent.line.lost for agent in agents), asked_at + ANSWER_S
+        )
+        for agent in agents:
+            if agent.line.heard_at <= asked_at:
+                agent.line.lose(f"{agent.node.label} does not answer")
+            if agent.line.lost:
+                raise UnusableNodeError(agent.node, agent.line.lost)
+
+    # Ends
+
+    def lose_all(self, why: str) -> None:
+        """The cluster is gone."""
+        for agent in list(self._by_number.values()):
+            agent.line.lose(why)
+
+    def close(self) -> None:
+        for agent in list(self._by_number.values()):
+            agent.line.close()
+        holders = [agent.holder for agent in list(self._by_number.values())]
+        self._connection.tell(lambda: [ray.kill(holder) for holder in holders])
+
+
+def _check_versions(agent: NodeAgent) -> None:
+    """Functions travel as byte code, and messages change with the version."""
+    facts = agent.line.facts
+    assert facts is not None
+    here = messages.own_versions()
+    if facts.python.split(".")[:2] != here[0].split(".")[:2]:
+        raise EngineError(_other_version(agent, "Python", facts.python, here[0]))
+    if facts.paceline != here[1]:
+        raise EngineError(_other_version(agent, "paceline", facts.paceline, here[1]))
+
+
+def _other_version(agent: NodeAgent, what: str, there: str, here: str) -> str:
+    return (
+        f"{agent.node.label} has {what} {there or 'of another version'}, and this program runs with {what} {here}. "
+        "Install the same version on every node."
+    )

@@ -1,0 +1,269 @@
+"""The connection of this process to a Ray cluster, and calls that end in time although the cluster does not answer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayError
+
+from paceline.air.checks import warn_at_users_line
+from paceline.air.errors import ConfigError, EngineError, EngineLost
+
+T = TypeVar("T")
+
+REACH_S = 5.0
+"""How long a cluster may take to accept a connection."""
+CONNECT_S = 30.0
+START_S = 120.0
+"""How long a Ray of our own may take to start."""
+ANSWER_S = 30.0
+"""How long one question to the cluster may take."""
+GONE_S = 30.0
+"""How long the head may be out of reach until the cluster counts as gone. Ray itself ends this process after 60 s."""
+TEND_S = 0.5
+PROBE_S = 2.0
+LOOK_S = 0.5
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+LOCAL = "local"
+
+_warned_of_open_cluster = False
+
+
+class Connection:
+    """A thread of its own connects and stays: what Ray starts for a process ends with the thread that started it."""
+
+    def __init__(self, address: str | None, settings: Mapping[str, Any], tend: Callable[[], None]) -> None:
+        """`tend` is called about twice a second, in that thread."""
+        self.lost = ""
+        """Why the cluster is gone, if it is."""
+        self.address = ""
+        """Of its head: host:port."""
+        self.owns_ray = not ray.is_initialized()
+        self._tend = tend
+        self._closing = threading.Event()
+        self._silent_s = 0.0
+        """How long the head has been out of reach."""
+        connected: Future[None] = Future()
+        wanted = _chosen(address)
+        connect: Callable[[], Any] = bool
+        if self.owns_ray:
+            _check_reachable(wanted)
+            connect = _connector(wanted, settings)
+        elif address is not None or settings:
+            ignored = ", ".join(sorted([*settings, *(["address"] if address is not None else [])]))
+            warn_at_users_line(f"paceline.init({ignored}) has no effect: this program has called ray.init() already.")
+        self._thread = threading.Thread(target=self._live, args=(connect, connected), name="paceline-ray", daemon=True)
+        self._thread.start()
+        try:
+            connected.result(START_S if wanted == LOCAL else CONNECT_S)
+        except TimeoutError:
+            self._closing.set()
+            raise EngineError(_no_connection(wanted, f"no answer within {CONNECT_S:g} s")) from None
+        except Exception as error:
+            self._closing.set()
+            raise EngineError(_no_connection(wanted, _first_line(error))) from error
+        self.is_own_cluster = self.owns_ray and wanted == LOCAL
+        self._job = ray.get_runtime_context().get_job_id()
+        _warn_of_open_cluster(self.address)
+
+    @property
+    def is_usable(self) -> bool:
+        return not self.lost and ray.is_initialized() and ray.get_runtime_context().get_job_id() == self._job
+
+    # The thread
+
+    def _live(self, connect: Callable[[], Any], connected: Future[None]) -> None:
+        try:
+            connect()
+            self.address = ray.get_runtime_context().gcs_address
+        except BaseException as error:
+            connected.set_exception(error)
+            return
+        connected.set_result(None)
+        last_probe = last_look = time.monotonic()
+        while not self._closing.wait(TEND_S):
+            now = time.monotonic()
+            if now - last_probe >= PROBE_S and not self.lost:
+                # A gap beyond that is this process's own: it was stopped, or the machine was asleep.
+                self._probe(min(now - last_look, PROBE_S + REACH_S))
+                last_probe = now
+                last_look = time.monotonic()
+            with contextlib.suppress(Exception):
+                self._tend()
+
+    def _probe(self, gap_s: float) -> None:
+        try:
+            socket.create_connection(_host_and_port(self.address), REACH_S).close()
+        except OSError:
+            self._silent_s += gap_s
+        else:
+            self._silent_s = 0.0
+        if self._silent_s > GONE_S:
+            self.lose(
+                f"the Ray cluster at {self.address} is gone: its head has not answered for {GONE_S:g} s. Start a "
+                "cluster again (ray start --head ...) and restore the run there; its checkpoints are kept."
+            )
+
+    def lose(self, why: str) -> None:
+        self.lost = self.lost or why
+
+    # Questions
+
+    def ask(self, call: Callable[..., T], *arguments: Any, within_s: float = ANSWER_S, undo: Any = None) -> T:
+        """The answer of `call(*arguments)`, which asks the cluster something.
+
+        Raises EngineLost when the cluster is gone and EngineError when it does not answer in time. If nobody waits for
+        the answer any more when it comes, `undo` is called with it.
+        """
+        answer = self._asked(call, *arguments)
+        deadline = time.monotonic() + within_s
+        try:
+            while True:
+                try:
+                    return answer.result(max(0.0, min(LOOK_S, deadline - time.monotonic())))
+                except TimeoutError:
+                    if answer.done():
+                        raise EngineError(f"the Ray cluster at {self.address} did not answer in time") from None
+                except RayError as error:
+                    raise EngineError(f"the Ray cluster at {self.address}: {_first_line(error)}") from error
+                if self.lost:
+                    raise EngineLost(self.lost)
+                if time.monotonic() > deadline:
+                    raise EngineError(f"the Ray cluster at {self.address} did not answer within {within_s:g} s")
+        except BaseException:
+            if undo is not None:
+                answer.add_done_callback(lambda late: None if late.exception() is not None else undo(late.result()))
+            raise
+
+    def tell(self, call: Callable[..., Any], *arguments: Any, within_s: float = 5.0) -> None:
+        """The same for what may fail, because everything goes away with this process anyway."""
+        if self.is_usable:
+            with contextlib.suppress(Exception):
+                self.ask(call, *arguments, within_s=within_s)
+
+    def _asked(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
+        if self.lost:
+            raise EngineLost(self.lost)
+        if not self.is_usable:  # Ray would start itself anew.
+            raise EngineLost("this program has called ray.shutdown(); the next run connects again")
+        answer: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                answer.set_result(call(*arguments))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=work, name="paceline-ray-question", daemon=True).start()
+        return answer
+
+    def close(self) -> None:
+        if self.owns_ray and ray.is_initialized():
+            done = threading.Event()
+
+            def end() -> None:
+                with contextlib.suppress(Exception):
+                    ray.shutdown()
+                done.set()
+
+            threading.Thread(target=end, name="paceline-ray-end", daemon=True).start()
+            done.wait(10.0)
+        self._closing.set()
+        self._thread.join(2 * REACH_S)
+
+
+def _chosen(address: str | None) -> str:
+    chosen = address or os.environ.get(ADDRESS_VARIABLE) or LOCAL
+    if "://" in chosen:
+        raise ConfigError(
+            f"{chosen!r} is an address of Ray Client, which paceline does not use. Run the program on a node of the "
+            "cluster with address='auto', or submit it: ray job submit -- python your_script.py"
+        )
+    return chosen
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _check_reachable(address: str) -> None:
+    """Ray would try for a minute, and then end the process."""
+    if address in (LOCAL, "auto"):
+        return
+    try:
+        socket.create_connection(_host_and_port(address), REACH_S).close()
+    except ValueError:
+        raise ConfigError(f"{address!r} is no address of a Ray cluster: give host:port, 'auto' or 'local'.") from None
+    except OSError as error:
+        raise EngineError(_no_connection(address, str(error))) from None
+
+
+def _no_connection(address: str, why: str) -> str:
+    if address == LOCAL:
+        return f"Ray did not start on this machine: {why}"
+    where = "on this machine" if address == "auto" else f"at {address}"
+    return (
+        f"no connection to a Ray cluster {where}: {why}\n"
+        "Look whether the head runs (ray status), whether this machine is one of its nodes (ray start --address=...), "
+        f"and whether the address is right (init(address=...), {ADDRESS_VARIABLE}). RunConfig(engine='local') trains "
+        "on this machine alone."
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _connector(address: str, settings: Mapping[str, Any]) -> Callable[[], Any]:
+    chosen = {"log_to_driver": False, "logging_level": logging.WARNING, **settings}
+    if address == LOCAL:
+        chosen.setdefault("include_dashboard", False)
+    elif ignored := sorted(chosen.keys() & {"num_cpus", "num_gpus"}):
+        warn_at_users_line(f"{' and '.join(ignored)} have no effect: the nodes of the cluster say what they have.")
+        chosen = {name: value for name, value in chosen.items() if name not in ignored}
+
+    def connect() -> None:
+        logger = logging.getLogger("ray._private.worker")
+        logger.addFilter(_is_of_interest)
+        try:
+            ray.init(address=address, **chosen)
+        finally:
+            logger.removeFilter(_is_of_interest)
+
+    return connect
+
+
+def _is_of_interest(record: logging.LogRecord) -> bool:
+    """Signals are the run's; Ray need not handle them, nor say that it does not."""
+    return "SIGTERM handler" not in record.getMessage()
+
+
+def _warn_of_open_cluster(address: str) -> None:
+    global _warned_of_open_cluster
+    host, _ = _host_and_port(address)
+    if _warned_of_open_cluster or host in ("127.0.0.1", "::1", "localhost") or _asks_for_token():
+        return
+    _warned_of_open_cluster = True
+    warn_at_users_line(
+        f"Ray's authentication is off, and the cluster at {address} listens on the network: whoever reaches it can "
+        "run code as you. Make a token with `ray get-auth-token --generate`, copy it to every node, set "
+        "RAY_AUTH_MODE=token on every node and here, and start the cluster again."
+    )
+
+
+def _asks_for_token() -> bool:
+    try:
+        from ray._raylet import AuthenticationMode, get_authentication_mode
+    except ImportError:  # Another version of Ray: nobody knows.
+        return True
+    return bool(get_authentication_mode() == AuthenticationMode.TOKEN)

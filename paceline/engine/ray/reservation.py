@@ -1,0 +1,157 @@
+"""Room for a group of workers in a Ray cluster: a placement group, in whose bundles nothing runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from paceline.air.errors import ConfigError, StartupTimeoutError
+from paceline.engine.base import Placement
+from paceline.engine.ray.agents import Agents
+from paceline.engine.ray.connection import Connection
+from paceline.engine.ray.room import (
+    ClusterNode,
+    bundles_of,
+    fits,
+    has_in_words,
+    infeasible_text,
+    wanted_in_words,
+)
+
+ANNOUNCE_S = 10.0
+"""Waiting for room that takes longer is told."""
+STEP_S = 0.2
+NODE_LABEL = "ray.io/node-id"
+
+
+class Reservation:
+    """Room that is held until it is given back."""
+
+    def __init__(self, connection: Connection, group: PlacementGroup, placement: Placement) -> None:
+        self._connection = connection
+        self._group = group
+        self._placement = placement
+        self.node_ids: list[str] = []
+        """Where each bundle is; known once it is placed."""
+
+    def is_placed(self, wait_s: float) -> bool:
+        self.node_ids = self._connection.ask(_places, self._group, wait_s, self._placement.world_size)
+        return bool(self.node_ids)
+
+    def gpu_ids(self, deadline: float) -> list[tuple[str, ...]]:
+        """Those that Ray gave to each bundle: a short task in each of them knows."""
+        gpus, count = self._placement.resources.get("GPU", 0.0), self._placement.world_size
+        if not gpus:
+            return [()] * count
+        within_s = max(1.0, deadline - time.monotonic())
+        found = self._connection.ask(_ask_for_gpus, self._group, gpus, count, within_s, within_s=within_s + 5.0)
+        return [tuple(ids) for ids in found]
+
+    def give_back(self) -> None:
+        self._connection.tell(remove_placement_group, self._group)
+
+
+def reserve(
+    connection: Connection, agents: Agents, placement: Placement, deadline: float, avoid: Callable[[], Iterable[str]]
+) -> Reservation:
+    """Wait for room on nodes that are not to be avoided, as far as the others suffice.
+
+    Raises ConfigError at once for what can never fit, StartupTimeoutError when the time is up.
+    """
+    nodes = agents.nodes()
+    _check_feasible(placement, agents)
+    began = time.monotonic()
+    is_announced = False
+    while True:
+        avoided = {node_id for node_id in avoid() if node_id in nodes}
+        if not fits(placement, [node.resources for name, node in nodes.items() if name not in avoided]):
+            avoided = set()
+        held = _created(connection, placement, avoided)
+        try:
+            while not held.is_placed(STEP_S):
+                waited = time.monotonic() - began
+                if time.monotonic() > deadline:
+                    raise StartupTimeoutError(_waiting_text(connection, agents, placement, waited))
+                if waited > ANNOUNCE_S and not is_announced:
+                    is_announced = True
+                    if placement.notify is not None:
+                        placement.notify(_waiting_text(connection, agents, placement, waited))
+                if avoided and not fits(placement, [node.resources for node in _others(agents, avoided)]):
+                    break  # A node has left meanwhile: those that were avoided are needed.
+                _check_feasible(placement, agents)
+            else:
+                return held
+        except BaseException:
+            held.give_back()
+            raise
+        held.give_back()
+        nodes = agents.nodes()
+
+
+def _others(agents: Agents, avoided: set[str]) -> list[ClusterNode]:
+    return [node for name, node in agents.nodes().items() if name not in avoided]
+
+
+def _check_feasible(placement: Placement, agents: Agents) -> None:
+    """Nodes that have left count: they may come back, and a run that lost one waits for it."""
+    nodes = list(agents.nodes().values())
+    if not fits(placement, [node.resources for node in (*nodes, *agents.left.values())]):
+        raise ConfigError(infeasible_text(placement, nodes))
+
+
+def _created(connection: Connection, placement: Placement, avoided: set[str]) -> Reservation:
+    bundles = bundles_of(placement)
+    options: dict[str, Any] = {"strategy": placement.strategy}
+    if avoided:
+        options["bundle_label_selector"] = [{NODE_LABEL: f"!in({','.join(sorted(avoided))})"}] * len(bundles)
+    group = connection.ask(lambda: placement_group(bundles, **options), undo=remove_placement_group)
+    return Reservation(connection, group, placement)
+
+
+def _places(group: PlacementGroup, wait_s: float, count: int) -> list[str]:
+    if not group.wait(wait_s):
+        return []
+    by_bundle: Mapping[int, str] = placement_group_table(group)["bundles_to_node_id"]
+    return [by_bundle[number] for number in range(count)]
+
+
+def _waiting_text(connection: Connection, agents: Agents, placement: Placement, waited_s: float) -> str:
+    free = connection.ask(_free_by_node)
+    nodes = list(agents.nodes().values())
+    left = [node.label for node in agents.left.values()]
+    gone = f"\nThe cluster has lost {', '.join(left)}." if left else ""
+    return (
+        f"for {waited_s:.0f} s the Ray cluster has had no room for {wanted_in_words(placement)}. Free on its nodes:\n"
+        f"{has_in_words(placement, nodes, free)}{gone}"
+    )
+
+
+def _free_by_node() -> dict[str, dict[str, float]]:
+    from ray._private.state import available_resources_per_node  # What ray.available_resources() adds up.
+
+    free: dict[str, dict[str, float]] = available_resources_per_node()
+    return free
+
+
+def _ask_for_gpus(group: PlacementGroup, gpus: float, count: int, within_s: float) -> list[list[str]]:
+    task: Any = ray.remote(_gpus_here)
+    asked = [
+        task.options(
+            num_cpus=0,
+            num_gpus=gpus,
+            max_retries=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number),
+        ).remote()
+        for number in range(count)
+    ]
+    found: list[list[str]] = ray.get(asked, timeout=within_s)
+    return found
+
+
+def _gpus_here() -> list[str]:
+    return [str(number) for number in ray.get_gpu_ids()]

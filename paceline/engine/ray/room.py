@@ -1,0 +1,156 @@
+"""What the nodes of a cluster have, and whether a group of workers fits on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.engine.base import Placement
+
+Amounts = Mapping[str, float]
+
+_NEXT_TO_NOTHING = {"memory": 1.0}
+"""Of a worker that asks for nothing: Ray takes no empty bundle."""
+_ENOUGH = 1e-6
+_BYTES = ("memory", "object_store_memory")
+
+
+@dataclass(frozen=True)
+class ClusterNode:
+    """A node as Ray describes it."""
+
+    node_id: str
+    address: str
+    hostname: str
+    resources: Amounts
+
+    @property
+    def label(self) -> str:
+        """Names the node in messages."""
+        return f"{self.hostname} ({self.address})"
+
+
+def alive_nodes(described: Iterable[Mapping[str, Any]]) -> dict[str, ClusterNode]:
+    """Of what ray.nodes() gives, by id."""
+    return {
+        node["NodeID"]: ClusterNode(
+            node["NodeID"], node["NodeManagerAddress"], node["NodeManagerHostname"], dict(node["Resources"])
+        )
+        for node in described
+        if node["Alive"]
+    }
+
+
+def worker_bundle(placement: Placement) -> dict[str, float]:
+    """What is reserved for each worker."""
+    bundle = {name: amount for name, amount in placement.resources.items() if amount}
+    if placement.accelerator_type is not None:
+        bundle[f"accelerator_type:{placement.accelerator_type}"] = 0.001  # How Ray says that a node has such GPUs.
+    return bundle or dict(_NEXT_TO_NOTHING)
+
+
+def bundles_of(placement: Placement) -> list[dict[str, float]]:
+    """What is reserved for a group: a bundle for each rank, then maybe one for the driver."""
+    bundles = [worker_bundle(placement)] * placement.world_size
+    own = {name: amount for name, amount in placement.driver_resources.items() if amount}
+    if not own:
+        return bundles
+    if placement.strategy == "STRICT_SPREAD":  # The driver shall not cost another node.
+        return [_sum([bundles[0], own]), *bundles[1:]]
+    return [*bundles, own]
+
+
+def _sum(bundles: Iterable[Amounts]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for bundle in bundles:
+        for name, amount in bundle.items():
+            total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def how_often(bundle: Amounts, node: Amounts) -> int:
+    """How many such bundles fit on a node."""
+    return min(int(node.get(name, 0.0) / amount + _ENOUGH) for name, amount in bundle.items())
+
+
+def fits(placement: Placement, nodes: Sequence[Amounts]) -> bool:
+    """Whether nodes that have this much can take the group."""
+    bundles = bundles_of(placement)
+    each, count = worker_bundle(placement), placement.world_size
+    if placement.strategy == "STRICT_PACK":
+        return any(how_often(_sum(bundles), node) for node in nodes)
+    if placement.strategy == "STRICT_SPREAD":
+        able = [node for node in nodes if how_often(each, node)]
+        return len(able) >= count and any(how_often(bundles[0], node) for node in able)
+    capacities = [how_often(each, node) for node in nodes]
+    if len(bundles) == count:
+        return sum(capacities) >= count
+    own = bundles[-1]
+    for number, node in enumerate(nodes):
+        if how_often(own, node):
+            rest = {name: amount - own.get(name, 0.0) for name, amount in node.items()}
+            if sum(capacities) - capacities[number] + how_often(each, rest) >= count:
+                return True
+    return False
+
+
+def in_words(amounts: Amounts) -> str:
+    return ", ".join(f"{name} {_amount(name, amount)}" for name, amount in amounts.items())
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount / 2**30:.3g} GiB" if name in _BYTES and amount >= 2**20 else f"{amount:g}"
+
+
+def wanted_in_words(placement: Placement) -> str:
+    """For example: 3 workers with CPU 2, GPU 1 each, on one node each (STRICT_SPREAD)"""
+    workers = "1 worker" if placement.world_size == 1 else f"{placement.world_size} workers"
+    text = f"{workers} with {in_words(worker_bundle(placement))}{' each' if placement.world_size > 1 else ''}"
+    if own := {name: amount for name, amount in placement.driver_resources.items() if amount}:
+        text += f", and {in_words(own)} for the trainer"
+    where = {"STRICT_PACK": ", all on one node", "STRICT_SPREAD": ", each on another node"}
+    return text + where.get(placement.strategy, "")
+
+
+def has_in_words(placement: Placement, nodes: Iterable[ClusterNode], have: Mapping[str, Amounts] | None = None) -> str:
+    """What each node has of what is wanted; or, with `have`, what is left of it, by the node's id."""
+    names = list(
+        dict.fromkeys([*worker_bundle(placement), *(name for name, it in placement.driver_resources.items() if it)])
+    )
+    lines = []
+    for node in nodes:
+        amounts = node.resources if have is None else have.get(node.node_id, {})
+        lines.append(f"  {node.label}: {in_words({name: amounts.get(name, 0.0) for name in names})}")
+    return "\n".join(lines) or "  (no node)"
+
+
+def infeasible_text(placement: Placement, nodes: Sequence[ClusterNode]) -> str:
+    """Says what exists and what is missing."""
+    capacity = sum(how_often(worker_bundle(placement), node.resources) for node in nodes)
+    missing = _missing(placement, nodes)
+    advice = (
+        "Ask for less in ScalingConfig, or add nodes to the cluster."
+        if missing
+        else f"Without the strategy there is room for {capacity}. Ask for fewer workers, or add nodes to the cluster."
+    )
+    return (
+        f"the Ray cluster can never hold {wanted_in_words(placement)}. Its nodes have:\n"
+        f"{has_in_words(placement, nodes)}\n{missing}{advice}"
+    )
+
+
+def _missing(placement: Placement, nodes: Sequence[ClusterNode]) -> str:
+    """Of what no node has enough for one worker, or all of them together not enough."""
+    each = worker_bundle(placement)
+    most = {name: max((node.resources.get(name, 0.0) for node in nodes), default=0.0) for name in each}
+    lacking = {name: amount for name, amount in each.items() if most[name] + _ENOUGH < amount}
+    if lacking:
+        return f"No node has {in_words(lacking)}. "
+    total = _sum(node.resources for node in nodes)
+    short = {
+        name: amount - total.get(name, 0.0)
+        for name, amount in _sum(bundles_of(placement)).items()
+        if amount > total.get(name, 0.0) + _ENOUGH
+    }
+    return f"Missing in all: {in_words(short)}. " if short else ""

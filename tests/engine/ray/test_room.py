@@ -1,0 +1,73 @@
+"""Whether a group fits on nodes, and what is said if not; needs no Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.engine.base import Placement
+from paceline.engine.ray.room import ClusterNode, bundles_of, fits, infeasible_text, wanted_in_words
+from paceline.testing.engine_tools import placement_in
+
+SMALL = {"CPU": 2.0}
+LARGE = {"CPU": 4.0, "GPU": 2.0, "licence": 1.0, "accelerator_type:A100": 1.0}
+
+
+def wanted(workers: int, resources: dict[str, float], **settings: Any) -> Placement:
+    return placement_in(Path("/nowhere"), workers, resources=resources, **settings)
+
+
+@pytest.mark.parametrize(
+    ("workers", "resources", "settings", "expected"),
+    [
+        (6, {"CPU": 1}, {}, True),
+        (7, {"CPU": 1}, {}, False),
+        (3, {"CPU": 2, "GPU": 0}, {}, True),
+        (2, {"CPU": 3}, {}, False),  # enough in all, but on no second node
+        (5, {"CPU": 1}, {"strategy": "STRICT_PACK"}, False),
+        (4, {"CPU": 1}, {"strategy": "STRICT_PACK"}, True),
+        (2, {"CPU": 1}, {"strategy": "STRICT_SPREAD"}, True),
+        (3, {"CPU": 1}, {"strategy": "STRICT_SPREAD"}, False),
+        (4, {"GPU": 0.5}, {}, True),
+        (5, {"GPU": 0.5}, {}, False),
+        (1, {"licence": 1}, {}, True),
+        (2, {"licence": 1}, {}, False),
+        (2, {"CPU": 1}, {"accelerator_type": "A100"}, True),
+        (1, {"CPU": 1}, {"accelerator_type": "H100"}, False),
+        (6, {"CPU": 1}, {"driver_resources": {"CPU": 1}}, False),
+        (5, {"CPU": 1}, {"driver_resources": {"CPU": 1}}, True),
+        (6, {"CPU": 1}, {"driver_resources": {"CPU": 0}}, True),
+        (2, {"CPU": 2}, {"driver_resources": {"CPU": 2}, "strategy": "STRICT_SPREAD"}, True),
+        (2, {"CPU": 2}, {"driver_resources": {"CPU": 3}, "strategy": "STRICT_SPREAD"}, False),
+    ],
+)
+def test_a_group_fits_or_not(
+    workers: int, resources: dict[str, float], settings: dict[str, Any], expected: bool
+) -> None:
+    assert fits(wanted(workers, resources, **settings), [SMALL, LARGE]) is expected
+
+
+def test_the_driver_has_a_bundle_if_it_needs_something() -> None:
+    assert bundles_of(wanted(2, {"CPU": 1, "GPU": 0})) == [{"CPU": 1}] * 2
+    assert bundles_of(wanted(2, {"CPU": 1}, driver_resources={"CPU": 2})) == [{"CPU": 1}, {"CPU": 1}, {"CPU": 2}]
+    spread = wanted(2, {"CPU": 1}, driver_resources={"CPU": 2}, strategy="STRICT_SPREAD")
+    assert bundles_of(spread) == [{"CPU": 3}, {"CPU": 1}]
+    assert bundles_of(wanted(1, {"CPU": 0})) != [{}], "Ray takes no empty bundle"
+    assert bundles_of(wanted(1, {"GPU": 1}, accelerator_type="A100")) == [{"GPU": 1, "accelerator_type:A100": 0.001}]
+
+
+def test_a_refusal_says_what_exists_and_what_is_missing() -> None:
+    nodes = [ClusterNode("a", "10.0.0.1", "head", SMALL), ClusterNode("b", "10.0.0.2", "big", LARGE)]
+    text = infeasible_text(wanted(3, {"CPU": 1, "GPU": 4}), nodes)
+    assert "3 workers with CPU 1, GPU 4 each" in text
+    assert "head (10.0.0.1): CPU 2, GPU 0" in text
+    assert "big (10.0.0.2): CPU 4, GPU 2" in text
+    assert "No node has GPU 4." in text
+    assert "Missing in all: CPU 2." in infeasible_text(wanted(8, {"CPU": 1}), nodes)
+    strict = infeasible_text(wanted(3, {"CPU": 1}, strategy="STRICT_SPREAD"), nodes)
+    assert "each on another node" in strict
+    assert "there is room for 6" in strict
+    memory = wanted_in_words(wanted(1, {"memory": 3 * 2**30}, driver_resources={"CPU": 1}))
+    assert memory == "1 worker with memory 3 GiB, and CPU 1 for the trainer"
