@@ -61,6 +61,13 @@ class _Declared:
     """Settings that ray.init() takes."""
 
 
+_LINES_TO_REMOVE = {
+    "init(engine=...)": "the engine and the address from paceline.init()",
+    "RunConfig(engine=...)": "engine='ray' from RunConfig",
+    ENGINE_VARIABLE: f"{ENGINE_VARIABLE}=ray from the environment",
+}
+
+
 class InitContext:
     """What `init` returns. As a context manager it ends with `shutdown`."""
 
@@ -177,15 +184,26 @@ def choose_engine(requested: str | Engine | None = None) -> Engine:
     if not isinstance(choice, str):
         return choice
     with _lock:
+        if choice in _engines and _engines[choice].lost:
+            _engines.pop(choice).close()
         if choice not in _engines:
             _engines[choice] = _make(choice, declared)
         return _engines[choice]
 
 
+def announcement(engine: Engine, requested: str | Engine | None) -> str:
+    """The first line that a run shows, if its workers are not simply processes on this machine: where they are, and
+    who says so. `requested` is what `choose_engine` was given for this engine."""
+    _, source = _choice(requested, _declared or _Declared())
+    if engine.name == "local" or not source:
+        return ""
+    return f"paceline runs on {engine.describe()}: {source} says so"
+
+
 def _choice(requested: str | Engine | None, declared: _Declared) -> tuple[str | Engine, str]:
     """The engine or its name, and who chose it."""
     if requested is not None:
-        return requested, "engine"
+        return requested, "RunConfig(engine=...)"
     if declared.engine is not None:
         return declared.engine, "paceline.init()"
     if protocol.RUN_ID_VARIABLE in os.environ:  # A worker, or something below one: it inherits the driver's variables.
@@ -232,8 +250,9 @@ def _check(engine: str | Engine | None, source: str) -> None:
         raise ConfigError(f"{source}: the engine 'ray' needs the real Ray, and {INSTEAD}")
     if engine == "ray" and find_spec("ray") is None:
         raise ConfigError(
-            f"{source}: the engine 'ray' needs Ray, which is not installed. Install paceline[ray], or remove the "
-            "engine or the address of a cluster: workers are then processes on this machine."
+            f"{source}: the engine 'ray' needs Ray, which is not installed. Install it with: pip install "
+            f"'paceline[ray]'. Or remove {_LINES_TO_REMOVE.get(source, source)}: workers are then processes on this "
+            "machine ('local')."
         )
     check_engine(engine, source)
 

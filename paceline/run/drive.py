@@ -95,6 +95,11 @@ def _interrupted(result: Any) -> KeyboardInterrupt:
     return interruption(f"training was interrupted{reached}{how and f'{chr(10)}To continue: {how}'}", result)
 
 
+def _only_exits(handler: object) -> bool:
+    """Whether it is the one that ray.init() sets for SIGTERM, in the place of the system's."""
+    return str(getattr(handler, "__module__", "")).startswith("ray._private.")
+
+
 @contextmanager
 def handled(run: Interruptible) -> Iterator[None]:
     """Route signals to the run. Only the main thread may do this; elsewhere signals stay as they are.
@@ -117,7 +122,7 @@ def handled(run: Interruptible) -> Iterator[None]:
     previous = {}
     for number in _SIGNALS:
         current = signal.getsignal(number)
-        if current in (signal.SIG_DFL, signal.default_int_handler):
+        if current in (signal.SIG_DFL, signal.default_int_handler) or _only_exits(current):
             previous[number] = signal.signal(number, on_signal)
     try:
         yield

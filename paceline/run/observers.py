@@ -82,6 +82,11 @@ class Observers:
 
     # -- beginnings -----------------------------------------------------------------------
 
+    def engine_chosen(self, announcement: str) -> None:
+        """Where workers will run; empty if that needs no words. A search says it once for all of its trials."""
+        if announcement and not self._shares:
+            self._progress.note(announcement)
+
     def started(self, notes: list[str], world_size: int, logs: Mapping[int, Path], continues: bool) -> None:
         """The run begins, or is taken up again. Its workers write the logs, by rank."""
         self._progress.started(self.trial, self._run_dir.root, world_size)

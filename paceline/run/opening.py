@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from paceline.air.checkpoint import Checkpoint
+from paceline.air.checks import warn_at_users_line
 from paceline.air.constants import TIME_TOTAL_S
 from paceline.air.errors import RestoreError
 from paceline.air.manifest import seal
 from paceline.air.metrics import number_in
 from paceline.air.settings import fingerprint, plain_config
 from paceline.engine.base import Engine
+from paceline.engine.choose import announcement
 from paceline.engine.serialization import Pickled
 from paceline.run import run_files
 from paceline.run.attempt import Attempt, StartPoint, pickled_task
@@ -107,6 +109,8 @@ class OpenRun:
     history: JournalHistory
     syncs: bool
     """Wait for the disk when something was written down; otherwise somebody else sees to it."""
+    is_alone: bool
+    """Everything happens in the thread of the run; otherwise workers are started in another one."""
     pid: int = field(default_factory=os.getpid)
     is_closed: bool = False
     broken_off: bool = False
@@ -128,6 +132,7 @@ class OpenRun:
         size, has_logs = spec.world_size, not engine.capabilities.in_driver_process
         logs = {rank: self.files.run_dir.log(rank) for rank in range(size)} if has_logs else {}
         notes = [*self.files.notes, *spec.backend_config.notes(size)]
+        self.observers.engine_chosen(announcement(engine, spec.run_config.engine))
         self.observers.started(notes, size, logs, continues=bool(self.files.records))
         if self.files.ended_as != "finished":
             self.warn(*self.data.notes)
@@ -144,7 +149,8 @@ class OpenRun:
     def prepare_attempt(self, spec: RunSpec, engine: Engine) -> tuple[Attempt, SessionSetup]:
         """The next attempt, and what its sessions are told."""
         start = self.start_point(spec)
-        attempt = Attempt(self.keeper.attempt, spec, engine, self.files.run_dir, start)
+        notify = self.warn if self.is_alone else self.keeper.warnings.append
+        attempt = Attempt(self.keeper.attempt, spec, engine, self.files.run_dir, start, notify)
         return attempt, self._session_setup(spec, start)
 
     def _session_setup(self, spec: RunSpec, start: StartPoint) -> SessionSetup:
@@ -274,6 +280,8 @@ def _number_offset(spec: RunSpec, keeper: CheckpointKeeper) -> int:
 def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequest) -> OpenRun:
     """Prepare the datasets, pickle the train function and open the run's files. What cannot work is refused here,
     before anything is started."""
+    if not engine.capabilities.chooses_nodes and (text := spec.scaling.accelerator_warning()):
+        warn_at_users_line(text)
     data = embedding.data or (RunData.prepared(spec.ingest, spec.world_size) if spec.ingest else RunData())
     task = pickled_task(spec, data.packed, data.preprocessor)
     files = (
@@ -289,7 +297,8 @@ def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequ
     except BaseException:
         files.close()
         raise
-    return OpenRun(data, task, files, keeper, observers, decider, history, syncs=embedding.shared_sync is None)
+    syncs, is_alone = embedding.shared_sync is None, embedding.in_background is at_once
+    return OpenRun(data, task, files, keeper, observers, decider, history, syncs, is_alone)
 
 
 def _deciders(spec: RunSpec, embedding: Embedding, files: RunFiles) -> list[Decider]:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.machinery
+import sys
 import threading
+import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,15 +12,47 @@ from typing import Any
 import pytest
 
 from paceline.air.errors import ConfigError, EngineError
-from paceline.engine import choose, inline
+from paceline.engine import choose, inline, protocol
 from paceline.engine.inline import InlineEngine
 
 
 @pytest.fixture(autouse=True)
-def nothing_declared() -> Iterator[None]:
+def nothing_declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delitem(sys.modules, "ray", raising=False)  # Other tests of this process may be connected to a cluster.
+    monkeypatch.setattr(choose, "find_spec", lambda name: None)
     choose.shutdown()
     yield
     choose.shutdown()
+
+
+class ClusterEngine(InlineEngine):
+    """Stands for the engine of a Ray cluster."""
+
+    name = "ray"
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.settings = settings
+        self.is_gone = False
+
+    @property
+    def lost(self) -> str:
+        return "the cluster is gone" if self.is_gone else ""
+
+    def describe(self) -> str:
+        return "the Ray cluster at 10.0.0.1:6379"
+
+
+@pytest.fixture
+def with_ray(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """Ray is installed, and this program has not called ray.init()."""
+    spec = importlib.machinery.ModuleSpec("ray", None, origin="/elsewhere/ray/__init__.py")
+    ray = types.SimpleNamespace(connected=False, __spec__=spec)
+    ray.is_initialized = lambda: ray.connected
+    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]  # nothing asks for more of a module
+    monkeypatch.setattr(choose, "find_spec", lambda name: spec)
+    monkeypatch.setitem(sys.modules, "paceline.engine.ray.engine", types.SimpleNamespace(RayEngine=ClusterEngine))  # type: ignore[arg-type]
+    return ray
 
 
 def test_the_default_is_local_and_shared() -> None:
@@ -75,17 +110,66 @@ def test_settings_of_a_cluster_that_are_none_are_not_mentioned() -> None:
 
 
 def test_settings_of_a_cluster_are_ignored_with_one_warning() -> None:
-    with pytest.warns(UserWarning, match="address, include_dashboard, runtime_env") as caught:
-        choose.init(address="auto", runtime_env={}, include_dashboard=False, num_cpus=3)
+    with pytest.warns(UserWarning, match="include_dashboard, runtime_env") as caught:
+        choose.init(runtime_env={}, include_dashboard=False, num_cpus=3)
     assert [warning.filename for warning in caught] == [__file__]
     assert choose.choose_engine().resources()["CPU"] == 3
 
 
-@pytest.mark.parametrize("address", ["auto", "ray://head:10001", "10.0.0.1:6379"])
-def test_the_address_of_a_cluster_is_ignored_in_the_first_place_too(address: str) -> None:
-    with pytest.warns(UserWarning, match="address"):
-        choose.init(address)
-    assert choose.is_initialized()
+@pytest.mark.parametrize("address", ["auto", "10.0.0.1:6379"])
+def test_an_address_needs_the_extra(address: str) -> None:
+    for arguments, keywords in (((address,), {}), ((), {"address": address})):
+        with pytest.raises(ConfigError, match=r"paceline\[ray\].*remove .*address.* from paceline\.init\(\)"):
+            choose.init(*arguments, **keywords)
+        assert not choose.is_initialized()
+
+
+def test_ray_address_without_the_extra_is_another_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert choose.choose_engine().name == "local"
+
+
+def test_the_cluster_of_an_address_is_used_with_the_settings_of_init(with_ray: types.SimpleNamespace) -> None:
+    choose.init(address="10.0.0.1:6379", runtime_env={"env_vars": {"A": "1"}}, namespace=None)
+    engine = choose.choose_engine()
+    assert isinstance(engine, ClusterEngine)
+    assert engine.settings == {"address": "10.0.0.1:6379", "runtime_env": {"env_vars": {"A": "1"}}}
+
+
+def test_who_chooses_the_cluster_is_said(with_ray: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_line(requested: str | None = None) -> str:
+        return choose.announcement(choose.choose_engine(requested), requested)
+
+    assert first_line() == ""
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert first_line() == "paceline runs on the Ray cluster at 10.0.0.1:6379: RAY_ADDRESS says so"
+    assert first_line("local") == ""
+    with_ray.connected = True
+    assert first_line().endswith("ray.init() says so")
+    monkeypatch.setenv("PACELINE_ENGINE", "ray")
+    assert first_line().endswith("PACELINE_ENGINE says so")
+    choose.init(engine="ray")
+    assert first_line().endswith("paceline.init() says so")
+    assert first_line("ray").endswith("RunConfig(engine=...) says so")
+    assert first_line("inline") == "paceline runs on the engine 'inline': RunConfig(engine=...) says so"
+
+
+def test_a_worker_of_ours_never_takes_the_cluster(
+    with_ray: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setenv("PACELINE_ENGINE", "ray")
+    monkeypatch.setenv(protocol.RUN_ID_VARIABLE, "outer")
+    with_ray.connected = True
+    assert choose.choose_engine().name == "local"
+
+
+def test_an_engine_whose_cluster_is_gone_is_replaced(with_ray: types.SimpleNamespace) -> None:
+    first = choose.choose_engine("ray")
+    assert choose.choose_engine("ray") is first
+    assert isinstance(first, ClusterEngine)
+    first.is_gone = True
+    assert choose.choose_engine("ray") is not first
 
 
 def test_init_is_a_context_manager() -> None:

@@ -54,6 +54,14 @@ def test_inline_stops_and_fails_like_the_others() -> None:
     assert isinstance(caught.value.__cause__, ValueError)
 
 
+def test_on_one_machine_a_type_of_gpu_has_no_effect(results_dir: Path) -> None:
+    trainer = quick_trainer(report_process, workers=1, config={}, engine="inline")
+    trainer.scaling_config.accelerator_type = "A100"
+    with pytest.warns(UserWarning, match=r"accelerator_type='A100' has no effect.*GPUs") as caught:
+        trainer.fit()
+    assert [warning.filename for warning in caught] == [__file__]
+
+
 @pytest.fixture
 def uninitialized() -> Any:
     paceline.shutdown()

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 
 from paceline.air.result import Status
 from paceline.engine.base import Engine
+from paceline.engine.choose import announcement
 from paceline.run.decisions import Wait
 from paceline.run.run import BREAK_OFF_WAIT_S, STORE_WAIT_S, Phase, Run
 from paceline.tune.experiment.audience import Audience
@@ -88,6 +89,8 @@ class Experiment:
         self._has_begun = True
         self.stop.start_clock()
         setup, audience = self.shared.setup, self.shared.audience
+        if where := announcement(self._engine, setup.run_config.engine):
+            audience.note(where)
         audience.started(setup.tune.num_samples, setup.total)
         if setup.metric is not None and setup.mode is None:
             audience.note(f"Is {setup.metric!r} to be small or large? TuneConfig(mode=...) says it.")
