@@ -1,0 +1,120 @@
+"""Nodes that leave, fall silent or have another version."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.air.errors import EngineError
+from paceline.engine.base import WorkerDied, WorkerGroup
+from paceline.engine.remote import messages
+from paceline.testing.engine_tools import collect, placement_in, run_task
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def engine(ray_cluster: Any) -> Iterator[Any]:
+    """Of each test its own, with agents of its own."""
+    from paceline.engine.ray.engine import RayEngine
+
+    engine = RayEngine()
+    yield engine
+    engine.close()
+
+
+def nodes_of(group: WorkerGroup) -> set[str]:
+    return {place.node.node_id for place in group.places}
+
+
+def agent_pid(engine: Any, node_id: str) -> int:
+    return int(engine.agents._by_node[node_id].line.facts.pid)
+
+
+def stay(channel: Any, argument: bytes) -> None:
+    channel.receive()
+
+
+def failures_of(group: WorkerGroup) -> list[WorkerDied]:
+    return [event for event in collect(group, bool) if isinstance(event, WorkerDied)]
+
+
+@pytest.mark.parametrize("what", ["Python", "paceline"])
+def test_a_node_with_another_version_is_refused(
+    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    python, ours = messages.own_versions()
+    here = ("3.99.1", ours) if what == "Python" else (python, "77.0")
+    monkeypatch.setattr(messages, "own_versions", lambda: here)
+    there = platform.python_version() if what == "Python" else ours
+    with pytest.raises(EngineError, match=rf"has {what} {there}, and this program runs with {what} (3\.99\.1|77\.0)"):
+        engine.start_group(placement_in(tmp_path, 1, resources={"CPU": 1}))
+
+
+def test_the_next_group_avoids_a_node_that_has_left(ray_cluster: Any, tmp_path: Path) -> None:
+    from paceline.engine.ray.engine import RayEngine
+
+    node = ray_cluster.add_node(num_cpus=2, resources={"extra": 2})
+    engine = RayEngine()
+    try:
+        group = engine.start_group(placement_in(tmp_path / "a", 2, resources={"CPU": 1, "extra": 1}))
+        assert nodes_of(group) == {node.node_id}
+        run_task(group, stay)
+        ray_cluster.remove_node(node, allow_graceful=False)
+        lost_at = time.monotonic()
+        [failure, *_] = [event.failure for event in failures_of(group)]
+        assert time.monotonic() - lost_at < 10
+        assert failure.kind == "engine"
+        assert group.places[0].node.address in failure.message
+        group.shutdown()
+        again = engine.start_group(placement_in(tmp_path / "b", 2, resources={"CPU": 1}))
+        assert node.node_id not in nodes_of(again)
+        assert again.execute(os.getpid)
+        again.shutdown()
+    finally:
+        engine.close()
+
+
+def test_a_node_whose_agent_was_killed_is_used_again(engine: Any, tmp_path: Path) -> None:
+    spread = {"resources": {"CPU": 1}, "strategy": "STRICT_SPREAD"}
+    group = engine.start_group(placement_in(tmp_path / "a", 2, **spread))
+    run_task(group, stay)
+    os.kill(agent_pid(engine, group.places[1].node.node_id), signal.SIGKILL)
+    [event] = failures_of(group)
+    assert (event.rank, event.failure.kind) == (1, "engine")
+    assert group.places[1].node.address in event.failure.message
+    group.shutdown()
+    again = engine.start_group(placement_in(tmp_path / "b", 2, **spread))  # There is no other node.
+    assert nodes_of(again) == nodes_of(group)
+    again.shutdown()
+
+
+def test_a_node_that_does_not_answer_is_left_out(engine: Any, tmp_path: Path) -> None:
+    spread = engine.start_group(placement_in(tmp_path / "a", 2, resources={"CPU": 1}, strategy="STRICT_SPREAD"))
+    spread.shutdown()
+    silent, other = (place.node.node_id for place in spread.places)
+    pid = agent_pid(engine, silent)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        group = engine.start_group(placement_in(tmp_path / "b", 2, resources={"CPU": 1}, strategy="SPREAD"))
+        assert nodes_of(group) == {other}
+        group.shutdown()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_what_is_asked_often_costs_little(engine: Any) -> None:
+    engine.capabilities  # noqa: B018  (the first time it waits for agents)
+    engine.resources()
+    began = time.monotonic()
+    for _ in range(100):
+        assert engine.capabilities.chooses_nodes
+        assert engine.resources()["CPU"] >= 8
+    assert time.monotonic() - began < 0.5
