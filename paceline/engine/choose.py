@@ -87,6 +87,8 @@ class InitContext:
 
 _declared: _Declared | None = None
 _warned_of_address = False
+_connected_ray = False
+"""Whether it was an engine of ours that has connected this process to Ray, not the program itself."""
 _engines: dict[str, Engine] = {}
 _inherited: list[dict[str, Engine]] = []
 _lock = threading.RLock()
@@ -165,9 +167,10 @@ def is_initialized() -> bool:
 
 def shutdown() -> None:
     """End every engine of this process and forget what `init` declared."""
-    global _declared
+    global _declared, _connected_ray
     with _lock:
         _declared = None
+        _connected_ray = False
         engines = list(_engines.values())
         _engines.clear()
     for engine in engines:
@@ -211,8 +214,7 @@ def _choice(requested: str | Engine | None, declared: _Declared) -> tuple[str | 
     if named := os.environ.get(ENGINE_VARIABLE):
         return named, ENGINE_VARIABLE
     if not alias_in_force():
-        ray = sys.modules.get("ray")
-        if ray is not None and ray.is_initialized():
+        if _ray_is_connected() and not _connected_ray:
             return "ray", "ray.init()"
         if os.environ.get(ADDRESS_VARIABLE) and find_spec("ray") is not None:
             return "ray", ADDRESS_VARIABLE
@@ -237,7 +239,14 @@ def _make(name: str, declared: _Declared) -> Engine:
     return engine
 
 
+def _ray_is_connected() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
 def _make_ray(declared: _Declared) -> Engine:
+    global _connected_ray
+    _connected_ray = not _ray_is_connected()
     from paceline.engine.ray.engine import RayEngine
 
     pool = {"num_cpus": declared.num_cpus, "num_gpus": declared.num_gpus}

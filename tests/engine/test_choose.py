@@ -32,6 +32,7 @@ class ClusterEngine(InlineEngine):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
+        sys.modules["ray"].connected = True  # type: ignore[attr-defined]  # see with_ray
         self.settings = settings
         self.is_gone = False
 
@@ -144,6 +145,8 @@ def test_who_chooses_the_cluster_is_said(with_ray: types.SimpleNamespace, monkey
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert first_line() == "paceline runs on the Ray cluster at 10.0.0.1:6379: RAY_ADDRESS says so"
     assert first_line("local") == ""
+    assert first_line().endswith("RAY_ADDRESS says so"), "it was the engine that has connected this process"
+    choose.shutdown()
     with_ray.connected = True
     assert first_line().endswith("ray.init() says so")
     monkeypatch.setenv("PACELINE_ENGINE", "ray")
@@ -152,6 +155,11 @@ def test_who_chooses_the_cluster_is_said(with_ray: types.SimpleNamespace, monkey
     assert first_line().endswith("paceline.init() says so")
     assert first_line("ray").endswith("RunConfig(engine=...) says so")
     assert first_line("inline") == "paceline runs on the engine 'inline': RunConfig(engine=...) says so"
+
+
+def test_a_run_on_ray_does_not_choose_for_the_next(with_ray: types.SimpleNamespace) -> None:
+    assert choose.choose_engine("ray").name == "ray"
+    assert choose.choose_engine().name == "local"
 
 
 def test_a_worker_of_ours_never_takes_the_cluster(

@@ -141,12 +141,13 @@ def test_the_loss_of_the_head_is_an_error_that_says_how_to_go_on() -> None:
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
+    before = set(psutil.Process().children(recursive=True))
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    processes: list[psutil.Process] = []
+    processes: set[psutil.Process] = set()
     try:
         cluster.add_node(num_cpus=2)
         address = cluster.address
-        processes = psutil.Process().children(recursive=True)
+        processes = set(psutil.Process().children(recursive=True)) - before
         with program("lose_cluster", address) as running:
             assert next_said(running) == {"started": True}
             cluster.head_node.kill_gcs_server()
