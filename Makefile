@@ -11,7 +11,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := $(PY) -m pytest -q --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test-core test test-all test-slow test-faults test-rl test-cluster test-torch-only horovod check format bench bench-20gb kills setup clean
+.PHONY: help demo test-core test test-all test-slow test-faults test-rl test-cluster test-torch-only horovod check format bench bench-20gb bench-cluster kills setup clean
 
 help: ## list the commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -25,10 +25,11 @@ CORE_TESTS := tests/air tests/storage tests/engine tests/run tests/data tests/tr
 test-core: setup ## the tests for everyday work (under 3 minutes)
 	@$(PYTEST) -m "not slow and not faults and not rl and not cluster" $(CORE_TESTS)
 
-test: check horovod ## all checks, then the tests (under 12 minutes); the last line is pytest's summary
+test: check horovod ## all checks, a few tests on a Ray cluster, then the tests (under 13 minutes); the last line is pytest's summary
+	@$(PY) -m pytest -q -m "cluster and smoke"
 	@$(PYTEST) -m "not slow and not faults and not rl and not cluster" --durations=10
 
-test-all: test test-slow test-faults test-rl test-cluster ## everything: `make test`, full contracts, fault injection, RLlib
+test-all: test test-slow test-faults test-rl test-cluster ## everything: `make test`, full contracts, fault injection, RLlib, clusters
 
 test-slow: setup horovod ## full contracts, repetitions and rare combinations
 	@$(PYTEST) -m "slow and not faults and not rl and not cluster"
@@ -39,7 +40,7 @@ test-faults: setup horovod ## the long fault injection runs
 test-rl: setup $(VENV)/.rl-ready ## the tests of RLTrainer, which train with RLlib; installs it
 	@$(PYTEST) -m rl --durations=10
 
-test-cluster: setup $(VENV)/.rl-ready ## the tests on a Ray cluster, of hosts made from namespaces; installs Ray
+test-cluster: setup horovod $(VENV)/.cluster-ready ## the tests on Ray clusters, also of hosts made from namespaces (needs root); installs RLlib
 	@$(PY) -m pytest -q -m cluster --durations=10
 
 test-torch-only: ## the PyTorch tests in an environment with no other framework (1 GB in .venv-torch; removed on success)
@@ -67,6 +68,9 @@ bench: setup horovod $(VENV)/.bench-ready ## one table: each row measured agains
 
 bench-20gb: setup ## 20 GB of Parquet through 2 workers (needs 30 GB in TMPDIR; removed afterwards)
 	@$(PY) -m benchmarks data-20gb
+
+bench-cluster: setup $(VENV)/.bench-ready ## the same beside Ray Train and Ray Tune on a Ray cluster of 3 hosts (needs root; 20 minutes)
+	@$(PY) -m benchmarks cluster
 
 kills: setup ## kill drivers, workers and wardens 1,000 times and look for what was lost (about 20 minutes)
 	@$(PY) -m benchmarks kills --n 1000
@@ -102,6 +106,12 @@ $(VENV)/.horovod-ready: tools/horovod/install tools/horovod/cxx constraints.txt 
 $(VENV)/.rl-ready: $(VENV)/.ready
 	@echo "installing RLlib into $(VENV)"
 	@$(PIP_INSTALL) --editable '.[rllib]'
+	@touch $@
+
+# The tests of clusters train with RLlib too, and submit jobs.
+$(VENV)/.cluster-ready: $(VENV)/.rl-ready
+	@echo "installing what Ray's job server needs into $(VENV)"
+	@$(PIP_INSTALL) --editable '.[ray-default]'
 	@touch $@
 
 $(VENV)/.bench-ready: $(VENV)/.ready

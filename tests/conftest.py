@@ -42,11 +42,16 @@ def interruptible() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Test processes run side by side: each has its own home, temporary directory and registry of live drivers."""
+    """Test processes run side by side: each has its own home, temporary directory and registry of live drivers.
+
+    Fixtures that outlive a test train too: what the user's environment says about engines must not reach them.
+    """
     tmp_path_factory.getbasetemp()  # chosen before TMPDIR changes: pytest keeps the files of its last sessions
     folder = tempfile.mkdtemp(prefix="paceline-tests-")
     os.chmod(folder, 0o755)  # some tests continue as another user
     with pytest.MonkeyPatch.context() as patch:
+        for variable in OWN_VARIABLES:
+            patch.delenv(variable, raising=False)
         for variable, mode in (("HOME", 0o755), ("TMPDIR", 0o755), ("XDG_RUNTIME_DIR", 0o700)):
             os.mkdir(path := os.path.join(folder, variable.lower()), mode)
             patch.setenv(variable, path)

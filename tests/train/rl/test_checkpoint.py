@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("ray")
 pytest.importorskip("gymnasium")
+pytest.importorskip("ray")
 
 from paceline.air import Checkpoint, RunConfig, ScalingConfig, session
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigError, DataError

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("ray")
 gymnasium = pytest.importorskip("gymnasium")
+pytest.importorskip("ray")
 
 from paceline.air.errors import ConfigError  # noqa: E402
 from paceline.train.rl.config import algorithm_class, algorithm_config  # noqa: E402

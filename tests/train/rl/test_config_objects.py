@@ -12,8 +12,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-ray = pytest.importorskip("ray")
 gymnasium = pytest.importorskip("gymnasium")
+ray = pytest.importorskip("ray")
 
 from paceline.air.errors import ConfigError  # noqa: E402
 from paceline.train.rl.config import (  # noqa: E402

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-pytest.importorskip("ray")
 pytest.importorskip("gymnasium")
+pytest.importorskip("ray")
 
 from paceline.air import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from paceline.air.errors import TrainingFailedError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray")
 pytest.importorskip("gymnasium")
+pytest.importorskip("ray")
 pytest.importorskip("paceline.train.rl.rllib")  # now: importing RLlib sets environment variables
 
 from tests.train.rl.cartpole import RANDOM_RETURN

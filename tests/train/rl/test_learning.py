@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-pytest.importorskip("ray")
 pytest.importorskip("gymnasium")
+pytest.importorskip("ray")
 
 from paceline import data, serve
 from paceline.air import RunConfig

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("ray")
 pytest.importorskip("gymnasium")
+pytest.importorskip("ray")
 
 from gymnasium import spaces
 

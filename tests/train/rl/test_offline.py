@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("ray")
 pytest.importorskip("gymnasium")
+pytest.importorskip("ray")
 pytest.importorskip("paceline.train.rl.rllib")  # before anything of ray.rllib
 
 import gymnasium as gym

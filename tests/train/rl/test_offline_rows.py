@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("ray")
 pytest.importorskip("gymnasium")
+pytest.importorskip("ray")
 pytest.importorskip("paceline.train.rl.rllib")  # before anything of ray.rllib
 
 from gymnasium import spaces

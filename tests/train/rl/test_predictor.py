@@ -17,8 +17,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("ray")
 pytest.importorskip("gymnasium")
+pytest.importorskip("ray")
 
 import gymnasium as gym
 

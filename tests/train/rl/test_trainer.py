@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("ray")
 pytest.importorskip("gymnasium")
+pytest.importorskip("ray")
 
 import gymnasium
 from gymnasium.spaces import Box, Discrete
