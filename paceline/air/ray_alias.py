@@ -48,7 +48,7 @@ ADVICE = {
     "get_runtime_context": _WHERE,
     "kill": _PROCESSES,
     "method": _PROCESSES,
-    "nodes": f"workers run on this machine; {_MACHINE}",
+    "nodes": f"workers run on this machine unless the engine is 'ray'; {_MACHINE}",
     "put": _OBJECTS,
     "remote": _PROCESSES,
     "rllib": "paceline.train.rl.RLTrainer trains RLlib's algorithms; import RLlib itself from ray.rllib",

@@ -35,7 +35,7 @@ ELSEWHERE = {"cloudpickle": "cloudpickle"}
 """Modules that Ray has from somebody else."""
 
 INSIDE = "it is not part of Ray's API; look for a public name, or copy the few lines that you need"
-_CLUSTER = "there is no cluster: leave it out, workers are processes on this machine"
+_CLUSTER = "leave it out: workers are processes on this machine, unless the program is ported and uses the engine 'ray'"
 _SERVE = "`paceline serve <run or checkpoint>`, or paceline.serve.run(PredictorClass, checkpoint), serves a model"
 _RLLIB = (
     "RLlib needs the real Ray, so the alias cannot run it; change the script with `paceline port`, which keeps imports "

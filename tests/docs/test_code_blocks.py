@@ -39,8 +39,14 @@ SECONDS_PER_PAGE = 90
 FIRST_PAGE = "getting-started"
 PORT_IN_PAGES = "8000"
 NEEDS_RLLIB = pytest.mark.skipif(find_spec("ray") is None or find_spec("gymnasium") is None, reason="needs RLlib")
-MARKS = {"reinforcement-learning": [pytest.mark.rl, pytest.mark.timeout(300), NEEDS_RLLIB]}
-"""Pages that need more than `make test` installs."""
+NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
+MARKS = {
+    "cluster": [pytest.mark.cluster, NEEDS_RAY],
+    "reinforcement-learning": [pytest.mark.rl, pytest.mark.timeout(300), NEEDS_RLLIB],
+}
+"""Pages that need more than the other tests."""
+ALONE = {"cluster"}
+"""Pages that run only in an interpreter of their own: they start a Ray."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,11 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-@pytest.mark.parametrize("path", [pytest.param(page, marks=MARKS.get(page.stem, [])) for page in PAGES], ids=name_of)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(page, marks=MARKS.get(page.stem, [])) for page in PAGES if page.stem not in ALONE],
+    ids=name_of,
+)
 def test_page_runs(path: Path, home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     page, script = write_script(path, home.parent)
     with as_program(home) as module:
@@ -90,9 +100,9 @@ def test_page_runs(path: Path, home: Path, capfd: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     "path",
     [
-        page if page.stem == FIRST_PAGE else pytest.param(page, marks=pytest.mark.slow)
+        page if page.stem == FIRST_PAGE else pytest.param(page, marks=MARKS.get(page.stem, pytest.mark.slow))
         for page in PAGES
-        if page.stem not in MARKS
+        if page.stem in ALONE or page.stem not in MARKS
     ],
     ids=name_of,
 )
