@@ -23,6 +23,7 @@ from pathlib import Path
 from benchmarks import (
     against,
     checkpoints,
+    cluster,
     data_compute,
     data_ingest,
     data_large,
@@ -34,6 +35,7 @@ from benchmarks import (
     prediction,
     reports,
     rl,
+    scale,
     serving,
     throughput,
     trees,
@@ -59,6 +61,7 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "size": footprint.installed_size,
     "many-reports": reports.growth,
     "many-workers": many_workers.start,
+    "scale": scale.thousand,
     "data-ingest": data_ingest.rate,
     "data-seek": data_ingest.seek,
     "data-map": data_compute.map_batches,
@@ -74,8 +77,14 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "batch-prediction": prediction.batches,
     "serving": serving.requests,
 }
-ON_REQUEST: dict[str, Callable[[Bench], Iterator[Row]]] = {"data-20gb": data_large.stream}
+ON_REQUEST: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "data-20gb": data_large.stream,
+    "scale-4000": scale.more,
+    **cluster.MEASURES,
+}
 """Too heavy to be measured by default."""
+GROUPS = {"cluster": tuple(cluster.MEASURES)}
+"""Names for several measures."""
 
 
 def main() -> int:
@@ -85,17 +94,18 @@ def main() -> int:
         return kills.main(sys.argv[2:])
     known = MEASURES | ON_REQUEST
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="paceline and its peers side by side")
-    parser.add_argument(
-        "measures", nargs="*", metavar="measure", help=f"any of: {', '.join(known)} (default: all but the last)"
-    )
+    names = ", ".join([*known, *GROUPS])
+    help_text = f"any of: {names} (default: the first {len(MEASURES)})"
+    parser.add_argument("measures", nargs="*", metavar="measure", help=help_text)
     parser.add_argument("--quick", action="store_true", help="fewer repeats: a look, not a figure to quote")
     parser.add_argument("--no-ray", action="store_true", help="leave Ray out, which takes most of the time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single value to FILE")
     parser.add_argument("--against", metavar="COMMIT", help="compare this tree with a commit instead of with peers")
     parser.add_argument("--rounds", type=int, default=5, help="pairs per row with --against (default: 5)")
     options = parser.parse_args()
+    options.measures = [name for given in options.measures for name in GROUPS.get(given, (given,))]
     if unknown := set(options.measures) - set(known):
-        parser.error(f"no such measure: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        parser.error(f"no such measure: {', '.join(sorted(unknown))}; there are {names}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that scratch files are removed
 
     print(machine(), flush=True)

@@ -98,6 +98,13 @@ class Bench:
     def repeats(self, full: int, quick: int = 1) -> int:
         return quick if self.quick else full
 
+    def make_place(self) -> tuple[str, Path]:
+        """A mark by which the processes of a script are found, and a directory that has it in its name."""
+        mark = f"b{uuid4().hex[:9]}"
+        place = self.scratch / mark
+        place.mkdir()
+        return mark, place
+
     @contextmanager
     def start(
         self,
@@ -107,25 +114,12 @@ class Bench:
         env: Mapping[str, str] | None = None,
     ) -> Iterator[Script]:
         """Start a script; on leaving, whatever it started is ended and its files are removed."""
-        mark = f"b{uuid4().hex[:9]}"
-        place = self.scratch / mark
-        place.mkdir()
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PACELINE_", "RAY_", "OMP_", "MKL_"))}
-        ours = {
-            "PYTHONPATH": str(self.tree),
-            "HOME": str(place),
-            "TMPDIR": str(place),
-            "BENCH_PLACE": str(place),
-            "BENCH_OUT": str(place / "out.json"),
-            "PACELINE_RESULTS_DIR": str(place / "results"),
-            "RAY_TMPDIR": str(place),
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
+        mark, place = self.make_place()
         with (place / "log.txt").open("wb") as log:
             started = time.monotonic()
             process = subprocess.Popen(
                 [sys.executable, *launcher, str(script), *arguments],
-                env={**kept, **ours, **(env or {})},
+                env={**environment(self.tree, place), **(env or {})},
                 cwd=place,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -158,6 +152,22 @@ class Bench:
         if kind not in self._ray_fits:
             self._ray_fits[kind] = self.run(PEERS / "ray_fit.py", kind, "2")
         return self._ray_fits[kind]
+
+
+def environment(tree: Path, place: Path) -> dict[str, str]:
+    """The variables of a script that finds paceline in `tree` and shares `place` with us."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PACELINE_", "RAY_", "OMP_", "MKL_"))}
+    ours = {
+        "PYTHONPATH": str(tree),
+        "HOME": str(place),
+        "TMPDIR": str(place),
+        "BENCH_PLACE": str(place),
+        "BENCH_OUT": str(place / "out.json"),
+        "PACELINE_RESULTS_DIR": str(place / "results"),
+        "RAY_TMPDIR": str(place),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    return {**kept, **ours}
 
 
 def alternate(rounds: int, **sides: Callable[[], float]) -> dict[str, list[float]]:
