@@ -15,6 +15,21 @@ import os
 import signal
 from pathlib import Path
 
+_own_pid = os.getpid()
+
+
+def own_pid() -> int:
+    """This process's id, without asking the system: for what happens with every message."""
+    return _own_pid
+
+
+def _note_own_pid() -> None:
+    global _own_pid
+    _own_pid = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_own_pid)
+
 
 @functools.cache
 def boot_id() -> str:

@@ -16,6 +16,8 @@ from paceline.engine.serialization import dumps
 if TYPE_CHECKING:
     from paceline.engine.channel_group import ChannelGroup
 
+LOOK_EVERY_S = 0.05
+"""How often it is looked for ranks that have ended instead of answering: with many ranks, that takes its time."""
 LOSS_SETTLE_S = 0.15
 """How long after one rank's exception the death of another, which may be its cause, is waited for."""
 
@@ -56,20 +58,21 @@ class Calls:
     def _gather(self, group: ChannelGroup, ranks: Sequence[int], name: str, timeout: float) -> None:
         """Wait until each of the ranks has answered the current call."""
         deadline = time.monotonic() + timeout
-        while True:
+        wanted, look_at = len(set(ranks)), 0.0
+        while len(self._answers) < wanted:
             seen = group.reactor.rounds
-            missing = [rank for rank in ranks if rank not in self._answers]
-            if not missing:
-                return
             _raise_if_one_is_lost(group, name)
-            if left := [rank for rank in missing if group.members[rank].has_left]:
-                raise EngineError(f"rank {left[0]} has already ended; {name}() cannot be called there")
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                text = f"{name}() did not return within {timeout:g} s on rank(s) {missing}"
-                stack = group.stacks().get(missing[0], "")
-                raise HangError(text, group.members[missing[0]].failed("hang", text, traceback=stack))
-            group.listen(remaining, seen)
+            now = time.monotonic()
+            if now >= min(look_at, deadline):
+                look_at = now + LOOK_EVERY_S
+                missing = [rank for rank in ranks if rank not in self._answers]
+                if left := [rank for rank in missing if group.members[rank].has_left]:
+                    raise EngineError(f"rank {left[0]} has already ended; {name}() cannot be called there")
+                if now >= deadline:
+                    text = f"{name}() did not return within {timeout:g} s on rank(s) {missing}"
+                    stack = group.stacks().get(missing[0], "")
+                    raise HangError(text, group.members[missing[0]].failed("hang", text, traceback=stack))
+            group.listen(deadline - now, seen)
 
 
 def _raise_if_one_is_lost(group: ChannelGroup, name: str) -> None:

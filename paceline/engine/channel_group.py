@@ -29,7 +29,6 @@ What it calls, always with the reactor's lock held, so that none of them may wai
 from __future__ import annotations
 
 import dataclasses
-import enum
 import math
 import os
 import time
@@ -49,12 +48,14 @@ from paceline.engine.base import (
     TaskFailed,
     WorkerDied,
     WorkerGroup,
-    WorkerRequest,
 )
 from paceline.engine.calls import Calls
-from paceline.engine.frames import ATTACHED, Arrivals, FrameSocket, close_all
+from paceline.engine.frames import ATTACHED, close_all
+from paceline.engine.group_member import GroupMember, Listened, MemberState
 from paceline.engine.places import WorkerPlace
 from paceline.engine.reactor import READ, WRITE, Reactor
+
+__all__ = ["ChannelGroup", "GroupMember", "MemberState"]
 
 LOOK_EVERY_S = 0.05
 """How often the timers of a group are looked at."""
@@ -66,69 +67,6 @@ driver was stopped, perhaps all were."""
 STACKS_WAIT_S = 0.5
 """How long ranks that are about to be given up may take to show where they are."""
 LATE_LOAD_HINT = "Look at what its modules do at import, or raise FailureConfig(start_timeout_s=...)."
-
-
-class MemberState(enum.Enum):
-    """Where a worker is between its start and its end."""
-
-    STARTING = "not ready yet"
-    IDLE = "ready for calls and for a task"
-    WORKING = "its task was started"
-    ENDED = "its task returned"
-    FAILED = "its task raised, or the worker was lost: it has nothing more to say"
-
-
-class GroupMember:
-    """What the driver knows about one worker."""
-
-    def __init__(self, request: WorkerRequest, frames: FrameSocket) -> None:
-        self.request = request
-        self.rank = request.rank
-        self.frames = frames
-        self.arrivals = Arrivals()
-        self.offsets: protocol.ClockOffsets | None = None
-        """None: it has the driver's clocks."""
-        self.state = MemberState.STARTING
-        self.failure: WorkerFailure | None = None
-        """Why the state is FAILED."""
-        self.gone = False
-        """The process is known to be dead."""
-        self.last_seen = time.monotonic()
-        self.watched_s = 0.0
-        """How long the driver has listened since then; a gap in which it could not counts little."""
-        self.time_to_load_s: float | None = None
-        """What is left of the time to load the task; None once it is loaded."""
-        self.death_deadline: float | None = None
-        """Set when the process or its channel is gone, and how it ended is still to come."""
-
-    @property
-    def is_over(self) -> bool:
-        """How its task ended is known."""
-        return self.state in (MemberState.ENDED, MemberState.FAILED)
-
-    @property
-    def has_left(self) -> bool:
-        """It does not answer any more."""
-        return self.gone or (self.state is MemberState.ENDED and self.frames.closed)
-
-    def failed(self, kind: FailureKind, message: str, **details: Any) -> WorkerFailure:
-        """What the driver says of the worker's failure; details are other fields."""
-        details.setdefault("time_ns", time.monotonic_ns())
-        return WorkerFailure(self.rank, kind, message, log_path=self.request.log_path, **details)
-
-    def completed(self, failure: WorkerFailure) -> WorkerFailure:
-        """What the worker itself says of its failure. Its time becomes the driver's: that puts failures in order."""
-        time_ns = failure.time_ns if self.offsets is None else self.offsets.drivers_ns(failure.time_ns)
-        return dataclasses.replace(failure, rank=self.rank, time_ns=time_ns, log_path=self.request.log_path)
-
-    def is_silent(self, now: float, limit: float, recheck_s: float) -> bool:
-        """It gave no sign of life for longer than it may, though the driver has really listened for one."""
-        is_awaited = self.state in (MemberState.IDLE, MemberState.WORKING) and self.death_deadline is None
-        return is_awaited and now - self.last_seen > limit and self.watched_s >= recheck_s
-
-    def heard(self) -> None:
-        self.last_seen = time.monotonic()
-        self.watched_s = 0.0
 
 
 class ChannelGroup(WorkerGroup):
@@ -146,6 +84,14 @@ class ChannelGroup(WorkerGroup):
         self.members: list[GroupMember] = []
         self._events: list[Event] = []
         self._calls = Calls()
+        self._starting: set[int] = set()
+        """Ranks that are not ready yet."""
+        self._time_to_load_s: dict[int, float] = {}
+        """What is left to the ranks that have not loaded their task."""
+        self._failures: list[WorkerFailure] = []
+        self._listened = Listened()
+        self._silent_from = 0.0
+        """Before that time, no worker can have been silent for too long."""
         self._last_look = time.monotonic()
         self._recheck_s = min(placement.heartbeat_timeout_s or RECHECK_S, RECHECK_S)
 
@@ -163,7 +109,9 @@ class ChannelGroup(WorkerGroup):
         """Listen to this worker; workers are attached in the order of their ranks."""
         if not self.places[member.rank].node.is_drivers:
             member.offsets = protocol.ClockOffsets()
+        member.listened = self._listened
         self.members.append(member)
+        self._starting.add(member.rank)
         self.reactor.add(member.frames.fileno(), lambda mask: self._on_channel(member, mask))
 
     def detach(self, member: GroupMember) -> None:
@@ -223,9 +171,10 @@ class ChannelGroup(WorkerGroup):
         if member.state is MemberState.FAILED:
             close_all(fds)
         elif tag == protocol.LOADED:
-            member.time_to_load_s = None
+            self._time_to_load_s.pop(member.rank, None)
         elif tag == protocol.READY:
             member.state = MemberState.IDLE
+            self._starting.discard(member.rank)
         elif tag == protocol.RETURNED:
             returned = protocol.decode_returned(body)
             self._calls.take(member.rank, returned.number, returned.value)
@@ -256,8 +205,9 @@ class ChannelGroup(WorkerGroup):
     def _end_badly(self, member: GroupMember, failure: WorkerFailure, event: Event) -> None:
         """The one place where a worker fails: its state, the reason and the event go together."""
         member.state = MemberState.FAILED
-        member.failure = failure
-        member.time_to_load_s = None
+        self._failures.append(failure)
+        self._starting.discard(member.rank)
+        self._time_to_load_s.pop(member.rank, None)
         self._events.append(event)
 
     # Waiting
@@ -291,11 +241,9 @@ class ChannelGroup(WorkerGroup):
             if gap < LOOK_EVERY_S:
                 return
             self._last_look = now
-            watched = min(gap, STALL_S, self._recheck_s / 2)  # Never all of it by one look.
-            for member in self.members:
-                member.watched_s += watched
-                if member.time_to_load_s is not None:
-                    member.time_to_load_s -= min(gap, STALL_S)
+            self._listened.s += min(gap, STALL_S, self._recheck_s / 2)  # Never all of it by one look.
+            for rank in self._time_to_load_s:
+                self._time_to_load_s[rank] -= min(gap, STALL_S)
             self.look_after(now)
             overdue = self._overdue(now)
         if overdue:
@@ -317,13 +265,15 @@ class ChannelGroup(WorkerGroup):
         """Of workers that took longer than they may: to load the task, or to give a sign of life."""
         # Loading a task imports the user's modules: that belongs to the start, which is limited.
         text = f"the function was not loaded within start_timeout_s={self.placement.start_timeout_s:g} s"
-        late = [member for member in self.members if (member.time_to_load_s or 0.0) < 0 and not member.gone]
-        failures = [member.failed("startup", text, hint=LATE_LOAD_HINT) for member in late]
+        late = [self.members[rank] for rank, left in self._time_to_load_s.items() if left < 0]
+        failures = [member.failed("startup", text, hint=LATE_LOAD_HINT) for member in late if not member.gone]
         limit = self.placement.heartbeat_timeout_s
-        if self.has_pulse and limit is not None:
+        if self.has_pulse and limit is not None and now > self._silent_from:
             text = f"no sign of life for {limit:g} s: the process is stopped, or something holds the interpreter"
             silent = [member for member in self.members if member.is_silent(now, limit, self._recheck_s)]
             failures += [member.failed("unresponsive", text) for member in silent]
+            last_seen = (member.last_seen for member in self.members if member.is_awaited)
+            self._silent_from = min(last_seen, default=now) + limit
         return failures
 
     def poll(self, timeout: float | None = 0.0) -> list[Event]:
@@ -365,7 +315,7 @@ class ChannelGroup(WorkerGroup):
                 if member.state is MemberState.FAILED:
                     continue  # The event that says so is there to be polled.
                 member.state = MemberState.WORKING
-                member.time_to_load_s = self.placement.start_timeout_s
+                self._time_to_load_s[member.rank] = self.placement.start_timeout_s
             self.post(member, protocol.TASK, task, attachments)
             self.post(member, protocol.RUN, argument)
 
@@ -378,5 +328,8 @@ class ChannelGroup(WorkerGroup):
         return self._calls.run(self, fn, args, range(self.world_size) if ranks is None else ranks, timeout)
 
     def first_lost(self) -> WorkerFailure | None:
-        lost = [member.failure for member in self.members if member.failure is not None]
-        return min(lost, key=lambda failure: failure.time_ns, default=None)
+        return min(self._failures, key=lambda failure: failure.time_ns, default=None)
+
+    @property
+    def all_ready(self) -> bool:
+        return not self._starting

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from paceline.air.attachment import Attachment, anonymous_file
 from paceline.air.errors import EngineError
+from paceline.air.process import own_pid
 
 HEADER = struct.Struct("<IBB")
 HEADER_SIZE = HEADER.size
@@ -54,7 +55,7 @@ class FrameSocket:
 
     def __init__(self, sock: socket.socket, *, read_limit: int = MAX_BODY, send_limit: int = MAX_BODY) -> None:
         self.sock = sock
-        self._pid = os.getpid()
+        self._pid = own_pid()
         self._passes_descriptors = sock.family == socket.AF_UNIX
         self.closed = False
         """True once the other side has hung up and everything it sent has been read."""
@@ -88,8 +89,8 @@ class FrameSocket:
 
     def _check_owner(self) -> None:
         """A forked child would take frames from its parent, or write into the middle of one."""
-        if os.getpid() != self._pid:
-            raise EngineError(f"this connection belongs to process {self._pid}, not to its forked child {os.getpid()}")
+        if own_pid() != self._pid:
+            raise EngineError(f"this connection belongs to process {self._pid}, not to its forked child {own_pid()}")
 
     # Reading
 

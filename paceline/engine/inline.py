@@ -82,7 +82,7 @@ class InlineGroup(ChannelGroup):
         ranks: Sequence[int] | None = None,
         timeout: float = 60.0,
     ) -> list[Any]:
-        if self.members[0].failure is not None:
+        if self.first_lost() is not None:
             # Its thread is not listened to any more, but what it has left in this process can be put back from here.
             with session.called_by_driver(0, 1):
                 return [fn(*args)]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from paceline.air.errors import EngineError
+from paceline.air.process import own_pid
 from paceline.engine.base import Engine, WorkerGroup
 from paceline.engine.frames import FrameSocket
 from paceline.engine.places import drivers_resources, usable_gpus
@@ -58,9 +59,9 @@ class Reactor:
 
     def check_owner(self) -> None:
         """Raise in a forked child: it shares the parent's channels, and even the list of what is waited for."""
-        if os.getpid() != self._pid:
+        if own_pid() != self._pid:
             raise EngineError(
-                f"the workers belong to process {self._pid}; its forked child {os.getpid()} cannot use them. "
+                f"the workers belong to process {self._pid}; its forked child {own_pid()} cannot use them. "
                 "End the child with os._exit()."
             )
 
@@ -70,7 +71,7 @@ class Reactor:
         self._selector.register(fd, READ, callback)
 
     def remove(self, fd: int) -> None:
-        if os.getpid() == self._pid and self._callbacks.pop(fd, None) is not None:
+        if own_pid() == self._pid and self._callbacks.pop(fd, None) is not None:
             self._selector.unregister(fd)
 
     def watch_writable(self, frames: FrameSocket) -> None:

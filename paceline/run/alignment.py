@@ -15,6 +15,9 @@ from paceline.air.errors import MetricError
 from paceline.run.decisions import CONTINUE, Continue, Decision, Stop, Wait
 from paceline.run.messages import Acknowledged, Answer, Hold, Meeting, Met, Report, ToWorker
 
+_ACKNOWLEDGE_EVERY = 250
+"""Rows per acknowledgement; a rank may run 1,000 rows ahead of the last one."""
+
 
 class Meetings:
     """Where ranks wait for each other: barrier() and broadcast_from_rank_zero().
@@ -27,6 +30,11 @@ class Meetings:
         self._world_size = world_size
         self._open: dict[int, dict[int, Meeting]] = {}
         """By number, who has arrived."""
+        self._disagreement: tuple[int, str] | None = None
+
+    @property
+    def anyone_waits(self) -> bool:
+        return bool(self._open)
 
     @property
     def waiting(self) -> dict[int, Meeting]:
@@ -37,25 +45,28 @@ class Meetings:
         """The answers, once the last rank has come."""
         there = self._open.setdefault(message.number, {})
         there[rank] = message
-        if len(there) < self._world_size or self.disagreement() is not None:
+        first, wanted = next(iter(there.items()))
+        if message.called != wanted.called and self._disagreement is None:
+            self._disagreement = (
+                rank,
+                (
+                    f"rank {first} called {wanted.called} while rank {rank} called {message.called}: "
+                    "every rank must make the same calls in the same order"
+                ),
+            )
+        if len(there) < self._world_size or self._disagreement is not None:
             return []
         del self._open[message.number]
         return [(each, Met(message.number, there[0].content)) for each in there]
 
     def disagreement(self) -> tuple[int, str] | None:
         """(rank, why) of ranks that meet in different functions."""
-        for there in self._open.values():
-            (first, wanted), *others = there.items()
-            for rank, message in others:
-                if message.called != wanted.called:
-                    return rank, (
-                        f"rank {first} called {wanted.called} while rank {rank} called {message.called}: "
-                        "every rank must make the same calls in the same order"
-                    )
-        return None
+        return self._disagreement
 
     def left_alone(self, finished: Collection[int]) -> tuple[int, str] | None:
         """(rank, why) of a rank that has returned while others wait for it."""
+        if not finished or not self._open:
+            return None
         waiting = self.waiting
         for rank in sorted(finished):
             if waiting and rank not in waiting:
@@ -84,6 +95,7 @@ class Meetings:
         """The run stops: whoever waits stops, too."""
         answers = [(rank, Met(message.number, stop=True)) for rank, message in self.waiting.items()]
         self._open.clear()
+        self._disagreement = None
         return answers
 
 
@@ -110,23 +122,32 @@ class Alignment:
         """The highest index each rank has reported."""
         self.highest_free = start_index
         """The highest index that some rank has passed: reported without waiting, or was told to go on from."""
+        self.due: list[int] = []
+        """Ranks that are to be told how many of their rows are in the journal."""
         self._with_checkpoint = [0] * world_size
         self.waiting: dict[int, int] = {}
         """Rank to the index it waits on."""
+        self.newly_waiting: list[int] = []
+        """Those of them that nobody has looked at yet."""
         self.finished: dict[int, int] = {}
         """Rank to its number of reports."""
+        self._finished_counts: set[int] = set()
         self.metrics: dict[int, dict[str, Any]] = {}
         """What each rank has reported last."""
 
     def received(self, rank: int, report: Report) -> None:
         """Note a report; reports of one rank come in order."""
-        self.last_index[rank] = report.index
+        index = report.index
+        self.last_index[rank] = index
         self.metrics[rank] = report.metrics
         self._with_checkpoint[rank] += report.with_checkpoint
+        if not index % _ACKNOWLEDGE_EVERY:
+            self.due.append(rank)
         if report.waits:
-            self.waiting[rank] = report.index
-        elif report.index > self.highest_free:
-            self.highest_free = report.index
+            self.waiting[rank] = index
+            self.newly_waiting.append(rank)
+        elif index > self.highest_free:
+            self.highest_free = index
 
     def answered(self, rank: int, stop: bool) -> None:
         """The rank got its answer."""
@@ -137,6 +158,7 @@ class Alignment:
     def finish(self, rank: int, reports: int) -> None:
         """The rank's train function returned."""
         self.finished[rank] = reports
+        self._finished_counts.add(reports)
 
     def counts(self) -> list[int]:
         """How many times each rank has reported in this attempt."""
@@ -144,8 +166,8 @@ class Alignment:
 
     @property
     def only_rank_zero_reported(self) -> bool:
-        counts = self.counts()
-        return counts[0] > 0 and not any(counts[1:]) and self.world_size > 1
+        zero, *others = self.last_index
+        return zero > self.start_index and bool(others) and max(others) == self.start_index
 
     @property
     def lost_checkpoints(self) -> bool:
@@ -154,11 +176,11 @@ class Alignment:
 
     def mismatch(self) -> str | None:
         """Why the ranks can no longer agree, as soon as a finished rank proves it."""
-        if not self.finished or self.only_rank_zero_reported:
+        if not self.finished:
             return None
-        counts = self.counts()
-        shortest = min(self.finished.values())
-        if max(counts) > shortest or any(count < max(self.finished.values()) for count in self.finished.values()):
+        most = max(self.last_index) - self.start_index
+        if (most > min(self._finished_counts) or len(self._finished_counts) > 1) and not self.only_rank_zero_reported:
+            counts = self.counts()
             told = ", ".join(
                 f"rank {rank}: {count}{' (finished)' if rank in self.finished else ''}"
                 for rank, count in enumerate(counts)
@@ -255,10 +277,6 @@ def _weighted_rule(key: str, asked: Any) -> tuple[Any, float]:
     return how, weight
 
 
-_ACKNOWLEDGE_EVERY = 250
-"""Rows per acknowledgement; a rank may run 1,000 rows ahead of the last one."""
-
-
 class Answers:
     """Answers to reports, acknowledgements and the call to hold, collected until `take`.
 
@@ -279,7 +297,6 @@ class Answers:
         self._alignment = alignment
         self._put_off: tuple[int, dict[str, float] | None] | None = None
         """The row whose answer is put off, and the values that go with the answer."""
-        self._acknowledged = [alignment.start_index] * alignment.world_size
         self._background_commits = 0
         self._known_checkpoints = [newest_checkpoint] * alignment.world_size
         """Which of the checkpoints that are in memory only each rank has."""
@@ -321,8 +338,13 @@ class Answers:
 
     def answer_waiting(self, reduced: dict[str, float] | None = None) -> None:
         """Answer every rank that waits on an index that is decided."""
+        self._alignment.newly_waiting.clear()
+        self._answer(list(self._alignment.waiting), reduced)
+
+    def _answer(self, ranks: Iterable[int], reduced: dict[str, float] | None) -> None:
         alignment = self._alignment
-        for rank, index in list(alignment.waiting.items()):
+        for rank in ranks:
+            index = alignment.waiting[rank]
             if index > self.decided or (self._put_off is not None and index >= self._put_off[0]):
                 continue
             if self.holding and self.stop_index is None and index > alignment.highest_free:
@@ -341,17 +363,22 @@ class Answers:
             self._acknowledge(rank)
 
     def _acknowledge(self, rank: int) -> None:
-        self._acknowledged[rank] = self._alignment.last_index[rank]
-        self._outbox.append((rank, Acknowledged(self._acknowledged[rank], self._background_commits)))
+        self._outbox.append((rank, Acknowledged(self._alignment.last_index[rank], self._background_commits)))
 
     def add(self, messages: Iterable[tuple[int, ToWorker]]) -> None:
         self._outbox += messages
 
     def complete(self) -> None:
         """Add what is due by now, before they are taken."""
-        self.answer_waiting()
-        for rank, last in enumerate(self._alignment.last_index):
-            if last - self._acknowledged[rank] >= _ACKNOWLEDGE_EVERY:
+        alignment = self._alignment
+        if self.holding:  # who may go on depends on where the others are
+            self.answer_waiting()
+        elif alignment.newly_waiting:  # the others wait for a row that is not decided on: they get their answer then
+            ranks, alignment.newly_waiting = alignment.newly_waiting, []
+            self._answer([rank for rank in ranks if rank in alignment.waiting], None)
+        if alignment.due:
+            ranks, alignment.due = alignment.due, []
+            for rank in dict.fromkeys(ranks):
                 self._acknowledge(rank)
 
     def take(

@@ -143,18 +143,18 @@ class AtWork:
     def ending(self) -> Ending | None:
         """How the attempt ends, if it does now."""
         attempt, flow = self.attempt, self.flow
-        well = Ending(is_clean=not attempt.running and not attempt.failures)
+        well = Ending(is_clean=not attempt.is_running and not attempt.failures)
         if flow.problem is not None:
             return Ending([failure_of(flow.problem, self._parts.files.run_dir)])
         # A checkpoint that waits for the position of a failed rank waits in vain.
         commits = flow.committing if attempt.failures else flow.commits_under_way
-        if not attempt.running and not commits:
+        if not attempt.is_running and not commits:
             return Ending(attempt.failures) if attempt.failures and not flow.to_ranks.stopping else well
         if attempt.failed and not flow.to_ranks.stopping:
             return Ending(attempt.failures)
         if attempt.failed and flow.to_ranks.stop_index is None:
             return well  # the report at which all ranks would stop never comes
-        if attempt.running and time.monotonic() >= self._deadline:
+        if time.monotonic() >= self._deadline and attempt.is_running:
             self._parts.warn("Workers did not end within their grace period and were killed.")
             return well
         return None
@@ -226,14 +226,14 @@ class HangWatch:
         furthest = max(last_index)
         behind = [rank for rank in running if last_index[rank] < furthest or ended]
         warn, hung = self.look(behind, running, excused)
+        if not hung and not warn:
+            return None
         reports = f"(last report of each rank: {list(last_index)})"
         if hung:
             ranks = ", ".join(map(str, hung))
             limit = f"no progress within hang_timeout_s={self._timeout:g} s"
             return Stall(hung, f"{limit}: rank(s) {ranks} did not report {reports}", is_error=True)
-        if warn:
-            return Stall(warn, f"{_remark(warn, ended)} {reports}", is_error=False)
-        return None
+        return Stall(warn, f"{_remark(warn, ended)} {reports}", is_error=False)
 
     def look(self, behind: list[int], running: list[int], excused: Collection[int] = ()) -> tuple[list[int], list[int]]:
         """(ranks to warn about, ranks that hang).
@@ -256,7 +256,7 @@ class HangWatch:
         if self._timeout is not None:
             late = [rank for rank in running if now - self._last_progress[rank] > self._timeout]
             # The ranks that are behind hold the others up; with none behind, all hang together.
-            hung = [rank for rank in late if rank in behind] or late
+            hung = sorted(set(behind).intersection(late)) or late
         warn: list[int] = []
         if now >= self._next_warning:
             warn = [rank for rank in behind if now - self._last_progress[rank] > WARN_AFTER_S]

@@ -236,9 +236,16 @@ class Attempt:
         return [rank for rank in range(self.world_size) if rank not in gone]
 
     @property
+    def is_running(self) -> bool:
+        """Whether any rank still runs. Asked at every step, so the ranks are only counted."""
+        if len(self.ended) >= self.world_size:
+            return False
+        return not self.failures or bool(self.running)
+
+    @property
     def failed(self) -> bool:
         """True once a rank has failed and the others have had time to say what they saw of it."""
-        return bool(self.failures) and (not self.running or time.monotonic() >= self.settled_at)
+        return bool(self.failures) and (not self.is_running or time.monotonic() >= self.settled_at)
 
     # -- ending ---------------------------------------------------------------------------
 
@@ -261,7 +268,7 @@ class Attempt:
             return []
         try:
             warnings = []
-            is_idle = not (self._is_at_work and self.running)
+            is_idle = not (self._is_at_work and self.is_running)
             if self._is_set_up and is_idle and self._engine.capabilities.in_driver_process:
                 # What was changed for a worker in this very process does not go away with it.
                 warnings = self._shut_down_backend(self._group)

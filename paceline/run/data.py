@@ -82,20 +82,28 @@ class DataPositions:
         self._split = split
         self._last = [start_index] * world_size
         self._start = start_index
+        self._silent = set(range(world_size))
+        """Ranks that have not reported yet."""
         self._finished: set[int] = set()
         self._lost: set[int] = set()
         self._by_index: dict[int, dict[int, RankState]] = {}
         self._wanted: dict[int, float] = {}
         """Reports whose checkpoint waits for positions, and since when."""
+        self._behind: dict[int, set[int]] = {}
+        """Of each such report, the ranks that have not come to it."""
         self._first_wanted: float | None = None
         self._warned_of: set[int] = set()
 
     def note(self, rank: int, index: int, state: RankState | None, *, with_checkpoint: bool) -> None:
         """A rank has reported. Kept only if the checkpoint of this report, or of a later one of rank 0, may need it."""
         self._last[rank] = index
+        self._silent.discard(rank)
+        if index in self._behind:
+            self._behind[index].discard(rank)
         if rank == 0:
             if with_checkpoint:
                 self._wanted[index] = now = time.monotonic()
+                self._behind[index] = set(self.missing(index))
                 self._first_wanted = self._first_wanted or now
             for known in [known for known in self._by_index if known <= index and known not in self._wanted]:
                 del self._by_index[known]
@@ -119,6 +127,8 @@ class DataPositions:
 
     def complete(self, index: int) -> bool:
         """Whether there is nobody (left) to wait for."""
+        if self._is_early(index):
+            return False
         missing = [rank for rank in self.missing(index) if rank not in self._finished]
         if not missing:
             return True
@@ -128,6 +138,15 @@ class DataPositions:
         if all(self._last[rank] == self._start for rank in missing):
             return now - (self._first_wanted or now) >= SILENT_WAIT_S
         return now - self._wanted.get(index, now) >= LATE_WAIT_S
+
+    def _is_early(self, index: int) -> bool:
+        """Some rank is missing, and it is too early for anything but waiting. Asked at every report of every rank, so
+        the ranks are not looked at one by one."""
+        still_run = len(self._behind.get(index, ())) - len(self._finished)
+        now = time.monotonic()
+        if still_run <= 0 or now - self._wanted.get(index, now) >= LATE_WAIT_S:
+            return False
+        return still_run > len(self._silent) or now - (self._first_wanted or now) < SILENT_WAIT_S
 
     def warnings(self, index: int) -> list[str]:
         """About ranks that did not reach this report; once, not for each checkpoint."""
@@ -146,6 +165,7 @@ class DataPositions:
 
         known = self._by_index.pop(index, {})
         self._wanted.pop(index, None)
+        self._behind.pop(index, None)
         return merge_states([known.get(rank) for rank in range(self._world_size)], self._split)
 
 

@@ -315,7 +315,11 @@ class ReportFlow:
         """Note it as the problem if ranks have reported unequally often."""
         if self.problem is not None:
             return
-        missed = self._meetings.disagreement() or self._meetings.left_alone(self.alignment.finished) or self._held_up()
+        missed = None
+        if self._meetings.anyone_waits:
+            missed = (
+                self._meetings.disagreement() or self._meetings.left_alone(self.alignment.finished) or self._held_up()
+            )
         if self.to_ranks.stop_index is not None:
             self.to_ranks.add(self._meetings.send_home() if missed is not None else [])
             return
@@ -333,9 +337,9 @@ class ReportFlow:
 
     def _held_up(self) -> tuple[int, str] | None:
         """(rank, why) if reports and meetings wait for each other."""
-        if not self._meetings.waiting or self.commits_under_way or self.to_ranks.waits:
-            return None
         alignment = self.alignment
+        if not alignment.waiting or self.commits_under_way or self.to_ranks.waits:
+            return None
         running = [rank for rank in range(alignment.world_size) if rank not in alignment.finished]
         undecided = {rank: index for rank, index in alignment.waiting.items() if index > self.to_ranks.decided}
         return self._meetings.held_up(running, undecided)

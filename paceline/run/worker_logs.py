@@ -29,6 +29,11 @@ def older_log(path: Path) -> Path:
     return path.with_name(path.name + OLDER_LOG_SUFFIX)
 
 
+MANY_LOGS = 32
+PAUSE_PER_LOG_S = 50e-6
+"""With many logs: about 20 times as long as a look at one of them takes."""
+
+
 class LogFollower:
     """Reads what was added to each rank's log file, in complete lines.
 
@@ -40,9 +45,18 @@ class LogFollower:
     def __init__(self, paths: Mapping[int, Path], *, from_end: bool = False) -> None:
         self._files = {rank: _FollowedFile(path, from_end) for rank, path in paths.items()}
         self._paused: set[int] = set()
+        self._read_at = 0.0
 
     def read(self) -> Iterator[tuple[int, str]]:
-        """What is new: at most one chunk per rank, so that a flood of output delays nothing else."""
+        """What is new: at most one chunk per rank, so that a flood of output delays nothing else.
+
+        Called often. With many logs it mostly does nothing: to look at each of them takes its time.
+        """
+        now = time.monotonic()
+        if now < self._read_at:
+            return
+        if len(self._files) > MANY_LOGS:
+            self._read_at = now + PAUSE_PER_LOG_S * len(self._files)
         for rank, file in self._files.items():
             if rank not in self._paused and (text := file.read()):
                 yield rank, text
@@ -205,7 +219,7 @@ class LogRotation:
         now = time.monotonic()
         if self._limit is None or (now < self._look_at and not at_once):
             return
-        self._look_at = now + LOOK_EVERY_S
+        self._look_at = now + LOOK_EVERY_S * max(1.0, len(self._paths) / MANY_LOGS / 10)
         if due := [rank for rank, path in self._paths.items() if _size(path) > self._limit]:
             thread = threading.Thread(target=self._rotate, args=(due,), name="paceline-logs", daemon=True)
             with contextlib.suppress(RuntimeError):  # no thread can be had now; perhaps in a second

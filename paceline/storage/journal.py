@@ -23,7 +23,7 @@ from zlib import crc32
 import msgspec
 
 from paceline.air.errors import StorageError
-from paceline.air.process import fault_point
+from paceline.air.process import fault_point, own_pid
 from paceline.storage.files import PRIVATE_FILE_MODE, SharedSync, storage_error, sync_names, write_all
 
 _BUFFER_LIMIT = 256 * 1024
@@ -56,7 +56,7 @@ class Journal:
         self._syncs = shared_sync or SharedSync()
         """Syncs what was flushed, soon after. One that is shared also syncs and closes the file after the end."""
         self._is_alone = shared_sync is None
-        self._pid = os.getpid()
+        self._pid = own_pid()
         self._error: StorageError | None = None
         self._lock = threading.Lock()
         """Guards the tail and the file's end."""
@@ -86,7 +86,7 @@ class Journal:
 
     def append_raw(self, body: bytes) -> None:
         """Add a record that is JSON already."""
-        if os.getpid() != self._pid:
+        if own_pid() != self._pid:
             return
         line = b"%08x %d %b\n" % (crc32(body), len(body), body)
         with self._lock:
@@ -101,7 +101,7 @@ class Journal:
         """Hand everything to the system: it survives the death of this process."""
         if not self._tail.lines and self._error is None:
             return
-        if os.getpid() != self._pid:
+        if own_pid() != self._pid:
             return
         with self._lock:
             if self._error is not None:
@@ -111,7 +111,7 @@ class Journal:
 
     def sync(self) -> None:
         """Put everything on disk before returning."""
-        if os.getpid() != self._pid:
+        if own_pid() != self._pid:
             return
         self.flush()
         self._sync_file()
@@ -120,7 +120,7 @@ class Journal:
 
     def close(self) -> None:
         """Sync and close. Closing twice is fine."""
-        if os.getpid() != self._pid or self._descriptor < 0:
+        if own_pid() != self._pid or self._descriptor < 0:
             return
         if not self._is_alone:
             self._close_later()
