@@ -25,7 +25,9 @@ def fits(bench: Bench) -> Iterator[Row]:
     with RayHosts(bench) as cluster:
         for _ in range(bench.repeats(3)):
             for name, script in SIDES.items():
-                outcome = cluster.run(script, "fits", "6" if name == "ours" else "3")
+                outcome = cluster.run(
+                    script, "fits", str(bench.repeats(6, 3) if name == "ours" else bench.repeats(3, 2))
+                )
                 times = outcome.data["fits"]
                 cold[name].append(outcome.seconds - sum(times[1:]))
                 warm[name] += times[1:]

@@ -75,6 +75,7 @@ class RayHosts:
             **kept,
             "HOME": "/tmp",
             "PYTHONPATH": str(self._bench.tree),
+            "GLOO_SOCKET_IFNAME": "eth0",  # Ray's workers would offer each other the loopback address otherwise.
             "RAY_grpc_enable_http_proxy": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
         }
