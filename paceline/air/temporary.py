@@ -27,7 +27,7 @@ _IN_USE = re.compile(rf"(?:{PREFIX}|{SHORT_PREFIX})in-use-([0-9a-f]+)-\w+")
 def temporary_directory(prefix: str = PREFIX, place: str | None = None) -> Iterator[Path]:
     """A private directory that is gone afterwards; in `place`, or where temporary files go."""
     place = place or tempfile.gettempdir()
-    _sweep(Path(place))
+    sweep(place)
     fresh = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     holder = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -49,16 +49,17 @@ def _held(fresh: Path, holder: int, prefix: str) -> Path:
     return fresh.rename(fresh.with_name(f"{prefix}in-use-{_boot()}-{fresh.name.removeprefix(prefix)}"))
 
 
-def _sweep(place: Path) -> None:
-    """Remove what killed processes of this user left behind.
+def sweep(place: str | None = None) -> None:
+    """Remove what killed processes of this user left behind in `place`, or where temporary files go.
 
     Only of this boot: another machine that shares the place may not share its locks.
     """
+    place = place or tempfile.gettempdir()
     for name in os.listdir(place):
         match = _IN_USE.fullmatch(name)
         if match and match[1] == _boot():
             with suppress(OSError):  # held, or gone already
-                _remove_unless_held(place / name)
+                _remove_unless_held(Path(place, name))
 
 
 def _remove_unless_held(path: Path) -> None:
