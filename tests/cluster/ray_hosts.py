@@ -24,7 +24,8 @@ from tools.hosts import PRIVATE, Hosts
 PROJECT = Path(__file__).parents[2]
 HEAD = "h1"
 PORT = 6379
-RAY_START_S = 90.0
+RAY_START_S = 150.0
+"""A busy machine takes longer than Ray's usual 60 s."""
 DRIVER_S = 120.0
 """How long to wait for a driver, unless the test says otherwise: it connects to Ray and starts agents first."""
 CLEAN_S = 20.0
@@ -59,13 +60,14 @@ class RayHosts:
         )
         settings = [f"--node-ip-address={address}", f"--num-cpus={self._cpus[name]}", "--object-store-memory=100000000"]
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--disable-usage-stats", *role, *settings]
-        self.hosts.run(name, command, env=self._environment(), timeout=RAY_START_S)
+        self.hosts.run(name, command, env=self._environment(), timeout=RAY_START_S + 30)
         self._usual[name] = self._files(name)
 
     def _environment(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "PACELINE_TEST_SESSION") if name in os.environ}
         own = {"HOME": "/tmp", "PYTHONPATH": str(PROJECT), "OMP_WAIT_POLICY": "PASSIVE"}
-        return {**kept, **own, "RAY_grpc_enable_http_proxy": "0"}
+        patience = {"RAY_raylet_start_wait_time_s": f"{RAY_START_S:g}"}
+        return {**kept, **own, **patience, "RAY_grpc_enable_http_proxy": "0"}
 
     # Faults
 
@@ -85,6 +87,17 @@ class RayHosts:
         """Switch a killed host on again, and let it join the cluster."""
         self.hosts.revive(name)
         self.join(name)
+
+    def restart(self) -> None:
+        """A new cluster on the same hosts. Those that are up keep their files."""
+        for name in self.hosts.names:
+            if name in self._usual:
+                for pid in self.processes(name):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            else:
+                self.hosts.revive(name)
+        self.start()
 
     def kill_raylet(self, name: str) -> None:
         """SIGKILL the process of Ray that makes a host a node of the cluster."""
@@ -141,8 +154,11 @@ class RayHosts:
         return [*commands, *sorted(self._files(name) - self._usual[name])]
 
     def _files(self, name: str) -> set[str]:
-        files = {f"{folder}/{entry.name}" for folder in PRIVATE for entry in self.path(name, folder).iterdir()}
-        return files - {RESULTS}
+        """The drivers of a user have a directory for as long as there is this user; it is empty without them."""
+        found = {f"{folder}/{entry.name}" for folder in PRIVATE for entry in self.path(name, folder).iterdir()}
+        registry = f"/tmp/paceline-{os.geteuid()}"
+        held = {str(path) for path in self.path(name, registry).rglob("*") if path.is_file()}
+        return found - {RESULTS, registry} | held
 
     def wait_until_clean(self, *names: str, timeout: float = CLEAN_S) -> float:
         """Until nothing is left on these hosts, or on all that are up; returns how long that took."""
@@ -176,7 +192,7 @@ class RayHosts:
 def _is_rays(command: str) -> bool:
     if command.startswith("ray::"):
         return "AgentHolder" not in command
-    return "/site-packages/ray/" in command
+    return "/site-packages/ray/" in command or " -m ray." in command
 
 
 class DriverProcess:
