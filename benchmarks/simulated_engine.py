@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks import processes
 from benchmarks.simulated_nodes import CORES, Settings
 from paceline.air.attachment import Attachment
 from paceline.engine.base import Event, Placement, WorkerGroup
@@ -34,10 +35,11 @@ class Moment:
 
     at: float
     cpu_s: float
+    memory_mb: float
 
     @classmethod
     def now(cls) -> Moment:
-        return cls(time.perf_counter(), time.process_time())
+        return cls(time.perf_counter(), time.process_time(), processes.resident_mb())
 
 
 @dataclass
@@ -114,7 +116,8 @@ class SimulatedEngine(ReactorEngine):
         if caller.kind == AGENT:
             self._lines[caller.number].attach(sock)
         else:
-            self._by_number[caller.number].on_connected(caller.rank, sock)
+            group = self._by_number.get(caller.number)
+            sock.close() if group is None else group.on_connected(caller.rank, sock)
 
     def start_group(self, placement: Placement) -> WorkerGroup:
         times = Times(Moment.now())
@@ -125,7 +128,7 @@ class SimulatedEngine(ReactorEngine):
         places = lay_out(placement, [nodes[number] for number in numbers])
         lines = [self._lines[number] for number in numbers]
         group = SimulatedGroup(self, times, next(self._numbers), placement, places, lines, self.reactor)
-        self._by_number[group.number] = group
+        self._by_number = {group.number: group}  # There is one at a time.
         self.groups.add(group)
         group.launch()
         times.ready = Moment.now()

@@ -52,7 +52,6 @@ def measured(workers: int, nodes: int, reports: int, pace: str, verbose: int, pr
     engine = SimulatedEngine(nodes, each, reports, pace_s=pace_s, dies=workers // 2)
     engine.expected = workers * reports
     try:
-        before_mb = processes.resident_mb()
         processes.forget_peak()
         with tempfile.TemporaryDirectory(dir=workload.place()) as storage, profiler or contextlib.nullcontext():
             began = Moment.now()
@@ -64,6 +63,7 @@ def measured(workers: int, nodes: int, reports: int, pace: str, verbose: int, pr
     finally:
         engine.close()
     first, second = engine.times
+    moments = [work(first), last(first), work(second), last(second), ended]
     return {
         "workers": workers,
         "nodes": nodes,
@@ -78,8 +78,9 @@ def measured(workers: int, nodes: int, reports: int, pace: str, verbose: int, pr
         "second_attempt": seconds(second.at_work, second.reported),
         "end": seconds(second.reported, ended),
         "whole": seconds(began, ended),
-        "memory_mb": peak_mb - before_mb,
-        "memory_per_worker_kb": (peak_mb - before_mb) * 1024 / workers,
+        "memory_mb": peak_mb - began.memory_mb,
+        "memory_at": [round(moment.memory_mb - began.memory_mb, 1) for moment in moments],
+        "memory_per_worker_kb": (work(first).memory_mb - began.memory_mb) * 1024 / workers,
         "journal_mb": journal_mb,
     }
 
