@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -198,6 +200,22 @@ class RelayedSetup(msgspec.Struct, frozen=True, tag=True):
 TargetSetup = SharedPathSetup | InMemorySetup | RemotePrefixSetup | RelayedSetup
 
 
+class TrialResources(msgspec.Struct, frozen=True):
+    """What the trial was given. Equal bundles in a row are counted: every rank is told of those of all ranks."""
+
+    bundles: list[tuple[dict[str, float], int]]
+    strategy: str
+
+    @classmethod
+    def of(cls, bundles: Iterable[dict[str, float]], strategy: str) -> TrialResources:
+        return cls([(bundle, len(list(equal))) for bundle, equal in groupby(bundles)], strategy)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The arguments of a PlacementGroupFactory."""
+        bundles = [bundle for bundle, count in self.bundles for _ in range(count)]
+        return {"bundles": bundles, "strategy": self.strategy}
+
+
 class SessionSetup(msgspec.Struct, frozen=True, kw_only=True):
     """All that a rank's session needs to know, sent once at its start. The first six are the attempt's to fill in."""
 
@@ -214,7 +232,7 @@ class SessionSetup(msgspec.Struct, frozen=True, kw_only=True):
     trial_dir: bytes
     """Only its name, if the rank does not see the driver's disk: it gets a directory of its own by that name."""
     experiment_name: str
-    resources: dict[str, Any]
+    resources: TrialResources | None = None
     metadata: dict[str, Any]
     attempt: int
     start_index: int

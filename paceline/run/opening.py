@@ -30,7 +30,7 @@ from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.data import RunData
 from paceline.run.decisions import AllDeciders, Decider, Donor, StopperDecider, StopRequest
 from paceline.run.history import JournalHistory, RowFiller, lost_rows, missing_rows
-from paceline.run.messages import SessionSetup
+from paceline.run.messages import SessionSetup, TrialResources
 from paceline.run.observers import Observers
 from paceline.run.rank_target import packed_in_memory
 from paceline.run.records import VERSION, Record
@@ -168,7 +168,7 @@ class OpenRun:
             trial_id=trial.trial_id,
             trial_dir=os.fsencode(trial.local_path if target.shares_files else os.path.basename(trial.local_path)),
             experiment_name=trial.experiment_name,
-            resources={"bundles": factory.bundles, "strategy": factory.strategy},
+            resources=TrialResources.of(factory.bundles, factory.strategy),
             metadata=dict(spec.metadata),
             attempt=keeper.attempt,
             start_index=start.index,

@@ -56,7 +56,7 @@ class Session:
         self.trial_id = setup.trial_id
         self.trial_dir = os.path.abspath(os.fsdecode(setup.trial_dir))
         self.experiment_name = setup.experiment_name
-        self.trial_resources = setup.resources
+        self.trial_resources = {} if setup.resources is None else setup.resources.as_dict()
         self.metadata = setup.metadata
         self.shards: dict[str, Any] = {}
         self.preprocessor: Any = None

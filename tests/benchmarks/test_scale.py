@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.harness import OURS, Bench
 
-MOST_KB_PER_WORKER = 100
-"""Of the driver's memory, at its peak: about three times what it is."""
+MOST_KB_PER_WORKER = 25
+"""Of the driver's memory when all are at work: about five times what it is."""
 
 
 def fit(workers: int, nodes: int, reports: int, pace: str) -> dict[str, Any]:

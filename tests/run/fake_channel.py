@@ -17,6 +17,7 @@ from paceline.run.messages import (
     Report,
     SessionSetup,
     ToWorker,
+    TrialResources,
     decode_from_worker,
     encode,
 )
@@ -82,7 +83,7 @@ def session_setup(trial_dir: Path, **facts: Any) -> SessionSetup:
         "trial_id": "4913f_00000",
         "trial_dir": os.fsencode(trial_dir),
         "experiment_name": "experiment",
-        "resources": {"bundles": [{"CPU": 1}], "strategy": "PACK"},
+        "resources": TrialResources([({"CPU": 1.0}, 1)], "PACK"),
         "metadata": {},
         "attempt": 0,
         "start_index": 0,
