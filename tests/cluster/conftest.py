@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ def make_ray_hosts(count: int = 3, *shared: Path, cpus: int = 2, driver_hosts: i
 
     `shared` directories are the same on all hosts; everything else that a run writes is not.
     """
-    pytest.importorskip("ray")
+    if find_spec("ray") is None:
+        pytest.skip("needs Ray")
     hosts = make_hosts(count + driver_hosts, *shared)
     ray_hosts = RayHosts(hosts, {name: cpus if number < count else 0 for number, name in enumerate(hosts.names)})
     try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from paceline.engine.base import Engine
+from paceline.engine.base import Engine, Placement, WorkerGroup
 from paceline.testing.engine_contract import EngineContract
 
 
@@ -23,5 +24,12 @@ class TestRayEngineOnHosts(EngineContract):
     max_workers = 3
 
     @pytest.fixture
-    def engine(self, ray_engine: Engine) -> Engine:
+    def engine(self, ray_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
+        """Every rank is on a host of its own."""
+        start_group = ray_engine.start_group
+
+        def start_spread(placement: Placement) -> WorkerGroup:
+            return start_group(replace(placement, strategy="STRICT_SPREAD"))
+
+        monkeypatch.setattr(ray_engine, "start_group", start_spread)
         return ray_engine

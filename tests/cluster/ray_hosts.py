@@ -154,11 +154,9 @@ class RayHosts:
         return [*commands, *sorted(self._files(name) - self._usual[name])]
 
     def _files(self, name: str) -> set[str]:
-        """The drivers of a user have a directory for as long as there is this user; it is empty without them."""
+        """Without the results of drivers, and the directory in which the drivers of a user are listed."""
         found = {f"{folder}/{entry.name}" for folder in PRIVATE for entry in self.path(name, folder).iterdir()}
-        registry = f"/tmp/paceline-{os.geteuid()}"
-        held = {str(path) for path in self.path(name, registry).rglob("*") if path.is_file()}
-        return found - {RESULTS, registry} | held
+        return found - {RESULTS, f"/tmp/paceline-{os.geteuid()}"}
 
     def wait_until_clean(self, *names: str, timeout: float = CLEAN_S) -> float:
         """Until nothing is left on these hosts, or on all that are up; returns how long that took."""
@@ -232,9 +230,13 @@ class DriverProcess:
     def result(self, timeout: float = DRIVER_S) -> Any:
         """What its function returned; the process has ended."""
         value = self.wait_for(RESULT, timeout)["value"]
-        status = self._popen.wait(DRIVER_S)
-        assert status == 0, f"the driver ended with status {status}. {self._what_it_printed()}"
+        self.wait()
         return value
+
+    def wait(self, timeout: float = DRIVER_S) -> None:
+        """Until the process has ended, without an error."""
+        status = self._popen.wait(timeout)
+        assert status == 0, f"the driver ended with status {status}. {self._what_it_printed()}"
 
     def say(self, word: str) -> None:
         """To the driver's `wait_for_word`."""

@@ -89,14 +89,13 @@ class Connection:
             connected.set_exception(error)
             return
         connected.set_result(None)
-        last_probe = last_look = time.monotonic()
+        last_probe = time.monotonic()
         while not self._closing.wait(TEND_S):
             now = time.monotonic()
             if now - last_probe >= PROBE_S and not self.lost:
                 # A gap beyond that is this process's own: it was stopped, or the machine was asleep.
-                self._probe(min(now - last_look, PROBE_S + REACH_S))
+                self._probe(min(now - last_probe, PROBE_S + REACH_S))
                 last_probe = now
-                last_look = time.monotonic()
             with contextlib.suppress(Exception):
                 self._tend()
 
