@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+from dataclasses import replace
 
 import pytest
 
@@ -106,3 +108,17 @@ def test_a_share_goes_on_as_it_was_dealt_though_the_policy_is_another_one_now() 
     seen = [*members(equal.parts[0])[:3], *members(equal.parts[1])[:2]]
     rest = [position for part in later.parts for position in members(part)]
     assert sorted([*seen, *rest, *members(equal.left_out)]) == list(range(11))
+
+
+def test_the_states_of_thousands_of_ranks_are_merged_rank_by_rank() -> None:
+    workers = 2_000
+    shares = share_epoch(ReadPosition(0, seed=1, rows=10 * workers, blocks=1), workers, "all", LocalShuffle())
+    leg = shares.position.legs[-1]
+    states = []
+    for rank in range(workers):
+        yielded = tuple(rank % 10 if other == rank else 0 for other in range(workers))
+        states.append(replace(shares.position, legs=(replace(leg, yielded=yielded),)).as_json())
+    began = time.process_time()
+    whole = merged(states) or {}
+    assert time.process_time() - began < 0.15  # 0.4 s if each state were read whole
+    assert whole["legs"][-1][1] == [rank % 10 for rank in range(workers)]
