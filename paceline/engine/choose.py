@@ -47,7 +47,7 @@ _CLUSTER_SETTINGS = frozenset(
         "storage",
     ]
 )
-"""Keywords of ray.init() that mean nothing without a cluster: ported scripts have them."""
+"""Keywords of ray.init(): ported scripts have them, also where no cluster is used."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,12 @@ def init(
 ) -> InitContext:
     """Declare the default engine and the pool of CPUs and GPUs. Optional: a run works without.
 
-    With the `address` of a Ray cluster ("auto", "local", or host:port), also in the place of `engine`, runs use that
-    cluster. Other settings that ray.init() takes are passed on to it, or ignored with a warning if the engine is
-    another one. With `ignore_reinit_error` a second call changes nothing. ``with paceline.init(): ...`` ends with
-    `shutdown`.
+    An `address` chooses the engine "ray", also if it is given in the place of `engine`: "auto" for the cluster that
+    this machine is a node of, "host:port" for the one with this head, "local" for a Ray on this machine that ends with
+    `shutdown`. The first run connects to it. Other settings that ray.init() takes, such as `runtime_env`, are passed
+    on to it; other engines ignore them, with a warning.
+
+    With `ignore_reinit_error` a second call changes nothing. ``with paceline.init(): ...`` ends with `shutdown`.
     """
     global _declared
     _check_cluster_settings(cluster_settings)
@@ -117,7 +119,7 @@ def init(
         cluster_settings["address"], engine = engine, None
     if "address" in cluster_settings and engine is None and not alias_in_force():
         engine = "ray"
-    if engine != "ray":
+    if _choice(engine, _Declared())[0] != "ray":
         _warn_of_cluster_settings(cluster_settings)
     if _declared is not None:
         if ignore_reinit_error:
@@ -137,8 +139,8 @@ def _check_cluster_settings(settings: Iterable[str]) -> None:
     for name in settings:
         if name not in _CLUSTER_SETTINGS and not name.startswith("_"):
             raise TypeError(
-                f"paceline.init() got an unexpected keyword argument {name!r}; it takes engine, num_cpus, num_gpus "
-                "and ignore_reinit_error."
+                f"paceline.init() got an unexpected keyword argument {name!r}; it takes engine, num_cpus, num_gpus, "
+                "ignore_reinit_error, and settings of ray.init() such as address and runtime_env."
             )
 
 
@@ -154,9 +156,10 @@ def _warn_of_cluster_settings(settings: Iterable[str] = ()) -> None:
         _warned_of_address = True
         ignored.append(ADDRESS_VARIABLE)
     if ignored:
+        why = "the alias paceline.ray uses no cluster" if alias_in_force() else "the engine is not 'ray'"
         warn_at_users_line(
-            f"paceline ignores {', '.join(ignored)}: there is no cluster, workers are processes on this machine with "
-            "this program's environment."
+            f"paceline ignores {', '.join(ignored)}: {why}, workers are processes on this machine with this program's "
+            "environment."
         )
 
 

@@ -137,6 +137,16 @@ def test_the_cluster_of_an_address_is_used_with_the_settings_of_init(with_ray: t
     assert engine.settings == {"address": "10.0.0.1:6379", "runtime_env": {"env_vars": {"A": "1"}}}
 
 
+def test_settings_of_a_cluster_are_for_the_one_that_the_environment_names(
+    with_ray: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_ENGINE", "ray")
+    choose.init(runtime_env={"env_vars": {"A": "1"}})  # without a warning
+    engine = choose.choose_engine()
+    assert isinstance(engine, ClusterEngine)
+    assert engine.settings == {"runtime_env": {"env_vars": {"A": "1"}}}
+
+
 def test_who_chooses_the_cluster_is_said(with_ray: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     def first_line(requested: str | None = None) -> str:
         return choose.announcement(choose.choose_engine(requested), requested)
