@@ -21,7 +21,8 @@ from paceline.engine.local.engine import make_room_for_fds
 from paceline.engine.places import Node, lay_out
 from paceline.engine.reactor import ReactorEngine
 from paceline.engine.remote import messages
-from paceline.engine.remote.group import AgentLine, RemoteGroup
+from paceline.engine.remote.agent_line import AgentLine
+from paceline.engine.remote.group import RemoteGroup
 from paceline.engine.remote.line import AGENT, Caller, Listener
 
 CONNECT_S = 30.0

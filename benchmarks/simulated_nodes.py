@@ -133,9 +133,9 @@ class StandInWorker:
         self._loop.send(self.frames, tag, body)
 
     def _beat(self) -> None:
-        if self.is_there and self.spawn.pulse_s is not None:
+        if self.is_there and self.spawn.heartbeat_timeout_s is not None:
             self.send(protocol.HEARTBEAT, protocol.clocks())
-            self._loop.at(time.monotonic() + self.spawn.pulse_s, self._beat)
+            self._loop.at(time.monotonic() + self.spawn.heartbeat_timeout_s / 5, self._beat)
 
     def _on_frames(self) -> None:
         for tag, body, _ in self.frames.read():
@@ -252,7 +252,7 @@ class StandInNode:
             elif isinstance(message, messages.KillGroup):
                 self._kill(message.group)
             elif isinstance(message, messages.ShowStacks):
-                self.tell(messages.Stacks(message.group, message.rank, "a stand-in"))
+                self.tell(messages.Stacks(message.group, dict.fromkeys(message.ranks, "a stand-in")))
             elif isinstance(message, messages.Ping):
                 self.tell(messages.Pulse(protocol.clocks()))
             elif isinstance(message, messages.Quit):

@@ -6,6 +6,7 @@ For subclasses: they write `launch` (by any name), `shutdown`, `stacks`, `proces
 
 ================  ================================================================================================
 `attach`          takes a worker in and listens to it. In the order of ranks: `members[rank]` is used everywhere.
+`enlist`, `hear`  the two halves of `attach`, where workers connect in any order; until then `frames` are closed ones.
 `detach`          stops listening; before `member.frames.close()`. May be called again.
 `post`            sends a frame of `protocol`; ignored if the worker is gone.
 `wait_for`        listens until a condition holds, tried at least every 0.1 s. No timers run meanwhile.
@@ -107,11 +108,17 @@ class ChannelGroup(WorkerGroup):
 
     def attach(self, member: GroupMember) -> None:
         """Listen to this worker; workers are attached in the order of their ranks."""
+        self.enlist(member)
+        self.hear(member)
+
+    def enlist(self, member: GroupMember) -> None:
         if not self.places[member.rank].node.is_drivers:
             member.offsets = protocol.ClockOffsets()
         member.listened = self._listened
         self.members.append(member)
         self._starting.add(member.rank)
+
+    def hear(self, member: GroupMember) -> None:
         self.reactor.add(member.frames.fileno(), lambda mask: self._on_channel(member, mask))
 
     def detach(self, member: GroupMember) -> None:

@@ -36,6 +36,9 @@ PART_BYTES = 4 * 1024 * 1024
 ATTACHED = 0
 """The tag of frames that bring attachments of the next message: some descriptors; or the size of one whose content
 follows; or, until it is complete, a part of that content."""
+SHARED = 255
+"""The tag of a frame that stands for an attachment of the next message that comes in another way: from the agent of the
+machine, which has it for all workers there."""
 SIZE = struct.Struct("<Q")
 MAX_BODY = 2**32 - 1
 ANCILLARY_SIZE = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
@@ -236,6 +239,11 @@ class FrameSocket:
             self._queue(frame_tag, content, fds)
         self.flush()
 
+    def queue(self, tag: int, body: bytes | memoryview = b"") -> None:
+        """Leave a frame to be written by the next `post` or `flush`."""
+        self._check_owner()
+        self._queue(tag, body, ())
+
     def _queue(self, tag: int, body: bytes | memoryview, fds: Sequence[int]) -> None:
         parts = self._pack(tag, body, fds)
         self._unsent.append((parts[0], _duplicates(fds)))  # The caller may close its own before they are sent.
@@ -251,15 +259,17 @@ class FrameSocket:
                 fds = fds[MAX_FDS:]
         else:
             for attachment in attachments:
-                content = attachment.view()
-                yield ATTACHED, SIZE.pack(len(content)), ()
-                for start in range(0, len(content), PART_BYTES):
-                    yield ATTACHED, content[start : start + PART_BYTES], ()
+                for part in content_of(attachment):
+                    yield ATTACHED, part, ()
         yield tag, body, fds
 
     @property
     def unsent(self) -> bool:
         return bool(self._unsent)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return sum(len(data) for data, _ in self._unsent)
 
     def flush(self) -> None:
         """Write as much of what was posted as the socket takes."""
@@ -298,6 +308,14 @@ class FrameSocket:
         poller = select.poll()
         poller.register(self.sock, select.POLLIN)
         return bool(poller.poll(None if timeout is None else max(0.0, timeout) * 1000))
+
+
+def content_of(attachment: Attachment, part_bytes: int = PART_BYTES) -> Iterator[bytes | memoryview]:
+    """The bodies of the ATTACHED frames that bring its content."""
+    content = attachment.view()
+    yield SIZE.pack(len(content))
+    for start in range(0, len(content), part_bytes):
+        yield content[start : start + part_bytes]
 
 
 class Arrivals:

@@ -80,22 +80,32 @@ class ClockOffsets:
 
     ENOUGH: Final = 5
     """So many messages are asked for at the start; later ones come anyway."""
+    WINDOW_NS: Final = 600 * 10**9
+    """What was seen more than two of these ago is forgotten: clocks drift, and are set."""
 
     def __init__(self) -> None:
         self.monotonic_ns = 0
         self.wall_ns = 0
         self.seen = 0
         """How many messages have shown the clocks."""
+        self._best: list[tuple[int, int]] = []
+        """How far both clocks were behind in the quickest message of this window, and of the one before."""
+        self._window_end = 0
 
     def note(self, shown: bytes) -> None:
         """The body of a frame that has just arrived."""
         if len(shown) != CLOCKS.size:  # From a worker that shows none.
             return
         monotonic_ns, wall_ns = CLOCKS.unpack(shown)
-        behind = time.monotonic_ns() - monotonic_ns
+        now = time.monotonic_ns()
+        behind = (now - monotonic_ns, time.time_ns() - wall_ns)
         self.seen += 1
-        if self.seen == 1 or behind < self.monotonic_ns:
-            self.monotonic_ns, self.wall_ns = behind, time.time_ns() - wall_ns
+        if not self._best or now > self._window_end:
+            self._window_end = now + self.WINDOW_NS
+            self._best = [behind, *self._best[:1]]
+        else:
+            self._best[0] = min(self._best[0], behind)
+        self.monotonic_ns, self.wall_ns = min(self._best)
 
     def drivers_ns(self, monotonic_ns: int) -> int:
         """A time of the worker's monotonic clock by the driver's: at the latest, and if nothing is known of the

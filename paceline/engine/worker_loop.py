@@ -25,7 +25,7 @@ from paceline.air.process import fault_point
 from paceline.engine import protocol
 from paceline.engine.base import Task
 from paceline.engine.failures import describe_exception
-from paceline.engine.frames import ATTACHED, Arrivals, Frame, FrameSocket, close_all
+from paceline.engine.frames import ATTACHED, SHARED, Arrivals, Frame, FrameSocket, close_all
 from paceline.engine.serialization import MAIN_MARK, loads, new_main_module
 
 UNPICKLE_HINT = (
@@ -45,10 +45,13 @@ class ExitRequestedError(ConnectionError):
 class Channel:
     """The worker's end of the line; one thread receives, any thread sends."""
 
-    def __init__(self, frames: FrameSocket, rank: int, world_size: int) -> None:
+    def __init__(self, frames: FrameSocket, rank: int, world_size: int, handed: FrameSocket | None = None) -> None:
         self.rank = rank
         self.world_size = world_size
         self.frames = frames
+        self._handed = handed
+        """Where attachments come in that another process has for all workers of this machine."""
+        self._handed_over: deque[int] = deque()
         self._inbox: deque[Frame] = deque()
         self._arrivals = Arrivals()
         self._attachments: tuple[Attachment, ...] = ()
@@ -83,6 +86,10 @@ class Channel:
         self._attachments = ()
         while self._inbox:
             close_all(self._inbox.popleft()[2])
+        if self._handed is not None:
+            self._handed.close()
+        close_all(self._handed_over)
+        self._handed_over.clear()
 
     def next_frame(self, timeout: float | None = None) -> Frame | None:
         """The next frame of any kind, None once the time is up. Raises ConnectionError at the end."""
@@ -105,11 +112,23 @@ class Channel:
             frame = self._inbox.popleft()
             if frame[0] == ATTACHED:  # For the frame behind it.
                 self._arrivals.take_in(frame[1], frame[2])
+            elif frame[0] == SHARED:
+                self._arrivals.complete.append(self._take_shared())
             elif frame[0] == protocol.PING:
                 self.frames.send(protocol.HEARTBEAT, protocol.clocks())
             else:
                 return frame
         return None
+
+    def _take_shared(self) -> Attachment:
+        """The next one that is handed over: the driver has seen to it that it is on its way."""
+        while not self._handed_over:
+            if self._handed is None or self._handed.closed:
+                raise ConnectionError("the agent is gone")
+            self._handed.wait_readable(None)
+            for _, _, fds in self._handed.read():
+                self._handed_over.extend(fds)
+        return Attachment.from_descriptor(self._handed_over.popleft())
 
 
 @dataclass

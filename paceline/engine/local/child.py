@@ -38,7 +38,10 @@ def become_worker(
     warden_pid: int,
     warden_fds: list[int],
 ) -> NoReturn:
-    """The whole life of a forked worker. `output_fds` is where its output goes if it has no log."""
+    """The whole life of a forked worker. `output_fds` is where its output goes if it has no log; before them comes the
+    socket for attachments."""
+    handed_fds = list(output_fds[: int(request.is_handed_attachments)])
+    output_fds = output_fds[len(handed_fds) :]
     try:
         signal.set_wakeup_fd(-1)
         for fd in warden_fds:
@@ -47,12 +50,12 @@ def become_worker(
         processes.join_group(request.group)
         linux.show_variable(protocol.RUN_ID_VARIABLE, request.run_id)
         linux.die_with_parent(warden_pid)
-        channel = _open_channel(request, channel_fd)
+        channel = _open_channel(request, channel_fd, handed_fds)
         try:
             _restore_signals()
             _enter_surroundings(request, output_fds)
             if request.fresh:
-                _replace_interpreter(request, channel_fd, crash_fd)
+                _replace_interpreter(request, [channel_fd, crash_fd, *handed_fds])
             _prepare_interpreter(request, crash_fd)
         except BaseException as error:
             _report_failed_start(channel, error)
@@ -64,11 +67,11 @@ def become_worker(
 def main(payload: bytes) -> NoReturn:
     """Where a fresh interpreter goes on; the fork before it did everything that exec keeps."""
     descriptors, _, encoded = payload.partition(b"\n")
-    channel_fd, crash_fd = map(int, descriptors.split())
+    channel_fd, crash_fd, *handed_fds = map(int, descriptors.split())
     request = messages.decode_spawn(encoded)
-    channel = _open_channel(request, channel_fd)
-    os.set_inheritable(channel_fd, False)
-    os.set_inheritable(crash_fd, False)
+    channel = _open_channel(request, channel_fd, handed_fds)
+    for fd in (channel_fd, crash_fd, *handed_fds):
+        os.set_inheritable(fd, False)
     try:
         _prepare_interpreter(request, crash_fd)
     except BaseException as error:
@@ -120,9 +123,10 @@ def _report_failed_start(channel: Channel, error: BaseException) -> NoReturn:
     os._exit(1)
 
 
-def _open_channel(request: messages.Spawn, fd: int) -> Channel:
+def _open_channel(request: messages.Spawn, fd: int, handed_fds: Sequence[int]) -> Channel:
     frames = FrameSocket(socket.socket(fileno=fd), send_limit=protocol.WORKER_FRAME_LIMIT)
-    return Channel(frames, request.rank, request.world_size)
+    handed = [FrameSocket(socket.socket(fileno=handed_fd)) for handed_fd in handed_fds]
+    return Channel(frames, request.rank, request.world_size, *handed)
 
 
 def _restore_signals() -> None:
@@ -166,14 +170,14 @@ def _open_log(path: bytes) -> int:
         return os.open(path, flags, 0o600)
 
 
-def _replace_interpreter(request: messages.Spawn, channel_fd: int, crash_fd: int) -> NoReturn:
+def _replace_interpreter(request: messages.Spawn, kept_fds: Sequence[int]) -> NoReturn:
     """Start over in a new interpreter, keeping process, session, log and channel."""
     # Until the new interpreter handles it, the signal for stacks must not kill.
     signal.signal(linux.STACKS_SIGNAL, signal.SIG_IGN)
-    payload = f"{channel_fd} {crash_fd}\n".encode() + messages.encode(request)
+    payload = " ".join(map(str, kept_fds)).encode() + b"\n" + messages.encode(request)
     sys_path = [os.fsdecode(entry) for entry in request.surroundings.sys_path]
     config_fd = write_boot_config(__name__, sys_path, payload)
-    for fd in (channel_fd, crash_fd, config_fd):
+    for fd in (*kept_fds, config_fd):
         os.set_inheritable(fd, True)
     os.execve(sys.executable, boot_command(config_fd), os.environ)
 

@@ -42,6 +42,16 @@ class CrashFile:
         self._read = begin + len(data)
         return data.decode(errors="replace").strip()
 
+    def from_here(self) -> CrashFile:
+        """Another handle, which shows what is written from now on, whatever happens to this one."""
+        other = CrashFile.__new__(CrashFile)
+        other._fd, other._read = os.dup(self._fd), os.fstat(self._fd).st_size
+        return other
+
+    def skip_to(self, other: CrashFile) -> None:
+        """What the other handle has shown is not shown again."""
+        self._read = max(self._read, other._read)
+
     def close(self) -> None:
         close_all([self._fd])
 

@@ -52,13 +52,18 @@ class LocalMember(GroupMember):
         """A warning if its task was over but its process did not end well."""
         if self.state is not MemberState.ENDED or grace <= 0:
             return None
-        if self.killed_by_us:
-            return f"rank {self.rank} did not exit within {grace:g} s after its function returned and was killed"
-        if self.exit_status:
-            code = os.waitstatus_to_exitcode(self.exit_status)
-            how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
-            return f"rank {self.rank} {how} after its function had returned; see {self.request.log_path}"
-        return None
+        return bad_end(self.rank, grace, self.killed_by_us, self.exit_status, self.request.log_path)
+
+
+def bad_end(rank: int, grace: float, killed_by_us: bool, exit_status: int | None, log_path: str) -> str | None:
+    """What to say of a process whose task was over, if it did not end well."""
+    if killed_by_us:
+        return f"rank {rank} did not exit within {grace:g} s after its function returned and was killed"
+    if exit_status:
+        code = os.waitstatus_to_exitcode(exit_status)
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+        return f"rank {rank} {how} after its function had returned; see {log_path}"
+    return None
 
 
 class LocalGroup(ChannelGroup):

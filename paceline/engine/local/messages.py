@@ -61,8 +61,8 @@ def change_environment(changed: Iterable[tuple[bytes, bytes]], removed: Iterable
 
 
 class Spawn(msgspec.Struct, frozen=True, tag=True):
-    """Start one worker. Descriptors come along: its end of the channel, its crash file, and if it has no log, where its
-    output goes."""
+    """Start one worker. Descriptors come along: its end of the channel, its crash file, a socket on which it is handed
+    attachments if there is one, and if it has no log, where its output goes."""
 
     group: int
     run_id: str
@@ -76,6 +76,7 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
     thread_setters: tuple[str, ...]
     pulse_s: float | None
     surroundings: Surroundings
+    is_handed_attachments: bool = False
 
 
 class KillGroup(msgspec.Struct, frozen=True, tag=True):

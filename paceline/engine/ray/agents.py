@@ -19,7 +19,7 @@ from paceline.engine.ray.connection import Connection
 from paceline.engine.ray.room import ClusterNode, alive_nodes
 from paceline.engine.reactor import Reactor
 from paceline.engine.remote import messages
-from paceline.engine.remote.group import AgentLine
+from paceline.engine.remote.agent_line import AgentLine, catch_up, end_agents
 
 AGENT_START_S = 60.0
 LATE_S = 20.0
@@ -131,7 +131,7 @@ class Agents:
 
     def _start(self, node: ClusterNode, *, replaces_lost: bool) -> NodeAgent:
         number = next(self._numbers)
-        settings = messages.AgentSettings(self._address, self._token, number, self._silence_s)
+        settings = messages.AgentSettings(self._address, self._token, number, self._silence_s, node.node_id)
         holder_class: Any = ray.remote(AgentHolder)
         options = holder_class.options(
             num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False)
@@ -182,7 +182,7 @@ class Agents:
         if missing and (gone := [node_id for node_id in missing if node_id not in self.nodes(fresh=True)]):
             node = self.left.get(gone[0]) or ClusterNode(gone[0], "?", gone[0], {})
             raise UnusableNodeError(node, "it has left the cluster")
-        self._reactor.run_once(0.0)  # Agents may have hung up meanwhile.
+        catch_up(self._reactor)  # Agents may have hung up meanwhile.
         self.start(node_ids)
         agents = [self._by_node[node_id] for node_id in dict.fromkeys(node_ids)]
         self._wait_until_there(agents, deadline)
@@ -272,8 +272,7 @@ class Agents:
             agent.line.lose(why)
 
     def close(self) -> None:
-        for agent in list(self._by_number.values()):
-            agent.line.close()
+        end_agents([agent.line for agent in list(self._by_number.values())], self._reactor)
         holders = [agent.holder for agent in list(self._by_number.values())]
         self._connection.tell(lambda: [ray.kill(holder) for holder in holders])
 

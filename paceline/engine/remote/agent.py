@@ -1,19 +1,16 @@
 """The agent: a process on each machine of a cluster that starts workers for one driver and reports what became of them.
 
 It runs nothing of the user's: workers are forked by wardens, as on the driver's own machine. It ends, and everything
-below it, when the driver says so, hangs up or falls silent, or when whoever started it is gone.
+below it, when the driver says so, hangs up or cannot be reached any more, when whoever started it is gone, or when
+another agent takes its place.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import shutil
 import socket
 import struct
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -21,18 +18,32 @@ from collections.abc import Callable
 from paceline.air.errors import EngineError
 from paceline.air.resources import usable_cores
 from paceline.engine import protocol
-from paceline.engine.frames import FrameSocket, close_all
-from paceline.engine.local import linux
+from paceline.engine.channel_group import STALL_S
+from paceline.engine.frames import ATTACHED, SHARED, FrameSocket
 from paceline.engine.local import messages as warden_messages
-from paceline.engine.local.crash_file import CrashFile, user_stacks, wait_until_written
+from paceline.engine.local.engine import MOST_IDLE_WARDENS, make_room_for_fds
 from paceline.engine.local.warden_client import WardenClient
 from paceline.engine.reactor import WRITE, Reactor
 from paceline.engine.remote import messages
+from paceline.engine.remote.folders import AgentFolder
 from paceline.engine.remote.line import AGENT, WORKER, Caller, dial
+from paceline.engine.remote.takeover import take_place
+from paceline.engine.remote.tls import TlsRelay
+from paceline.engine.remote.workers_here import (
+    AttachmentsHere,
+    GroupHere,
+    WorkerHere,
+    wait_for_stacks,
+    where_imports_are,
+)
 
 PULSE_S = 1.0
-STACKS_S = 1.0
+"""How often it gives a sign of life; more often where heartbeat_timeout_s is short."""
 OUTPUT_BYTES = 64 * 1024
+OUTPUT_AHEAD_BYTES = 1 << 20
+"""While so much waits to be sent, workers wait with their output."""
+REMAINS_WAIT_S = 10.0
+FDS_PER_WORKER = 8
 LENGTH = struct.Struct("<I")
 
 
@@ -43,91 +54,6 @@ def filesystem_id() -> str:
     return ":".join([boot, *(os.readlink(f"/proc/self/ns/{kind}") for kind in ("mnt", "pid"))])
 
 
-class WorkerHere:
-    """A worker of this machine."""
-
-    def __init__(self, spawn: messages.SpawnWorker) -> None:
-        self.spawn = spawn
-        self.crash_file = CrashFile()
-        self.output_fd, self.worker_output_fd = os.pipe()
-        fcntl.fcntl(self.output_fd, fcntl.F_SETFL, os.O_NONBLOCK)
-        self.folder = None if spawn.shares_files else tempfile.mkdtemp(prefix="paceline-worker-")
-        self.pid: int | None = None
-        self.pidfd: int | None = None
-        self.memory_kills_before = linux.out_of_memory_kills()
-
-    @property
-    def cwd(self) -> str:
-        if self.folder is None:
-            return self.spawn.cwd
-        return os.path.join(self.folder, os.path.basename(self.spawn.cwd))
-
-    def close(self) -> None:
-        self.crash_file.close()
-        close_all([fd for fd in (self.output_fd, self.pidfd) if fd is not None])
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class GroupHere:
-    """The workers of one group on this machine, and the warden that forks them."""
-
-    def __init__(self, agent: Agent, number: int, warden: WardenClient) -> None:
-        self.agent = agent
-        self.number = number
-        self.warden = warden
-        self.workers: dict[int, WorkerHere] = {}
-        self.told_of_load_error = False
-        warden.listen(number, self)
-
-    def on_warden_message(self, message: warden_messages.FromWarden, fds: tuple[int, ...]) -> None:
-        assert not isinstance(message, warden_messages.Loaded)
-        if isinstance(message, warden_messages.GroupGone):
-            self.agent.end_group(self)
-            return
-        worker = self.workers[message.rank]
-        if isinstance(message, warden_messages.Spawned):
-            worker.pid, worker.pidfd = message.pid, fds[0] if fds else None
-            self.agent.tell(messages.Spawned(self.number, message.rank, message.pid))
-        elif isinstance(message, warden_messages.SpawnFailed):
-            self.agent.tell(messages.SpawnFailed(self.number, message.rank, message.error))
-        else:
-            self._on_exit(worker, message)
-
-    def _on_exit(self, worker: WorkerHere, exited: warden_messages.Exited) -> None:
-        while self.agent.forward_output(worker):
-            pass
-        self.agent.tell(
-            messages.Exited(
-                group=self.number,
-                rank=exited.rank,
-                status=exited.status,
-                max_rss=exited.max_rss,
-                time_ns=exited.time_ns,
-                crash=worker.crash_file.read(),
-                memory_limit=linux.memory_limit(),
-                out_of_memory_kills=linux.out_of_memory_kills() - worker.memory_kills_before,
-            )
-        )
-
-    def on_warden_lost(self) -> None:
-        self.agent.tell(messages.WardenLost(self.number, self.warden.diagnosis()))
-
-    def look_for_load_error(self) -> None:
-        if self.warden.load_error is not None and not self.told_of_load_error:
-            self.told_of_load_error = True
-            self.agent.tell(messages.LoadFailed(self.number, self.warden.load_error))
-
-    def stacks(self, rank: int) -> str:
-        worker = self.workers.get(rank)
-        if worker is None or worker.pid is None:
-            return ""
-        worker.crash_file.read()  # Whatever was written before is not the answer.
-        linux.send_signal(worker.pid, worker.pidfd, linux.STACKS_SIGNAL)
-        wait_until_written([worker.crash_file], STACKS_S)
-        return user_stacks(worker.crash_file.read())
-
-
 class Agent:
     """Serves one driver."""
 
@@ -135,50 +61,116 @@ class Agent:
         self._settings = settings
         self._reactor = Reactor()
         self._wardens: dict[tuple[str, ...], WardenClient] = {}
+        """The one that was used last is the last."""
         self._groups: dict[int, GroupHere] = {}
+        self._attachments = AttachmentsHere()
+        self._folder: AgentFolder | None = None
+        self._held_back: list[WorkerHere] = []
+        """Their output is not read until the driver has taken what it was sent."""
         self._quit = False
-        self._last_heard = time.monotonic()
-        self._control = FrameSocket(dial(settings.address, settings.token, Caller(AGENT, settings.number)))
+        self._silent_s = 0.0
+        """How long nothing came from the driver."""
+        self._is_knocking = False
+        self._tls = None if settings.tls_variables is None else TlsRelay.from_variables(settings.tls_variables)
+        self._place = take_place(settings)
+        if self._place is not None:
+            self._reactor.add(self._place.fileno(), lambda _mask: self._stop())
+        self._reactor.add(lifeline_fd, lambda _mask: self._stop())
+        self._control = FrameSocket(self._dial(Caller(AGENT, settings.number)))
         self._reactor.add(self._control.fileno(), self._on_control)
-        self._reactor.add(lifeline_fd, lambda _mask: self._on_hangup(lifeline_fd))
+
+    def _dial(self, caller: Caller) -> socket.socket:
+        return dial(self._settings.address, self._settings.token, caller, self._tls)
 
     def serve(self) -> None:
-        facts = (socket.gethostname(), usable_cores(), filesystem_id(), os.getpid(), *messages.own_versions())
-        self.tell(messages.NodeFacts(*facts))
-        next_pulse = time.monotonic()
-        while not self._quit:
-            self._reactor.run_once(PULSE_S)
-            with self._reactor.lock:
-                for group in self._groups.values():
-                    group.look_for_load_error()
-                if time.monotonic() >= next_pulse:
-                    self.tell(messages.Pulse(protocol.clocks()))
-                    next_pulse = time.monotonic() + PULSE_S
-            if time.monotonic() - self._last_heard > self._settings.silence_s:
-                self._quit = True
+        """Until the driver has had enough; then nothing is left."""
+        try:
+            facts = (socket.gethostname(), usable_cores(), filesystem_id(), os.getpid(), *messages.own_versions())
+            self.tell(messages.NodeFacts(*facts))
+            last_look = last_pulse = time.monotonic()
+            while not self._quit:
+                self._reactor.run_once(self._pulse_s)
+                with self._reactor.lock:
+                    now = time.monotonic()
+                    for group in list(self._groups.values()):
+                        group.look(now)
+                    if now - last_pulse >= self._pulse_s:
+                        self._give_pulse()
+                        last_pulse = now
+                    self._silent_s += min(now - last_look, STALL_S)  # If this process was stopped, perhaps all were.
+                    last_look = now
+                    self._watch_driver()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        for warden in self._wardens.values():
+            warden.tell(warden_messages.Quit())  # All at once.
         for warden in self._wardens.values():
             warden.close()
         for group in self._groups.values():
             for worker in group.workers.values():
                 worker.close()
+        if self._folder is not None:
+            self._folder.close()
 
-    def _on_hangup(self, lifeline_fd: int) -> None:
-        self._reactor.remove(lifeline_fd)
+    def _stop(self) -> None:
         self._quit = True
+
+    # The driver
+
+    @property
+    def _heartbeat_s(self) -> float | None:
+        """The shortest of the groups that are here."""
+        limits = [group.heartbeat_timeout_s for group in list(self._groups.values())]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    @property
+    def _pulse_s(self) -> float:
+        return min(PULSE_S, (self._heartbeat_s or PULSE_S) / 5)
+
+    def _give_pulse(self) -> None:
+        if not self._control.unsent:  # Else what is on its way shows it.
+            self.tell(messages.Pulse(protocol.clocks()))
+
+    def _watch_driver(self) -> None:
+        """A driver that says nothing may be busy or stopped: its machine still answers whoever knocks. If nobody does,
+        the driver has given this machine up by now, or is gone."""
+        heartbeat = self._heartbeat_s
+        limit = self._settings.silence_s if heartbeat is None else 2 * heartbeat
+        if self._silent_s > 0.75 * limit and not self._is_knocking:
+            self._is_knocking = True
+            self._in_thread(lambda: self._knock(limit / 4))
+
+    def _knock(self, timeout: float) -> None:
+        try:
+            socket.create_connection(self._settings.address, timeout=timeout).close()
+        except OSError:
+            self._quit = True
+            self._reactor.wake()
+        else:
+            self._silent_s = 0.0
+            self._is_knocking = False
 
     def tell(self, message: messages.FromAgent) -> None:
         with self._reactor.lock:
             if not self._control.closed:
                 self._control.post(messages.CONTROL, messages.encode(message))
-                self._reactor.watch_writable(self._control)
+                if self._control.unsent:
+                    self._reactor.watch_writable(self._control)
 
     def _on_control(self, mask: int) -> None:
         if mask & WRITE:
             self._control.flush()
             self._reactor.watch_writable(self._control)
-        for _, body, _ in self._control.read():
-            self._last_heard = time.monotonic()
-            self._on_message(messages.decode_to_agent(body))
+            self._resume_output()
+        for tag, body, fds in self._control.read():
+            if tag == ATTACHED:
+                self._attachments.take_in(body, fds)
+            else:
+                self._on_message(messages.decode_to_agent(body))
+        if self._control.took_something:
+            self._silent_s = 0.0
         if self._control.closed or self._control.broken:
             self._quit = True
 
@@ -186,13 +178,17 @@ class Agent:
         if isinstance(message, messages.SpawnWorker):
             self._spawn(message)
         elif isinstance(message, messages.KillGroup):
-            self._kill_group(message.group)
+            self._kill_group(message)
         elif isinstance(message, messages.ShowStacks):
             self._in_thread(lambda: self._show_stacks(message))
         elif isinstance(message, messages.Warm):
             self._warden(tuple(message.preload))
+        elif isinstance(message, messages.Lend):
+            self._lend(message)
+        elif isinstance(message, messages.Drop):
+            self._attachments.drop(message.number)
         elif isinstance(message, messages.Ping):
-            self.tell(messages.Pulse(protocol.clocks()))
+            self._give_pulse()
         else:
             self._quit = True
 
@@ -201,120 +197,163 @@ class Agent:
         threading.Thread(target=work, daemon=True).start()
 
     def _show_stacks(self, asked: messages.ShowStacks) -> None:
-        group = self._groups.get(asked.group)
-        self.tell(messages.Stacks(asked.group, asked.rank, "" if group is None else group.stacks(asked.rank)))
+        texts: dict[int, str] = {}
+        with self._reactor.lock:
+            group = self._groups.get(asked.group)
+            files = {} if group is None else group.ask_for_stacks(asked.ranks)
+        if group is not None and not group.warden.loaded:
+            texts = dict.fromkeys(asked.ranks, where_imports_are(group.warden))
+        elif group is not None:
+            wait_for_stacks(files)
+            with self._reactor.lock:
+                texts = group.take_stacks(files)
+        self.tell(messages.Stacks(asked.group, texts))
 
     # Workers
 
     def _warden(self, preload: tuple[str, ...]) -> WardenClient:
-        warden = self._wardens.get(preload)
+        warden = self._wardens.pop(preload, None)
         if warden is not None:
             warden.look()
         if warden is not None and (warden.lost or warden.load_error is not None):
             warden.close()
             warden = None
         if warden is None:
-            warden = self._wardens[preload] = WardenClient(preload, self._reactor)
+            warden = WardenClient(preload, self._reactor)
+        self._wardens[preload] = warden
+        idle = [key for key, other in self._wardens.items() if other.idle and other is not warden]
+        for key in idle[:-MOST_IDLE_WARDENS]:
+            self._in_thread(self._wardens.pop(key).close)
         return warden
 
     def _spawn(self, spawn: messages.SpawnWorker) -> None:
-        group = self._groups.get(spawn.group)
-        if group is None:
-            warden = self._warden(() if spawn.fresh else tuple(spawn.preload))
-            group = self._groups[spawn.group] = GroupHere(self, spawn.group, warden)
-        worker = group.workers[spawn.rank] = WorkerHere(spawn)
-        self._reactor.add(worker.output_fd, lambda _mask: self._on_output(worker))
+        try:
+            make_room_for_fds(FDS_PER_WORKER)
+            group = self._groups.get(spawn.group)
+            if group is None:
+                warden = self._warden(() if spawn.fresh else tuple(spawn.preload))
+                group = self._groups[spawn.group] = GroupHere(self, spawn, warden)
+            worker = group.workers[spawn.rank] = WorkerHere(spawn, self._folder_for(spawn))
+        except (OSError, EngineError) as error:
+            self.tell(messages.SpawnFailed(spawn.group, spawn.rank, str(error)))
+            return
+        self._listen_to_output(worker)
+        self._reactor.add(worker.handing.fileno(), lambda mask: self._on_handing(worker, mask))
         self._in_thread(lambda: self._connect_and_fork(group, worker))
+
+    def _folder_for(self, spawn: messages.SpawnWorker) -> str | None:
+        if spawn.shares_files:
+            return None
+        if self._folder is None:
+            self._folder = AgentFolder()
+        return self._folder.new_folder()
 
     def _connect_and_fork(self, group: GroupHere, worker: WorkerHere) -> None:
         spawn = worker.spawn
         try:
-            sock = dial(self._settings.address, self._settings.token, Caller(WORKER, spawn.group, spawn.rank))
+            sock = self._dial(Caller(WORKER, spawn.group, spawn.rank))
         except (OSError, EngineError) as error:
             self.tell(messages.SpawnFailed(spawn.group, spawn.rank, f"it could not reach the driver: {error}"))
             return
         with sock, self._reactor.lock:
-            fds = [sock.fileno(), worker.crash_file.fileno(), worker.worker_output_fd]
-            group.warden.tell(self._request(spawn, worker, group.warden), fds)
-            os.close(worker.worker_output_fd)
+            if not group.is_ending and not worker.is_closed:
+                worker.fork(group.warden, sock)
 
-    def _request(self, spawn: messages.SpawnWorker, worker: WorkerHere, warden: WardenClient) -> warden_messages.Spawn:
-        own = dict(os.environb)
-        defaults = {name: value for name, value in spawn.defaults.items() if os.fsencode(name) not in own}
-        wanted = warden_messages.with_variables(own, {protocol.RUN_ID_VARIABLE: spawn.run_id, **defaults, **spawn.env})
-        changed, removed = warden_messages.difference(warden.environment, wanted)
-        missing = [entry for entry in sys.path if entry not in spawn.sys_path]
-        return warden_messages.Spawn(
-            group=spawn.group,
-            run_id=spawn.run_id,
-            rank=spawn.rank,
-            world_size=spawn.world_size,
-            fresh=spawn.fresh,
-            threads=spawn.threads,
-            pool_threads=None if b"OMP_NUM_THREADS" in wanted else spawn.threads,
-            thread_setters=tuple(spawn.thread_setters),
-            pulse_s=spawn.pulse_s,
-            surroundings=warden_messages.Surroundings(
-                changed_variables=changed,
-                removed_variables=removed,
-                cwd=os.fsencode(worker.cwd),
-                log_path=b"",
-                sys_path=[os.fsencode(entry) for entry in [*spawn.sys_path, *missing]],
-                argv=[os.fsencode(argument) for argument in spawn.argv],
-                main_file=None if spawn.main_file is None else os.fsencode(spawn.main_file),
-                umask=spawn.umask,
-            ),
-        )
+    def _lend(self, asked: messages.Lend) -> None:
+        group = self._groups.get(asked.group)
+        worker = None if group is None else group.workers.get(asked.rank)
+        if worker is not None and not worker.is_closed:
+            worker.handing.post(SHARED, b"", [self._attachments[asked.number].fileno()])
+            self._reactor.watch_writable(worker.handing)
+
+    def _on_handing(self, worker: WorkerHere, mask: int) -> None:
+        if mask & WRITE:
+            worker.handing.flush()
+            self._reactor.watch_writable(worker.handing)
+        worker.handing.read()
+        if worker.handing.closed:  # It has ended.
+            self._reactor.remove(worker.handing.fileno())
+
+    # Output
 
     def _on_output(self, worker: WorkerHere) -> None:
-        self.forward_output(worker)
+        if self._control.unsent and self._control.unsent_bytes > OUTPUT_AHEAD_BYTES:
+            self._reactor.remove(worker.output_fd)
+            self._held_back.append(worker)
+        else:
+            self._forward(worker)
 
-    def forward_output(self, worker: WorkerHere) -> bool:
-        """False if there was none."""
+    def _resume_output(self) -> None:
+        if self._held_back and self._control.unsent_bytes < OUTPUT_AHEAD_BYTES / 2:
+            held_back, self._held_back = self._held_back, []
+            for worker in held_back:
+                if not worker.is_closed:
+                    self._listen_to_output(worker)
+
+    def _listen_to_output(self, worker: WorkerHere) -> None:
+        self._reactor.add(worker.output_fd, lambda _mask: self._on_output(worker))
+
+    def _forward(self, worker: WorkerHere) -> int:
+        """Send what a worker wrote, at most OUTPUT_BYTES; returns how much it was."""
         try:
             data = os.read(worker.output_fd, OUTPUT_BYTES)
         except BlockingIOError:
-            return False
-        if not data:
+            return 0
+        if data:
+            self.tell(messages.Output(worker.spawn.group, worker.spawn.rank, data))
+        else:
             self._reactor.remove(worker.output_fd)
-            return False
-        self.tell(messages.Output(worker.spawn.group, worker.spawn.rank, data))
-        return True
+        return len(data)
+
+    def forward_rest(self, worker: WorkerHere) -> None:
+        """Everything that is in the pipe now. What the worker has started may write more for ever."""
+        rest = worker.unread_output
+        while rest > 0 and (sent := self._forward(worker)):
+            rest -= sent
 
     # Ends
 
-    def _kill_group(self, number: int) -> None:
-        group = self._groups.get(number)
+    def _kill_group(self, asked: messages.KillGroup) -> None:
+        group = self._groups.get(asked.group)
         if group is None:
-            self.tell(messages.GroupGone(number))
-        elif group.warden.lost:
-            sessions = {worker.pid for worker in group.workers.values() if worker.pid is not None}
-            self._in_thread(lambda: self._kill_remains(group, sessions))
+            self.tell(messages.GroupGone(asked.group))
         else:
-            group.warden.tell(warden_messages.KillGroup(number))
+            group.kill(asked.is_late)
 
-    def _kill_remains(self, group: GroupHere, sessions: set[int]) -> None:
-        group.warden.kill_remains(sessions, 10.0)
-        with self._reactor.lock:
-            self.end_group(group)
+    def kill_remains(self, group: GroupHere) -> None:
+        """The warden is dead, and the workers with it; what they had started must be found."""
+        sessions = {worker.pid for worker in group.workers.values() if worker.pid is not None}
+
+        def kill() -> None:
+            if group.warden.kill_remains(sessions, REMAINS_WAIT_S):  # Else the driver says so.
+                with self._reactor.lock:
+                    self.end_group(group)
+
+        self._in_thread(kill)
 
     def end_group(self, group: GroupHere) -> None:
+        if self._groups.pop(group.number, None) is None:
+            return
         group.warden.forget(group.number)
-        self._groups.pop(group.number, None)
         for worker in group.workers.values():
-            while self.forward_output(worker):
-                pass
+            self.forward_rest(worker)
             self._reactor.remove(worker.output_fd)
+            self._reactor.remove(worker.handing.fileno())
             worker.close()
         self.tell(messages.GroupGone(group.number))
 
 
 def main() -> None:
     """Settings come over standard input, which stays open as long as whoever started this process lives."""
-    (length,) = LENGTH.unpack(sys.stdin.buffer.read(LENGTH.size))
-    settings = messages.decode_settings(sys.stdin.buffer.read(length))
-    with contextlib.suppress(ConnectionError):
-        Agent(settings, sys.stdin.fileno()).serve()
+    head = sys.stdin.buffer.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return  # It is gone already.
+    settings = messages.decode_settings(sys.stdin.buffer.read(*LENGTH.unpack(head)))
+    try:
+        agent = Agent(settings, sys.stdin.fileno())
+    except (OSError, EngineError) as error:
+        sys.exit(f"the agent for the driver at {settings.address[0]}:{settings.address[1]} cannot work: {error}")
+    agent.serve()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The driver's side: its handle on the agent of each machine, and a group of workers on several machines."""
+"""The driver's side of a group of workers on several machines, each of which has an agent."""
 
 from __future__ import annotations
 
@@ -6,130 +6,32 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from paceline.air.attachment import Attachment
 from paceline.air.errors import EngineError, StartupTimeoutError, WorkerDiedError, WorkerFailure
 from paceline.engine import protocol
-from paceline.engine.base import Placement, WorkerRequest
-from paceline.engine.channel_group import ChannelGroup, GroupMember, MemberState
+from paceline.engine.base import Placement
+from paceline.engine.channel_group import ChannelGroup, GroupMember
 from paceline.engine.failures import describe_exit
 from paceline.engine.frames import FrameSocket
 from paceline.engine.local import linux
-from paceline.engine.local.crash_file import tail_of, user_stacks
-from paceline.engine.local.group import script_file
+from paceline.engine.local.crash_file import append_to_log, tail_of, user_stacks
+from paceline.engine.local.engine import make_room_for_fds
+from paceline.engine.local.group import CLOSED_HINT, script_file
 from paceline.engine.local.warden_client import absolute_sys_path
 from paceline.engine.places import WorkerPlace, variables
-from paceline.engine.reactor import READ, WRITE, Reactor
+from paceline.engine.reactor import Reactor
 from paceline.engine.remote import messages
+from paceline.engine.remote.agent_line import AgentLine
+from paceline.engine.remote.member import RemoteMember
 from paceline.engine.worker_loop import DRIVER_LOST_EXIT
 
 EXIT_STATUS_WAIT_S = 1.0
 """How long the end of a worker's connection and its exit status may be apart."""
 KILL_WAIT_S = 10.0
-PING_S = 1.0
-
-
-class AgentLine:
-    """The driver's handle on the agent of one machine."""
-
-    def __init__(self, label: str, reactor: Reactor) -> None:
-        self.label = label
-        """Names the machine in messages."""
-        self.facts: messages.NodeFacts | None = None
-        self.lost = ""
-        """Why, if it is."""
-        self.offsets = protocol.ClockOffsets()
-        self.groups: dict[int, RemoteGroup] = {}
-        self._reactor = reactor
-        self._frames: FrameSocket | None = None
-        self._last_heard = time.monotonic()
-        self._last_ping = 0.0
-
-    @property
-    def heard_at(self) -> float:
-        """When the agent last said something (monotonic time)."""
-        return self._last_heard
-
-    def attach(self, sock: socket.socket) -> None:
-        self._frames = FrameSocket(sock)
-        self._last_heard = time.monotonic()
-        self._reactor.add(sock.fileno(), self._on_frames)
-
-    def tell(self, message: messages.ToAgent) -> None:
-        with self._reactor.lock:
-            if self._frames is not None and not self.lost:
-                self._frames.post(messages.CONTROL, messages.encode(message))
-                self._reactor.watch_writable(self._frames)
-
-    def look(self, now: float, silence_s: float | None) -> None:
-        """Show that the driver is alive; notice a machine that says nothing any more."""
-        if now - self._last_ping > PING_S:
-            self._last_ping = now
-            self.tell(messages.Ping())
-        silent_s = now - self._last_heard
-        if silence_s is not None and self._frames is not None and silent_s > silence_s:
-            self.lose(f"{self.label} has given no sign of life for {silent_s:.0f} s")
-
-    def _on_frames(self, mask: int) -> None:
-        assert self._frames is not None
-        if mask & WRITE:
-            self._frames.flush()
-            self._reactor.watch_writable(self._frames)
-        if not mask & READ:
-            return
-        for _tag, body, _fds in self._frames.read():
-            self._on_message(messages.decode_from_agent(body))
-        self._last_heard = time.monotonic()
-        if self._frames.closed or self._frames.broken:
-            self.lose(f"the agent of {self.label} is gone")
-
-    def _on_message(self, message: messages.FromAgent) -> None:
-        if isinstance(message, messages.Pulse):
-            self.offsets.note(message.clocks)
-        elif isinstance(message, messages.NodeFacts):
-            self.facts = message
-        else:
-            group = self.groups.get(message.group)
-            if group is not None:
-                group.on_agent_message(self, message)
-
-    def lose(self, why: str) -> None:
-        with self._reactor.lock:
-            if self.lost:
-                return
-            self.lost = why
-            self._hang_up()
-            for group in list(self.groups.values()):
-                group.on_agent_lost(self)
-
-    def close(self) -> None:
-        """The agent ends, with everything on its machine."""
-        self.tell(messages.Quit())
-        with self._reactor.lock:
-            self.lost = self.lost or "the engine was closed"
-            self._hang_up()
-
-    def _hang_up(self) -> None:
-        if self._frames is not None:
-            self._reactor.remove(self._frames.fileno())
-            self._frames.close()
-
-
-class RemoteMember(GroupMember):
-    """A worker on a machine with an agent."""
-
-    def __init__(self, request: WorkerRequest, frames: FrameSocket, line: AgentLine) -> None:
-        super().__init__(request, frames)
-        self.line = line
-        self.exited: messages.Exited | None = None
-        self.killed_by_us = False
-
-    @property
-    def has_ended(self) -> bool:
-        """Its connection may be open still, in the hands of a child."""
-        return self.gone or self.exited is not None
 
 
 class RemoteGroup(ChannelGroup):
@@ -143,94 +45,95 @@ class RemoteGroup(ChannelGroup):
         lines: Sequence[AgentLine],
         reactor: Reactor,
     ) -> None:
+        """`lines` are those of the machines on which the ranks are, in their order."""
         super().__init__(placement, places, reactor)
         self.number = number
         """Tells the groups of one engine apart."""
-        self._lines = list(lines)
-        """By rank."""
-        self._sockets: dict[int, socket.socket] = {}
-        self._pids: dict[int, int] = {}
-        self._problems: list[WorkerFailure] = []
-        """Of the start."""
+        self._lines = list(dict.fromkeys(lines))
         self._load_error = ""
+        self._is_late = False
+        """It did not get ready in time."""
         self._stacks: dict[int, str] = {}
+        self._asked: set[AgentLine] = set()
+        """Those that have not answered yet."""
         self._gone: set[AgentLine] = set()
-        self._remote: list[RemoteMember] = []
+        self._log_error = ""
+        self._ending: set[RemoteMember] = set()
+        """Those with a deadline for their death."""
         self._closed = False
+        nobody = FrameSocket(socket.socket())
+        nobody.close()
+        self._remote = [
+            RemoteMember(request, nobody, line) for request, line in zip(placement.workers, lines, strict=True)
+        ]
+        for member in self._remote:
+            self.enlist(member)
 
     # Start
 
     def launch(self) -> None:
         """Start all workers and wait until each is ready; on any failure none is left."""
-        deadline = time.monotonic() + self.placement.start_timeout_s
         try:
+            make_room_for_fds(self.world_size)
             with self.reactor.lock:
-                for request, line in zip(self.placement.workers, self._lines, strict=True):
-                    line.groups[self.number] = self
-                    line.tell(self._spawn(request, line))
-                for line in self._lines:
-                    if line.lost:
-                        self.on_agent_lost(line)
-            self._wait_until(lambda: len(self._sockets) == self.world_size, deadline)
-            with self.reactor.lock:
-                for request, line in zip(self.placement.workers, self._lines, strict=True):
-                    frames = FrameSocket(self._sockets.pop(request.rank), read_limit=protocol.WORKER_FRAME_LIMIT)
-                    member = RemoteMember(request, frames, line)
-                    self._remote.append(member)
-                    self.attach(member)
-            self._wait_until(lambda: all(member.state is not MemberState.STARTING for member in self.members), deadline)
+                self._spawn_all()
+            self._wait_until_ready()
         except BaseException:
             self.shutdown()
             raise
 
-    def _spawn(self, request: WorkerRequest, line: AgentLine) -> messages.SpawnWorker:
-        place, heartbeat = self.places[request.rank], self.placement.heartbeat_timeout_s
-        main_file = script_file()
-        return messages.SpawnWorker(
-            group=self.number,
-            run_id=self.placement.run_id,
-            rank=request.rank,
-            world_size=self.world_size,
-            preload=list(self.placement.preload),
-            fresh=self.placement.fresh,
-            cwd=os.path.abspath(request.cwd),
-            shares_files=place.node.is_drivers,
-            env=variables(self.placement, place, request.defaults),
-            defaults=dict(request.defaults),
-            sys_path=absolute_sys_path(),
-            argv=list(sys.argv),
-            main_file=None if main_file is None else os.fsdecode(main_file),
-            threads=place.threads,
-            thread_setters=list(self.placement.thread_setters),
-            pulse_s=None if heartbeat is None else heartbeat / 5,
-            umask=linux.current_umask(),
-        )
+    def _spawn_all(self) -> None:
+        sys_path, main_file, umask = absolute_sys_path(), script_file(), linux.current_umask()
+        for member in self._remote:
+            request, place = member.request, self.places[member.rank]
+            member.line.groups[self.number] = self
+            member.line.tell(
+                messages.SpawnWorker(
+                    group=self.number,
+                    run_id=self.placement.run_id,
+                    rank=request.rank,
+                    world_size=self.world_size,
+                    preload=list(self.placement.preload),
+                    fresh=self.placement.fresh,
+                    cwd=os.path.abspath(request.cwd),
+                    shares_files=place.node.is_drivers,
+                    env=variables(self.placement, place, request.defaults),
+                    defaults=dict(request.defaults),
+                    sys_path=sys_path,
+                    argv=list(sys.argv),
+                    main_file=None if main_file is None else os.fsdecode(main_file),
+                    threads=place.threads,
+                    thread_setters=list(self.placement.thread_setters),
+                    heartbeat_timeout_s=self.placement.heartbeat_timeout_s,
+                    umask=umask,
+                )
+            )
+        for line in self._lines:
+            if line.lost:  # Before this group was there to be told.
+                self.on_agent_lost(line)
 
-    def _wait_until(self, is_done: Callable[[], bool], deadline: float) -> None:
-        done = self.wait_for(
-            lambda: is_done() or bool(self._problems) or bool(self._load_error) or self.first_lost() is not None,
-            deadline - time.monotonic(),
-        )
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + self.placement.start_timeout_s
+        while True:
+            seen = self.reactor.rounds
+            self._raise_if_start_failed()
+            if self.all_ready and all(member.pid is not None for member in self._remote):
+                return
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise StartupTimeoutError(self._late_start_text())
+            self.listen(remaining, seen)
+
+    def _raise_if_start_failed(self) -> None:
         if self._load_error:
             raise EngineError(
                 f"importing {', '.join(self.placement.preload)} for the workers failed:\n{self._load_error}"
             )
-        failure = next(iter(self._problems), None) or self.first_lost()
-        if failure is not None:
-            self._raise(failure)
-        if not done:
-            late = [rank for rank in range(self.world_size) if not self._is_ready(rank)]
-            ranks = ", ".join(f"{rank} on {self._lines[rank].label}" for rank in late)
-            raise StartupTimeoutError(
-                f"rank(s) {ranks} of {self.world_size} did not get ready within {self.placement.start_timeout_s:g} s"
-            )
-
-    def _is_ready(self, rank: int) -> bool:
-        return rank < len(self.members) and self.members[rank].state is not MemberState.STARTING
-
-    def _raise(self, failure: WorkerFailure) -> None:
+        failure = self.first_lost()
+        if failure is None:
+            return
         parts = [
-            f"rank {failure.rank} on {self._lines[failure.rank].label} could not be started: {failure.message}",
+            f"rank {failure.rank} on {self._remote[failure.rank].line.label} could not be started: {failure.message}",
             failure.traceback or tail_of(self.placement.workers[failure.rank].log_path),
         ]
         text = "\n".join(part for part in parts if part)
@@ -238,11 +141,52 @@ class RemoteGroup(ChannelGroup):
             raise EngineError(text)
         raise WorkerDiedError(text, replace(failure, message=f"{failure.message}, while it was starting"))
 
+    def _late_start_text(self) -> str:
+        self._is_late = True
+        late = [member for member in self._remote if not member.is_ready]
+        stacks = self.stacks()
+        ranks = ", ".join(f"{member.rank} on {member.line.label}" for member in late)
+        head = (
+            f"rank(s) {ranks} of {self.world_size} did not get ready within {self.placement.start_timeout_s:g} s. "
+            "Where they were:"
+        )
+        where = {member.rank: stacks.get(member.rank) or tail_of(member.request.log_path) for member in late}
+        texts = [f"rank {rank}:\n{text or '(no stack and no output)'}" for rank, text in where.items()]
+        return "\n".join([head, *texts])
+
     def on_connected(self, rank: int, sock: socket.socket) -> None:
-        if self._remote or rank in self._sockets or not 0 <= rank < self.world_size:
+        """A worker has dialled. Nobody may do so twice, or take another's place."""
+        member = self._remote[rank] if 0 <= rank < self.world_size and not self._closed else None
+        if member is None or member.has_dialled or member.is_over:
             sock.close()
-        else:
-            self._sockets[rank] = sock
+            return
+        member.has_dialled = True
+        member.frames = FrameSocket(sock, read_limit=protocol.WORKER_FRAME_LIMIT)
+        member.heard()
+        self.hear(member)
+
+    # Attachments
+
+    def post(self, member: GroupMember, tag: int, body: bytes, attachments: Sequence[Attachment] = ()) -> None:
+        remote = self._remote[member.rank]
+        if not attachments and not remote.waiting:
+            super().post(member, tag, body)
+            return
+        self.reactor.check_owner()
+        with self.reactor.lock:
+            if not member.gone and not member.frames.closed:
+                remote.waiting.append((tag, body, tuple(attachments)))
+                self._post_waiting(remote)
+
+    def _post_waiting(self, member: RemoteMember) -> None:
+        member.post_waiting(self.number)
+        if member.frames.unsent:
+            self.reactor.watch_writable(member.frames)
+
+    def on_shipped(self, line: AgentLine) -> None:
+        for member in self._remote:
+            if member.line is line and member.waiting and not member.gone and not member.frames.closed:
+                self._post_waiting(member)
 
     # What happens to workers
 
@@ -257,36 +201,38 @@ class RemoteGroup(ChannelGroup):
             text = "the process that watches over the workers was killed; the workers ended with it"
             self._lose_workers(line, text, message.diagnosis)
         elif isinstance(message, messages.Spawned):
-            self._pids[message.rank] = message.pid
+            self._remote[message.rank].pid = message.pid
         elif isinstance(message, messages.Stacks):
-            self._stacks[message.rank] = message.text
+            self._stacks.update(message.texts)
+            self._asked.discard(line)
         elif isinstance(message, messages.SpawnFailed):
-            self._problems.append(self._failure(message.rank, "startup", message.error))
+            self.fail(self._remote[message.rank], "startup", message.error)
         else:
             self._on_exit(message)
 
-    def _failure(self, rank: int, kind: str, message: str) -> WorkerFailure:
-        return WorkerFailure(rank, kind, message, time_ns=time.monotonic_ns())  # type: ignore[arg-type]
-
     def _write_log(self, output: messages.Output) -> None:
         path = self.placement.workers[output.rank].log_path
-        if not path:
-            os.write(1, output.data)
-            return
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "ab") as log:
-            log.write(output.data)
+        try:
+            if not path:
+                os.write(linux.own_output()[0], output.data)
+                return
+            try:
+                log = open(path, "ab")  # noqa: SIM115
+            except FileNotFoundError:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                log = open(path, "ab")  # noqa: SIM115
+            with log:
+                log.write(output.data)
+        except OSError as error:  # A full disk must not end the run.
+            self._log_error = f"some output of rank {output.rank} could not be written: {error}"
 
     def _on_exit(self, exited: messages.Exited) -> None:
-        if not self._remote:
-            self._problems.append(self._failure_of(exited))
-            return
         member = self._remote[exited.rank]
         member.exited = exited
         self._settle(member)
 
     def _failure_of(self, exited: messages.Exited) -> WorkerFailure:
-        offsets = self._lines[exited.rank].offsets
+        offsets = self._remote[exited.rank].line.offsets
         return describe_exit(
             exited.rank,
             os.waitstatus_to_exitcode(exited.status),
@@ -303,9 +249,6 @@ class RemoteGroup(ChannelGroup):
         self._lose_workers(line, line.lost)
 
     def _lose_workers(self, line: AgentLine, why: str, details: str = "") -> None:
-        if not self._remote:
-            rank = self._lines.index(line)
-            self._problems.append(replace(self._failure(rank, "engine", why), traceback=details))
         for member in self._remote:
             if member.line is line and not member.gone:
                 self.drain(member)
@@ -317,40 +260,60 @@ class RemoteGroup(ChannelGroup):
 
     def _settle(self, member: RemoteMember) -> None:
         """What a worker sent last may still be under way when its agent reports its end, and the other way round."""
-        if member.exited is not None and member.frames.closed:
+        if member.exited is not None and member.has_dialled and member.frames.closed:
             self._believe_in_end(member)
         elif member.death_deadline is None:
             member.death_deadline = time.monotonic() + EXIT_STATUS_WAIT_S
+            self._ending.add(member)
 
     def _believe_in_end(self, member: RemoteMember) -> None:
         member.death_deadline = None
+        self._ending.discard(member)
         self.drain(member)
         exited = member.exited
         if exited is not None:
             member.gone = True
+        if exited is not None and exited.crash:
+            append_to_log(member.request.log_path, exited.crash)
         if exited is None or exited.status == DRIVER_LOST_EXIT << 8:
-            self.fail(member, "engine", "the worker closed its connection to the driver")
+            self.fail(member, "engine", "the worker closed its connection to the driver", hint=CLOSED_HINT)
         else:
             self.fail_with(member, self._failure_of(exited))
 
     def look_after(self, now: float) -> None:
-        for line in dict.fromkeys(self._lines):
-            line.look(now, self.placement.heartbeat_timeout_s)
-        for member in self._remote:
+        limit = self.placement.heartbeat_timeout_s
+        for line in self._lines:
+            line.look(now, limit)
+        for rank in self._time_to_load_s:
+            if self._remote[rank].waiting:  # It has not even got the task.
+                self._time_to_load_s[rank] = self.placement.start_timeout_s
+        for member in list(self._ending):
             if member.death_deadline is not None and now > member.death_deadline:
                 self._believe_in_end(member)
+        if limit is not None and now > self._silent_from:
+            for member in self._remote:
+                if self._is_cut_off(member, now, limit):
+                    member.line.lose_silent(limit)
+
+    def _is_cut_off(self, member: RemoteMember, now: float, limit: float) -> bool:
+        """If its agent says nothing either, it is not the worker that hangs. The agent may have spoken last."""
+        return member.is_silent(now, limit, self._recheck_s) and member.line.is_silent(now, limit / 2)
 
     # Looking at workers
 
     def processes(self) -> dict[int, int]:
-        return dict(self._pids)
+        return {member.rank: member.pid for member in self._remote if member.pid is not None}
 
     def stacks(self, timeout: float = 1.0) -> dict[int, str]:
-        self._stacks = {}
-        asked = [member for member in self._remote if not member.has_ended and not member.line.lost]
-        for member in asked:
-            member.line.tell(messages.ShowStacks(self.number, member.rank))
-        self.wait_for(lambda: all(member.rank in self._stacks for member in asked), timeout)
+        asked: dict[AgentLine, list[int]] = {}
+        for member in self._remote:
+            if not member.has_ended and not member.line.lost:
+                asked.setdefault(member.line, []).append(member.rank)
+        with self.reactor.lock:
+            self._stacks, self._asked = {}, set(asked)
+            for line, ranks in asked.items():
+                line.tell(messages.ShowStacks(self.number, ranks))
+        self.wait_for(lambda: not self._asked or all(line.lost for line in self._asked), timeout)
         return {rank: text for rank, text in self._stacks.items() if text}
 
     # End
@@ -359,7 +322,7 @@ class RemoteGroup(ChannelGroup):
         if self._closed or os.getpid() != self._pid:
             return []
         if grace > 0:
-            for member in self.members:
+            for member in self._remote:
                 self.post(member, protocol.EXIT, b"")
             self.wait_for(lambda: all(member.has_ended for member in self._remote), grace)
         warnings = self._kill()
@@ -370,24 +333,24 @@ class RemoteGroup(ChannelGroup):
                 line.groups.pop(self.number, None)
             for member in self._remote:
                 self.detach(member)
-                if member.killed_by_us and grace > 0 and member.state is MemberState.ENDED:
-                    text = (
-                        f"rank {member.rank} did not exit within {grace:g} s after its function returned and was killed"
-                    )
-                    warnings.append(text)
                 member.gone = True
                 member.frames.close()
-            for sock in self._sockets.values():
-                sock.close()
-        return warnings
+        bad_ends = [member.bad_end(grace) for member in self._remote]
+        return [*warnings, *filter(None, [*bad_ends, self._log_error])]
 
     def _kill(self) -> list[str]:
         for member in self._remote:
             member.killed_by_us = not member.has_ended
-        lines = [line for line in dict.fromkeys(self._lines) if not line.lost]
+        lines = [line for line in self._lines if not line.lost]
         for line in lines:
-            line.tell(messages.KillGroup(self.number))
-        if self.wait_for(lambda: all(line in self._gone for line in lines), KILL_WAIT_S):
+            line.tell(messages.KillGroup(self.number, self._is_late))
+        if self.wait_for(lambda: self._are_gone(lines), KILL_WAIT_S):
             return []
         late = [line.label for line in lines if line not in self._gone]
         return [f"some processes of the group did not end within {KILL_WAIT_S:g} s, on {', '.join(late)}"]
+
+    def _are_gone(self, lines: Sequence[AgentLine]) -> bool:
+        with self.reactor.lock:
+            for line in lines:
+                line.look(time.monotonic(), self.placement.heartbeat_timeout_s)
+        return all(line in self._gone for line in lines)

@@ -6,7 +6,8 @@ The driver listens, everybody else dials. Both prove that they know the driver's
     driver    a number of my own, and a digest of everything so far, keyed with the token
     dialler   another digest of the same
 
-Whatever is not exactly that is hung up on. What follows on the connection is not encrypted.
+Whatever is not exactly that is hung up on. All of it is encrypted if the cluster has certificates (`tls`), and nothing
+of it otherwise.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import os
 import socket
 import struct
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from paceline.air.errors import EngineError
 from paceline.engine.reactor import Reactor
+from paceline.engine.remote.tls import TlsRelay
 
 MAGIC: Final = b"PCL1"
 NONCE_BYTES: Final = 16
@@ -32,9 +35,24 @@ GREETING_S: Final = 10.0
 """How long a connection may take to prove itself."""
 MOST_STRANGERS: Final = 1024
 """Connections that have not proven themselves; beyond it, the oldest are hung up on."""
+MOST_AT_ONCE: Final = 64
+"""Connections that are taken before somebody else is served."""
+BACKLOG: Final = 4096
+"""Also while the driver is stopped, agents find out by a connection that its machine is there."""
 
 AGENT: Final = 0
 WORKER: Final = 1
+
+_not_for_children: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _hang_up_in_child() -> None:
+    """What a child of the driver keeps open would hide the driver's end from agents and workers."""
+    for sock in list(_not_for_children):
+        sock.close()
+
+
+os.register_at_fork(after_in_child=_hang_up_in_child)
 
 
 @dataclass(frozen=True)
@@ -54,11 +72,16 @@ def _without_delay(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def dial(address: tuple[str, int], token: bytes, caller: Caller, timeout: float = GREETING_S) -> socket.socket:
+def dial(
+    address: tuple[str, int], token: bytes, caller: Caller, tls: TlsRelay | None = None, timeout: float = GREETING_S
+) -> socket.socket:
     """A connection on which both sides have proven themselves. Raises OSError, or EngineError for a false driver."""
     sock = socket.create_connection(address, timeout=timeout)
     try:
         _without_delay(sock)
+        if tls is not None:
+            sock = tls.encrypt(sock, is_server=False)
+            sock.settimeout(timeout)
         hello = HELLO.pack(MAGIC, caller.kind, caller.number, caller.rank, os.urandom(NONCE_BYTES))
         sock.sendall(hello)
         answer = _receive(sock, ANSWER_BYTES)
@@ -111,24 +134,39 @@ class Listener:
     """Takes connections without ever waiting for one; calls back for those that have proven themselves."""
 
     def __init__(
-        self, host: str, token: bytes, reactor: Reactor, on_connected: Callable[[Caller, socket.socket], None]
+        self,
+        host: str,
+        token: bytes,
+        reactor: Reactor,
+        on_connected: Callable[[Caller, socket.socket], None],
+        tls: TlsRelay | None = None,
     ) -> None:
+        self._tls = tls
         self._token = token
         self._reactor = reactor
         self._on_connected = on_connected
         self._strangers: dict[int, _Stranger] = {}
-        self._sock = socket.create_server((host, 0), backlog=512)
+        self._sock = socket.create_server((host, 0), backlog=BACKLOG)
+        _not_for_children.add(self._sock)
         self._sock.setblocking(False)
         self.address: tuple[str, int] = self._sock.getsockname()[:2]
         reactor.add(self._sock.fileno(), lambda _mask: self._accept())
 
     def _accept(self) -> None:
-        try:
-            sock, _ = self._sock.accept()
-        except OSError:  # It has hung up meanwhile, or there are too many open files.
-            return
+        for _ in range(MOST_AT_ONCE):
+            try:
+                sock, _ = self._sock.accept()
+                _without_delay(sock)
+            except OSError:  # There is none, it has hung up meanwhile, or there are too many open files.
+                return
+            self._welcome(sock)
+
+    def _welcome(self, sock: socket.socket) -> None:
+        _not_for_children.add(sock)
+        if self._tls is not None:
+            sock = self._tls.encrypt(sock, is_server=True)
+            _not_for_children.add(sock)
         sock.setblocking(False)
-        _without_delay(sock)
         self._forget_old_strangers()
         stranger = self._strangers[sock.fileno()] = _Stranger(sock)
         self._reactor.add(sock.fileno(), lambda _mask: self._on_bytes(stranger))

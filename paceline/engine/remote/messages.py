@@ -9,7 +9,8 @@ from typing import Final
 import msgspec
 
 CONTROL: Final = 1
-"""The one tag on an agent's connection; the struct's own tag says what it is."""
+"""The tag of messages on an agent's connection; the struct's own tag says what it is. Besides them there are only the
+frames that bring attachments."""
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
@@ -22,7 +23,12 @@ class AgentSettings(msgspec.Struct, frozen=True):
     number: int
     """Tells the agents of one driver apart."""
     silence_s: float
-    """An agent that has not heard from the driver for so long ends, and its workers with it."""
+    """An agent without workers that has not heard from the driver for so long ends. While there are workers, twice
+    their heartbeat_timeout_s decides."""
+    node: str = ""
+    """Of two agents of one driver with the same node, the later one ends the earlier one first. Empty: of none."""
+    tls_variables: tuple[str, str, str] | None = None
+    """Variables of the machine that name its certificate, key and authority. None: connections are not encrypted."""
 
 
 class Warm(msgspec.Struct, frozen=True, tag=True):
@@ -52,7 +58,7 @@ class SpawnWorker(msgspec.Struct, frozen=True, tag=True):
     main_file: str | None
     threads: int | None
     thread_setters: list[str]
-    pulse_s: float | None
+    heartbeat_timeout_s: float | None
     umask: int
 
 
@@ -60,13 +66,29 @@ class KillGroup(msgspec.Struct, frozen=True, tag=True):
     """Kill the workers of a group and everything they started; answered by GroupGone."""
 
     group: int
+    is_late: bool = False
+    """It did not get ready in time: if the imports before the fork are not over, they are given up."""
 
 
 class ShowStacks(msgspec.Struct, frozen=True, tag=True):
     """Answered by Stacks."""
 
     group: int
+    ranks: list[int]
+
+
+class Lend(msgspec.Struct, frozen=True, tag=True):
+    """Hand an attachment to a worker, which waits for it. Attachments come ahead, and are counted from 0."""
+
+    number: int
+    group: int
     rank: int
+
+
+class Drop(msgspec.Struct, frozen=True, tag=True):
+    """Nobody will be lent this attachment any more."""
+
+    number: int
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True):
@@ -77,7 +99,7 @@ class Quit(msgspec.Struct, frozen=True, tag=True):
     """Kill everything and end."""
 
 
-ToAgent = Warm | SpawnWorker | KillGroup | ShowStacks | Ping | Quit
+ToAgent = Warm | SpawnWorker | KillGroup | ShowStacks | Lend | Drop | Ping | Quit
 
 
 class NodeFacts(msgspec.Struct, frozen=True, tag=True):
@@ -148,9 +170,10 @@ class LoadFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stacks(msgspec.Struct, frozen=True, tag=True):
+    """Of the ranks that were asked for, and showed them in time."""
+
     group: int
-    rank: int
-    text: str
+    texts: dict[int, str]
 
 
 class GroupGone(msgspec.Struct, frozen=True, tag=True):

@@ -1,0 +1,153 @@
+"""An engine for tests: agents as plain processes of this machine, or on hosts, without anything that places workers."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+from paceline.engine.base import Capabilities, Placement
+from paceline.engine.local.warden_client import absolute_sys_path
+from paceline.engine.places import LOOPBACK, Node, lay_out
+from paceline.engine.reactor import ReactorEngine
+from paceline.engine.remote import messages
+from paceline.engine.remote.agent import LENGTH, filesystem_id
+from paceline.engine.remote.agent_line import AgentLine, catch_up, end_agents
+from paceline.engine.remote.group import RemoteGroup
+from paceline.engine.remote.line import AGENT, Caller, Listener
+from paceline.engine.remote.tls import TlsRelay
+from tools.hosts import Hosts
+
+START_S = 60.0
+SILENCE_S = 60.0
+PROJECT = Path(__file__).parents[3]
+
+
+class NodeOfTest:
+    """A node with its agent."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        self.line: AgentLine | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.dials: tuple[str, int] | None = None
+        """Where the agent finds the driver, if not where the driver listens."""
+
+    @property
+    def agent_line(self) -> AgentLine:
+        assert self.line is not None
+        return self.line
+
+    @property
+    def agent(self) -> int:
+        """The process id of the agent, on its node."""
+        facts = self.agent_line.facts
+        assert facts is not None
+        return facts.pid
+
+
+class AgentsEngine(ReactorEngine):
+    """Ranks are dealt in blocks to the nodes. A node whose agent is lost gets a new one."""
+
+    name = "agents"
+
+    def __init__(
+        self, nodes: int = 2, hosts: Hosts | None = None, tls_variables: tuple[str, str, str] | None = None
+    ) -> None:
+        super().__init__()
+        self._tls_variables = tls_variables
+        tls = None if tls_variables is None else TlsRelay.from_variables(tls_variables)
+        self._hosts = hosts
+        self._numbers = itertools.count(1)
+        self._agent_numbers = itertools.count(1)
+        self.token = secrets.token_bytes(32)
+        listening = socket.create_server if hosts is None else lambda *_, **__: hosts.listen()
+        with mock.patch.object(socket, "create_server", listening):
+            self.listener = Listener(LOOPBACK, self.token, self.reactor, self._on_connected, tls)
+        names = [f"n{number}" for number in range(1, nodes + 1)] if hosts is None else hosts.names
+        self.nodes = [NodeOfTest(name, LOOPBACK if hosts is None else hosts[name].address) for name in names]
+        self._lines: dict[int, AgentLine] = {}
+        self._by_number: dict[int, RemoteGroup] = {}
+        self._ended: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]
+        return Capabilities(shares_filesystem=self._hosts is None)
+
+    def prepare(self) -> None:
+        """Have an agent on every node."""
+        catch_up(self.reactor)
+        for node in self.nodes:
+            if node.line is None or node.line.lost:
+                self._start_agent(node)
+        deadline = time.monotonic() + START_S
+        while any(node.agent_line.facts is None for node in self.nodes):
+            assert time.monotonic() < deadline, "the agents did not answer"
+            self.reactor.run_once(0.1)
+
+    def _start_agent(self, node: NodeOfTest) -> None:
+        if node.process is not None:
+            self._ended.append(node.process)
+        number = next(self._agent_numbers)
+        node.line = self._lines[number] = AgentLine(f"{node.name} ({node.address})", self.reactor)
+        command = [sys.executable, "-m", "paceline.engine.remote.agent"]
+        paths = ":".join([str(PROJECT), *absolute_sys_path()])
+        command = ["env", f"PYTHONPATH={paths}", *command]
+        if self._hosts is None:
+            node.process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, cwd="/")
+        else:
+            node.process = self._hosts.popen(node.name, command, stdin=subprocess.PIPE)
+        settings = messages.encode(self.settings(node, number))
+        assert node.process.stdin is not None
+        node.process.stdin.write(LENGTH.pack(len(settings)) + settings)
+        node.process.stdin.flush()
+
+    def settings(self, node: NodeOfTest, number: int) -> messages.AgentSettings:
+        return messages.AgentSettings(
+            node.dials or self.listener.address,
+            self.token,
+            number,
+            silence_s=SILENCE_S,
+            node=node.name,
+            tls_variables=self._tls_variables,
+        )
+
+    def _on_connected(self, caller: Caller, sock: socket.socket) -> None:
+        if caller.kind == AGENT and caller.number in self._lines:
+            self._lines[caller.number].attach(sock)
+        elif caller.kind != AGENT and caller.number in self._by_number:
+            self._by_number[caller.number].on_connected(caller.rank, sock)
+        else:
+            sock.close()
+
+    def start_group(self, placement: Placement) -> RemoteGroup:
+        self.prepare()
+        size = placement.world_size
+        chosen = [self.nodes[rank * len(self.nodes) // size] for rank in range(size)]
+        places = lay_out(placement, [self._node(node) for node in chosen])
+        number = next(self._numbers)
+        group = RemoteGroup(number, placement, places, [node.agent_line for node in chosen], self.reactor)
+        self._by_number[number] = group
+        self.groups.add(group)
+        group.launch()
+        return group
+
+    def _node(self, node: NodeOfTest) -> Node:
+        facts = node.agent_line.facts
+        assert facts is not None
+        is_drivers = facts.filesystem == filesystem_id()
+        return Node(node.name, node.address, facts.hostname, facts.cores, is_drivers=is_drivers)
+
+    def release(self) -> None:
+        end_agents([node.line for node in self.nodes if node.line is not None], self.reactor)
+        self.listener.close()
+        for process in [*self._ended, *(node.process for node in self.nodes if node.process is not None)]:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(START_S)

@@ -1,0 +1,257 @@
+"""What becomes of workers whose agent is killed, stopped or cut off; what they write; what is told of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline.air.errors import EngineError, StartupTimeoutError
+from paceline.engine.base import Message, TaskEnded, WorkerChannel, WorkerDied
+from paceline.engine.remote.group import RemoteGroup
+from paceline.testing.engine_tools import collect, collect_to_end, placement_in, run_task
+from paceline.testing.processes import Process, process, wait_for
+from tests.engine.local import tasks
+from tests.engine.remote.conftest import StartGroup
+from tests.engine.remote.engine import AgentsEngine
+from tests.engine.remote.proxy import Network
+
+HEARTBEAT_S = 2.0
+
+
+def families(group: RemoteGroup) -> dict[int, list[Process]]:
+    """Start workers with children, detached children and daemons; all processes by rank."""
+    run_task(group, tasks.start_a_family)
+    found = {}
+    for event in collect(group, lambda events: len(events) == group.world_size):
+        assert isinstance(event, Message)
+        members = [process(pid) for pid in json.loads(event.body)]
+        found[event.rank] = [member for member in members if member is not None]
+    return found
+
+
+def wait_until_gone(*members: Process | None) -> None:
+    wait_for(lambda: not any(member is not None and member.alive for member in members), "the end of every process")
+
+
+def death_of(group: RemoteGroup) -> WorkerDied:
+    (event,) = collect(group, bool)
+    assert isinstance(event, WorkerDied)
+    return event
+
+
+def test_an_agent_that_is_killed_takes_its_workers_along(engine: AgentsEngine, start_group: StartGroup) -> None:
+    group = start_group()
+    family = families(group)
+    os.kill(engine.nodes[1].agent, signal.SIGKILL)
+    failure = death_of(group).failure
+    assert (failure.rank, failure.kind) == (1, "engine")
+    assert failure.message == "the agent of n2 (127.0.0.1) is gone"
+    wait_until_gone(*family[1])
+    assert all(member.alive for member in family[0])
+    group.shutdown()
+    wait_until_gone(*family[0])
+    again = start_group()  # By a new agent on that node.
+    assert again.execute(os.getpid) == [again.processes()[rank] for rank in (0, 1)]
+
+
+def test_an_agent_that_stands_still_is_given_up(engine: AgentsEngine, start_group: StartGroup) -> None:
+    """Its workers end when the driver hangs up, and it ends itself when it wakes up."""
+    group = start_group(heartbeat_timeout_s=HEARTBEAT_S)
+    family, agent = families(group), engine.nodes[1].agent
+    found = process(agent)
+    os.kill(agent, signal.SIGSTOP)
+    stopped_at = time.monotonic()
+    try:
+        failure = death_of(group).failure
+        assert (failure.rank, failure.kind) == (1, "engine")
+        assert failure.message == "n2 (127.0.0.1) has given no sign of life for 2 s"
+        assert time.monotonic() - stopped_at < HEARTBEAT_S + 1
+        group.shutdown()
+        wait_until_gone(*family[0], family[1][0])
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    wait_until_gone(*family[1], found)
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[tuple[AgentsEngine, Network]]:
+    """An engine whose second node is behind a network of its own."""
+    engine = AgentsEngine()
+    network = Network(engine.listener.address)
+    engine.nodes[1].dials = network.address
+    yield engine, network
+    network.close()
+    engine.close()
+
+
+def test_who_is_cut_off_ends_and_the_node_can_be_used_again(
+    network: tuple[AgentsEngine, Network], tmp_path: Path
+) -> None:
+    engine, net = network
+    group = engine.start_group(placement_in(tmp_path, 2, heartbeat_timeout_s=HEARTBEAT_S))
+    family, agent = families(group), process(engine.nodes[1].agent)
+    net.cut()
+    cut_at = time.monotonic()
+    failure = death_of(group).failure
+    noticed_s = time.monotonic() - cut_at
+    assert failure.message == "n2 (127.0.0.1) has given no sign of life for 2 s"
+    wait_until_gone(*family[1], agent)
+    ended_s = time.monotonic() - cut_at
+    group.shutdown()
+    assert noticed_s < HEARTBEAT_S + 0.5
+    assert ended_s < 2 * HEARTBEAT_S + 1.5
+    engine.nodes[1].dials = None
+    again = engine.start_group(placement_in(tmp_path / "again", 2))
+    assert len(again.execute(os.getpid)) == 2
+    again.shutdown()
+
+
+def test_a_new_agent_ends_the_one_before_it(network: tuple[AgentsEngine, Network], tmp_path: Path) -> None:
+    """One that does not know yet that it was given up; nothing of it is left when the new one begins."""
+    engine, net = network
+    group = engine.start_group(placement_in(tmp_path, 2))
+    family, agent = families(group), process(engine.nodes[1].agent)
+    net.cut()
+    engine.nodes[1].agent_line.lose("the test says so")
+    group.shutdown()
+    assert all(member.alive for member in family[1])
+    engine.nodes[1].dials = None
+    engine.prepare()
+    assert not any(member.alive for member in family[1])
+    wait_until_gone(agent)
+
+
+# Output
+
+
+def print_much(channel: WorkerChannel, argument: bytes) -> None:
+    """Says when it begins; the agent must not take what the driver does not."""
+    channel.send(b"printing")
+    line = b"x" * 1023 + b"\n"
+    for _ in range(int(argument)):
+        os.write(1, line)
+
+
+def memory_of(pid: int) -> int:
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_output_waits_for_a_driver_that_is_slow(engine: AgentsEngine, start_group: StartGroup) -> None:
+    """The agent's memory does not grow meanwhile, and nothing is lost."""
+    lines = 100 * 1024
+    group = start_group(2)
+    run_task(group, print_much, str(lines).encode(), str(lines).encode())
+    collect(group, lambda events: len(events) == 2)
+    workers = [found for pid in group.processes().values() if (found := process(pid))]
+    agents = [node.agent for node in engine.nodes]
+    before = [memory_of(agent) for agent in agents]
+
+    def in_pipe(worker: Process) -> bool:
+        """The worker waits in the middle of a write."""
+        return "pipe" in Path(f"/proc/{worker.pid}/wchan").read_text()
+
+    wait_for(lambda: all(in_pipe(worker) for worker in workers), "workers that wait with their output")
+    time.sleep(1)  # Nothing more may happen.
+    assert all(in_pipe(worker) for worker in workers)
+    assert max(memory_of(agent) - size for agent, size in zip(agents, before, strict=True)) < 20 * 2**20
+    assert {type(event) for event in collect_to_end(group)} == {TaskEnded}
+    group.shutdown(grace=30.0)
+    for request in group.placement.workers:
+        assert os.path.getsize(request.log_path) == lines * 1024
+
+
+def leave_a_chatterbox(channel: WorkerChannel, argument: bytes) -> None:
+    subprocess.Popen(["yes"], start_new_session=True)
+    os._exit(3)
+
+
+def test_a_child_that_never_stops_writing_does_not_hide_the_end_of_its_worker(start_group: StartGroup) -> None:
+    group = start_group(1)
+    run_task(group, leave_a_chatterbox)
+    assert "exit" in death_of(group).failure.message
+    started = time.monotonic()
+    group.shutdown()
+    assert time.monotonic() - started < 5
+
+
+# Starts
+
+
+def test_a_group_that_is_ended_while_modules_are_imported_goes_at_once(start_group: StartGroup) -> None:
+    started = time.monotonic()
+    with pytest.raises(StartupTimeoutError) as raised:
+        start_group(preload=("tests.engine.remote.endless_preload",), start_timeout_s=3.0)
+    assert time.monotonic() - started < 12
+    assert "rank(s) 0 on n1 (127.0.0.1), 1 on n2 (127.0.0.1) of 2 did not get ready within 3 s" in str(raised.value)
+    assert "endless_preload.py" in str(raised.value)
+
+
+def test_a_module_that_cannot_be_imported_is_named(start_group: StartGroup) -> None:
+    with pytest.raises(EngineError, match=r"importing tests\.engine\.local\.broken_preload for the workers failed"):
+        start_group(preload=("tests.engine.local.broken_preload",))
+
+
+def test_a_worker_that_cannot_start_says_why_itself(start_group: StartGroup, tmp_path: Path) -> None:
+    """Not only how it exited, also if others are not there yet."""
+    (tmp_path / "group_0").mkdir()
+    (tmp_path / "group_0" / "rank_1").write_text("in the way of its directory")
+    with pytest.raises(EngineError, match=r"rank 1 on n2 .* NotADirectoryError"):
+        start_group()
+
+
+# Facts
+
+
+def hold_a_name(channel: WorkerChannel, argument: bytes) -> None:
+    channel.send(b"")
+    channel.receive()
+
+
+def test_stacks_of_all_ranks_come_at_once(start_group: StartGroup) -> None:
+    group = start_group(4)
+    run_task(group, hold_a_name)
+    collect(group, lambda events: len(events) == 4)
+    for _ in range(2):
+        stacks = group.stacks(10.0)
+        assert sorted(stacks) == [0, 1, 2, 3]
+        assert all("in hold_a_name" in text for text in stacks.values())
+
+
+def crash(channel: WorkerChannel, argument: bytes) -> None:
+    channel.send(b"")
+    channel.receive()
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def test_a_crash_after_stacks_were_shown_is_told_with_its_own(start_group: StartGroup) -> None:
+    group = start_group(1)
+    run_task(group, crash)
+    collect(group, bool)
+    assert "in crash" in group.stacks(10.0)[0]
+    group.reply(0, b"")
+    failure = death_of(group).failure
+    assert "Fatal Python error: Segmentation fault" in failure.traceback
+    assert failure.traceback.count("in crash") == 1
+
+
+def test_the_driver_can_have_many_workers(tmp_path: Path) -> None:
+    """More than its limit of open files allows at first."""
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 4096))\n"
+        "from pathlib import Path\n"
+        "from paceline.testing.engine_tools import placement_in\n"
+        "from tests.engine.remote.engine import AgentsEngine\n"
+        "engine = AgentsEngine()\n"
+        "group = engine.start_group(placement_in(Path(sys.argv[1]), 24, heartbeat_timeout_s=None))\n"
+        "assert len(group.execute(int)) == 24; engine.close()\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=120)

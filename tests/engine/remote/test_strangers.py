@@ -1,0 +1,156 @@
+"""Who is not the agent or the worker that the driver started gets nowhere, and harms nobody."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from paceline.air.errors import EngineError
+from paceline.engine.remote import line
+from paceline.engine.remote.group import RemoteGroup
+from paceline.engine.remote.line import AGENT, HELLO, MAGIC, WORKER, Caller, dial
+from tests.engine.remote.conftest import StartGroup
+from tests.engine.remote.engine import AgentsEngine
+
+
+def connect(engine: AgentsEngine) -> socket.socket:
+    return socket.create_connection(engine.listener.address, timeout=30)
+
+
+def is_hung_up_on(sock: socket.socket, engine: AgentsEngine) -> bool:
+    """Serve the driver until it closes the connection; what it sends meanwhile is thrown away."""
+    for _ in range(200):
+        engine.reactor.run_once(0.1)
+        while select.select([sock], [], [], 0)[0]:
+            try:
+                if not sock.recv(4096):
+                    return True
+            except ConnectionError:
+                return True
+    return False
+
+
+def still_works(group: RemoteGroup) -> bool:
+    pids = group.processes()
+    return group.execute(os.getpid) == [pids[rank] for rank in range(group.world_size)]
+
+
+@pytest.mark.parametrize(
+    "first_words",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="http"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01", id="tls"),
+        pytest.param(b"PC" + b"\0" * 200, id="almost"),
+        pytest.param(b"", id="nothing"),
+    ],
+)
+def test_strangers_are_hung_up_on(engine: AgentsEngine, start_group: StartGroup, first_words: bytes) -> None:
+    group = start_group()
+    with connect(engine) as sock:
+        sock.sendall(first_words)
+        if not first_words:
+            sock.shutdown(socket.SHUT_WR)
+        assert is_hung_up_on(sock, engine)
+    assert still_works(group)
+
+
+def test_who_does_not_know_the_token_is_hung_up_on(engine: AgentsEngine, start_group: StartGroup) -> None:
+    """It sees a proof of the driver, and cannot make one."""
+    group = start_group()
+    with connect(engine) as sock:
+        sock.sendall(HELLO.pack(MAGIC, WORKER, group.number, 0, b"n" * 16) + b"x" * line.DIGEST_BYTES)
+        assert is_hung_up_on(sock, engine)
+    assert still_works(group)
+
+
+def in_thread(work: Callable[[], object]) -> Callable[[Callable[[], None]], object]:
+    """Run `work` in a thread while the driver is served here; gives what it returned or raised."""
+    import threading
+
+    results: list[object] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def wait(serve: Callable[[], None]) -> object:
+        while thread.is_alive():
+            serve()
+        return results[0]
+
+    return wait
+
+
+def test_a_recorded_conversation_cannot_be_replayed(engine: AgentsEngine, start_group: StartGroup) -> None:
+    group = start_group()
+    recorded: list[bytes] = []
+
+    def record() -> None:
+        """What dial() sends, word for word, to a group that is unknown."""
+        with connect(engine) as sock:
+            hello = HELLO.pack(MAGIC, WORKER, 10**6, 0, b"n" * 16)
+            sock.sendall(hello)
+            answer = line._receive(sock, line.ANSWER_BYTES)
+            proof = line._digest(engine.token, b"caller", hello, answer[: line.NONCE_BYTES])
+            sock.sendall(proof)
+            recorded.extend([hello, proof])
+
+    in_thread(record)(lambda: engine.reactor.run_once(0.05))
+    with connect(engine) as sock:
+        sock.sendall(b"".join(recorded))
+        assert is_hung_up_on(sock, engine)
+    assert still_works(group)
+
+
+@pytest.mark.parametrize("kind", [AGENT, WORKER])
+def test_nobody_takes_the_place_of_another(engine: AgentsEngine, start_group: StartGroup, kind: int) -> None:
+    """Not even with the token: an agent or a worker that is connected stays the one."""
+    group = start_group()
+    number = group.number if kind == WORKER else 1
+    for rank in (0, 1, 7):
+        caller = Caller(kind, number, rank)
+        sock = in_thread(lambda caller=caller: dial(engine.listener.address, engine.token, caller))(
+            lambda: engine.reactor.run_once(0.05)
+        )
+        assert isinstance(sock, socket.socket)
+        with sock:
+            assert is_hung_up_on(sock, engine)
+    assert still_works(group)
+
+
+def test_an_agent_does_not_talk_to_a_false_driver() -> None:
+    """It proves nothing to somebody who has not proven himself."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        wait = in_thread(lambda: dial(server.getsockname()[:2], b"token", Caller(AGENT, 1)))
+        sock, _ = server.accept()
+        with sock:
+            assert len(line._receive(sock, HELLO.size)) == HELLO.size
+            sock.sendall(os.urandom(line.ANSWER_BYTES))
+            error = wait(lambda: None)
+            assert isinstance(error, EngineError)
+            assert "is not the driver of this run" in str(error)
+            sock.settimeout(30)
+            assert sock.recv(1) == b""
+
+
+def test_the_oldest_strangers_make_room_for_others(
+    engine: AgentsEngine, start_group: StartGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "MOST_STRANGERS", 16)
+    socks = [connect(engine)]
+    for _ in range(line.MOST_STRANGERS):
+        socks.append(connect(engine))
+        engine.reactor.run_once(0.0)
+    assert is_hung_up_on(socks[0], engine)
+    assert still_works(start_group())
+    for sock in socks:
+        sock.close()
