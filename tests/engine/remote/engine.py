@@ -67,8 +67,8 @@ class AgentsEngine(ReactorEngine):
         self._numbers = itertools.count(1)
         self._agent_numbers = itertools.count(1)
         self.token = secrets.token_bytes(32)
-        listening = socket.create_server if hosts is None else lambda *_, **__: hosts.listen()
-        with mock.patch.object(socket, "create_server", listening):
+        listening = socket.create_server((LOOPBACK, 0)) if hosts is None else hosts.listen()
+        with mock.patch.object(socket, "create_server", return_value=listening):
             self.listener = Listener(LOOPBACK, self.token, self.reactor, self._on_connected, tls)
         names = [f"n{number}" for number in range(1, nodes + 1)] if hosts is None else hosts.names
         self.nodes = [NodeOfTest(name, LOOPBACK if hosts is None else hosts[name].address) for name in names]
