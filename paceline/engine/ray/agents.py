@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -72,14 +73,11 @@ class NodeAgent:
 class Agents:
     """One for each node that was asked for."""
 
-    def __init__(
-        self, connection: Connection, reactor: Reactor, address: tuple[str, int], token: bytes, silence_s: float
-    ) -> None:
+    def __init__(self, connection: Connection, reactor: Reactor, settings: messages.AgentSettings) -> None:
+        """`settings` are what all of them are started with, except for their numbers and nodes."""
         self._connection = connection
         self._reactor = reactor
-        self._address = address
-        self._token = token
-        self._silence_s = silence_s
+        self._settings = settings
         self._lock = threading.Lock()
         """Two threads that want an agent on the same node start one."""
         self._numbers = itertools.count(1)
@@ -131,7 +129,7 @@ class Agents:
 
     def _start(self, node: ClusterNode, *, replaces_lost: bool) -> NodeAgent:
         number = next(self._numbers)
-        settings = messages.AgentSettings(self._address, self._token, number, self._silence_s, node.node_id)
+        settings = msgspec.structs.replace(self._settings, number=number, node=node.node_id)
         holder_class: Any = ray.remote(AgentHolder)
         options = holder_class.options(
             num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False)
@@ -218,7 +216,7 @@ class Agents:
         if coming := [agent.node.label for agent in agents if agent.is_coming]:
             raise StartupTimeoutError(
                 f"no agent came up in time on {', '.join(coming)}. Look whether paceline is installed there, and "
-                f"whether these nodes reach the driver at {self._address[0]}:{self._address[1]}."
+                f"whether these nodes reach the driver at {self._settings.address[0]}:{self._settings.address[1]}."
             )
 
     def _is_late(self, agent: NodeAgent, others: Iterable[NodeAgent]) -> bool:

@@ -25,9 +25,11 @@ from paceline.engine.ray.agents import AGENT_START_S, Agents, NodeAgent, Unusabl
 from paceline.engine.ray.connection import Connection
 from paceline.engine.ray.reservation import Reservation, reserve
 from paceline.engine.reactor import ReactorEngine
+from paceline.engine.remote import messages
 from paceline.engine.remote.agent import filesystem_id
 from paceline.engine.remote.group import RemoteGroup
 from paceline.engine.remote.line import AGENT, Caller, Listener
+from paceline.engine.remote.tls import TlsRelay
 
 SILENCE_S = 60.0
 """An agent that has not heard from the driver for so long ends."""
@@ -47,8 +49,11 @@ class RayEngine(ReactorEngine):
         self._agents: Agents | None = None
         self._connection = Connection(address, init_settings, self._tend)
         token = secrets.token_bytes(32)
-        self._listener = Listener(ray.util.get_node_ip_address(), token, self.reactor, self._on_connected)
-        self._agents = Agents(self._connection, self.reactor, self._listener.address, token, SILENCE_S)
+        tls_variables = _tls_variables()
+        tls = None if tls_variables is None else TlsRelay.from_variables(tls_variables)
+        self._listener = Listener(ray.util.get_node_ip_address(), token, self.reactor, self._on_connected, tls)
+        settings = messages.AgentSettings(self._listener.address, token, 0, SILENCE_S, tls_variables=tls_variables)
+        self._agents = Agents(self._connection, self.reactor, settings)
 
     @property
     def agents(self) -> Agents:
@@ -188,6 +193,13 @@ class RayEngine(ReactorEngine):
         self.agents.close()
         self._listener.close()
         self._connection.close()
+
+
+def _tls_variables() -> tuple[str, str, str] | None:
+    """Where each node finds its certificate, key and authority, if Ray's own connections are encrypted."""
+    if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
+        return None
+    return "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT"
 
 
 class RayGroup(RemoteGroup):

@@ -1,0 +1,166 @@
+"""Encrypted connections: nothing passes in the clear, and nobody without a certificate gets in."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline.air.attachment import Attachment
+from paceline.air.errors import EngineError
+from paceline.engine.base import Message, TaskEnded, WorkerChannel
+from paceline.engine.remote.line import WORKER, Caller, dial
+from paceline.engine.remote.tls import TlsRelay
+from paceline.engine.serialization import pickled
+from paceline.testing.engine_tools import collect_to_end, placement_in
+from tests.engine.remote.engine import AgentsEngine
+from tests.engine.remote.proxy import Network
+from tests.engine.remote.test_strangers import connect, in_thread, is_hung_up_on, still_works
+
+x509 = pytest.importorskip("cryptography.x509")
+VARIABLES = ("PACELINE_TEST_CERT", "PACELINE_TEST_KEY", "PACELINE_TEST_CA")
+
+
+def make_certificates(folder: Path) -> tuple[str, str, str]:
+    """The paths of a certificate, its key, and the authority that has signed it."""
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    folder.mkdir()
+    now = datetime.datetime.now(datetime.UTC)
+    keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in ("ca", "node")}
+    for name, key in keys.items():
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ca")])
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=name == "ca", path_length=None), critical=True)
+            .sign(keys["ca"], hashes.SHA256())
+        )
+        (folder / f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        pem = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        (folder / f"{name}.key").write_bytes(pem)
+    return str(folder / "node.crt"), str(folder / "node.key"), str(folder / "ca.crt")
+
+
+@pytest.fixture(scope="module")
+def tls_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AgentsEngine, Network]]:
+    """The second node is behind a network on which everything can be seen."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, path in zip(VARIABLES, make_certificates(tmp_path_factory.mktemp("tls") / "own"), strict=True):
+            patch.setenv(name, path)
+        engine = AgentsEngine(tls_variables=VARIABLES)
+        network = Network(engine.listener.address)
+        engine.nodes[1].dials = network.address
+        engine.prepare()
+    yield engine, network
+    engine.close()
+    network.close()
+
+
+def exchange(engine: AgentsEngine, folder: Path, secret: bytes) -> None:
+    """The secret goes to workers and back in messages, attachments and output."""
+    attachment = Attachment(secret * 10_000)
+
+    def task(channel: WorkerChannel, argument: bytes) -> None:
+        assert bytes(attachment.view()) == argument * 10_000
+        print(argument.decode())
+        channel.send(channel.receive() or b"", [Attachment(argument * 10_000)])
+
+    content = pickled(task, "task")
+    group = engine.start_group(placement_in(folder, 3))
+    try:
+        group.start(content.content, [secret] * 3, content.attachments)
+        for rank in range(3):
+            group.reply(rank, secret)
+        events = collect_to_end(group)
+        got = [event for event in events if isinstance(event, Message)]
+        assert [event.body for event in got] == [secret] * 3
+        assert [bytes(event.attachments[0].view()) for event in got] == [secret * 10_000] * 3
+        assert sum(isinstance(event, TaskEnded) for event in events) == 3
+    finally:
+        group.shutdown()
+    for request in group.placement.workers:
+        assert Path(request.log_path).read_bytes() == secret + b"\n"
+
+
+def test_nothing_passes_in_the_clear(tls_engine: tuple[AgentsEngine, Network], tmp_path: Path) -> None:
+    engine, network = tls_engine
+    secret = os.urandom(16).hex().encode()
+    exchange(engine, tmp_path, secret)
+    assert len(network.seen) > 600_000
+    assert secret not in network.seen
+
+
+def test_without_certificates_it_does(tmp_path: Path) -> None:
+    """So that the test above is one."""
+    engine = AgentsEngine()
+    network = Network(engine.listener.address)
+    engine.nodes[1].dials = network.address
+    secret = os.urandom(16).hex().encode()
+    try:
+        exchange(engine, tmp_path, secret)
+        assert secret in network.seen
+    finally:
+        engine.close()
+        network.close()
+
+
+def test_who_has_no_certificate_is_refused(tls_engine: tuple[AgentsEngine, Network], tmp_path: Path) -> None:
+    """Though it knows the token."""
+    engine, _ = tls_engine
+    group = engine.start_group(placement_in(tmp_path, 2))
+    caller = Caller(WORKER, group.number, 0)
+    foreign = TlsRelay(*make_certificates(tmp_path / "foreign"))
+    try:
+        for tls in (None, foreign):
+            refused = in_thread(lambda tls=tls: dial(engine.listener.address, engine.token, caller, tls))
+            assert isinstance(refused(lambda: engine.reactor.run_once(0.05)), OSError | EngineError)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with connect(engine) as sock:
+            refused = in_thread(lambda: _first_byte(context, sock))
+            assert isinstance(refused(lambda: engine.reactor.run_once(0.05)), OSError)
+        with connect(engine) as sock:
+            sock.sendall(b"not a handshake, but some words")
+            assert is_hung_up_on(sock, engine)
+        assert still_works(group)
+    finally:
+        group.shutdown()
+
+
+def _first_byte(context: ssl.SSLContext, sock: socket.socket) -> bytes:
+    with context.wrap_socket(sock) as encrypted:
+        encrypted.sendall(b"PCL1")
+        return encrypted.recv(1)
+
+
+def test_an_agent_refuses_a_driver_of_another_authority(
+    tls_engine: tuple[AgentsEngine, Network], tmp_path: Path
+) -> None:
+    """Also the other way round: the dialler says nothing to who has no certificate of its authority."""
+    engine, _ = tls_engine
+    foreign = TlsRelay(*make_certificates(tmp_path / "foreign"))
+    error = in_thread(lambda: dial(engine.listener.address, engine.token, Caller(WORKER, 1, 0), foreign))(
+        lambda: engine.reactor.run_once(0.05)
+    )
+    assert isinstance(error, OSError)
+
+
+def test_files_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLES[0], "/nonexistent")
+    with pytest.raises(EngineError, match=r"PACELINE_TEST_CERT must name a file .*: /nonexistent cannot be read"):
+        TlsRelay.from_variables(VARIABLES)
