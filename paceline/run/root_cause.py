@@ -34,6 +34,9 @@ ECHO_SETTLE_S = 1.0
 """The same while there are only echoes: the rank that failed may still be in its `finally` blocks, from which
 its peers heard that it is leaving."""
 
+HEARTBEAT_MARGIN_S = 5.0
+"""How much longer than a heartbeat may take it lasts until a machine that is cut off is given up."""
+
 _ENGINE_LOST = f"{EngineLost.__module__}.{EngineLost.__qualname__}"
 _TRACEBACK_BEGINS = "Traceback (most recent call last):"
 _FIRST_LINES = 7
@@ -54,6 +57,8 @@ _COLLATERAL_PHRASES = (
     "connection reset",
     "connection closed by peer",
     "connection refused",
+    "connection timed out",
+    "no route to host",
     "broken pipe",
     "socket closed",
     "peer closed",

@@ -141,6 +141,7 @@ def tensorflow_training(config: dict[str, Any]) -> None:
 
     lesson: Lesson = config["lesson"]
     done, weights = saved()
+    tf.random.set_seed(1)
     with strategy().scope():
         model = tf.keras.Sequential([tf.keras.Input((len(WEIGHTS),)), tf.keras.layers.Dense(1)])
         if weights is not None:
@@ -205,6 +206,7 @@ def horovod_tensorflow_training(config: dict[str, Any]) -> None:
     hvd.init()
     lesson: Lesson = config["lesson"]
     done, start = saved()
+    tf.random.set_seed(1)
     weights = tf.Variable(tf.random.normal((len(WEIGHTS), 1)) if start is None else start)
     hvd.broadcast_variables([weights], root_rank=0)
     features, labels = map(tf.constant, numpy_rows())

@@ -9,7 +9,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import ModuleType
@@ -17,34 +17,31 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.checks import check_seconds, names_what_was_meant, whole_number
 from paceline.air.errors import ConfigError
-from paceline.run.backend import Backend, BackendConfig
+from paceline.run.backend import Backend, BackendConfig, WorkerState
 from paceline.train.imports import FOR_TORCH_TRAINING, AfterImport
+from paceline.train.network import address_towards, addresses_of, interface_for, on_one_machine
 
 if TYPE_CHECKING:
     from paceline.air.errors import WorkerFailure
     from paceline.engine.base import WorkerGroup
+    from paceline.engine.places import WorkerPlace
     from paceline.train.horovod.rendezvous import Rendezvous
-
-
-LOOPBACK = "127.0.0.1"
-HOST = "localhost"
-"""The name by which Horovod's workers know that they are on one machine."""
 
 
 @names_what_was_meant()
 @dataclass
 class HorovodConfig(BackendConfig):
-    """How the workers of a HorovodTrainer are connected. They are processes of this machine: nobody logs in anywhere,
-    so that `key`, the `ssh_` settings and `placement_group_timeout_s` are taken for the sake of existing code and
-    change nothing.
+    """How the workers of a HorovodTrainer are connected. The engine starts them: nobody logs in anywhere, so that
+    `key`, the `ssh_` settings and `placement_group_timeout_s` are taken for the sake of existing code and change
+    nothing.
 
     Horovod's own variables (HOROVOD_GLOO_TIMEOUT_SECONDS, HOROVOD_LOG_LEVEL, HOROVOD_GLOO_IFACE, HOROVOD_CYCLE_TIME,
     ...) can be set in the environment; where they say the same as a setting here, they win.
     """
 
     nics: Iterable[str] | None = None
-    """Network interfaces: the workers talk over the first one of them that this machine has. None: loopback, which
-    nobody else can reach."""
+    """Network interfaces: a worker talks over the first one of them that its machine has. None: on one machine
+    loopback, which nobody else can reach; on several, the one that has the address of the worker's machine."""
     verbose: int = 1
     """What Horovod writes into the workers' logs: 0 errors, 1 warnings too, 2 what it does, 3 every detail."""
     key: str | None = None
@@ -65,19 +62,17 @@ class HorovodConfig(BackendConfig):
         whole_number(self.verbose, "HorovodConfig(verbose)", least=0)
         if self.nics is not None:
             self.nics = _names(self.nics)
-        self.interface()
 
-    def interface(self) -> str:
-        """The one over which the workers talk."""
-        there = [name for _, name in socket.if_nameindex()]
-        if self.nics is None:
-            return "lo0" if "lo" not in there and "lo0" in there else "lo"
-        for name in self.nics:
+    def interface(self, place: WorkerPlace, there: Sequence[str]) -> str:
+        """The one over which a worker talks, of those that its machine has; for a config that names some."""
+        assert self.nics is not None
+        names = list(self.nics)
+        for name in names:
             if name in there:
                 return name
         raise ConfigError(
-            f"HorovodConfig(nics={list(self.nics)!r}): this machine has none of them, but {', '.join(there)}. "
-            "Leave nics away to use loopback."
+            f"HorovodConfig(nics={names!r}): {place.node.hostname} has none of them, but {', '.join(there)}. "
+            "Leave nics away to let the addresses decide."
         )
 
     @property
@@ -113,12 +108,12 @@ _IN_INIT = re.compile(r'horovod/common/basics\.py", line \d+ in init$', re.MULTI
 
 class HorovodBackend(Backend):
     """Every attempt has a rendezvous server of its own: what an earlier one left in its store would connect the
-    workers with processes that are gone. A single worker needs none.
+    workers with processes that are gone. A single worker needs none. On the driver's machine it is the driver's;
+    elsewhere rank 0 hosts it, because its address is the one that all workers are known to reach.
 
     Workers are new interpreters, because TensorFlow does not work in a forked process.
     """
 
-    one_machine: ClassVar[bool] = True
     fresh: ClassVar[bool] = True
     share_cuda_visible_devices: ClassVar[bool] = True
     """So that the device of a worker is `hvd.local_rank()`, as Horovod's users write it."""
@@ -137,7 +132,6 @@ class HorovodBackend(Backend):
         assert isinstance(backend_config, HorovodConfig)
         variables = {
             "HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(backend_config.timeout_s)),
-            "HOROVOD_GLOO_IFACE": backend_config.interface(),
             "HOROVOD_LOG_LEVEL": _LOG_LEVELS[min(backend_config.verbose, len(_LOG_LEVELS) - 1)],
             "TF_CPP_MIN_LOG_LEVEL": _ERRORS_OF_TENSORFLOW,
         }
@@ -157,24 +151,46 @@ class HorovodBackend(Backend):
         return ""
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        world_size = worker_group.placement.world_size
-        port = None if world_size == 1 else self._open_rendezvous(world_size)
-        for rank in range(world_size):
-            worker_group.execute_single(rank, enter, _variables(rank, world_size, port))
+        assert isinstance(backend_config, HorovodConfig)
+        places = worker_group.places
+        addresses = addresses_of(places)
+        interfaces = self._interfaces(worker_group, backend_config, addresses)
+        slots = slots_of(places)
+        port = None if len(places) == 1 else self._open_rendezvous(worker_group, slots, addresses)
+        variables = [_variables(slot, addresses[0], port) for slot in slots]
+        defaults = [_interface_variables(interface, on_one_machine(places)) for interface in interfaces]
+        worker_group.execute_each(enter, list(zip(variables, defaults, strict=True)))
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         worker_group.execute(leave, timeout=_LEAVE_TIMEOUT_S)
+        if self._rendezvous is None:
+            worker_group.execute_single(0, close_rendezvous)  # The others have said goodbye to it.
 
     def on_end(self) -> None:
         if self._rendezvous is not None:
             self._rendezvous.close()
             self._rendezvous = None
 
-    def _open_rendezvous(self, world_size: int) -> int:
-        from paceline.train.horovod.rendezvous import Rendezvous
+    def _interfaces(
+        self, worker_group: WorkerGroup, config: HorovodConfig, addresses: Sequence[str]
+    ) -> list[str | None]:
+        """Over which each worker talks; None leaves that to Horovod."""
+        if config.nics is not None:
+            found = worker_group.execute(interface_names)
+            return [config.interface(place, there) for place, there in zip(worker_group.places, found, strict=True)]
+        peers = sorted(set(addresses))
+        return worker_group.execute_each(interface_for, [(address, peers) for address in addresses])
 
-        self._rendezvous = Rendezvous(world_size)
-        return self._rendezvous.port
+    def _open_rendezvous(self, worker_group: WorkerGroup, slots: Sequence[Slot], addresses: Sequence[str]) -> int:
+        if all(place.node.is_drivers for place in worker_group.places):
+            from paceline.train.horovod.rendezvous import Rendezvous
+
+            self._rendezvous = Rendezvous(slots)
+            return self._rendezvous.port
+        callers = worker_group.execute(address_towards, addresses[0])
+        admitted = sorted({*addresses, *filter(None, callers)})
+        port: int = worker_group.execute_single(0, host_rendezvous, slots, addresses[0], admitted)
+        return port
 
 
 class HorovodTorchBackend(HorovodBackend):
@@ -186,21 +202,63 @@ class HorovodTorchBackend(HorovodBackend):
     thread_setters: ClassVar[tuple[str, ...]] = ("torch:set_num_threads",)
 
 
-def _variables(rank: int, world_size: int, port: int | None) -> dict[str, str | None]:
-    """What Horovod's launcher would set. All workers are on this machine: they differ by their local rank."""
+@dataclass(frozen=True)
+class Slot:
+    """A rank's place among all, among those of its machine, and among those with its local rank on other machines."""
+
+    host: str
+    """The name by which Horovod knows who is on one machine."""
+    rank: int
+    local_rank: int
+    cross_rank: int
+    size: int
+    local_size: int
+    cross_size: int
+
+
+def slots_of(places: Sequence[WorkerPlace]) -> list[Slot]:
+    """Every rank's; machines may have unequally many workers."""
+    hosts_with = {
+        place.local_rank: [other.node_rank for other in places if other.local_rank == place.local_rank]
+        for place in places
+    }
+    return [
+        Slot(
+            host=f"node{place.node_rank}",
+            rank=place.rank,
+            local_rank=place.local_rank,
+            cross_rank=sorted(hosts_with[place.local_rank]).index(place.node_rank),
+            size=len(places),
+            local_size=place.local_world_size,
+            cross_size=len(hosts_with[place.local_rank]),
+        )
+        for place in places
+    ]
+
+
+def _variables(slot: Slot, address: str, port: int | None) -> dict[str, str | None]:
+    """What Horovod's launcher would set; the address is that of rank 0."""
     return {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_HOSTNAME": HOST,
-        "HOROVOD_RANK": str(rank),
-        "HOROVOD_SIZE": str(world_size),
-        "HOROVOD_LOCAL_RANK": str(rank),
-        "HOROVOD_LOCAL_SIZE": str(world_size),
-        "HOROVOD_CROSS_RANK": "0",
-        "HOROVOD_CROSS_SIZE": "1",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": None if port is None else LOOPBACK,
+        "HOROVOD_HOSTNAME": slot.host,
+        "HOROVOD_RANK": str(slot.rank),
+        "HOROVOD_SIZE": str(slot.size),
+        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": None if port is None else address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": None if port is None else str(port),
     }
+
+
+def _interface_variables(interface: str | None, on_one_machine: bool) -> dict[str, str]:
+    """NCCL is told only where workers are on several machines: on one it finds better ways."""
+    if interface is None:
+        return {}
+    for_nccl = {} if on_one_machine else {"NCCL_SOCKET_IFNAME": f"={interface}"}
+    return {"HOROVOD_GLOO_IFACE": interface, **for_nccl}
 
 
 # -- in a worker: what it is told before it calls `hvd.init()`, and what it gives back in the end ---
@@ -210,10 +268,41 @@ def _variables(rank: int, world_size: int, port: int | None) -> dict[str, str | 
 _FLAVOURS = ("horovod.torch", "horovod.tensorflow")
 
 
-def enter(environment: Mapping[str, str | None]) -> None:
-    """Set this rank's variables; None removes one that would lead elsewhere."""
+@dataclass
+class RendezvousHost(WorkerState):
+    """On rank 0, if the driver is elsewhere."""
+
+    rendezvous: Rendezvous | None = None
+
+    def close(self) -> None:
+        if self.rendezvous is not None:
+            self.rendezvous.close()
+
+
+def interface_names() -> list[str]:
+    """Those that this machine has."""
+    return [name for _, name in socket.if_nameindex()]
+
+
+def host_rendezvous(slots: Sequence[Slot], address: str, admitted: Sequence[str]) -> int:
+    """On rank 0: open the place where the workers find each other; returns its port."""
+    from paceline.train.horovod.rendezvous import Rendezvous
+
+    RendezvousHost.here().rendezvous = rendezvous = Rendezvous(slots, admitted, address)
+    return rendezvous.port
+
+
+def close_rendezvous() -> None:
+    RendezvousHost.end()
+
+
+def enter(environment: Mapping[str, str | None], defaults: Mapping[str, str]) -> None:
+    """Set this rank's variables; None removes one that would lead elsewhere. Of `defaults`, those stay that the user
+    has set."""
     leave_horovod()
     CORRECTIONS.install()
+    for name, chosen in defaults.items():
+        os.environ.setdefault(name, chosen)
     for name, value in environment.items():
         if value is None:
             os.environ.pop(name, None)

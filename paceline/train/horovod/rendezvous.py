@@ -1,10 +1,12 @@
-"""The place where the workers of one attempt find each other: Horovod's rendezvous server, for this machine only.
+"""The place where the workers of one attempt find each other: Horovod's rendezvous server, for them only.
 
-Importing this module imports Horovod's launcher (not PyTorch, not TensorFlow): the driver does so when workers start.
+Importing this module imports Horovod's launcher (not PyTorch, not TensorFlow): whoever hosts it does so when workers
+start.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import os
 import selectors
@@ -13,14 +15,15 @@ import socketserver
 import struct
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from horovod.runner.common.util.hosts import SlotInfo
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-from paceline.train.horovod.backend import HOST, LOOPBACK
+from paceline.engine.places import LOOPBACK
+from paceline.train.horovod.backend import Slot
 
 
 class _Handler(RendezvousHandler):  # type: ignore[misc]  # Horovod has no types
@@ -55,7 +58,8 @@ class _RendezvousServer(RendezvousHTTPServer):  # type: ignore[misc]  # the same
         address = client_address[0]
         if address not in self.addresses:
             return False
-        return not ipaddress.ip_address(address).is_loopback or is_of_this_user(request)
+        is_here = ipaddress.ip_address(address).is_loopback or address == self.server_address[0]
+        return not is_here or is_of_this_user(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A worker that is killed breaks off its request: that is told as the failure of the worker."""
@@ -64,11 +68,12 @@ class _RendezvousServer(RendezvousHTTPServer):  # type: ignore[misc]  # the same
 class Rendezvous:
     """A running server with an empty store; `close` ends it at once, whoever is connected."""
 
-    def __init__(self, world_size: int, addresses: Iterable[str] = (LOOPBACK,)) -> None:
-        """`addresses` are those of the workers' machines. On this one, only processes of this user are admitted."""
-        self._server = _RendezvousServer((LOOPBACK, 0), _Handler, 0)
+    def __init__(self, slots: Sequence[Slot], addresses: Iterable[str] = (LOOPBACK,), own: str = LOOPBACK) -> None:
+        """`addresses` are those of the workers' machines, `own` is that of this one. On this one, only processes of
+        this user are admitted."""
+        self._server = _RendezvousServer((own, 0), _Handler, 0)
         self._server.addresses = frozenset(addresses)
-        self._server.init([SlotInfo(HOST, rank, rank, 0, world_size, world_size, 1) for rank in range(world_size)])
+        self._server.init([SlotInfo(*dataclasses.astuple(slot)) for slot in slots])
         self.port: int = self._server.server_port
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="horovod-rendezvous", daemon=True)

@@ -1,8 +1,8 @@
 """LightGBMBackend: connects the workers of a run, by LightGBM's network and by a line of our own.
 
 LightGBM's network is for its training only. What the workers must agree on before (categories, a common sample of the
-rows) goes over the line: each rank has one to rank 0, on the loopback address and opened with a key that only the
-workers of this run have.
+rows) goes over the line: each rank has one to rank 0, opened with a key that only the workers of this run have. On one
+machine it is on the loopback address.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air import session as session_slot
 from paceline.air.checks import names_what_was_meant
+from paceline.engine.places import LOOPBACK
 from paceline.run.backend import Backend, BackendConfig, WorkerState
+from paceline.train.network import addresses_of, listening_socket
 
 if TYPE_CHECKING:
     from paceline.engine.base import WorkerGroup
@@ -38,11 +40,10 @@ _MARGIN_S = 1.0
 class LightGBMBackend(Backend):
     """The workers are connected before the train function starts, and stay so for all that it trains.
 
-    While they connect, LightGBM listens on all interfaces of the machine, which it offers no way to change. The
+    While they connect, LightGBM listens on all interfaces of its machine, which it offers no way to change. The
     ports are closed again when everyone is there, some milliseconds later.
     """
 
-    one_machine: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = (
         "lightgbm",
         "pyarrow",
@@ -59,9 +60,10 @@ class LightGBMBackend(Backend):
         if worker_group.world_size == 1:
             return
         token, seconds = secrets.token_bytes(32), worker_group.placement.start_timeout_s
-        hub = worker_group.execute_single(0, open_hub)
+        addresses = addresses_of(worker_group.places)
+        hub = worker_group.execute_single(0, open_hub, addresses[0])
         for rank in range(worker_group.world_size):
-            worker_group.execute_single(rank, take_place, rank, worker_group.world_size)
+            worker_group.execute_single(rank, take_place, rank, addresses)
         worker_group.execute(join, hub, token, seconds, timeout=seconds + _MARGIN_S)
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
@@ -97,7 +99,6 @@ class LightGBMLoopConfig(LightGBMConfig):
 # These functions run in the thread that will train: LightGBM keeps its network by thread.
 
 
-LOOPBACK = "127.0.0.1"
 _PATIENCE_MINUTES = 7 * 24 * 60
 """How long LightGBM waits for a peer. That one died is noticed by the driver, at once; one that is busy (it stores a
 checkpoint, it waits in a callback) is waited for."""
@@ -114,26 +115,31 @@ class NetworkMember(WorkerState):
     """This worker's place in the network, and its lines."""
 
     rank: int = 0
-    world_size: int = 1
+    addresses: list[str] = field(default_factory=lambda: [LOOPBACK])
+    """Where the ranks reach each other, by rank."""
     hub: socket.socket | None = None
     """On rank 0, until everyone is there: where the others come to."""
     lines: list[Connection] = field(default_factory=list)
     """On rank 0 the lines to ranks 1, 2, ...; on the others the one to rank 0."""
+
+    @property
+    def world_size(self) -> int:
+        return len(self.addresses)
 
     def close(self) -> None:
         for line in self.lines:
             line.close()
 
 
-def open_hub() -> int:
+def open_hub(address: str) -> int:
     """On rank 0: open the port to which the others will connect their lines."""
-    NetworkMember.here().hub = hub = socket.create_server((LOOPBACK, 0), backlog=socket.SOMAXCONN)
+    NetworkMember.here().hub = hub = listening_socket(address)
     return int(hub.getsockname()[1])
 
 
-def take_place(rank: int, world_size: int) -> None:
+def take_place(rank: int, addresses: Sequence[str]) -> None:
     member = NetworkMember.here()
-    member.rank, member.world_size = rank, world_size
+    member.rank, member.addresses = rank, list(addresses)
 
 
 def join(hub_port: int, token: bytes, timeout_s: float) -> None:
@@ -142,7 +148,7 @@ def join(hub_port: int, token: bytes, timeout_s: float) -> None:
     if member.rank == 0:
         let_everyone_in(token, timeout_s)
     else:
-        member.lines = [line_to_hub(hub_port, token, member.rank)]
+        member.lines = [line_to_hub((member.addresses[0], hub_port), token, member.rank)]
     _join_lightgbm()
 
 
@@ -188,9 +194,9 @@ def gather(value: bytes) -> list[bytes]:
 # -- our own line ---------------------------------------------------------------------------------
 
 
-def line_to_hub(hub_port: int, token: bytes, rank: int) -> Connection:
+def line_to_hub(hub: tuple[str, int], token: bytes, rank: int) -> Connection:
     """On ranks above 0: a line to rank 0, which says who is calling."""
-    line = _without_delay(Client((LOOPBACK, hub_port), authkey=token))
+    line = _without_delay(Client(hub, authkey=token))
     line.send_bytes(rank.to_bytes(4))
     return line
 
@@ -257,13 +263,16 @@ def _socket_of(line: Connection) -> socket.socket:
 
 
 def _join_lightgbm() -> None:
-    """Smaller ranks connect to larger ones. They wait until those listen: LightGBM itself tries again after 0.2 s."""
-    rank = NetworkMember.here().rank
+    """Smaller ranks connect to larger ones. They wait until those on their own machine listen, which can be seen:
+    LightGBM itself tries again after 0.2 s."""
+    member = NetworkMember.here()
     held = hold_port()
     ports = [int.from_bytes(value) for value in gather(held.getsockname()[1].to_bytes(4))]
-    _wait_until_listening(ports[rank + 1 :])
+    endpoints = list(zip(member.addresses, ports, strict=True))
+    own_address, own_port = endpoints[member.rank]
+    _wait_until_listening([port for address, port in endpoints[member.rank + 1 :] if address == own_address])
     held.close()
-    init_network(ports, ports[rank])
+    init_network(endpoints, own_port)
 
 
 def hold_port() -> socket.socket:
@@ -315,20 +324,20 @@ def _listening_ports() -> set[int] | None:
     return {int(entry[1].rpartition(":")[2], 16) for entry in entries if entry[3] == "0A"}
 
 
-def init_network(ports: list[int], own_port: int) -> None:
-    """Returns when all ranks are connected.
+def init_network(endpoints: Sequence[tuple[str, int]], own_port: int) -> None:
+    """Returns when all ranks, which are at these addresses and ports, are connected.
 
     A port that was taken after all is tried again for a while. Another one cannot be chosen: the other ranks may
     already be inside LightGBM, which cannot be called back.
     """
     from lightgbm.basic import _LIB, LightGBMError, _safe_call  # type: ignore[attr-defined]  # the C interface
 
-    machines = ",".join(f"{LOOPBACK}:{port}" for port in ports).encode()
+    machines = ",".join(f"{address}:{port}" for address, port in endpoints).encode()
     deadline = time.monotonic() + BIND_S
     while True:
         try:
             with _silence():
-                _safe_call(_LIB.LGBM_NetworkInit(machines, own_port, _PATIENCE_MINUTES, len(ports)))
+                _safe_call(_LIB.LGBM_NetworkInit(machines, own_port, _PATIENCE_MINUTES, len(endpoints)))
             return
         except LightGBMError as error:
             if "Binding port" not in str(error) or time.monotonic() > deadline:

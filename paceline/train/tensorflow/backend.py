@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from types import ModuleType
@@ -18,6 +18,7 @@ from paceline.air.checks import names_what_was_meant
 from paceline.air.errors import ConfigError
 from paceline.run.backend import Backend, BackendConfig, WorkerState
 from paceline.train.imports import AfterImport
+from paceline.train.network import addresses_of, bound_socket
 
 if TYPE_CHECKING:
     from paceline.engine.base import WorkerGroup
@@ -36,8 +37,8 @@ class TensorflowConfig(BackendConfig):
         if world_size == 1:
             return []
         return [
-            "TensorFlow's gRPC servers listen on all network interfaces of this machine until the run ends, and ask "
-            "for no password: keep others away with a firewall, or train where you trust the network."
+            "TensorFlow's gRPC servers listen on all network interfaces of the workers' machines until the run ends, "
+            "and ask for no password: keep others away with a firewall, or train where you trust the network."
         ]
 
 
@@ -51,7 +52,6 @@ class TensorflowBackend(Backend):
     held by its worker from the start, so that nobody else can take it in between.
     """
 
-    one_machine: ClassVar[bool] = True
     fresh: ClassVar[bool] = True
     hide_other_gpus: ClassVar[bool] = True
     """TensorFlow takes every GPU that it sees, and all of its memory, in each worker."""
@@ -68,9 +68,10 @@ class TensorflowBackend(Backend):
         return variables
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        ports = worker_group.execute(hold_ports)
-        for rank in range(worker_group.world_size):
-            worker_group.execute_single(rank, enter, ports, rank)
+        addresses = addresses_of(worker_group.places)
+        ports = worker_group.execute_each(hold_ports, [(address,) for address in addresses])
+        cluster = [(address, *held) for address, held in zip(addresses, ports, strict=True)]
+        worker_group.execute_each(enter, [(cluster, rank) for rank in range(worker_group.world_size)])
 
     def on_end(self) -> None:
         ClusterMember.end()
@@ -85,10 +86,13 @@ class TensorflowBackend(Backend):
 # then, whoever connects is refused.
 
 
-LOOPBACK = "127.0.0.1"
 LOOK_EVERY_S = 0.02
 TELL_AFTER_S = 30.0
 """The user hears whom a worker waits for; later again, each time after twice as long."""
+
+
+Endpoint = tuple[str, int]
+"""An address and a port."""
 
 
 @dataclass
@@ -98,8 +102,8 @@ class ClusterMember(WorkerState):
     server_port: socket.socket | None = None
     """Bound, never listening: for this worker's own server of TensorFlow."""
     meeting_port: socket.socket | None = None
-    peers: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By the address of its server in the cluster: rank and meeting port of every other worker of the run."""
+    peers: dict[str, tuple[int, Endpoint]] = field(default_factory=dict)
+    """By the address of its server in the cluster: rank and meeting point of every other worker of the run."""
     has_met: bool = False
     """Whether TensorFlow has connected this worker with its peers."""
 
@@ -109,7 +113,7 @@ class ClusterMember(WorkerState):
                 held.close()
 
 
-def hold_ports() -> tuple[int, int]:
+def hold_ports(address: str) -> tuple[int, int]:
     """Take free ports: one for this worker's own server of TensorFlow to listen on later, and one for the meeting.
 
     The server binds the same port beside this socket, because both allow that. To all other users of this machine,
@@ -117,39 +121,39 @@ def hold_ports() -> tuple[int, int]:
     """
     ClusterMember.end()  # a worker that is the driver itself may have been one before
     member = ClusterMember.here()
-    member.server_port, member.meeting_port = socket.socket(), socket.socket()
-    member.server_port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    member.server_port.bind(("", 0))  # TensorFlow listens on all addresses, whatever is in TF_CONFIG
-    member.meeting_port.bind((LOOPBACK, 0))
+    member.server_port = bound_socket("", shared=True)  # TensorFlow listens on all addresses, whatever is in TF_CONFIG
+    member.meeting_port = bound_socket(address)
     return int(member.server_port.getsockname()[1]), int(member.meeting_port.getsockname()[1])
 
 
-def enter(ports: list[tuple[int, int]], rank: int) -> None:
-    """Describe the cluster and this worker's place in it to TensorFlow, and meet the others when it connects them."""
-    workers = [f"{LOOPBACK}:{port}" for port, _ in ports]
+def enter(cluster: Sequence[tuple[str, int, int]], rank: int) -> None:
+    """Describe the cluster and this worker's place in it to TensorFlow, and meet the others when it connects them.
+
+    `cluster` has the address of each rank, the port of its server and that of the meeting.
+    """
+    workers = [f"{address}:{port}" for address, port, _ in cluster]
     task = {"type": "worker", "index": rank}
     os.environ.update(
         {
             "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task}),
             "TF_GRPC_REUSE_PORT": "1",
-            "no_grpc_proxy": _past_the_proxy(),
+            "no_grpc_proxy": _past_the_proxy([address for address, _, _ in cluster]),
         }
     )
-    if len(ports) > 1:
-        ClusterMember.here().peers = {
-            workers[peer]: (peer, ports[peer][1]) for peer in range(len(ports)) if peer != rank
-        }
+    if len(cluster) > 1:
+        meetings = {peer: (address, meeting) for peer, (address, _, meeting) in enumerate(cluster) if peer != rank}
+        ClusterMember.here().peers = {workers[peer]: (peer, meeting) for peer, meeting in meetings.items()}
         _CORRECTIONS.install()
 
 
-def _past_the_proxy() -> str:
-    """The hosts that gRPC connects to directly: otherwise it looks for this very machine behind the user's http_proxy.
+def _past_the_proxy(addresses: Sequence[str]) -> str:
+    """The hosts that gRPC connects to directly: otherwise it looks for the workers behind the user's http_proxy.
 
     Where this variable is set, gRPC does not look at no_proxy any more.
     """
     names = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
     chosen = next((os.environ[name] for name in names if os.environ.get(name)), "")
-    return ",".join([*([chosen] if chosen else []), LOOPBACK])
+    return ",".join([*([chosen] if chosen else []), *dict.fromkeys(addresses)])
 
 
 def _meet_first(module: ModuleType) -> None:
@@ -160,20 +164,20 @@ def _meet_first(module: ModuleType) -> None:
     def met(self: Any, server_def: Any) -> Any:
         addresses = {address for job in server_def.cluster.job for address in job.tasks.values()}
         peers = ClusterMember.here().peers
-        meet({rank: port for address, (rank, port) in peers.items() if address in addresses})
+        meet({rank: meeting for address, (rank, meeting) in peers.items() if address in addresses})
         return enable_collective_ops(self, server_def)
 
     context.enable_collective_ops = met
 
 
-def meet(ports: Mapping[int, int]) -> None:
-    """Say that this worker is there, and wait until all ranks of `ports` are."""
+def meet(others: Mapping[int, Endpoint]) -> None:
+    """Say that this worker is there, and wait until all others are."""
     member = ClusterMember.here()
     if member.meeting_port is not None:
-        member.meeting_port.listen(len(ports) + 1)
+        member.meeting_port.listen(len(others) + 1)
     began, tell_after = time.monotonic(), TELL_AFTER_S
-    missing = dict(ports)
-    while missing := {rank: port for rank, port in missing.items() if not _is_there(port)}:
+    missing = dict(others)
+    while missing := {rank: meeting for rank, meeting in missing.items() if not _is_there(meeting)}:
         if time.monotonic() - began > tell_after:
             print(_waiting_text(list(missing), tell_after), file=sys.stderr, flush=True)
             tell_after *= 2
@@ -181,10 +185,10 @@ def meet(ports: Mapping[int, int]) -> None:
     member.has_met = True
 
 
-def _is_there(port: int) -> bool:
+def _is_there(meeting: Endpoint) -> bool:
     with socket.socket() as caller:
         caller.settimeout(1.0)
-        return caller.connect_ex((LOOPBACK, port)) == 0
+        return caller.connect_ex(meeting) == 0
 
 
 def _waiting_text(ranks: list[int], seconds: float) -> str:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import os
 import socket
-import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +15,14 @@ from paceline.air.errors import ConfigError
 from paceline.engine.places import LOOPBACK
 from paceline.run.backend import Backend, BackendConfig, WorkerState
 from paceline.train.imports import FOR_TORCH_TRAINING
+from paceline.train.network import (
+    addresses_of,
+    free_port,
+    interface_for,
+    listening_socket,
+    loopback_interface,
+    on_one_machine,
+)
 from paceline.train.torch.devices import VISIBLE, WorkerGpus, assign_gpus, plan_gpus
 
 if TYPE_CHECKING:
@@ -40,8 +45,9 @@ class TorchConfig(BackendConfig):
     backend: str | None = None
     """"gloo", "nccl", ... or a mix such as "cpu:gloo,cuda:nccl"; None takes nccl with GPUs and gloo without."""
     init_method: str = "env"
-    """"env" meets in memory and opens no port; "tcp" meets at a store that rank 0 hosts on the loopback address.
-    With both, MASTER_ADDR and MASTER_PORT are set for groups that the train function makes itself."""
+    """"env" meets in memory and opens no port; "tcp" meets at a store that rank 0 hosts on the loopback address. On
+    several machines, both meet at a store that rank 0 hosts at the address of its machine. MASTER_ADDR and MASTER_PORT
+    are set in any case, for groups that the train function makes itself."""
     timeout_s: float = 1800
     """How long a collective operation may take before it fails."""
 
@@ -133,13 +139,14 @@ class TorchBackend(Backend):
             os.close(descriptor)
 
     def _meet_over_network(self, worker_group: WorkerGroup, gpus: list[WorkerGpus | None]) -> None:
-        """Let rank 0 host the store at the address of its node."""
-        address = worker_group.places[0].node.address
+        """Let rank 0 host the store, where the others reach it."""
+        addresses = addresses_of(worker_group.places)
         find_port = free_port if worker_group.world_size == 1 else listen
-        port = worker_group.execute_single(0, find_port, address)
-        addresses = sorted({place.node.address for place in worker_group.places})
-        interfaces = worker_group.execute(interface_with, addresses)
-        _enter(worker_group, MeetingPoint(address, port, interfaces), gpus, None)
+        port = worker_group.execute_single(0, find_port, addresses[0])
+        peers = sorted(set(addresses))
+        interfaces = worker_group.execute_each(interface_for, [(address, peers) for address in addresses])
+        for_nccl = not on_one_machine(worker_group.places)
+        _enter(worker_group, MeetingPoint(addresses[0], port, interfaces, for_nccl), gpus, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,13 +157,13 @@ class MeetingPoint:
     port: int
     interfaces: Sequence[str | None]
     """Each rank's own, for Gloo: it would take the address that the name of the machine resolves to."""
+    for_nccl: bool = False
+    """NCCL shall use them too: it would take the first that looks usable. On one machine it finds better ways."""
 
 
 def _here(worker_group: WorkerGroup, port: int) -> MeetingPoint:
     """On this machine, which nobody else can reach."""
-    names = [name for _, name in socket.if_nameindex()]
-    interface = "lo0" if "lo" not in names and "lo0" in names else "lo"
-    return MeetingPoint(LOOPBACK, port, [interface] * worker_group.world_size)
+    return MeetingPoint(LOOPBACK, port, [loopback_interface()] * worker_group.world_size)
 
 
 def _enter(
@@ -193,6 +200,8 @@ def _environments(
             environment[VISIBLE] = own.visible
         if interface is not None:
             environment[INTERFACE_VARIABLE] = interface
+            if meeting.for_nccl:
+                environment[NCCL_INTERFACE_VARIABLE] = f"={interface}"  # The sign asks for exactly this name.
         yield environment
 
 
@@ -200,9 +209,8 @@ def _environments(
 # The driver imports this module too, so torch is only imported inside of these functions.
 
 
-_GET_INTERFACE_ADDRESS = 0x8915
-"""SIOCGIFADDR of Linux."""
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
+NCCL_INTERFACE_VARIABLE = "NCCL_SOCKET_IFNAME"
 
 
 @dataclass
@@ -222,35 +230,15 @@ class ProcessGroupMember(WorkerState):
 
 def listen(address: str) -> int:
     """On rank 0: bind the port of the store before anyone connects to it; returns its number."""
-    ProcessGroupMember.here().listener = listener = socket.create_server((address, 0), backlog=socket.SOMAXCONN)
+    ProcessGroupMember.here().listener = listener = listening_socket(address)
     return int(listener.getsockname()[1])
-
-
-def free_port(address: str) -> int:
-    """A port for a group that the train function may make itself from MASTER_ADDR and MASTER_PORT."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
-
-
-def interface_with(addresses: Collection[str]) -> str | None:
-    """The name of the network interface of this machine that has one of the addresses, as far as that can be told."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", os.fsencode(name))
-            with contextlib.suppress(OSError):  # this one has no address
-                answer = fcntl.ioctl(probe.fileno(), _GET_INTERFACE_ADDRESS, request)
-                if socket.inet_ntoa(answer[20:24]) in addresses:
-                    return name
-    return None
 
 
 def enter(environment: Mapping[str, str], own_gpus: tuple[int, ...], store_path: str | None) -> bool:
     """Set this rank's variables and open the memory file; False if the file cannot be opened."""
-    chosen = os.environ.get(INTERFACE_VARIABLE)
-    os.environ.update(environment)
-    if chosen is not None:  # The user knows better.
-        os.environ[INTERFACE_VARIABLE] = chosen
+    names = (INTERFACE_VARIABLE, NCCL_INTERFACE_VARIABLE)
+    chosen = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.update({**environment, **chosen})  # The user knows better.
     assign_gpus(tuple(own_gpus))
     member = ProcessGroupMember.here()
     if store_path is None:

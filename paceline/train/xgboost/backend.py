@@ -10,13 +10,14 @@ import shutil
 import socket
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.air.checks import names_what_was_meant
 from paceline.air.errors import ConfigError
 from paceline.run.backend import Backend, BackendConfig, WorkerState
+from paceline.train.network import addresses_of, admit_only
 
 if TYPE_CHECKING:
     from paceline.engine.base import WorkerGroup
@@ -25,12 +26,11 @@ _LEAVE_TIMEOUT_S = 5.0
 
 
 class XGBoostBackend(Backend):
-    """Rank 0 hosts XGBoost's tracker, on the loopback address; a single worker needs none.
+    """Rank 0 hosts XGBoost's tracker, where the others reach it; a single worker needs none.
 
     The driver never loads xgboost: a process that has run it cannot be forked afterwards.
     """
 
-    one_machine: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = (
         "xgboost",
         "xgboost.tracker",
@@ -52,20 +52,25 @@ class XGBoostBackend(Backend):
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         assert isinstance(backend_config, XGBoostConfig)
         placement = worker_group.placement
-        scratch = self._scratch_directory(os.path.dirname(placement.workers[0].cwd))
+        scratch = self._scratch_directory(worker_group)
         for place in worker_group.places:
-            worker_group.execute_single(place.rank, prepare, place.rank, place.threads or 0, scratch)
+            own = scratch if place.node.is_drivers else None
+            worker_group.execute_single(place.rank, prepare, place.rank, place.threads or 0, own)
         if placement.world_size == 1:
             return
-        arguments = worker_group.execute_single(0, host, placement.world_size, placement.start_timeout_s)
-        worker_group.execute(join, arguments, backend_config.timeout_s, timeout=placement.start_timeout_s)
+        addresses, seconds = addresses_of(worker_group.places), placement.start_timeout_s
+        arguments = worker_group.execute_single(0, host, addresses[0], placement.world_size, seconds)
+        worker_group.execute(join, arguments, backend_config.timeout_s, sorted(set(addresses)), timeout=seconds)
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         worker_group.execute(leave, _LEAVE_TIMEOUT_S, timeout=2 * _LEAVE_TIMEOUT_S)
 
-    def _scratch_directory(self, parent: str) -> str:
-        """A directory that is gone with this attempt, also where its workers were killed: it is the driver's."""
-        path = tempfile.mkdtemp(prefix=".xgboost-", dir=parent)
+    def _scratch_directory(self, worker_group: WorkerGroup) -> str | None:
+        """A directory that is gone with this attempt, also where its workers were killed: it is the driver's. None if
+        no worker sees it; a worker's own directory on another machine is gone with the worker."""
+        if not any(place.node.is_drivers for place in worker_group.places):
+            return None
+        path = tempfile.mkdtemp(prefix=".xgboost-", dir=os.path.dirname(worker_group.placement.workers[0].cwd))
         weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
         return path
 
@@ -111,7 +116,6 @@ class XGBoostLoopConfig(XGBoostConfig):
 # thread that trains later: XGBoost's connections belong to the thread that made them.
 
 T = TypeVar("T")
-LOOPBACK = "127.0.0.1"
 
 _LOST_PEER = re.compile(
     r"collective/result\.cc|\[(socket|allreduce|allgather|broadcast|comm|comm_group|loop|protocol|tracker|coll)\.(h|cc):\d+"
@@ -134,25 +138,31 @@ class Place(WorkerState):
     joined: bool = False
 
 
-def prepare(rank: int, threads: int, scratch: str) -> None:
-    """Note what belongs to this rank alone."""
+def prepare(rank: int, threads: int, scratch: str | None) -> None:
+    """Note what belongs to this rank alone. Where there is no directory of the driver's, it makes one of its own."""
     place = Place.here()
-    place.rank, place.threads, place.scratch = rank, threads, scratch
+    place.rank, place.threads = rank, threads
+    place.scratch = scratch or tempfile.mkdtemp(prefix=".xgboost-", dir=os.getcwd())
 
 
-def host(world_size: int, timeout_s: float) -> dict[str, Any]:
-    """On rank 0: open the meeting point, on the loopback address; returns what the ranks need to find it."""
+def host(address: str, world_size: int, timeout_s: float) -> dict[str, Any]:
+    """On rank 0: open the meeting point at the address; returns what the ranks need to find it."""
     from xgboost.tracker import RabitTracker
 
-    tracker = RabitTracker(n_workers=world_size, host_ip=LOOPBACK, sortby="task", timeout=max(1, int(timeout_s)))
+    tracker = RabitTracker(n_workers=world_size, host_ip=address, sortby="task", timeout=max(1, int(timeout_s)))
     tracker.start()
     Place.here().tracker = tracker
     found: dict[str, Any] = tracker.worker_args()
     return found
 
 
-def join(arguments: Mapping[str, Any], timeout_s: float) -> None:
-    """Connect with all other ranks. XGBoost sorts them by name: zero-padded, that is by our ranks."""
+def join(arguments: Mapping[str, Any], timeout_s: float, addresses: Sequence[str]) -> None:
+    """Connect with all other ranks, which are at these addresses. XGBoost sorts them by name: zero-padded, that is by
+    our ranks.
+
+    It keeps listening on all interfaces for word that a worker failed, and ends the process at any connection: only
+    those from the group's own machines shall get there.
+    """
     from xgboost import collective
 
     place = Place.here()
@@ -161,7 +171,7 @@ def join(arguments: Mapping[str, Any], timeout_s: float) -> None:
         collective.init(**arguments, dmlc_task_id=f"{place.rank:08d}", dmlc_timeout=int(timeout_s))
     place.joined = True
     for descriptor in set(_listening()) - before:
-        _keep_to_this_machine(descriptor)
+        admit_only(descriptor, addresses)
     assert collective.get_rank() == place.rank
 
 
@@ -195,13 +205,6 @@ def _listening() -> Iterator[int]:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as copy:
             if copy.family == socket.AF_INET and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 yield int(name)
-
-
-def _keep_to_this_machine(descriptor: int) -> None:
-    """XGBoost listens on all interfaces for word that a worker failed, and ends the process at any connection: only
-    connections over loopback shall get there. Kernels before 5.7 do not let everybody say so."""
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
-        copy.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
 
 
 def _without_place(text: str) -> str:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from paceline.air.config import ScalingConfig
+from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError
+from paceline.engine.places import Node, WorkerPlace
 from paceline.train.horovod import HorovodConfig, HorovodTrainer
 from paceline.train.horovod.backend import HorovodBackend, HorovodTorchBackend, HorovodTorchConfig
 
@@ -16,7 +17,6 @@ def test_defaults() -> None:
     config = HorovodConfig()
     assert (config.nics, config.verbose, config.timeout_s, config.placement_group_timeout_s) == (None, 1, 300, 100)
     assert (config.key, config.ssh_port, config.ssh_identity_file, config.ssh_str) == (None, None, None, None)
-    assert config.interface() == "lo"
     assert config.backend_cls is HorovodBackend
 
 
@@ -35,8 +35,6 @@ def test_what_only_other_machines_need_is_taken() -> None:
         ({"verbose": "yes"}, "verbose.*'yes'"),
         ({"nics": []}, r"nics.*\['eth0'\]"),
         ({"nics": 3}, r"nics.*3.*\['eth0'\]"),
-        ({"nics": "nowhere7"}, r"nowhere7.*\blo\b"),
-        ({"nics": {"nowhere7", "nowhere8"}}, "nowhere7.*nowhere8.*loopback"),
     ],
 )
 def test_what_cannot_work_is_refused(setting: dict[str, Any], advice: str) -> None:
@@ -44,18 +42,37 @@ def test_what_cannot_work_is_refused(setting: dict[str, Any], advice: str) -> No
         HorovodConfig(**setting)
 
 
-@pytest.mark.parametrize("nics", ["lo", ["lo"], {"lo"}, ("nowhere7", "lo"), iter(["lo"])])
+PLACE = WorkerPlace(1, Node("b", "10.0.0.2", "the-other", 1), 1, 0, 1)
+
+
+@pytest.mark.parametrize("nics", ["ib0", ["ib0"], {"ib0"}, ("nowhere7", "ib0", "eth0"), iter(["ib0"])])
 def test_the_first_interface_that_is_there_is_taken(nics: Any) -> None:
     config = HorovodConfig(nics=nics)
-    assert config.interface() == "lo"
-    assert config.interface() == "lo"  # an iterator is used up only once
+    assert config.interface(PLACE, ["lo", "eth0", "ib0"]) == "ib0"
+    assert config.interface(PLACE, ["lo", "ib0"]) == "ib0"  # an iterator is used up only once
+
+
+@pytest.mark.parametrize("nics", ["nowhere7", {"nowhere7", "nowhere8"}])
+def test_a_machine_without_any_of_the_interfaces_is_named(nics: Any) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere7.*the-other has none of them, but lo, eth0"):
+        HorovodConfig(nics=nics).interface(PLACE, ["lo", "eth0"])
+
+
+def test_interfaces_are_looked_for_where_the_workers_are() -> None:
+    trainer = HorovodTrainer(
+        with_torch,
+        horovod_config=HorovodConfig(nics="nowhere7"),
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(verbose=0),
+    )
+    with pytest.raises(ConfigError, match=r"nowhere7.*\blo\b"):
+        trainer.fit()
 
 
 def test_variables_follow_the_settings() -> None:
     variables = HorovodBackend().environment(HorovodConfig(timeout_s=1.5, verbose=3))
     assert variables == {
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "2",
-        "HOROVOD_GLOO_IFACE": "lo",
         "HOROVOD_LOG_LEVEL": "debug",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TF_USE_LEGACY_KERAS": "1",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import logging
 import os
 import socket
@@ -12,9 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from paceline.engine.base import Placement, WorkerRequest
+from paceline.engine.places import Node, lay_out
 from paceline.testing.invariants import listening_sockets
+from paceline.train.horovod import rendezvous
+from paceline.train.horovod.backend import Slot, slots_of
 from paceline.train.horovod.rendezvous import Rendezvous
 from tests.descriptors import open_descriptors
+
+
+def slots(count: int) -> list[Slot]:
+    """Of workers on one machine."""
+    return [Slot("node0", rank, rank, 0, count, count, 1) for rank in range(count)]
 
 
 def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
@@ -28,7 +38,7 @@ def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[i
 
 
 def test_it_keeps_values_for_its_own_workers_only() -> None:
-    first, second = Rendezvous(2), Rendezvous(2)
+    first, second = Rendezvous(slots(2)), Rendezvous(slots(2))
     try:
         assert ask(first.port, "PUT", "/global/0", b"here")[0] == 200
         assert ask(first.port, "GET", "/global/0") == (200, b"here")
@@ -44,7 +54,7 @@ def test_it_keeps_values_for_its_own_workers_only() -> None:
 def test_it_listens_on_loopback_until_it_is_closed() -> None:
     before = set(listening_sockets(os.getpid()))
     descriptors = open_descriptors()
-    server = Rendezvous(2)
+    server = Rendezvous(slots(2))
     (listening,) = set(listening_sockets(os.getpid())) - before
     assert listening == f"tcp 0100007F:{server.port:04X}"
     server.close()
@@ -54,7 +64,7 @@ def test_it_listens_on_loopback_until_it_is_closed() -> None:
 
 
 def test_somebody_who_says_nothing_delays_nothing() -> None:
-    server = Rendezvous(2)
+    server = Rendezvous(slots(2))
     with socket.create_connection(("127.0.0.1", server.port)):
         assert ask(server.port, "PUT", "/global/0", b"here")[0] == 200
         server.close()
@@ -84,7 +94,7 @@ with socket.socket() as client:
 def test_other_users_of_this_machine_are_not_admitted(client: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if by == "table":  # as where the kernel does not know this kind of socket
         monkeypatch.setattr(socket, "AF_NETLINK", 1000)
-    server = Rendezvous(2)
+    server = Rendezvous(slots(2))
     try:
         for _ in range(3):
             command = [sys.executable, "-c", AS_ANOTHER_USER, str(server.port), client]
@@ -97,7 +107,7 @@ def test_other_users_of_this_machine_are_not_admitted(client: str, by: str, monk
 
 
 def test_connections_that_are_gone_again_do_no_harm() -> None:
-    server = Rendezvous(2)
+    server = Rendezvous(slots(2))
     try:
         for _ in range(50):
             with socket.create_connection(("127.0.0.1", server.port)) as client:
@@ -109,7 +119,7 @@ def test_connections_that_are_gone_again_do_no_harm() -> None:
 
 def test_only_the_addresses_of_the_group_are_admitted() -> None:
     for addresses, admitted in ((None, ["127.0.0.1"]), (["127.0.0.2", "127.0.0.3"], ["127.0.0.2", "127.0.0.3"])):
-        server = Rendezvous(2) if addresses is None else Rendezvous(2, addresses)
+        server = Rendezvous(slots(2)) if addresses is None else Rendezvous(slots(2), addresses)
         try:
             sources = ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"]
             assert [each for each in sources if is_answered(server.port, each)] == admitted
@@ -117,8 +127,8 @@ def test_only_the_addresses_of_the_group_are_admitted() -> None:
             server.close()
 
 
-def is_answered(port: int, source: str) -> bool:
-    with socket.create_connection(("127.0.0.1", port), 10, (source, 0)) as client:
+def is_answered(port: int, source: str, address: str = "127.0.0.1") -> bool:
+    with socket.create_connection((address, port), 10, (source, 0)) as client:
         try:
             client.sendall(b"PUT /global/0 HTTP/1.1\r\nContent-Length: 4\r\n\r\nhere")
             return client.recv(12).endswith(b"200")
@@ -127,7 +137,7 @@ def is_answered(port: int, source: str) -> bool:
 
 
 def test_everybody_who_comes_at_once_is_admitted() -> None:
-    server = Rendezvous(64)
+    server = Rendezvous(slots(64))
     try:
         with ThreadPoolExecutor(16) as workers:
             asked = [workers.submit(ask, server.port, "PUT", f"/global/{rank}", b"here") for rank in range(400)]
@@ -142,10 +152,42 @@ def test_everybody_who_comes_at_once_is_admitted() -> None:
 )
 def test_other_requests_are_refused_without_a_word(method: str, path: str, capfd: pytest.CaptureFixture[str]) -> None:
     handlers = list(logging.root.handlers)
-    server = Rendezvous(2)
+    server = Rendezvous(slots(2))
     try:
         assert ask(server.port, method, path, b"x" if method == "PUT" else None)[0] == 400
     finally:
         server.close()
     assert logging.root.handlers == handlers
     assert capfd.readouterr() == ("", "")
+
+
+def test_at_another_own_address_the_user_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of the same machine comes from the server's own address, whichever that is."""
+    asked: list[str] = []
+
+    def is_of_this_user(accepted: socket.socket) -> bool:
+        asked.append(accepted.getpeername()[0])
+        return False
+
+    monkeypatch.setattr(rendezvous, "is_of_this_user", is_of_this_user)
+    monkeypatch.setattr(ipaddress.IPv4Address, "is_loopback", False)  # as for an address of the network
+    server = Rendezvous(slots(2), ["127.0.0.7", "127.0.0.8"], "127.0.0.7")
+    try:
+        sources = ["127.0.0.7", "127.0.0.8"]
+        assert [each for each in sources if is_answered(server.port, each, "127.0.0.7")] == ["127.0.0.8"]
+    finally:
+        server.close()
+    assert asked == ["127.0.0.7"]
+
+
+def test_places_among_all_on_the_machine_and_across_machines() -> None:
+    """Three workers on one machine and two on another: no other machine has a third one."""
+    nodes = [Node("a", "10.0.0.1", "same", 8)] * 3 + [Node("b", "10.0.0.2", "same", 8)] * 2
+    placement = Placement("test", tuple(WorkerRequest(rank, "", "") for rank in range(5)))
+    assert slots_of(lay_out(placement, nodes)) == [
+        Slot("node0", 0, 0, 0, 5, 3, 2),
+        Slot("node0", 1, 1, 0, 5, 3, 2),
+        Slot("node0", 2, 2, 0, 5, 3, 1),
+        Slot("node1", 3, 0, 1, 5, 2, 2),
+        Slot("node1", 4, 1, 1, 5, 2, 2),
+    ]

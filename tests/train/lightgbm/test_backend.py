@@ -33,14 +33,14 @@ def test_a_port_that_stays_taken_is_told_about(monkeypatch: pytest.MonkeyPatch) 
         taken.bind(("", 0))
         port = taken.getsockname()[1]
         with pytest.raises(ConnectionError, match=f"port {port}"):
-            backend.init_network([port, port + 1], port)
+            backend.init_network([("127.0.0.1", port), ("127.0.0.1", port + 1)], port)
 
 
 @pytest.fixture
 def hub() -> Iterator[int]:
     """The port of rank 0 of two workers, which this process is."""
-    port = backend.open_hub()
-    backend.take_place(0, 2)
+    port = backend.open_hub("127.0.0.1")
+    backend.take_place(0, ["127.0.0.1"] * 2)
     yield port
     backend.leave()
 
@@ -54,7 +54,7 @@ def test_strangers_at_the_hub_delay_nobody_for_long(hub: int, monkeypatch: pytes
         ThreadPoolExecutor(1) as other,
     ):
         rude.sendall(b"\xff" * 1000)
-        arriving = other.submit(backend.line_to_hub, hub, token, 1)
+        arriving = other.submit(backend.line_to_hub, ("127.0.0.1", hub), token, 1)
         backend.let_everyone_in(token, 30)
         line = arriving.result()
         line.send_bytes(b"rank 1")
@@ -89,7 +89,7 @@ def test_a_stranger_that_sends_byte_by_byte_has_no_more_time(hub: int, monkeypat
 
     with socket.create_connection(("127.0.0.1", hub)) as stranger, ThreadPoolExecutor(2) as others:
         dripping = others.submit(drip, stranger)
-        arriving = others.submit(backend.line_to_hub, hub, token, 1)
+        arriving = others.submit(backend.line_to_hub, ("127.0.0.1", hub), token, 1)
         backend.let_everyone_in(token, 30)
         arriving.result().close()
         assert dripping.result()

@@ -14,6 +14,7 @@ import pytest
 
 from paceline.air import FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError, TrainingFailedError
+from paceline.train.imports import AfterImport
 from paceline.train.tensorflow import (
     TensorflowConfig,
     TensorflowTrainer,
@@ -81,10 +82,10 @@ def test_that_tensorflow_listens_everywhere_is_said_once(
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({}, "127.0.0.1"),
-        ({"no_proxy": "example.org,.local"}, "example.org,.local,127.0.0.1"),
-        ({"NO_PROXY": "example.org"}, "example.org,127.0.0.1"),
-        ({"no_grpc_proxy": "mine", "no_proxy": "other"}, "mine,127.0.0.1"),
+        ({}, "10.0.0.1,10.0.0.2"),
+        ({"no_proxy": "example.org,.local"}, "example.org,.local,10.0.0.1,10.0.0.2"),
+        ({"NO_PROXY": "example.org"}, "example.org,10.0.0.1,10.0.0.2"),
+        ({"no_grpc_proxy": "mine", "no_proxy": "other"}, "mine,10.0.0.1,10.0.0.2"),
     ],
 )
 def test_grpc_keeps_the_hosts_that_the_user_has_excepted_from_the_proxy(
@@ -95,7 +96,10 @@ def test_grpc_keeps_the_hosts_that_the_user_has_excepted_from_the_proxy(
         monkeypatch.delenv(name)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    backend.enter([(1, 2)], 0)
+    monkeypatch.setattr(backend, "_CORRECTIONS", AfterImport({}))
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    backend.enter([("10.0.0.1", 1, 2), ("10.0.0.2", 3, 4), ("10.0.0.2", 5, 6)], 0)
+    backend.ClusterMember.end()
     assert dict(os.environ)["no_grpc_proxy"] == expected
 
 
@@ -105,11 +109,9 @@ def test_workers_meet_when_the_last_one_has_come(
     monkeypatch.setattr(backend, "TELL_AFTER_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as missing:
         missing.bind(("127.0.0.1", 0))
-        _, own = backend.hold_ports()
+        _, own = backend.hold_ports("127.0.0.1")
         assert not can_connect(own)
-        waiting = threading.Thread(
-            target=backend.meet, args=({1: there.getsockname()[1], 2: missing.getsockname()[1]},)
-        )
+        waiting = threading.Thread(target=backend.meet, args=({1: there.getsockname(), 2: missing.getsockname()},))
         waiting.start()
         told = ""
         while "\n" not in told:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -43,6 +42,9 @@ class RecordingGroup:
     def execute_single(self, rank: int, fn: Callable[..., Any], *args: Any) -> Any:
         self.calls.append((fn, rank, args))
         return self.answers.get(fn)
+
+    def execute_each(self, fn: Callable[..., Any], arguments: Sequence[Sequence[Any]]) -> list[Any]:
+        return [self.execute_single(rank, fn, *of_rank) for rank, of_rank in enumerate(arguments)]
 
     def called(self, fn: Callable[..., Any]) -> list[tuple[Any, ...]]:
         return [args for called, _, args in self.calls if called is fn]
@@ -104,24 +106,39 @@ def test_gloo_is_bound_to_the_loopback_interface_unless_the_user_chose(monkeypat
 
 def test_on_other_machines_rank_0_hosts_the_store_at_its_address() -> None:
     nodes = [Node("a", "10.0.0.1", "a", 1), Node("b", "10.0.0.2", "b", 1)]
-    answers = {backend.listen: 4321, backend.interface_with: "eth0"}
-    group = start(RecordingGroup(["", ""], answers, nodes))
+    answers = {backend.listen: 4321, backend.interface_for: "eth0"}
+    group = start(RecordingGroup(["0", "0"], answers, nodes))
     assert group.called(backend.listen) == [("10.0.0.1",)]
+    addresses = ["10.0.0.1", "10.0.0.2"]
+    assert group.called(backend.interface_for) == [(address, addresses) for address in addresses]
     for environment, _, path in group.called(backend.enter):
         assert path is None
         assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == ("10.0.0.1", "4321")
         assert environment["GLOO_SOCKET_IFNAME"] == "eth0"
+        assert environment["NCCL_SOCKET_IFNAME"] == "=eth0"
+        assert (environment["LOCAL_RANK"], environment["CUDA_VISIBLE_DEVICES"]) == ("0", "0")
+    assert [environment["NODE_RANK"] for environment, _, _ in group.called(backend.enter)] == ["0", "1"]
+    assert group.called(backend.join) == [("nccl", 1800)]
+
+
+def test_what_the_user_chose_for_nccl_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib")  # as the worker has it
+    backend.enter({"NCCL_SOCKET_IFNAME": "=eth0"}, (), None)
+    assert os.environ["NCCL_SOCKET_IFNAME"] == "ib"
+
+
+def test_all_workers_on_one_other_machine_meet_at_its_loopback_address() -> None:
+    answers = {backend.listen: 4321, backend.interface_for: "lo"}
+    group = start(RecordingGroup(["", ""], answers, [Node("a", "10.0.0.1", "a", 2)] * 2))
+    assert group.called(backend.listen) == [("127.0.0.1",)]
+    for environment, _, path in group.called(backend.enter):
+        assert (environment["MASTER_ADDR"], environment["GLOO_SOCKET_IFNAME"], path) == ("127.0.0.1", "lo", None)
+        assert "NCCL_SOCKET_IFNAME" not in environment
 
 
 def test_a_single_worker_on_another_machine_gets_a_port_of_that_machine() -> None:
-    answers = {backend.free_port: 4321, backend.interface_with: None}
+    answers = {backend.free_port: 4321, backend.interface_for: None}
     group = start(RecordingGroup([""], answers, [Node("a", "10.0.0.1", "a", 1)]))
     ((environment, _, path),) = group.called(backend.enter)
-    assert (environment["MASTER_ADDR"], environment["MASTER_PORT"], path) == ("10.0.0.1", "4321", None)
+    assert (environment["MASTER_ADDR"], environment["MASTER_PORT"], path) == ("127.0.0.1", "4321", None)
     assert "GLOO_SOCKET_IFNAME" not in environment
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux for the addresses of interfaces")
-def test_an_interface_is_found_by_its_address() -> None:
-    assert backend.interface_with(["10.255.255.254", "127.0.0.1"]) == "lo"
-    assert backend.interface_with(["10.255.255.254"]) is None
