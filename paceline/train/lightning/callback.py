@@ -172,6 +172,8 @@ class SaveReporter:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Which were the best so far is known after a failure; another run's best are not this one's."""
+        if self.clears_files and session_slot.active().rows_before > 0:
+            state_dict = _moved(state_dict, str(state_dict.get("dirpath")), str(self.dirpath))
         if state_dict.get("dirpath") == self.dirpath:
             super().load_state_dict(state_dict)  # type: ignore[misc]
 
@@ -203,6 +205,15 @@ class SaveReporter:
         for path in Path(self.dirpath).glob("*"):
             if str(path) not in wanted:
                 trainer.strategy.checkpoint_io.remove_checkpoint(path)
+
+
+def _moved(state: Any, before: str, now: str) -> Any:
+    """The state of a ModelCheckpoint with another directory: on another machine, each attempt has its own."""
+    if isinstance(state, str):
+        return now + state.removeprefix(before) if state.startswith(before) else state
+    if isinstance(state, dict):
+        return {_moved(name, before, now): _moved(value, before, now) for name, value in state.items()}
+    return state
 
 
 def derive(package: str, module: str) -> dict[str, type]:

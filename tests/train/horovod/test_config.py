@@ -63,7 +63,7 @@ def test_interfaces_are_looked_for_where_the_workers_are() -> None:
         with_torch,
         horovod_config=HorovodConfig(nics="nowhere7"),
         scaling_config=ScalingConfig(num_workers=1),
-        run_config=RunConfig(verbose=0),
+        run_config=RunConfig(engine="inline", verbose=0),
     )
     with pytest.raises(ConfigError, match=r"nowhere7.*\blo\b"):
         trainer.fit()

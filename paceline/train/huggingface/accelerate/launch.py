@@ -17,6 +17,9 @@ _SECTION_OF = {"FSDP": "fsdp_config", "DEEPSPEED": "deepspeed_config", "MEGATRON
 _WRAPPERS = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM"}
 """Values of distributed_type that say how a model is trained, not on which devices."""
 
+_KNOWN_WHEN_PLACED = ("num_machines", "machine_rank")
+"""The engine decides on them when workers start."""
+
 
 def for_run(settings: dict[str, Any], world_size: int, use_gpu: bool) -> dict[str, Any]:
     """The settings with the topology of the run."""
@@ -65,7 +68,8 @@ def overridden(settings: dict[str, Any], world_size: int, use_gpu: bool) -> list
     for name, value in of_the_run.items():
         given = settings.get(name)
         if given not in (None, {}, value) and not (name == "num_processes" and given == -1):
-            told.append(f"{name} {given!r}" + ("" if value in (None, {}) else f" (the run has {value!r})"))
+            is_known = value not in (None, {}) and name not in _KNOWN_WHEN_PLACED
+            told.append(f"{name} {given!r}" + (f" (the run has {value!r})" if is_known else ""))
     kind = settings.get("distributed_type")
     for wrapper, section in _SECTION_OF.items():
         if kind != wrapper and settings.get(section):

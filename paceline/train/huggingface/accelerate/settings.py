@@ -151,7 +151,7 @@ def _check_place(settings: dict[str, Any], source: str) -> None:
     place = settings.get("compute_environment") or "LOCAL_MACHINE"
     if place != "LOCAL_MACHINE":
         raise ConfigError(
-            f"{source}: compute_environment is {place!r}, but the workers of this trainer run on this machine. Make a "
+            f"{source}: compute_environment is {place!r}, but paceline starts the workers of this trainer. Make a "
             "configuration with `accelerate config` for 'This machine', or use `accelerate launch` for SageMaker."
         )
     if settings.get("distributed_type") is None:

@@ -89,7 +89,7 @@ def test_every_setting_of_the_installed_accelerate_is_known() -> None:
         ("mixed_precision: half", "'no', 'fp16', 'bf16', 'fp8'"),
         ("fsdp_config: 3", "fsdp_config"),
         ("gradient_accumulation_steps: 0", "gradient_accumulation_steps"),
-        ("compute_environment: AMAZON_SAGEMAKER", "run on this machine"),
+        ("compute_environment: AMAZON_SAGEMAKER", "paceline starts the workers"),
         ("distributed_type: XLA", "`accelerate launch`"),
         ("distributed_type: MULTI_NPU", "'MULTI_NPU'"),
     ],
