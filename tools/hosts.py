@@ -46,6 +46,8 @@ SWITCH_ADDRESS = f"{NETWORK}.254"
 PRIVATE = ("/tmp", "/var/tmp", "/dev/shm")
 CLOCK_LIBRARY = "/tmp/hosts_clock.so"
 """Where a host finds it: in a directory of its own."""
+NAMES_FILE = "/tmp/hosts_names"
+"""What a host sees as /etc/hosts, if hosts know each other by name."""
 CLOCKS = ((100, -100), (-100, 100), (200, 300), (-200, -300))
 """What each host's monotonic and wall clocks add, in seconds; the hosts take turns."""
 MS_BIND = 4096
@@ -103,9 +105,11 @@ class Switch:
 class Hosts:
     """A set of hosts that ends with this object's `down`, or with this process."""
 
-    def __init__(self, count: int, *, shared: Sequence[str] = ()) -> None:
-        """`shared` are directories that hosts see although they lie in one that is private."""
+    def __init__(self, count: int, *, shared: Sequence[str] = (), names: bool = False) -> None:
+        """`shared` are directories that hosts see although they lie in one that is private. With `names` the hosts know
+        each other's addresses by name."""
         self._count = count
+        self._names = {f"h{number}": f"{NETWORK}.{number}" for number in range(1, count + 1)} if names else {}
         self._shared = list(shared)
         self._holders: list[subprocess.Popen[str]] = []
         self._ports = itertools.count(1)
@@ -160,7 +164,13 @@ class Hosts:
             monotonic = 100 - monotonic  # No clock may show a time before the machine's start.
         flags = ["--net", "--mount", "--uts", "--ipc", "--pid", "--mount-proc", "--time"]
         flags += ["--monotonic", str(monotonic), "--boottime", str(monotonic)]
-        settings = {"name": name, "private": PRIVATE, "shared": self._shared, "library": library}
+        settings = {
+            "name": name,
+            "private": PRIVATE,
+            "shared": self._shared,
+            "library": library,
+            "addresses": self._names,
+        }
         init = self._hold(flags, settings)
         host = Host(name, f"{NETWORK}.{number}", f"port{next(self._ports)}", init, monotonic, wall)
         self.switch.plug(host)
@@ -286,7 +296,7 @@ def be_init(settings: dict[str, Any]) -> None:
     sys.stdin.read()
 
 
-def _set_up(name: str, private: list[str], shared: list[str], library: str) -> None:
+def _set_up(name: str, private: list[str], shared: list[str], library: str, addresses: dict[str, str]) -> None:
     socket.sethostname(name)
     clock = Path(library).read_bytes()
     opened = {folder: os.open(folder, os.O_RDONLY) for folder in shared}
@@ -298,6 +308,10 @@ def _set_up(name: str, private: list[str], shared: list[str], library: str) -> N
         _system_call("mount", f"/proc/self/fd/{descriptor}".encode(), folder.encode(), None, MS_BIND, None)
         os.close(descriptor)
     Path(CLOCK_LIBRARY).write_bytes(clock)
+    if addresses:
+        known = {"localhost": "127.0.0.1", **addresses}
+        Path(NAMES_FILE).write_text("".join(f"{address} {host}\n" for host, address in known.items()))
+        _system_call("mount", NAMES_FILE.encode(), b"/etc/hosts", None, MS_BIND, None)
 
 
 # The command line: a process in the background holds the hosts from `up` to `down`

@@ -19,7 +19,7 @@ def make_ray_hosts(count: int = 3, *shared: Path, cpus: int = 2, driver_hosts: i
     """
     if find_spec("ray") is None:
         pytest.skip("needs Ray")
-    hosts = make_hosts(count + driver_hosts, *shared)
+    hosts = make_hosts(count + driver_hosts, *shared, names=True)
     ray_hosts = RayHosts(hosts, {name: cpus if number < count else 0 for number, name in enumerate(hosts.names)})
     try:
         ray_hosts.start()

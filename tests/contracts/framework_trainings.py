@@ -48,6 +48,14 @@ def torch_rows() -> tuple[Any, Any]:
     return features, features @ torch.tensor(WEIGHTS)[:, None]
 
 
+def torch_line() -> Any:
+    """The same weights in every run, so that runs can be compared."""
+    import torch
+
+    torch.manual_seed(1)
+    return torch.nn.Linear(len(WEIGHTS), 1)
+
+
 def torch_training(config: dict[str, Any]) -> None:
     import torch
 
@@ -55,7 +63,7 @@ def torch_training(config: dict[str, Any]) -> None:
 
     lesson: Lesson = config["lesson"]
     done, weights = saved()
-    linear = torch.nn.Linear(len(WEIGHTS), 1)
+    linear = torch_line()
     if weights is not None:
         linear.load_state_dict(weights)
     model = prepare_model(linear)
@@ -89,7 +97,7 @@ def accelerate_training(config: dict[str, Any]) -> None:
     lesson: Lesson = config["lesson"]
     done, weights = saved()
     accelerator = Accelerator()
-    linear = torch.nn.Linear(len(WEIGHTS), 1)
+    linear = torch_line()
     if weights is not None:
         linear.load_state_dict(weights)
     model, optimizer = accelerator.prepare(linear, torch.optim.SGD(linear.parameters(), lr=LEARNING_RATE))
@@ -173,7 +181,7 @@ def horovod_torch_training(config: dict[str, Any]) -> None:
     hvd.init()
     lesson: Lesson = config["lesson"]
     done, weights = saved()
-    model = torch.nn.Linear(len(WEIGHTS), 1)
+    model = torch_line()
     if weights is not None:
         model.load_state_dict(weights)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -231,7 +239,7 @@ def transformers_trainer(train_dataset: Any, eval_dataset: Any, lesson: Lesson) 
     class Line(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.linear = torch.nn.Linear(len(WEIGHTS), 1)
+            self.linear = torch_line()
 
         def forward(self, features: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
             return {"loss": torch.nn.functional.mse_loss(self.linear(features), labels)}

@@ -8,14 +8,14 @@ import lightning
 import torch
 
 from paceline.testing.backend_lesson import Lesson
-from tests.contracts.framework_trainings import LEARNING_RATE, ROWS, WEIGHTS, torch_rows
+from tests.contracts.framework_trainings import LEARNING_RATE, ROWS, torch_line, torch_rows
 
 
 class Line(lightning.LightningModule):
     def __init__(self, lesson: Lesson) -> None:
         super().__init__()
         self.lesson = lesson
-        self.linear = torch.nn.Linear(len(WEIGHTS), 1)
+        self.linear = torch_line()
 
     def train_dataloader(self) -> Any:
         return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*torch_rows()), batch_size=ROWS)

@@ -16,10 +16,11 @@ from tools.hosts import Hosts, HostsError
 PROJECT = Path(__file__).parents[2]
 
 
-def make_hosts(count: int, *shared: Path) -> Hosts:
-    """Hosts that see this project and its environment, wherever they are, and `shared` directories."""
+def make_hosts(count: int, *shared: Path, names: bool = False) -> Hosts:
+    """Hosts that see this project and its environment, wherever they are, and `shared` directories. With `names` they
+    know each other by name; without, tests notice who relies on that."""
     needed = [folder for folder in (str(PROJECT), sys.prefix) if folder.startswith(("/tmp/", "/var/tmp/"))]
-    hosts = Hosts(count, shared=[*needed, *map(str, shared)])
+    hosts = Hosts(count, shared=[*needed, *map(str, shared)], names=names)
     try:
         hosts.up()
     except (HostsError, OSError) as error:
@@ -49,8 +50,8 @@ def own_hosts() -> Iterator[Callable[..., Hosts]]:
     """For tests that cut or kill hosts, or share directories with them."""
     made: list[Hosts] = []
 
-    def make(count: int, *shared: Path) -> Hosts:
-        made.append(make_hosts(count, *shared))
+    def make(count: int, *shared: Path, names: bool = False) -> Hosts:
+        made.append(make_hosts(count, *shared, names=names))
         return made[-1]
 
     yield make

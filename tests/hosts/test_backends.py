@@ -25,12 +25,14 @@ class OnHosts:
     """The hosts see the marks, by which ranks tell what they have done, and nothing else of the test's directory."""
 
     engine: Engine | str
+    by_name = False
+    """Whether hosts know each other by name."""
 
     @pytest.fixture
     def experiment(self, own_hosts: Callable[..., Hosts], tmp_path: Path) -> Iterator[BackendExperiment]:
         marks = tmp_path / "marks"
         marks.mkdir()
-        self.engine = engine = HostsEngine(own_hosts(2, marks))
+        self.engine = engine = HostsEngine(own_hosts(2, marks, names=self.by_name))
         yield BackendExperiment(self, tmp_path)
         engine.close()
 
@@ -64,7 +66,8 @@ class TestTransformers(OnHosts, on_one_machine.TestTransformers): ...
 class TestLightning(OnHosts, on_one_machine.TestLightning): ...
 
 
-class TestHorovodTorch(OnHosts, on_one_machine.TestHorovodTorch): ...
+class TestHorovodTorch(OnHosts, on_one_machine.TestHorovodTorch):
+    by_name = True
 
 
 class HorovodTensorflowInShort(on_one_machine.InShort):
@@ -72,7 +75,8 @@ class HorovodTensorflowInShort(on_one_machine.InShort):
     make_trainer = on_one_machine.TestHorovodTensorflowInFull.make_trainer
 
 
-class TestHorovodTensorflow(OnHosts, HorovodTensorflowInShort): ...
+class TestHorovodTensorflow(OnHosts, HorovodTensorflowInShort):
+    by_name = True
 
 
 class TestTensorflow(OnHosts, on_one_machine.TestTensorflow): ...

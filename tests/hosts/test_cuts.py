@@ -110,7 +110,7 @@ class CutHost(Callback):
 def test_the_host_that_was_cut_off_is_the_cause(
     make_trainer: Callable[[RunConfig], BaseTrainer], rank: int, own_hosts: Callable[..., Hosts], tmp_path: Path
 ) -> None:
-    hosts = own_hosts(2)
+    hosts = own_hosts(2, names=True)
     cut = CutHost(hosts, f"h{rank + 1}")
     with contextlib.closing(HostsEngine(hosts)) as engine:
         result = make_trainer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 import math
 import os
 import re
@@ -154,6 +155,9 @@ class HorovodBackend(Backend):
         assert isinstance(backend_config, HorovodConfig)
         places = worker_group.places
         addresses = addresses_of(places)
+        if not on_one_machine(places):
+            for place, found in zip(places, worker_group.execute(addresses_of_own_name), strict=True):
+                check_own_name(place, found)
         interfaces = self._interfaces(worker_group, backend_config, addresses)
         slots = slots_of(places)
         port = None if len(places) == 1 else self._open_rendezvous(worker_group, slots, addresses)
@@ -200,6 +204,22 @@ class HorovodTorchBackend(HorovodBackend):
     hide_other_gpus: ClassVar[bool] = False
     preload: ClassVar[tuple[str, ...]] = (*FOR_TORCH_TRAINING, "horovod.torch", "paceline.train.horovod.backend")
     thread_setters: ClassVar[tuple[str, ...]] = ("torch:set_num_threads",)
+
+
+def check_own_name(place: WorkerPlace, found: Sequence[str]) -> None:
+    """Horovod lets the workers connect twice. The second time it ignores the interface and looks up the name of its own
+    machine; one that does not resolve ends the process with SIGSEGV."""
+    name, address = place.node.hostname, place.node.address
+    if not found:
+        problem = "which does not resolve"
+    elif ipaddress.ip_address(found[0]).is_loopback:
+        problem = f"which resolves to {found[0]}: other machines do not reach that"
+    else:
+        return
+    raise ConfigError(
+        f"Horovod on {name} looks for its own machine by name, {problem}. Put the line '{address} {name}' into "
+        "/etc/hosts there, before other lines with that name, or use TorchTrainer, which needs no names."
+    )
 
 
 @dataclass(frozen=True)
@@ -277,6 +297,15 @@ class RendezvousHost(WorkerState):
     def close(self) -> None:
         if self.rendezvous is not None:
             self.rendezvous.close()
+
+
+def addresses_of_own_name() -> list[str]:
+    """What the name of this machine resolves to; empty if it does not."""
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        return []
+    return [str(address[0]) for *_, address in found]
 
 
 def interface_names() -> list[str]:

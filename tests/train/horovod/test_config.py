@@ -10,7 +10,13 @@ from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError
 from paceline.engine.places import Node, WorkerPlace
 from paceline.train.horovod import HorovodConfig, HorovodTrainer
-from paceline.train.horovod.backend import HorovodBackend, HorovodTorchBackend, HorovodTorchConfig
+from paceline.train.horovod.backend import (
+    HorovodBackend,
+    HorovodTorchBackend,
+    HorovodTorchConfig,
+    addresses_of_own_name,
+    check_own_name,
+)
 
 
 def test_defaults() -> None:
@@ -56,6 +62,15 @@ def test_the_first_interface_that_is_there_is_taken(nics: Any) -> None:
 def test_a_machine_without_any_of_the_interfaces_is_named(nics: Any) -> None:
     with pytest.raises(ConfigError, match=r"nowhere7.*the-other has none of them, but lo, eth0"):
         HorovodConfig(nics=nics).interface(PLACE, ["lo", "eth0"])
+
+
+def test_the_name_of_a_machine_must_lead_others_to_it() -> None:
+    check_own_name(PLACE, ["10.0.0.2"])
+    check_own_name(PLACE, ["192.0.2.7", "127.0.1.1"])  # another network of that machine
+    for found, reason in (([], "does not resolve"), (["127.0.1.1", "10.0.0.2"], r"resolves to 127\.0\.1\.1")):
+        with pytest.raises(ConfigError, match=rf"the-other.*{reason}.*'10\.0\.0\.2 the-other' into /etc/hosts"):
+            check_own_name(PLACE, found)
+    assert addresses_of_own_name()
 
 
 def test_interfaces_are_looked_for_where_the_workers_are() -> None:
