@@ -149,7 +149,7 @@ def tensorflow_training(config: dict[str, Any]) -> None:
 
     lesson: Lesson = config["lesson"]
     done, weights = saved()
-    tf.random.set_seed(1)
+    tf.keras.utils.set_random_seed(1)
     with strategy().scope():
         model = tf.keras.Sequential([tf.keras.Input((len(WEIGHTS),)), tf.keras.layers.Dense(1)])
         if weights is not None:
