@@ -26,8 +26,6 @@ from paceline.engine.remote.group import RemoteGroup
 from paceline.engine.remote.line import AGENT, Caller, Listener
 
 CONNECT_S = 30.0
-FDS_PER_WORKER = 2
-"""Its connection, and its log while that is shown."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,7 @@ class SimulatedEngine(ReactorEngine):
         *,
         pace_s: float = 0.0,
         dies: int | None = None,
+        shows_logs: bool = True,
         processes: int = 2,
     ) -> None:
         """`dies`: the rank that is killed in the first attempt, once all have reported."""
@@ -82,7 +81,7 @@ class SimulatedEngine(ReactorEngine):
         self._listener = Listener("127.0.0.1", self._token, self.reactor, self._on_connected)
         self._lines = [AgentLine(f"node-{number}", self.reactor) for number in range(nodes)]
         self._by_number: dict[int, SimulatedGroup] = {}
-        make_room_for_fds(nodes * (1 + FDS_PER_WORKER * workers_per_node))
+        make_room_for_fds(nodes * (1 + workers_per_node * (2 if shows_logs else 1)))
         self._processes = [
             self._start(
                 Settings(

@@ -49,7 +49,7 @@ def measured(workers: int, nodes: int, reports: int, pace: str, verbose: int, pr
     """The figures of one fit."""
     each = -(-workers // nodes)
     pace_s = 0.0 if pace in ("free", "lockstep") else float(pace)
-    engine = SimulatedEngine(nodes, each, reports, pace_s=pace_s, dies=workers // 2)
+    engine = SimulatedEngine(nodes, each, reports, pace_s=pace_s, dies=workers // 2, shows_logs=verbose > 1)
     engine.expected = workers * reports
     try:
         processes.forget_peak()
