@@ -253,6 +253,8 @@ class StandInNode:
                 self._kill(message.group)
             elif isinstance(message, messages.ShowStacks):
                 self.tell(messages.Stacks(message.group, dict.fromkeys(message.ranks, "a stand-in")))
+            elif isinstance(message, messages.LookFor):
+                self.tell(messages.Seen(message.path, b""))
             elif isinstance(message, messages.Ping):
                 self.tell(messages.Pulse(protocol.clocks()))
             elif isinstance(message, messages.Quit):

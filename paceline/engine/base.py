@@ -82,6 +82,9 @@ class Placement:
     """Set as `protocol.RUN_ID_VARIABLE` in the environment of workers, for whoever looks for processes of a run."""
     workers: tuple[WorkerRequest, ...]
     """By rank."""
+    directory: str = ""
+    """A directory of the driver's. The group says whether its workers see what is in there (`shares_directory`), and
+    those that do run in the `cwd` itself if that is below."""
     resources: Mapping[str, float] = field(default_factory=dict)
     """What each worker gets, such as ``{"CPU": 2, "GPU": 1}``."""
     devices: tuple[str, ...] | None = None
@@ -175,6 +178,8 @@ class WorkerGroup(ABC):
     placement: Placement
     places: tuple[WorkerPlace, ...]
     """Where each rank runs."""
+    shares_directory: bool = False
+    """Every worker sees the driver's files in `placement.directory` under the same paths, and may write there."""
 
     @property
     def world_size(self) -> int:
@@ -249,8 +254,6 @@ class WorkerGroup(ABC):
 class Capabilities:
     """What code outside of an engine may rely on. An engine that says nothing promises nothing."""
 
-    shares_filesystem: bool = False
-    """Workers see the driver's files under the same paths."""
     in_driver_process: bool = False
     """There is one worker, in the driver's own process: what is changed for it does not go away with it."""
     chooses_nodes: bool = False

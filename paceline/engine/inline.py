@@ -34,6 +34,7 @@ class InlineGroup(ChannelGroup):
     """A group of one, in a thread."""
 
     has_pulse = False
+    shares_directory = True
 
     def __init__(self, placement: Placement, place: WorkerPlace, reactor: Reactor) -> None:
         super().__init__(placement, (place,), reactor)
@@ -139,7 +140,7 @@ class InlineGroup(ChannelGroup):
 
 class InlineEngine(ReactorEngine):
     name = "inline"
-    capabilities = Capabilities(shares_filesystem=True, in_driver_process=True)
+    capabilities = Capabilities(in_driver_process=True)
 
     def start_group(self, placement: Placement) -> WorkerGroup:
         if self._closed:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -48,6 +49,10 @@ class StartPoint:
     """Where the ranks were in their datasets."""
 
 
+SetupOfGroup = Callable[[WorkerGroup], SessionSetup]
+"""What the sessions are told depends on where the workers run, and on what they see from there."""
+
+
 class Attempt:
     """The workers of one attempt. `start` is all or nothing; `stop` is always safe to call."""
 
@@ -87,7 +92,7 @@ class Attempt:
 
     # -- starting -------------------------------------------------------------------------
 
-    def start(self, task: Pickled, setup: SessionSetup) -> None:
+    def start(self, task: Pickled, setup_of: SetupOfGroup) -> None:
         """Start the workers, connect them, install their sessions and start the train function.
 
         Raises ConfigError for what cannot be placed here, EngineError or WorkerError for
@@ -101,6 +106,7 @@ class Attempt:
             config = self._spec.backend_config
             if self._backend.one_machine:
                 _refuse_other_machines(type(config).__name__, group.places)
+            setup = setup_of(group)
             self._is_set_up = True
             self._backend.on_start(group, config)
             self._backend.on_training_start(group, config)
@@ -140,6 +146,7 @@ class Attempt:
         return Placement(
             run_id=self._spec.identity.experiment_id,
             workers=tuple(workers),
+            directory=str(self._directory()),
             resources=resources,
             devices=self._spec.devices,
             share_gpus=self._backend.share_cuda_visible_devices,
@@ -155,6 +162,11 @@ class Attempt:
             driver_resources=driver_resources,
             notify=self._notify,
         )
+
+    def _directory(self) -> Path:
+        """What it is good for that workers see: one for all trials of a search, so that it is looked for once."""
+        root = self._run_dir.root
+        return root if self._spec.place is None else root.parent
 
     def _for_rank(self, group: WorkerGroup, setup: SessionSetup, place: WorkerPlace) -> SessionSetup:
         return msgspec.structs.replace(

@@ -58,7 +58,7 @@ class CheckpointKeeper:
     journal: Journal
     mirror: Mirror | None = None
     shares_files: bool = True
-    """The ranks see the driver's disk."""
+    """The ranks of the attempt see the run's directory."""
     wake: Callable[[], None] = lambda: None
     """Called in another thread when a commit is done: the driver may be waiting for news."""
     attempt: int = 0
@@ -81,6 +81,15 @@ class CheckpointKeeper:
     def target(self) -> CheckpointTarget:
         """Where the ranks put their checkpoints."""
         return choose_target(self.run_dir, self.mirror, in_memory=self.in_memory, shares_files=self.shares_files)
+
+    def choose_target(self, shares_files: bool) -> CheckpointTarget:
+        """For the next attempt: its workers may be elsewhere than those of the last one."""
+        if shares_files != self.shares_files:
+            if "target" in vars(self):
+                self.target.close()
+                del self.target
+            self.shares_files = shares_files
+        return self.target
 
     @cached_property
     def background(self) -> CheckpointBackground:

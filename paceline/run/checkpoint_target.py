@@ -54,14 +54,18 @@ Reply = Callable[[int, ToWorker, tuple[Attachment, ...]], None]
 
 
 class CheckpointTarget(ABC):
-    """How checkpoints get from the ranks to where they are kept. `commit` is called in the background."""
+    """How checkpoints get from the ranks to where they are kept. `commit` is called in the background.
 
-    shares_files = True
-    """The ranks see the driver's disk."""
+    Ranks that do not see what is on the driver's disk ask for the checkpoints that they want to read.
+    """
+
     is_remote = False
     """What is committed is in the run's storage, and not on the driver's disk."""
     start: Path | None = None
     """The directory that the attempt starts from."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
 
     @abstractmethod
     def for_ranks(self) -> messages.TargetSetup:
@@ -81,75 +85,10 @@ class CheckpointTarget(ABC):
         """Where ranks that do not see the driver's disk find a committed checkpoint; None: they ask for its files."""
         return None
 
-    def received(  # noqa: B027  (only ranks elsewhere have something to say)
-        self, rank: int, message: messages.ForTarget, attachments: tuple[Attachment, ...], reply: Reply
-    ) -> None:
-        """A rank sends a part of a checkpoint, or asks for one."""
-
-    def abandon(self, attempt: int) -> None:  # noqa: B027  (optional)
-        """An attempt is over: what was staged and not committed is of no use to anybody."""
-
-    def close(self) -> None:  # noqa: B027  (optional)
-        """Give back threads and files."""
-
-
-def choose_target(run_dir: RunDir, mirror: Mirror | None, *, in_memory: bool, shares_files: bool) -> CheckpointTarget:
-    """By what the ranks see of the driver's disk, and by the run's storage."""
-    if shares_files:
-        return InMemory() if in_memory else SharedPath(run_dir)
-    if in_memory:
-        return InMemoryElsewhere(run_dir)
-    return Relayed(run_dir) if mirror is None else RemotePrefix(run_dir, mirror)
-
-
-class InMemory(CheckpointTarget):
-    """The keeper holds the newest checkpoint, which came with its report."""
-
-    def for_ranks(self) -> messages.TargetSetup:
-        return messages.InMemorySetup()
-
-    def commit(
-        self, number: int, attempt: int, staged: Mapping[int, StagedCheckpoint], data: Mapping[str, Any] | None
-    ) -> None:
-        raise AssertionError("nothing is to be stored")
-
-
-class SharedPath(CheckpointTarget):
-    """The ranks write into the run's directory."""
-
-    def __init__(self, run_dir: RunDir) -> None:
-        self._run_dir = run_dir
-
-    def for_ranks(self) -> messages.TargetSetup:
-        return messages.SharedPathSetup()
-
-    def commit(
-        self, number: int, attempt: int, staged: Mapping[int, StagedCheckpoint], data: Mapping[str, Any] | None
-    ) -> None:
-        paths = {rank: self._staging(rank, part) for rank, part in staged.items()}
-        staging = paths.pop(0)
-        if paths:
-            storage_commit.merge_staged(staging, paths)
-        if data is not None:
-            storage_commit.add_file(staging, CHECKPOINT_DATA_FILE, json.dumps(data).encode())
-        storage_commit.commit(staging, self._run_dir.checkpoint(number))
-
-    def _staging(self, rank: int, staged: StagedCheckpoint) -> Path:
-        """The directory with everything that a rank has staged."""
-        return Path(os.fsdecode(staged.path))
-
-
-class _Elsewhere(CheckpointTarget):
-    """The ranks do not see the driver's disk: they ask for the checkpoints that they want to read."""
-
-    shares_files = False
-
-    def __init__(self, run_dir: RunDir) -> None:
-        self._run_dir = run_dir
-
     def received(
         self, rank: int, message: messages.ForTarget, attachments: tuple[Attachment, ...], reply: Reply
     ) -> None:
+        """A rank elsewhere sends a part of a checkpoint, or asks for one."""
         if isinstance(message, CheckpointWanted):
             if message.name is None:
                 reply(rank, self._files(message.number), ())
@@ -190,6 +129,55 @@ class _Elsewhere(CheckpointTarget):
             return ()
         return (Attachment(content),) if content else ()
 
+    def abandon(self, attempt: int) -> None:  # noqa: B027  (optional)
+        """An attempt is over: what was staged and not committed is of no use to anybody."""
+
+    def close(self) -> None:  # noqa: B027  (optional)
+        """Give back threads and files."""
+
+
+def choose_target(run_dir: RunDir, mirror: Mirror | None, *, in_memory: bool, shares_files: bool) -> CheckpointTarget:
+    """By whether the ranks see the run's directory, and by the run's storage."""
+    if in_memory:
+        return InMemory(run_dir)
+    if shares_files:
+        return SharedPath(run_dir)
+    return Relayed(run_dir) if mirror is None else RemotePrefix(run_dir, mirror)
+
+
+class InMemory(CheckpointTarget):
+    """The keeper holds the newest checkpoint, which came with its report."""
+
+    def for_ranks(self) -> messages.TargetSetup:
+        return messages.InMemorySetup()
+
+    def commit(
+        self, number: int, attempt: int, staged: Mapping[int, StagedCheckpoint], data: Mapping[str, Any] | None
+    ) -> None:
+        raise AssertionError("nothing is to be stored")
+
+
+class SharedPath(CheckpointTarget):
+    """The ranks write into the run's directory."""
+
+    def for_ranks(self) -> messages.TargetSetup:
+        return messages.SharedPathSetup()
+
+    def commit(
+        self, number: int, attempt: int, staged: Mapping[int, StagedCheckpoint], data: Mapping[str, Any] | None
+    ) -> None:
+        paths = {rank: self._staging(rank, part) for rank, part in staged.items()}
+        staging = paths.pop(0)
+        if paths:
+            storage_commit.merge_staged(staging, paths)
+        if data is not None:
+            storage_commit.add_file(staging, CHECKPOINT_DATA_FILE, json.dumps(data).encode())
+        storage_commit.commit(staging, self._run_dir.checkpoint(number))
+
+    def _staging(self, rank: int, staged: StagedCheckpoint) -> Path:
+        """The directory with everything that a rank has staged."""
+        return Path(os.fsdecode(staged.path))
+
 
 def _listed(path: Path) -> list[CheckpointFile]:
     found, manifest = [], path / MANIFEST_NAME
@@ -200,11 +188,7 @@ def _listed(path: Path) -> list[CheckpointFile]:
     return found
 
 
-class InMemoryElsewhere(_Elsewhere, InMemory):
-    """The same for ranks that may start from a checkpoint on the driver's disk."""
-
-
-class Relayed(_Elsewhere, SharedPath):
+class Relayed(SharedPath):
     """The ranks send their files, and the driver writes them into the run's directory."""
 
     def __init__(self, run_dir: RunDir) -> None:
@@ -311,7 +295,7 @@ def _first_difference(sent: Manifest, written: Manifest) -> str:
     return f"its empty directories are {written.empty_directories} instead of {sent.empty_directories}"
 
 
-class RemotePrefix(_Elsewhere):
+class RemotePrefix(CheckpointTarget):
     """The ranks upload into the run's storage."""
 
     is_remote = True

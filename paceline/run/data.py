@@ -17,6 +17,7 @@ from paceline.air.resources import usable_cores
 if TYPE_CHECKING:
     from paceline.data.ingest.prepared import Parcel, PreparedDataset, RankState
     from paceline.data.ingest.request import Ingest
+    from paceline.engine.base import WorkerGroup
     from paceline.run.messages import SessionSetup
 
 SILENT_WAIT_S = 10.0
@@ -55,6 +56,13 @@ class RunData:
             return None
         split = {name: dataset.split for name, dataset in self.datasets.items()}
         return DataPositions(world_size, start_index, split)
+
+    def check_seen(self, group: WorkerGroup) -> None:
+        """Refuse files that workers on other machines do not see."""
+        if self.datasets:
+            from paceline.data.ingest.seen_files import check_seen
+
+            check_seen(self.datasets, group)
 
     def usable_state(self, stored: Mapping[str, Any], warn: Callable[[str], None]) -> dict[str, Any] | None:
         """The positions of a checkpoint that fit the datasets there are; others are told and begun anew."""

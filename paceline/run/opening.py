@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -21,11 +22,11 @@ from paceline.air.errors import RestoreError
 from paceline.air.manifest import seal
 from paceline.air.metrics import number_in
 from paceline.air.settings import fingerprint, plain_config
-from paceline.engine.base import Engine
+from paceline.engine.base import Engine, WorkerGroup
 from paceline.engine.choose import announcement
 from paceline.engine.serialization import Pickled
 from paceline.run import run_files
-from paceline.run.attempt import Attempt, StartPoint, pickled_task
+from paceline.run.attempt import Attempt, SetupOfGroup, StartPoint, pickled_task
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.data import RunData
 from paceline.run.decisions import AllDeciders, Decider, Donor, StopperDecider, StopRequest
@@ -146,27 +147,30 @@ class OpenRun:
             self._given = _from_given_checkpoint(spec.resume_from)
         return self._given
 
-    def prepare_attempt(self, spec: RunSpec, engine: Engine) -> tuple[Attempt, SessionSetup]:
+    def prepare_attempt(self, spec: RunSpec, engine: Engine) -> tuple[Attempt, SetupOfGroup]:
         """The next attempt, and what its sessions are told."""
         start = self.start_point(spec)
         notify = self.warn if self.is_alone else self.keeper.warnings.append
         attempt = Attempt(self.keeper.attempt, spec, engine, self.files.run_dir, start, notify)
-        return attempt, self._session_setup(spec, start)
+        return attempt, partial(self._session_setup, spec, start)
 
-    def _session_setup(self, spec: RunSpec, start: StartPoint) -> SessionSetup:
+    def _session_setup(self, spec: RunSpec, start: StartPoint, group: WorkerGroup) -> SessionSetup:
         """The attempt adds which rank it is for, and where that is."""
+        self.data.check_seen(group)
         keeper, trial = self.keeper, self.observers.trial
         config = spec.run_config.checkpoint_config
         factory = spec.scaling.as_placement_group_factory()
-        path, uri, target = start.path, start.uri, keeper.target
+        path, uri = start.path, start.uri
+        # Where there is a remote store, workers elsewhere upload to it: the driver would have to do it after them.
+        target = keeper.choose_target(group.shares_directory and (keeper.mirror is None or _all_here(group)))
         target.prepare(None if path is None else Path(path))
-        if not target.shares_files:
+        if path is not None and not _is_seen(path, group):
             path = None
-            uri = uri if start.checkpoint_number is None else target.uri_of(start.checkpoint_number)
+            uri = None if start.checkpoint_number is None else target.uri_of(start.checkpoint_number)
         return SessionSetup(
             trial_name=str(trial),
             trial_id=trial.trial_id,
-            trial_dir=os.fsencode(trial.local_path if target.shares_files else os.path.basename(trial.local_path)),
+            trial_dir=os.fsencode(trial.local_path if group.shares_directory else os.path.basename(trial.local_path)),
             experiment_name=trial.experiment_name,
             resources=TrialResources.of(factory.bundles, factory.strategy),
             metadata=dict(spec.metadata),
@@ -240,6 +244,16 @@ class OpenRun:
             stack.callback(self.keeper.close, complete=complete and not self.broken_off)
             stack.callback(self.observers.close)
         return [*self.keeper.warnings, *warnings]
+
+
+def _all_here(group: WorkerGroup) -> bool:
+    return all(place.node.is_drivers for place in group.places)
+
+
+def _is_seen(path: str, group: WorkerGroup) -> bool:
+    """Whether the workers see a checkpoint on the driver's disk."""
+    is_below = Path(group.placement.directory) in Path(os.path.abspath(path)).parents
+    return group.shares_directory and (is_below or _all_here(group))
 
 
 def _after(newest: KeptCheckpoint, keeper: CheckpointKeeper) -> StartPoint:
@@ -316,7 +330,6 @@ def _keeper(spec: RunSpec, files: RunFiles, engine: Engine) -> CheckpointKeeper:
         files.run_dir,
         files.journal,
         files.mirror,
-        shares_files=engine.capabilities.shares_filesystem,
         wake=engine.wake,
     )
     keeper.warnings += files.warnings

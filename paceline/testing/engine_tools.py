@@ -37,7 +37,8 @@ def placement_in(folder: Path, workers: int, **settings: Any) -> Placement:
         WorkerRequest(rank, str(folder / f"rank_{rank}"), str(folder / "logs" / f"rank_{rank}.log"), env)
         for rank in range(workers)
     )
-    return Placement(run_id=settings.pop("run_id", f"test-{folder.name}"), workers=places, **settings)
+    run_id = settings.pop("run_id", f"test-{folder.name}")
+    return Placement(run_id=run_id, workers=places, directory=str(folder), **settings)
 
 
 def run_task(group: WorkerGroup, task: Callable[[WorkerChannel, bytes], None], *arguments: bytes) -> None:

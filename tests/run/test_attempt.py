@@ -157,7 +157,7 @@ def test_a_cluster_is_asked_for_everything_that_the_scaling_config_says(tmp_path
     wanting = attempt(
         tmp_path, engine, placement_strategy="SPREAD", trainer_resources={"CPU": 3}, notify=said.append, **wishes
     )
-    wanting.start(TASK, session_setup(tmp_path))
+    wanting.start(TASK, lambda group: session_setup(tmp_path))
     placement = engine.groups[0].placement
     assert placement.resources == {"CPU": 2, "GPU": 1, "licence": 1, "memory": 5}
     assert placement.driver_resources == {"CPU": 3}
@@ -167,7 +167,9 @@ def test_a_cluster_is_asked_for_everything_that_the_scaling_config_says(tmp_path
 
 def test_a_trainer_without_workers_is_the_worker(tmp_path: Path) -> None:
     engine = NodesEngine()
-    attempt(tmp_path, engine, num_workers=None, trainer_resources={"CPU": 4}).start(TASK, session_setup(tmp_path))
+    attempt(tmp_path, engine, num_workers=None, trainer_resources={"CPU": 4}).start(
+        TASK, lambda group: session_setup(tmp_path)
+    )
     assert engine.groups[0].placement.resources == {"CPU": 4}
     assert engine.groups[0].placement.driver_resources == {}
 
@@ -175,7 +177,7 @@ def test_a_trainer_without_workers_is_the_worker(tmp_path: Path) -> None:
 def test_one_machine_is_asked_for_cpus_and_gpus(tmp_path: Path) -> None:
     engine = FakeEngine()
     attempt(tmp_path, engine, resources_per_worker={"licence": 1}, trainer_resources={"CPU": 3}).start(
-        TASK, session_setup(tmp_path)
+        TASK, lambda group: session_setup(tmp_path)
     )
     assert engine.groups[0].placement.resources == {"CPU": 0, "GPU": 0}
     assert engine.groups[0].placement.driver_resources == {}
@@ -184,7 +186,7 @@ def test_one_machine_is_asked_for_cpus_and_gpus(tmp_path: Path) -> None:
 def test_what_workers_are_asked_for(tmp_path: Path) -> None:
     engine = FakeEngine()
     started = attempt(tmp_path, engine)
-    started.start(TASK, session_setup(tmp_path / "trial"))
+    started.start(TASK, lambda group: session_setup(tmp_path / "trial"))
     (group,) = engine.groups
     assert [place.cwd for place in group.placement.workers] == [str(tmp_path / "trial" / f"rank_{r}") for r in (0, 1)]
     assert all(Path(place.cwd).is_dir() for place in group.placement.workers)
@@ -201,7 +203,7 @@ def test_ranks_learn_from_the_group_where_they_are(tmp_path: Path) -> None:
     alpha, beta = Node("a", "10.0.0.1", "alpha", cores=8), Node("b", "10.0.0.2", "beta", cores=4)
     engine = FakeEngine(alpha, beta, alpha)
     started = attempt(tmp_path, engine, num_workers=3)
-    started.start(TASK, session_setup(tmp_path / "trial"))
+    started.start(TASK, lambda group: session_setup(tmp_path / "trial"))
     setups = [decode_setup(argument) for argument in engine.groups[0].arguments]
     assert [setup.node_rank for setup in setups] == [0, 1, 0]
     assert [setup.local_rank for setup in setups] == [0, 0, 1]
@@ -231,7 +233,7 @@ def test_the_engine_is_told_what_each_worker_shall_have(
 ) -> None:
     engine = FakeEngine(*[Node("a", "10.0.0.1", "alpha", cores=8, gpus=("0", "1", "2", "3"))] * 2)
     config = {"sharing": SharingConfig, "hiding": HidingConfig, None: BackendConfig}[backend]()
-    attempt(tmp_path, engine, config, **scaling).start(TASK, session_setup(tmp_path))
+    attempt(tmp_path, engine, config, **scaling).start(TASK, lambda group: session_setup(tmp_path))
     asked = engine.groups[0].placement
     assert (asked.resources, asked.share_gpus, asked.hide_other_gpus) == (resources, shared, hidden)
     assert (asked.devices, asked.threads) == (None, FAIR_SHARE)
@@ -239,7 +241,7 @@ def test_the_engine_is_told_what_each_worker_shall_have(
 
 def test_what_a_backend_sets_gives_way_to_the_environment_of_workers(tmp_path: Path) -> None:
     engine = FakeEngine()
-    attempt(tmp_path, engine, SettingConfig()).start(TASK, session_setup(tmp_path))
+    attempt(tmp_path, engine, SettingConfig()).start(TASK, lambda group: session_setup(tmp_path))
     for request in engine.groups[0].placement.workers:
         assert request.defaults == {"PATH": "the backend's", "TUNE_ORIG_WORKING_DIR": os.getcwd()}
         assert not request.env
@@ -248,7 +250,7 @@ def test_what_a_backend_sets_gives_way_to_the_environment_of_workers(tmp_path: P
 def test_a_start_is_all_or_nothing(tmp_path: Path) -> None:
     engine = FakeEngine()
     with pytest.raises(EngineError, match="no rendezvous"):
-        attempt(tmp_path, engine, RefusingConfig()).start(TASK, session_setup(tmp_path))
+        attempt(tmp_path, engine, RefusingConfig()).start(TASK, lambda group: session_setup(tmp_path))
     assert engine.groups[0].closed
     assert engine.groups[0].arguments == []
 
@@ -256,7 +258,7 @@ def test_a_start_is_all_or_nothing(tmp_path: Path) -> None:
 def test_failures_are_noted_and_the_others_get_time_to_speak(tmp_path: Path) -> None:
     engine = FakeEngine()
     started = attempt(tmp_path, engine, num_workers=3)
-    started.start(TASK, session_setup(tmp_path))
+    started.start(TASK, lambda group: session_setup(tmp_path))
     group = engine.groups[0]
     group.events = [TaskEnded(0), TaskFailed(1, WorkerFailure(1, "exception", "ValueError: x"))]
     assert list(started.poll(0.0)) == []
@@ -272,7 +274,7 @@ def test_failures_are_noted_and_the_others_get_time_to_speak(tmp_path: Path) -> 
 def test_while_there_are_only_echoes_the_cause_gets_more_time(tmp_path: Path) -> None:
     engine = FakeEngine()
     started = attempt(tmp_path, engine, num_workers=3)
-    started.start(TASK, session_setup(tmp_path))
+    started.start(TASK, lambda group: session_setup(tmp_path))
     settled = []
     for rank, message in enumerate(("Connection reset by peer", "Socket closed", "ValueError: no data")):
         engine.groups[0].events = [TaskFailed(rank, WorkerFailure(rank, "exception", message))]
@@ -286,7 +288,7 @@ def test_while_there_are_only_echoes_the_cause_gets_more_time(tmp_path: Path) ->
 def test_a_full_disk_in_a_worker_is_a_failure_of_storage(tmp_path: Path) -> None:
     engine = FakeEngine()
     started = attempt(tmp_path, engine)
-    started.start(TASK, session_setup(tmp_path))
+    started.start(TASK, lambda group: session_setup(tmp_path))
     failure = WorkerFailure(0, "exception", "full", exception_type="paceline.air.errors.StorageError")
     engine.groups[0].events = [TaskFailed(0, failure)]
     list(started.poll(0.0))

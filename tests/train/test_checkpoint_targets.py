@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, session
-from paceline.engine.base import Capabilities
+from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, session
+from paceline.engine.base import Placement, WorkerGroup
 from paceline.engine.local.engine import LocalEngine
 from paceline.run.checkpoint_target import InMemory, Relayed, RemotePrefix, SharedPath, choose_target
 from paceline.storage.filesystem import FsspecFilesystem
@@ -23,16 +23,16 @@ from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import RunDir
 from paceline.testing.invariants import check_checkpoints
 from tests.train.quick import quick_trainer
-
-SIZE = 9 << 20
-"""Of one file: more than two messages carry."""
-STEPS = 4
+from tests.train.saving import SIZE, STEPS, check, saving
 
 
 class Elsewhere(LocalEngine):
     """Its workers do not see the driver's disk, so it says."""
 
-    capabilities = Capabilities(shares_filesystem=False)
+    def start_group(self, placement: Placement) -> WorkerGroup:
+        group = super().start_group(placement)
+        group.shares_directory = False
+        return group
 
 
 @pytest.fixture(scope="module")
@@ -57,55 +57,6 @@ def away(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
             monkeypatch.setenv(name, value)
         settings["storage_path"] = f"s3://bucket/{uuid.uuid4().hex}"
     return settings
-
-
-def saving(config: dict[str, Any]) -> None:
-    """Continue from the checkpoint, save a tree of files at each step, and see it on every rank."""
-    rank = session.get_world_rank()
-    start = session.get_checkpoint()
-    step = 0
-    if start is not None:
-        with start.as_directory() as folder:
-            step = int(Path(folder, "step").read_text())
-            assert Path(folder, "deep", "large").stat().st_size == SIZE
-            assert Path(folder, "deep", "empty").is_dir()
-    while step < STEPS:
-        step += 1
-        if config.get("fails_at") == step and start is None:
-            raise RuntimeError("injected")
-        own = Path(f"own-{step}")
-        (own / "deep" / "empty").mkdir(parents=True)
-        (own / "step").write_text(str(step))
-        (own / "deep" / "large").write_bytes(bytes([step]) * SIZE)
-        (own / "nothing").touch()
-        if os.environ.get("ODD_NAMES"):
-            os.close(os.open(os.fsencode(own) + b"/not \xff text", os.O_CREAT | os.O_WRONLY, 0o640))
-        if config.get("all_ranks"):
-            (own / f"of-rank-{rank}").write_text(str(rank))
-        session.report({"step": step}, checkpoint=Checkpoint.from_directory(own))
-        seen = session.get_checkpoint()
-        if not config.get("in_background"):
-            assert seen is not None
-            with seen.as_directory() as folder:
-                assert Path(folder, "step").read_text() == str(step)
-    if config.get("all_ranks"):
-        kept = session.get_all_reported_checkpoints()
-        assert [each.metrics["step"] for each in kept] == list(range(1, STEPS + 1))
-        for each in kept:
-            with each.checkpoint.as_directory() as folder:
-                assert int(Path(folder, "step").read_text()) == each.metrics["step"]
-
-
-def check(result: Result, step: int = STEPS) -> None:
-    assert result.error is None
-    checkpoint = result.checkpoint
-    assert checkpoint is not None
-    checkpoint.verify()
-    with checkpoint.as_directory() as folder:
-        assert Path(folder, "step").read_text() == str(step)
-        assert Path(folder, "deep", "large").read_bytes() == bytes([step]) * SIZE
-        assert Path(folder, "nothing").read_bytes() == b""
-        assert Path(folder, "deep", "empty").is_dir()
 
 
 def test_saved_seen_kept_and_continued(away: dict[str, Any]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import DataError
 from paceline.air.secrets import without_credentials
+from paceline.engine.places import ADDRESS_VARIABLE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,6 +77,11 @@ def open_checked(entry: ListedFile, *, ranges: bool = False) -> pa.NativeFile:
     try:
         return _open_local(entry) if entry.filesystem is None else _open_remote(entry, ranges)
     except FileNotFoundError:
+        if entry.filesystem is None and ADDRESS_VARIABLE in os.environ:  # in a worker that may be on another machine
+            raise DataError(
+                f"{entry.label} is not there on {socket.gethostname()}, or was deleted. Use a path that all machines "
+                "share, a URI, or pass the dataset to the trainer by datasets=."
+            ) from None
         raise DataError(
             f"{entry.label} was deleted after it had been listed ({entry.size:,} bytes). Create the dataset again."
         ) from None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from paceline.air.errors import ConfigError, EngineError
 from paceline.air.resources import usable_cores
-from paceline.engine.base import Capabilities, Placement, WorkerGroup
+from paceline.engine.base import Placement, WorkerGroup
 from paceline.engine.local.group import LocalGroup
 from paceline.engine.local.warden_client import WardenClient
 from paceline.engine.places import drivers_node, lay_out
@@ -28,7 +28,6 @@ WardenKey = tuple[tuple[str, ...], tuple[tuple[bytes, bytes], ...], str]
 
 class LocalEngine(ReactorEngine):
     name = "local"
-    capabilities = Capabilities(shares_filesystem=True)
 
     def __init__(self, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
         super().__init__(num_cpus, num_gpus)

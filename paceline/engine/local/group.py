@@ -69,6 +69,8 @@ def bad_end(rank: int, grace: float, killed_by_us: bool, exit_status: int | None
 class LocalGroup(ChannelGroup):
     """Workers forked by a warden; a death is an event, not something to poll for."""
 
+    shares_directory = True
+
     def __init__(
         self,
         number: int,

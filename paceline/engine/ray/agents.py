@@ -190,14 +190,6 @@ class Agents:
         self._call_roll(agents)
         return [self._by_node[node_id] for node_id in node_ids]
 
-    def come_up(self, deadline: float) -> list[NodeAgent]:
-        """Those of all nodes, without the ones that do not come up."""
-        nodes = self.nodes()
-        self.start(nodes)
-        agents = [self._by_node[node_id] for node_id in nodes if node_id in self._by_node]
-        self._serve(lambda: all(not agent.is_coming or self._is_late(agent, agents) for agent in agents), deadline)
-        return [agent for agent in agents if agent.is_there]
-
     def _wait_until_there(self, agents: Sequence[NodeAgent], deadline: float) -> None:
         def is_decided() -> bool:
             return any(agent.line.lost or self._is_late(agent, agents) for agent in agents) or all(

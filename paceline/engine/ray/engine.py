@@ -21,7 +21,7 @@ from paceline.air.errors import EngineError, EngineLost, StartupTimeoutError, Wo
 from paceline.engine.base import Capabilities, Placement, WorkerGroup
 from paceline.engine.channel_group import GroupMember
 from paceline.engine.places import Node, WorkerPlace, lay_out
-from paceline.engine.ray.agents import AGENT_START_S, Agents, NodeAgent, UnusableNodeError
+from paceline.engine.ray.agents import Agents, NodeAgent, UnusableNodeError
 from paceline.engine.ray.connection import Connection
 from paceline.engine.ray.reservation import Reservation, reserve
 from paceline.engine.reactor import ReactorEngine
@@ -38,6 +38,7 @@ ENGINE_LOST = f"{EngineLost.__module__}.{EngineLost.__qualname__}"
 
 class RayEngine(ReactorEngine):
     name = "ray"
+    capabilities = Capabilities(chooses_nodes=True)
 
     def __init__(self, address: str | None = None, **init_settings: Any) -> None:
         super().__init__()
@@ -45,7 +46,6 @@ class RayEngine(ReactorEngine):
         self._by_number: dict[int, RemoteGroup] = {}
         self._reserved: dict[int, Reservation] = {}
         self._filesystem = filesystem_id()
-        self._capabilities: Capabilities | None = None
         self._agents: Agents | None = None
         self._connection = Connection(address, init_settings, self._tend)
         token = secrets.token_bytes(32)
@@ -70,15 +70,6 @@ class RayEngine(ReactorEngine):
         if self._connection.is_own_cluster:
             return "a Ray cluster of its own on this machine"
         return f"the Ray cluster at {self._connection.address}"
-
-    @property
-    def capabilities(self) -> Capabilities:  # type: ignore[override]
-        """Whether files are shared is known once every node has an agent; it is asked once."""
-        if self._capabilities is None:
-            agents = self.agents.come_up(time.monotonic() + AGENT_START_S)
-            shares = bool(agents) and all(self._is_drivers(agent) for agent in agents)
-            self._capabilities = Capabilities(shares_filesystem=shares, chooses_nodes=True)
-        return self._capabilities
 
     def _is_drivers(self, agent: NodeAgent) -> bool:
         facts = agent.line.facts

@@ -27,6 +27,7 @@ from paceline.engine.reactor import WRITE, Reactor
 from paceline.engine.remote import messages
 from paceline.engine.remote.folders import AgentFolder
 from paceline.engine.remote.line import AGENT, WORKER, Caller, dial
+from paceline.engine.remote.sharing import content_of
 from paceline.engine.remote.takeover import take_place
 from paceline.engine.remote.tls import TlsRelay
 from paceline.engine.remote.workers_here import (
@@ -187,6 +188,8 @@ class Agent:
             self._lend(message)
         elif isinstance(message, messages.Drop):
             self._attachments.drop(message.number)
+        elif isinstance(message, messages.LookFor):
+            self._in_thread(lambda: self.tell(messages.Seen(message.path, content_of(message.path))))
         elif isinstance(message, messages.Ping):
             self._give_pulse()
         else:

@@ -48,6 +48,10 @@ class AgentLine:
         """Why, if it is."""
         self.offsets = protocol.ClockOffsets()
         self.groups: dict[int, GroupOfLine] = {}
+        self.sees: dict[str, bool] = {}
+        """Whether this machine sees a directory of the driver's, as far as it was asked."""
+        self.found: dict[str, bytes] = {}
+        """What it has read in files that it was asked for."""
         self._reactor = reactor
         self._pid = os.getpid()
         self._frames: FrameSocket | None = None
@@ -169,6 +173,8 @@ class AgentLine:
             self.offsets.note(message.clocks)
         elif isinstance(message, messages.NodeFacts):
             self.facts = message
+        elif isinstance(message, messages.Seen):
+            self.found[message.path] = message.content
         else:
             group = self.groups.get(message.group)
             if group is not None:

@@ -27,6 +27,7 @@ from paceline.engine.reactor import Reactor
 from paceline.engine.remote import messages
 from paceline.engine.remote.agent_line import AgentLine
 from paceline.engine.remote.member import RemoteMember
+from paceline.engine.remote.sharing import SharedDirectories
 from paceline.engine.worker_loop import DRIVER_LOST_EXIT
 
 EXIT_STATUS_WAIT_S = 1.0
@@ -75,14 +76,17 @@ class RemoteGroup(ChannelGroup):
         """Start all workers and wait until each is ready; on any failure none is left."""
         try:
             make_room_for_fds(self.world_size)
+            lines = [member.line for member in self._remote]
+            sharing = SharedDirectories(self.placement, self.places, lines, self.reactor)
+            self.shares_directory = sharing.shares_directory
             with self.reactor.lock:
-                self._spawn_all()
+                self._spawn_all(sharing)
             self._wait_until_ready()
         except BaseException:
             self.shutdown()
             raise
 
-    def _spawn_all(self) -> None:
+    def _spawn_all(self, sharing: SharedDirectories) -> None:
         sys_path, main_file, umask = absolute_sys_path(), script_file(), linux.current_umask()
         for member in self._remote:
             request, place = member.request, self.places[member.rank]
@@ -96,7 +100,7 @@ class RemoteGroup(ChannelGroup):
                     preload=list(self.placement.preload),
                     fresh=self.placement.fresh,
                     cwd=os.path.abspath(request.cwd),
-                    shares_files=place.node.is_drivers,
+                    shares_files=sharing.sees_cwd(request.rank),
                     env=variables(self.placement, place, request.defaults),
                     defaults=dict(request.defaults),
                     sys_path=sys_path,

@@ -49,7 +49,7 @@ class SpawnWorker(msgspec.Struct, frozen=True, tag=True):
     cwd: str
     """A path of the driver's machine."""
     shares_files: bool
-    """`cwd` means the same here; otherwise the worker gets a private folder with the same last part."""
+    """`cwd` is the driver's own directory; otherwise the worker gets a private folder with the same last part."""
     env: dict[str, str]
     defaults: dict[str, str]
     """Set where the environment of this machine does not have them."""
@@ -91,6 +91,12 @@ class Drop(msgspec.Struct, frozen=True, tag=True):
     number: int
 
 
+class LookFor(msgspec.Struct, frozen=True, tag=True):
+    """Whether this machine sees a file of the driver's. Answered by Seen."""
+
+    path: str
+
+
 class Ping(msgspec.Struct, frozen=True, tag=True):
     """The driver is alive. Answered by Pulse."""
 
@@ -99,7 +105,7 @@ class Quit(msgspec.Struct, frozen=True, tag=True):
     """Kill everything and end."""
 
 
-ToAgent = Warm | SpawnWorker | KillGroup | ShowStacks | Lend | Drop | Ping | Quit
+ToAgent = Warm | SpawnWorker | KillGroup | ShowStacks | Lend | Drop | LookFor | Ping | Quit
 
 
 class NodeFacts(msgspec.Struct, frozen=True, tag=True):
@@ -120,6 +126,13 @@ class Pulse(msgspec.Struct, frozen=True, tag=True):
 
     clocks: bytes
     """`protocol.clocks()`"""
+
+
+class Seen(msgspec.Struct, frozen=True, tag=True):
+    """What is in the file that the driver has asked for; nothing if it is not there."""
+
+    path: str
+    content: bytes
 
 
 class Spawned(msgspec.Struct, frozen=True, tag=True):
@@ -183,7 +196,7 @@ class GroupGone(msgspec.Struct, frozen=True, tag=True):
 
 
 OfGroup = Spawned | SpawnFailed | Output | Exited | WardenLost | LoadFailed | Stacks | GroupGone
-FromAgent = NodeFacts | Pulse | OfGroup
+FromAgent = NodeFacts | Pulse | Seen | OfGroup
 
 
 def own_versions() -> tuple[str, str]:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from paceline.engine.base import Capabilities, Placement
+from paceline.engine.base import Placement
 from paceline.engine.local.warden_client import absolute_sys_path
 from paceline.engine.places import LOOPBACK, Node, lay_out
 from paceline.engine.reactor import ReactorEngine
@@ -75,10 +75,6 @@ class AgentsEngine(ReactorEngine):
         self._lines: dict[int, AgentLine] = {}
         self._by_number: dict[int, RemoteGroup] = {}
         self._ended: list[subprocess.Popen[bytes]] = []
-
-    @property
-    def capabilities(self) -> Capabilities:  # type: ignore[override]
-        return Capabilities(shares_filesystem=self._hosts is None)
 
     def prepare(self) -> None:
         """Have an agent on every node."""
