@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import socket
 import threading
 import time
@@ -13,7 +14,7 @@ import msgspec
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from paceline.air.errors import EngineError, StartupTimeoutError
+from paceline.air.errors import EngineError, EngineLost, StartupTimeoutError
 from paceline.engine.local.warden_client import absolute_sys_path
 from paceline.engine.ray.actor import AgentHolder
 from paceline.engine.ray.connection import Connection
@@ -22,7 +23,6 @@ from paceline.engine.reactor import Reactor
 from paceline.engine.remote import messages
 from paceline.engine.remote.agent_line import AgentLine, catch_up, end_agents
 
-AGENT_START_S = 60.0
 LATE_S = 20.0
 """A node whose agent comes up so much later than that of another is left out."""
 AGAIN_S = 10.0
@@ -67,7 +67,7 @@ class NodeAgent:
 
     @property
     def limit_s(self) -> float:
-        return AGAIN_S if self.replaces_lost else AGENT_START_S
+        return AGAIN_S if self.replaces_lost else math.inf  # Its runtime_env may have to be installed first.
 
 
 class Agents:
@@ -223,7 +223,7 @@ class Agents:
             if is_decided() or time.monotonic() > deadline:
                 return
             if self._connection.lost:
-                raise EngineError(self._connection.lost)
+                raise EngineLost(self._connection.lost)
             self._reactor.run_once(POLL_S)
 
     def _note_ends(self) -> None:

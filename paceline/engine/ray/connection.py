@@ -29,11 +29,14 @@ ANSWER_S = 30.0
 """How long one question to the cluster may take."""
 GONE_S = 30.0
 """How long the head may be out of reach until the cluster counts as gone. Ray itself ends this process after 60 s."""
+END_S = 10.0
+"""How long leaving the cluster may take, or ending one of our own."""
 TEND_S = 0.5
 PROBE_S = 2.0
 LOOK_S = 0.5
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 LOCAL = "local"
+AUTO = "auto"
 
 _warned_of_open_cluster = False
 
@@ -56,6 +59,7 @@ class Connection:
         wanted = _chosen(address)
         connect: Callable[[], Any] = bool
         if self.owns_ray:
+            wanted = _resolved(wanted, settings.get("_temp_dir"))
             _check_reachable(wanted)
             connect = _connector(wanted, settings)
         elif address is not None or settings:
@@ -167,27 +171,44 @@ class Connection:
 
     def close(self) -> None:
         if self.owns_ray and ray.is_initialized():
-            done = threading.Event()
-
-            def end() -> None:
-                with contextlib.suppress(Exception):
-                    ray.shutdown()
-                done.set()
-
-            threading.Thread(target=end, name="paceline-ray-end", daemon=True).start()
-            done.wait(10.0)
+            ending = threading.Thread(target=_disconnect, name="paceline-ray-end", daemon=True)
+            try:
+                ending.start()
+                ending.join(END_S)
+            except RuntimeError:  # The interpreter ends and starts no threads any more.
+                _disconnect()
         self._closing.set()
         self._thread.join(2 * REACH_S)
 
 
+def _disconnect() -> None:
+    with contextlib.suppress(Exception):
+        ray.shutdown()
+
+
 def _chosen(address: str | None) -> str:
-    chosen = address or os.environ.get(ADDRESS_VARIABLE) or LOCAL
+    named = os.environ.get(ADDRESS_VARIABLE)
+    chosen = (named if address in (None, "", AUTO) else None) or address or LOCAL
     if "://" in chosen:
         raise ConfigError(
             f"{chosen!r} is an address of Ray Client, which paceline does not use. Run the program on a node of the "
             "cluster with address='auto', or submit it: ray job submit -- python your_script.py"
         )
     return chosen
+
+
+def _resolved(address: str, temp_dir: str | None) -> str:
+    """What "auto" means on this machine: the cluster may be one that is gone."""
+    if address != AUTO:
+        return address
+    try:
+        from ray._private.services import canonicalize_bootstrap_address
+    except ImportError:  # Another version of Ray: it finds out by itself.
+        return address
+    try:
+        return str(canonicalize_bootstrap_address(AUTO, temp_dir) or AUTO)
+    except ConnectionError as error:
+        raise EngineError(_no_connection(AUTO, _first_line(error))) from None
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
@@ -197,7 +218,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 def _check_reachable(address: str) -> None:
     """Ray would try for a minute, and then end the process."""
-    if address in (LOCAL, "auto"):
+    if address in (LOCAL, AUTO):
         return
     try:
         socket.create_connection(_host_and_port(address), REACH_S).close()
@@ -210,7 +231,7 @@ def _check_reachable(address: str) -> None:
 def _no_connection(address: str, why: str) -> str:
     if address == LOCAL:
         return f"Ray did not start on this machine: {why}"
-    where = "on this machine" if address == "auto" else f"at {address}"
+    where = "on this machine" if address == AUTO else f"at {address}"
     return (
         f"no connection to a Ray cluster {where}: {why}\n"
         "Look whether the head runs (ray status), whether this machine is one of its nodes (ray start --address=...), "

@@ -112,6 +112,34 @@ def hold(address: str) -> None:
     fit(stay, callbacks=[SayStarted()])
 
 
+def wait_for_room(address: str) -> None:
+    """What the run needs is taken, so it waits until it is interrupted."""
+    import ray
+    from ray.util.placement_group import placement_group
+
+    from paceline.engine.ray import reservation
+
+    reservation.ANNOUNCE_S = 1.0  # type: ignore[misc]  # to wait less
+    ray.init(address=address, log_to_driver=False)
+    taken = placement_group([{"CPU": ray.cluster_resources()["CPU"] / 2}] * 2)
+    ray.get(taken.ready())
+    fit(report_pid)
+
+
+def with_own_ray_init(address: str) -> None:
+    """ray.init() takes SIGTERM for itself."""
+    import ray
+
+    ray.init(address=address, log_to_driver=False)
+
+    class SayStarted(Callback):
+        def on_trial_result(self, **info: Any) -> None:
+            if info["result"]["training_iteration"] == 1:
+                say(started=True)
+
+    fit(step_slowly, callbacks=[SayStarted()])
+
+
 def step_slowly() -> None:
     start = (train.load_checkpoint() or {"step": -1})["step"] + 1
     for step in range(start, 1000):

@@ -122,6 +122,32 @@ def test_nothing_is_left_of_a_driver_that_was_killed(ray_cluster: Any) -> None:
             time.sleep(0.05)
 
 
+def test_a_run_that_waits_for_room_says_so_and_can_be_interrupted(ray_cluster: Any) -> None:
+    with program("wait_for_room", ray_cluster.address) as running:
+        assert running.stdout is not None
+        shown = ""
+        while "Free on its nodes" not in shown:
+            line = running.stdout.readline()
+            assert line, shown
+            shown += line
+        assert "no room for 2 workers with CPU 1 each" in shown
+        running.send_signal(signal.SIGINT)
+        interrupted_at = time.monotonic()
+        rest, _ = running.communicate(timeout=PATIENCE_S)
+        assert time.monotonic() - interrupted_at < 20, "the start_timeout_s is 60"
+        assert running.returncode != 0, "which one it is, ray.init() decides by a hook of its own"
+        assert "KeyboardInterrupt: training was interrupted" in rest
+
+
+def test_sigterm_ends_a_run_well_though_ray_has_a_handler(ray_cluster: Any) -> None:
+    with program("with_own_ray_init", ray_cluster.address) as running:
+        assert next_said(running) == {"started": True}
+        running.send_signal(signal.SIGTERM)
+        rest, _ = running.communicate(timeout=PATIENCE_S)
+        assert running.returncode == 128 + signal.SIGTERM, rest
+        assert "interrupted after" in rest
+
+
 def test_an_address_where_nothing_listens_is_named_at_once() -> None:
     pytest.importorskip("ray")
     from paceline.engine.ray.connection import Connection, _check_reachable
