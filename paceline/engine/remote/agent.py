@@ -26,7 +26,7 @@ from paceline.engine.local.warden_client import WardenClient
 from paceline.engine.reactor import WRITE, Reactor
 from paceline.engine.remote import messages
 from paceline.engine.remote.folders import AgentFolder
-from paceline.engine.remote.line import AGENT, WORKER, Caller, dial
+from paceline.engine.remote.line import AGENT, MOST_DIALLING, WORKER, Caller, dial
 from paceline.engine.remote.sharing import content_of
 from paceline.engine.remote.takeover import take_place
 from paceline.engine.remote.tls import TlsRelay
@@ -72,6 +72,7 @@ class Agent:
         self._silent_s = 0.0
         """How long nothing came from the driver."""
         self._is_knocking = False
+        self._dialling = threading.BoundedSemaphore(MOST_DIALLING)
         self._tls = None if settings.tls_variables is None else TlsRelay.from_variables(settings.tls_variables)
         self._place = take_place(settings)
         if self._place is not None:
@@ -254,7 +255,8 @@ class Agent:
     def _connect_and_fork(self, group: GroupHere, worker: WorkerHere) -> None:
         spawn = worker.spawn
         try:
-            sock = self._dial(Caller(WORKER, spawn.group, spawn.rank))
+            with self._dialling:
+                sock = self._dial(Caller(WORKER, spawn.group, spawn.rank))
         except (OSError, EngineError) as error:
             self.tell(messages.SpawnFailed(spawn.group, spawn.rank, f"it could not reach the driver: {error}"))
             return

@@ -328,7 +328,8 @@ class RemoteGroup(ChannelGroup):
         if grace > 0:
             for member in self._remote:
                 self.post(member, protocol.EXIT, b"")
-            self.wait_for(lambda: all(member.has_ended for member in self._remote), grace)
+            left = list(self._remote)
+            self.wait_for(lambda: _have_ended(left), grace)
         warnings = self._kill()
         with self.reactor.lock:
             self._closed = True
@@ -358,3 +359,10 @@ class RemoteGroup(ChannelGroup):
             for line in lines:
                 line.look(time.monotonic(), self.placement.heartbeat_timeout_s)
         return all(line in self._gone for line in lines)
+
+
+def _have_ended(members: list[RemoteMember]) -> bool:
+    """Whether all have; those that have are taken out, so that nobody looks at them again."""
+    while members and members[-1].has_ended:
+        members.pop()
+    return not members

@@ -33,8 +33,10 @@ HELLO: Final = struct.Struct(f"<4sBII{NONCE_BYTES}s")
 ANSWER_BYTES: Final = NONCE_BYTES + DIGEST_BYTES
 GREETING_S: Final = 10.0
 """How long a connection may take to prove itself."""
-MOST_STRANGERS: Final = 1024
+MOST_STRANGERS: Final = 4096
 """Connections that have not proven themselves; beyond it, the oldest are hung up on."""
+MOST_DIALLING: Final = 8
+"""Of the workers of one node, so many dial at once: hundreds of nodes together stay below MOST_STRANGERS."""
 MOST_AT_ONCE: Final = 64
 """Connections that are taken before somebody else is served."""
 BACKLOG: Final = 4096
