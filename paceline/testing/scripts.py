@@ -194,6 +194,12 @@ def _block(_: None) -> None:
     ctypes.CDLL(None).sleep(3600)
 
 
+def _hold_interpreter(_: None) -> None:
+    """Whatever signal comes: another thread has to take it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    ctypes.PyDLL(None).sleep(3600)
+
+
 def _start_daemons(marks_directory: str) -> None:
     """Three kinds of children that outlive a careless parent; each says its pid."""
     marks = Marks(marks_directory)
@@ -226,7 +232,7 @@ ACTIONS: dict[str, Callable[[Any], object]] = {
     "signal": lambda number: os.kill(os.getpid(), number),
     "segfault": lambda _: ctypes.string_at(0),
     "raise": _raise,
-    "hold the interpreter": lambda _: ctypes.PyDLL(None).sleep(3600),
+    "hold the interpreter": _hold_interpreter,
     "block": _block,
     "wait": lambda gate_of: Marks(gate_of).pass_gate("worker"),
     "daemons": _start_daemons,

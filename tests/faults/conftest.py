@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from paceline.air.process import FAULT_VARIABLE
+from paceline.engine.base import Placement
+from paceline.engine.choose import choose_engine
+from paceline.testing import invariants
 from tests.faults.laboratory import Laboratory
 
 
@@ -22,3 +29,33 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Laboratory]
     # torch keeps a cache of its own there.
     left = [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]
     assert not left, f"temporary files are left: {left}"
+
+
+@pytest.fixture(scope="session", params=["local", pytest.param("ray", marks=pytest.mark.cluster)])
+def cluster_of_engine(request: pytest.FixtureRequest) -> Any:
+    """None for the engine of one machine."""
+    return request.getfixturevalue("ray_cluster") if request.param == "ray" else None
+
+
+@pytest.fixture
+def fault_engine(cluster_of_engine: Any, results_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The engine that runs of this test use: every test that asks for this runs once with each.
+
+    Modules and tests ask for it by ``usefixtures("fault_engine")``.
+    """
+    if cluster_of_engine is None:
+        return "local"
+    monkeypatch.setenv("PACELINE_ENGINE", "ray")
+    monkeypatch.setenv("RAY_ADDRESS", cluster_of_engine.address)  # For drivers in processes of their own.
+    engine = choose_engine()
+    start_group = engine.start_group
+    monkeypatch.setattr(engine, "start_group", lambda placement: start_group(_with_faults(placement)))
+    invariants.sockets_before = set(invariants.listening_sockets(os.getpid()))  # An engine listens as long as it lives.
+    return "ray"
+
+
+def _with_faults(placement: Placement) -> Placement:
+    """Workers on other machines do not have the driver's variables; those that make faults are for them too."""
+    given = {name: os.environ[name] for name in [FAULT_VARIABLE] if name in os.environ}
+    workers = tuple(replace(request, env={**request.env, **given}) for request in placement.workers)
+    return replace(placement, workers=workers)

@@ -15,6 +15,8 @@ from paceline.testing.processes import Marks
 from paceline.testing.scripts import Action, make_trainer
 from tests.faults.laboratory import Laboratory
 
+pytestmark = pytest.mark.usefixtures("fault_engine")
+
 
 def test_no_progress_is_an_error_when_asked_for(lab: Laboratory) -> None:
     def loop(config: dict[str, Any]) -> None:
@@ -120,7 +122,7 @@ def module_that_never_loads(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) ->
     modules.mkdir()
     (modules / "module_that_never_loads.py").write_text(
         "import os, signal\n"
-        "def wait_in_vain():\n    signal.pause()\n"
+        "def wait_in_vain():\n    while True:\n        signal.pause()\n"
         "def loop():\n    pass\n"
         "if not os.environ.get('LOADED_BY_THE_TEST'):\n    wait_in_vain()\n"
     )

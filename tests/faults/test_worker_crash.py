@@ -18,6 +18,8 @@ from paceline.testing.scripts import Action, make_trainer, saved_iteration
 from tests.faults.cases import long_run, rounds
 from tests.faults.laboratory import Laboratory
 
+pytestmark = pytest.mark.usefixtures("fault_engine")
+
 LOCKSTEP = {"keep_all_ranks": True}
 """A checkpoint of all ranks is a barrier: without it rank 0 may be far ahead of the rank that dies."""
 
