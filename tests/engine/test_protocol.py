@@ -46,3 +46,15 @@ def test_before_anything_is_known_a_failure_happened_when_it_was_heard_of(times:
     assert offsets.drivers_ns(HUNDRED_SECONDS) == times["monotonic"]
     offsets.note(b"")
     assert offsets.drivers_ns(HUNDRED_SECONDS) == times["monotonic"]
+
+
+def test_clocks_that_drift_or_are_set_are_followed(times: dict[str, int]) -> None:
+    """A run of days: the quickest message of long ago says little about the clocks of today."""
+    offsets = ClockOffsets()
+    offsets.note(worker_shows(times, times["monotonic"], times["wall"]))
+    for _ in range(3):
+        for clock in times:
+            times[clock] += ClockOffsets.WINDOW_NS + 1
+        offsets.note(worker_shows(times, times["monotonic"] - 7_000, times["wall"] - HUNDRED_SECONDS))
+    assert offsets.monotonic_ns == 7_000
+    assert offsets.wall_ns == HUNDRED_SECONDS

@@ -12,7 +12,7 @@ from paceline.engine.frames import content_of
 
 SHARED_BYTES = 64 * 1024
 """From here on an attachment goes to the agent, for all workers of its machine; a smaller one goes to each of them."""
-PIECE_BYTES = 256 * 1024
+PIECE_BYTES = 1 << 20
 """Signs of life and other messages go between pieces."""
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from paceline.air.errors import EngineError, StartupTimeoutError
+from paceline.engine import protocol
 from paceline.engine.base import Message, TaskEnded, WorkerChannel, WorkerDied
 from paceline.engine.remote.group import RemoteGroup
 from paceline.testing.engine_tools import collect, collect_to_end, placement_in, run_task
@@ -224,6 +225,41 @@ def test_stacks_of_all_ranks_come_at_once(start_group: StartGroup) -> None:
         stacks = group.stacks(10.0)
         assert sorted(stacks) == [0, 1, 2, 3]
         assert all("in hold_a_name" in text for text in stacks.values())
+
+
+def start_a_child(channel: WorkerChannel, argument: bytes) -> None:
+    channel.send(str(subprocess.Popen(["sleep", "1000"]).pid).encode())
+    channel.receive()
+
+
+def test_processes_show_whose_they_are(engine: AgentsEngine, start_group: StartGroup) -> None:
+    """Their run, and the agent that they belong to: so nobody needs to guess, and nobody ends another's."""
+    run_id = "0123456789abcdef" * 2
+    group = start_group(1, run_id=run_id)
+    run_task(group, start_a_child)
+    (said,) = collect(group, bool)
+    assert isinstance(said, Message)
+    for pid in (group.processes()[0], int(said.body)):
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        assert f"{protocol.RUN_ID_VARIABLE}={run_id}".encode() in variables
+        (driver,) = [entry for entry in variables if entry.startswith(b"PACELINE_DRIVER=")]
+        assert driver.startswith(f"PACELINE_DRIVER={engine.nodes[0].agent}-".encode())
+
+
+def test_two_drivers_do_not_touch_each_other(start_group: StartGroup, tmp_path: Path) -> None:
+    """Also if the nodes of both have the same names, and the agents of one are killed."""
+    group = start_group()
+    other = AgentsEngine()
+    try:
+        others = other.start_group(placement_in(tmp_path / "other", 2))
+        for node in other.nodes:
+            os.kill(node.agent, signal.SIGKILL)
+        collect(others, lambda events: len(events) == 2)
+        others.shutdown()
+        other.start_group(placement_in(tmp_path / "again", 2)).shutdown()
+    finally:
+        other.close()
+    assert group.execute(os.getpid) == [group.processes()[rank] for rank in (0, 1)]
 
 
 def crash(channel: WorkerChannel, argument: bytes) -> None:
