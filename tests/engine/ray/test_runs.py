@@ -78,4 +78,4 @@ def test_a_search_runs_its_trials_on_the_cluster(ray_engine: Engine, tmp_path: P
     assert sorted(result.metrics["score"] for result in results) == [2, 4, 6, 8]
     best = results.get_best_result()
     assert best.checkpoint is not None
-    assert best.checkpoint.to_dict() == {"factor": 4}
+    assert best.checkpoint.to_dict()["factor"] == 4
