@@ -71,6 +71,18 @@ class WorkerRequest:
     """The same, but only where that environment does not have them."""
 
 
+class Reservation:
+    """Room for one group, kept until it is released. Where nothing but a count limits groups, it stands for nothing."""
+
+    @property
+    def is_lost(self) -> bool:
+        """A machine that it was on is gone: release it, and reserve anew."""
+        return False
+
+    def release(self) -> None:
+        """Others may have the room, also while workers in it are still ending. May be called again."""
+
+
 @dataclass(frozen=True)
 class Placement:
     """A group of workers to be started together, all or nothing: what is wanted. Where they run, the engine decides.
@@ -94,6 +106,12 @@ class Placement:
     """Every worker of a machine sees the GPUs of all of them."""
     hide_other_gpus: bool = False
     """Workers that were given no GPUs see none."""
+    beside: tuple[Mapping[str, float], ...] = ()
+    """Room to keep on the cluster beside the workers, for what they start there themselves (`WorkerGroup.cluster`).
+    Engines without `Capabilities.chooses_nodes` ignore it."""
+    reservation: Reservation | None = None
+    """Room for this group, by `Engine.reserve`; whoever reserved it releases it. None: `start_group` finds room itself,
+    and waits for it."""
     preload: tuple[str, ...] = ()
     """Modules to have imported before a worker is forked. An engine that never forks may ignore it."""
     fresh: bool = False
@@ -120,6 +138,12 @@ class Placement:
     """Room to keep for the driver while the group runs, beside that of the workers."""
     notify: Callable[[str], None] | None = field(default=None, compare=False)
     """Takes a text for the user while `start_group` waits for room; called in its thread."""
+
+    @classmethod
+    def sketch(cls, world_size: int, resources: Mapping[str, float], **settings: Any) -> Placement:
+        """One that says nothing about the workers but what room they need: for `Engine.reserve`."""
+        workers = tuple(WorkerRequest(rank, "", "") for rank in range(world_size))
+        return cls("", workers, resources=resources, **settings)
 
     @property
     def world_size(self) -> int:
@@ -170,6 +194,15 @@ class _WithItsArguments:
 
     def __call__(self) -> Any:
         return self._fn(*self._arguments[session.get_world_rank()])
+
+
+@dataclass(frozen=True)
+class ClusterAccess:
+    """For libraries that start processes on a cluster by themselves: where it is, and the room that was kept there."""
+
+    address: str
+    room: str
+    """The cluster's own name for it: first the workers', by rank, then what `Placement.beside` asked for."""
 
 
 class WorkerGroup(ABC):
@@ -239,6 +272,10 @@ class WorkerGroup(ABC):
     def processes(self) -> dict[int, int]:
         """Rank to process id on its node, of the workers that have a process of their own."""
 
+    def cluster(self) -> ClusterAccess | None:
+        """How a worker joins the cluster that its room is on; None if there is no such thing."""
+        return None
+
     def wall_offset(self, rank: int) -> float:
         """Seconds to add to that worker's wall clock to get the driver's, as far as is known."""
         return 0.0
@@ -257,7 +294,8 @@ class Capabilities:
     in_driver_process: bool = False
     """There is one worker, in the driver's own process: what is changed for it does not go away with it."""
     chooses_nodes: bool = False
-    """It has several nodes, and honours `strategy`, `accelerator_type` and `driver_resources` of a Placement."""
+    """It has several nodes, and honours `strategy`, `accelerator_type`, `driver_resources` and `beside` of a Placement,
+    not `devices`: it chooses GPUs itself. `reserve` says whether there is room."""
 
 
 class Engine(ABC):
@@ -287,6 +325,14 @@ class Engine(ABC):
 
     def warm(self, preload: Sequence[str]) -> None:  # noqa: B027  (optional)
         """Begin loading what workers will need, without waiting for it."""
+
+    def reserve(self, placement: Placement, on: Sequence[str] | None = None) -> Reservation | None:
+        """Room for such a group; None: there is none now. It never waits for others.
+
+        Who gets None asks again, soon and often: the engine keeps a place in the queue for whoever does. `on` names the
+        nodes of workers that are there already, one for each rank. Raises ConfigError for what can never be had.
+        """
+        return Reservation()
 
     @abstractmethod
     def start_group(self, placement: Placement) -> WorkerGroup:

@@ -125,10 +125,13 @@ class Attempt:
         variables = _original_directory()
         if ORIGINAL_DIRECTORY_VARIABLE not in os.environ:  # A node may have a copy of that directory, and say where.
             defaults, variables = {**variables, **defaults}, {}
-        resources = {"CPU": scaling.num_cpus_per_worker, "GPU": scaling.num_gpus_per_worker}
+        resources: Mapping[str, float] = {"CPU": scaling.num_cpus_per_worker, "GPU": scaling.num_gpus_per_worker}
         driver_resources: dict[str, float] = {}
+        beside: list[Mapping[str, float]] = []
         if self._engine.capabilities.chooses_nodes:
             resources, driver_resources = scaling.on_nodes()
+            if self._spec.room:
+                resources, *beside = self._spec.room
         workers = []
         for rank in range(self.world_size):
             directory = self._run_dir.rank_dir(rank)
@@ -148,7 +151,9 @@ class Attempt:
             workers=tuple(workers),
             directory=str(self._directory()),
             resources=resources,
+            beside=tuple(beside),
             devices=self._spec.devices,
+            reservation=None if self._spec.reservation is None else self._spec.reservation(),
             share_gpus=self._backend.share_cuda_visible_devices,
             hide_other_gpus=self._backend.hide_other_gpus,
             preload=modules_to_preload(self._spec.backend_config, with_data=self._spec.ingest is not None),

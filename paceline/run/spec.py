@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
     from paceline.air.result import Status
     from paceline.data.ingest.request import Ingest
+    from paceline.engine.base import Reservation
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,10 @@ class RunSpec:
     """Threads per worker for numeric libraries; None: a fair share of the machine."""
     devices: tuple[str, ...] | None = None
     """The GPUs that the run may use; None: all that there are."""
+    room: tuple[Mapping[str, float], ...] = ()
+    """What it needs on a cluster, if one worker starts other processes there: its own, then theirs."""
+    reservation: Callable[[], Reservation | None] | None = None
+    """Gives the room that is reserved for the next attempt; None: the engine finds some."""
     working_dir: str | None = None
     """Where workers start; None: each in a directory of its own below the trial's."""
 

@@ -114,6 +114,11 @@ class Agents:
         lost = [name for name, agent in list(self._by_node.items()) if agent.line.lost]
         self.start(name for name in lost if now - self._by_node[name].started_at > AGAIN_S)
 
+    def lost_at(self) -> dict[str, float]:
+        """When the agents of nodes were lost that have none now."""
+        agents = list(self._by_node.items())
+        return {name: agent.line.lost_at for name, agent in agents if agent.line.lost}
+
     # Starting
 
     def start(self, node_ids: Iterable[str], preload: Sequence[str] = ()) -> None:

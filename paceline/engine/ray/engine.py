@@ -6,6 +6,7 @@ Everything else is ours: the connections, the start, exit statuses, stacks, logs
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import secrets
@@ -18,11 +19,12 @@ from typing import Any
 import ray
 
 from paceline.air.errors import EngineError, EngineLost, StartupTimeoutError, WorkerFailure
-from paceline.engine.base import Capabilities, Placement, WorkerGroup
+from paceline.engine.base import Capabilities, ClusterAccess, Placement, WorkerGroup
 from paceline.engine.channel_group import GroupMember
 from paceline.engine.places import Node, WorkerPlace, lay_out
 from paceline.engine.ray.agents import Agents, NodeAgent, UnusableNodeError
 from paceline.engine.ray.connection import Connection
+from paceline.engine.ray.held import HeldRoom, HeldRooms
 from paceline.engine.ray.reservation import Reservation, reserve
 from paceline.engine.reactor import ReactorEngine
 from paceline.engine.remote import messages
@@ -54,6 +56,7 @@ class RayEngine(ReactorEngine):
         self._listener = Listener(ray.util.get_node_ip_address(), token, self.reactor, self._on_connected, tls)
         settings = messages.AgentSettings(self._listener.address, token, 0, SILENCE_S, tls_variables=tls_variables)
         self._agents = Agents(self._connection, self.reactor, settings)
+        self._held = HeldRooms(self._connection, self._agents)
 
     @property
     def agents(self) -> Agents:
@@ -111,10 +114,20 @@ class RayEngine(ReactorEngine):
 
     # Groups
 
+    def reserve(self, placement: Placement, on: Sequence[str] | None = None) -> HeldRoom | None:
+        self._check(placement)
+        self.agents.try_again()
+        return self._held.reserve(placement, on)
+
     def start_group(self, placement: Placement) -> WorkerGroup:
         self._check(placement)
         deadline = time.monotonic() + placement.start_timeout_s
+        held = placement.reservation
+        if isinstance(held, HeldRoom) and not held.is_lost:
+            with contextlib.suppress(UnusableNodeError):
+                return self._start_on(held.room, placement, deadline, gives_back=False)
         self.agents.try_again()
+        self._held.give_up_unused()
         while True:
             reserved = reserve(self._connection, self.agents, placement, deadline, self.agents.suspects)
             try:
@@ -123,8 +136,10 @@ class RayEngine(ReactorEngine):
                 if time.monotonic() > deadline:
                     raise StartupTimeoutError(f"the workers did not get ready in time: {problem}") from None
 
-    def _start_on(self, reserved: Reservation, placement: Placement, deadline: float) -> WorkerGroup:
-        """The reservation is given back if that fails, else when the group ends."""
+    def _start_on(
+        self, reserved: Reservation, placement: Placement, deadline: float, *, gives_back: bool = True
+    ) -> WorkerGroup:
+        """The reservation is given back if that fails, else when the group ends; unless somebody else does."""
         number = next(self._numbers)
         try:
             order = list(dict.fromkeys(reserved.node_ids))
@@ -134,11 +149,14 @@ class RayEngine(ReactorEngine):
             by_bundle = reserved.gpu_ids(deadline)
             places = self._places(placement, agents, [by_bundle[bundle] for bundle in ranked])
             lines = [agent.line for agent in agents]
-            group = RayGroup(self, number, placement, places, lines, self.reactor)
+            access = ClusterAccess(self._connection.address, reserved.name)
+            group = RayGroup(self, access, number, placement, places, lines, self.reactor)
         except BaseException:
-            reserved.give_back()
+            if gives_back:
+                reserved.give_back()
             raise
-        self._reserved[number] = reserved
+        if gives_back:
+            self._reserved[number] = reserved
         self._by_number[number] = group
         self.groups.add(group)
         group.launch()
@@ -181,6 +199,7 @@ class RayEngine(ReactorEngine):
             reserved.give_back()
 
     def release(self) -> None:
+        self._held.close()
         self.agents.close()
         self._listener.close()
         self._connection.close()
@@ -196,9 +215,13 @@ def _tls_variables() -> tuple[str, str, str] | None:
 class RayGroup(RemoteGroup):
     """A group whose room in the cluster is reserved until it ends."""
 
-    def __init__(self, engine: RayEngine, number: int, *arguments: Any) -> None:
+    def __init__(self, engine: RayEngine, access: ClusterAccess, number: int, *arguments: Any) -> None:
         super().__init__(number, *arguments)
         self._engine = engine
+        self._access = access
+
+    def cluster(self) -> ClusterAccess:
+        return self._access
 
     def fail_with(self, member: GroupMember, failure: WorkerFailure) -> None:
         """That the whole cluster is gone is more than the loss of a worker."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -52,6 +52,12 @@ class Reservation:
         found = self._connection.ask(_ask_for_gpus, self._group, gpus, count, within_s, within_s=within_s + 5.0)
         return [tuple(ids) for ids in found]
 
+    @property
+    def name(self) -> str:
+        """Ray's."""
+        name: str = self._group.id.hex()
+        return name
+
     def give_back(self) -> None:
         self._connection.tell(remove_placement_group, self._group)
 
@@ -64,14 +70,14 @@ def reserve(
     Raises ConfigError at once for what can never fit, StartupTimeoutError when the time is up.
     """
     nodes = agents.nodes()
-    _check_feasible(placement, agents)
+    check_feasible(placement, agents)
     began = time.monotonic()
     is_announced = False
     while True:
         avoided = {node_id for node_id in avoid() if node_id in nodes}
         if not fits(placement, [node.resources for name, node in nodes.items() if name not in avoided]):
             avoided = set()
-        held = _created(connection, placement, avoided)
+        held = created(connection, placement, avoided)
         try:
             while not held.is_placed(STEP_S):
                 waited = time.monotonic() - began
@@ -81,9 +87,9 @@ def reserve(
                     is_announced = True
                     if placement.notify is not None:
                         placement.notify(_waiting_text(connection, agents, placement, waited))
-                if avoided and not fits(placement, [node.resources for node in _others(agents, avoided)]):
+                if avoided and not fits(placement, [node.resources for node in others(agents, avoided)]):
                     break  # A node has left meanwhile: those that were avoided are needed.
-                _check_feasible(placement, agents)
+                check_feasible(placement, agents)
             else:
                 return held
         except BaseException:
@@ -93,21 +99,28 @@ def reserve(
         nodes = agents.nodes()
 
 
-def _others(agents: Agents, avoided: set[str]) -> list[ClusterNode]:
+def others(agents: Agents, avoided: set[str]) -> list[ClusterNode]:
+    """The nodes that are not avoided."""
     return [node for name, node in agents.nodes().items() if name not in avoided]
 
 
-def _check_feasible(placement: Placement, agents: Agents) -> None:
+def check_feasible(placement: Placement, agents: Agents) -> None:
     """Nodes that have left count: they may come back, and a run that lost one waits for it."""
     nodes = list(agents.nodes().values())
     if not fits(placement, [node.resources for node in (*nodes, *agents.left.values())]):
         raise ConfigError(infeasible_text(placement, nodes))
 
 
-def _created(connection: Connection, placement: Placement, avoided: set[str]) -> Reservation:
+def created(
+    connection: Connection, placement: Placement, avoided: set[str], on: Sequence[str] | None = None
+) -> Reservation:
+    """A reservation that is placed once there is room; with `on`, on the node that is given for each rank."""
     bundles = bundles_of(placement)
     options: dict[str, Any] = {"strategy": placement.strategy}
-    if avoided:
+    if on is not None:
+        others: list[dict[str, str]] = [{}] * (len(bundles) - len(on))
+        options["bundle_label_selector"] = [*({NODE_LABEL: node_id} for node_id in on), *others]
+    elif avoided:
         options["bundle_label_selector"] = [{NODE_LABEL: f"!in({','.join(sorted(avoided))})"}] * len(bundles)
     group = connection.ask(lambda: placement_group(bundles, **options), undo=remove_placement_group)
     return Reservation(connection, group, placement)

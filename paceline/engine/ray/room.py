@@ -51,8 +51,12 @@ def worker_bundle(placement: Placement) -> dict[str, float]:
 
 
 def bundles_of(placement: Placement) -> list[dict[str, float]]:
-    """What is reserved for a group: a bundle for each rank, then maybe one for the driver."""
-    bundles = [worker_bundle(placement)] * placement.world_size
+    """What is reserved for a group: a bundle for each rank, those beside them, then maybe one for the driver."""
+    beside = [{name: amount for name, amount in bundle.items() if amount} for bundle in placement.beside]
+    bundles = [
+        *[worker_bundle(placement)] * placement.world_size,
+        *(bundle or dict(_NEXT_TO_NOTHING) for bundle in beside),
+    ]
     own = {name: amount for name, amount in placement.driver_resources.items() if amount}
     if not own:
         return bundles
@@ -83,6 +87,8 @@ def fits(placement: Placement, nodes: Sequence[Amounts]) -> bool:
     if placement.strategy == "STRICT_SPREAD":
         able = [node for node in nodes if how_often(each, node)]
         return len(able) >= count and any(how_often(bundles[0], node) for node in able)
+    if placement.beside:
+        return _fit_in_turn(bundles, nodes)
     capacities = [how_often(each, node) for node in nodes]
     if len(bundles) == count:
         return sum(capacities) >= count
@@ -93,6 +99,18 @@ def fits(placement: Placement, nodes: Sequence[Amounts]) -> bool:
             if sum(capacities) - capacities[number] + how_often(each, rest) >= count:
                 return True
     return False
+
+
+def _fit_in_turn(bundles: Iterable[Amounts], nodes: Sequence[Amounts]) -> bool:
+    """Whether bundles that differ fit if the largest ones are placed first."""
+    left = [dict(node) for node in nodes]
+    for bundle in sorted(bundles, key=lambda each: sum(each.values()), reverse=True):
+        node = next((node for node in left if how_often(bundle, node)), None)
+        if node is None:
+            return False
+        for name, amount in bundle.items():
+            node[name] -= amount
+    return True
 
 
 def in_words(amounts: Amounts) -> str:

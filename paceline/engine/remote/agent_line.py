@@ -46,6 +46,7 @@ class AgentLine:
         self.facts: messages.NodeFacts | None = None
         self.lost = ""
         """Why, if it is."""
+        self.lost_at = 0.0
         self.offsets = protocol.ClockOffsets()
         self.groups: dict[int, GroupOfLine] = {}
         self.sees: dict[str, bool] = {}
@@ -186,7 +187,7 @@ class AgentLine:
         with self._reactor.lock:
             if self.lost:
                 return
-            self.lost = why
+            self.lost, self.lost_at = why, time.monotonic()
             self._hang_up()
             for group in list(self.groups.values()):
                 group.on_agent_lost(self)

@@ -164,7 +164,8 @@ class Decisions:
         Where too many would wait, or where they hold cards that others need, they end, if they can continue from this
         very row.
         """
-        crowded = self._launcher.runs_in_this_process or self._trials.waiting_processes >= MOST_WAITING
+        bound = self._launcher.runs_in_this_process or self._launcher.reserves_room
+        crowded = bound or self._trials.waiting_processes >= MOST_WAITING
         shall_end = can_end and (crowded or trial_run.trial.resources.get("GPU", 0) > 0)
         if self._launcher.runs_in_this_process and not can_end:
             raise ConfigError(

@@ -20,6 +20,7 @@ from paceline.tune.experiment.audience import Audience
 from paceline.tune.experiment.deciding import Decisions
 from paceline.tune.experiment.ending import Endings, Stopping
 from paceline.tune.experiment.files import ExperimentFiles, ExperimentPlace
+from paceline.tune.experiment.rooms import Rooms
 from paceline.tune.experiment.setup import SearchSetup, arguments_again
 from paceline.tune.experiment.starting import Launcher, Starter
 from paceline.tune.experiment.trials import ExperimentController, Ledger, Shared, TrialRun, Trials
@@ -41,7 +42,8 @@ class Experiment:
     def __init__(self, setup: SearchSetup, engine: Engine, place: ExperimentPlace) -> None:
         self.result: ResultGrid | None = None
         self._engine = engine
-        trials = Trials(Ledger(engine.resources(), engine.gpu_names()))
+        reserves = engine.capabilities.chooses_nodes
+        trials = Trials(Ledger(engine.resources(), () if reserves else engine.gpu_names(), decides=not reserves))
         audience = Audience(setup.run_config, _view(setup, place, trials.ledger))
         files = ExperimentFiles(place, setup.run_config)
         controller = ExperimentController(setup, place, trials)
@@ -50,7 +52,8 @@ class Experiment:
         self.decisions = Decisions(shared, self.launcher)
         self.stop = Stopping(shared)
         self.endings = Endings(shared, self.stop)
-        self._starter = Starter(shared, self.launcher, self.decisions, self.stop, self.endings)
+        self._rooms = Rooms(shared, engine)
+        self._starter = Starter(shared, self.launcher, self._rooms, self.decisions, self.stop, self.endings)
         self._has_begun = False
         self._closed = False
 
@@ -114,6 +117,9 @@ class Experiment:
             self._starter.take_built_run(trial_run)
             run = trial_run.run
             if run is None:
+                trial_run.due = time.monotonic() + STEP_EVERY_S
+                return
+            if not self._rooms.has_room_again(trial_run, run):
                 trial_run.due = time.monotonic() + STEP_EVERY_S
                 return
             decision = run.step(0.0)
@@ -210,6 +216,8 @@ class Experiment:
             stack.callback(self.launcher.close)
             stack.callback(self._close_journal, store_wait_s)
             stack.callback(self.shared.audience.close)
+            for trial_run in self.shared.trials:
+                stack.callback(trial_run.release_room)
             for trial_run in list(self.shared.trials.active):
                 if trial_run.run is not None:
                     stack.callback(trial_run.run.close)

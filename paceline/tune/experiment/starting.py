@@ -33,6 +33,7 @@ from paceline.tune.experiment.deciding import Decisions, TrialDecider
 from paceline.tune.experiment.ending import Endings, Stopping
 from paceline.tune.experiment.files import directory_name
 from paceline.tune.experiment.records import Stalled, TrialResumed
+from paceline.tune.experiment.rooms import Rooms
 from paceline.tune.experiment.trials import Request, Shared, TrialRun
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.search.space import describe, evaluated_record, resolve, tag
@@ -57,14 +58,13 @@ class Launcher:
         self._run_config = dataclasses.replace(shared.setup.run_config, callbacks=[], stop=None)
         """That of a single trial: callbacks and stoppers are the experiment's."""
         self._engine = engine
+        self.runs_in_this_process = engine.capabilities.in_driver_process
+        """Then there is room for one worker, which nobody can wait beside."""
+        self.reserves_room = engine.capabilities.chooses_nodes
+        """Then workers that wait would keep room that others need, or wait for it where they are."""
         self._datasets = SharedDatasets()
         self._background: BackgroundPool | None = None
         self._cancelled = False
-
-    @property
-    def runs_in_this_process(self) -> bool:
-        """Then there is room for one worker, which nobody can wait beside."""
-        return self._engine.capabilities.in_driver_process
 
     def new_trial(
         self, number: int, config: dict[str, Any], evaluated: dict[str, Any], directory: str | None = None
@@ -101,10 +101,11 @@ class Launcher:
         """What a trial with this configuration needs while it runs."""
         with self._audience.guarded():  # the resources may be a function of the user's
             factory = self._setup.kind.resources(config)
+            placement = self._setup.kind.placement(config, factory)
         bundles = factory.bundles if self._setup.kind.counts_own_bundle else factory.bundles[1:]
         amounts = PlacementGroupFactory(bundles).required_resources
         gpus = max((bundle.get("GPU", 0.0) for bundle in bundles), default=0.0)
-        return Request(amounts, gpus, sum(1 for bundle in bundles if bundle.get("GPU")))
+        return Request(amounts, gpus, sum(1 for bundle in bundles if bundle.get("GPU")), placement)
 
     def spec(self, trial_run: TrialRun) -> RunSpec:
         """The complete description of the trial's run, with the resources that it holds."""
@@ -120,6 +121,7 @@ class Launcher:
             restore_path=trial.path if trial_run.has_files else None,
             threads=max(1, int(cpus // spec.world_size)),
             devices=trial_run.grant.devices if trial_run.grant is not None else None,
+            reservation=lambda: trial_run.reservation,
             working_dir=None if setup.tune.chdir_to_trial_dir else ".",
         )
 
@@ -217,11 +219,17 @@ class Starter:
     """Starts trials as far as the resources go."""
 
     def __init__(
-        self, shared: Shared, launcher: Launcher, deciding: Decisions, stopping: Stopping, endings: Endings
+        self,
+        shared: Shared,
+        launcher: Launcher,
+        rooms: Rooms,
+        deciding: Decisions,
+        stopping: Stopping,
+        endings: Endings,
     ) -> None:
         self._setup, self._trials, self._audience = shared.setup, shared.trials, shared.audience
         self._journal, self._controller = shared.files.journal, shared.controller
-        self._launcher = launcher
+        self._launcher, self._rooms = launcher, rooms
         self._decisions = deciding
         self._stopping = stopping
         self._endings = endings
@@ -232,10 +240,12 @@ class Starter:
     def start_more(self) -> None:
         """Start what the scheduler chooses, else what the searcher suggests, as far as the resources go."""
         self.asked_in_vain = False
+        if self._rooms.are_owed:
+            return
         while not self._stopping.stopping and self._running_count() < self._most_at_once():
             trial_run = self._chosen()
             if trial_run is not None:
-                if not self._trials.ledger.fits(trial_run.request):
+                if not self._trials.ledger.fits(trial_run.request) or not self._rooms.has_room(trial_run):
                     return
                 self._start(trial_run)
             elif not self._create_trial():

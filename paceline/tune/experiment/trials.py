@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air.errors import ConfigError
+from paceline.engine.base import Placement, Reservation
 from paceline.run.decisions import Donor, Stop
 from paceline.run.run import Run
 from paceline.run.spec import Trial
@@ -34,6 +35,8 @@ class Request:
     amounts: Mapping[str, float]
     gpus_per_worker: float = 0.0
     workers: int = 1
+    placement: Placement = field(default_factory=lambda: Placement("", ()))
+    """The same as an engine is asked for it; it says no more than how many workers there are, and what they need."""
 
     @property
     def gpu_parts(self) -> tuple[int, float]:
@@ -58,10 +61,11 @@ class Grant:
 
 
 class Ledger:
-    """The machine's resources and who holds them."""
+    """The machine's resources and who holds them. Without `decides` it only counts: the engine knows what fits."""
 
-    def __init__(self, total: Mapping[str, float], devices: Sequence[str] = ()) -> None:
+    def __init__(self, total: Mapping[str, float], devices: Sequence[str] = (), *, decides: bool = True) -> None:
         self.total = dict(total)
+        self._decides = decides
         self.used: dict[str, float] = dict.fromkeys(total, 0.0)
         self._free_share = dict.fromkeys(devices, 1.0)
         self._holders = 0
@@ -73,7 +77,7 @@ class Ledger:
     def check(self, request: Request) -> None:
         """Refuse what can never be had: a trial cannot do with fewer cards than it asks for."""
         (cards, _), there_are = request.gpu_parts, len(self._free_share)
-        if cards > there_are:
+        if self._decides and cards > there_are:
             raise ConfigError(
                 f"A trial asks for {request.amounts.get('GPU', 0):g} GPU(s), on {cards} card(s), and {there_are} can "
                 "be seen here. Ask for fewer; CUDA_VISIBLE_DEVICES limits which are seen."
@@ -81,7 +85,7 @@ class Ledger:
 
     def fits(self, request: Request) -> bool:
         """Whether the trial may start now. One that is larger than the machine waits until it can be alone."""
-        if self._holders == 0:
+        if self._holders == 0 or not self._decides:
             return True
         free = self.free
         enough = all(amount <= free.get(name, 0.0) + _ROUNDING for name, amount in request.amounts.items())
@@ -130,6 +134,8 @@ class TrialRun:
     """The run while its datasets are prepared."""
     grant: Grant | None = None
     """The resources it holds; none while it is paused."""
+    reservation: Reservation | None = None
+    """Its room, on an engine that reserves some."""
     is_resized: bool = False
     """The scheduler has given it other resources than its configuration asks for."""
     seen: int = 0
@@ -159,11 +165,23 @@ class TrialRun:
         """What it asks for from now on."""
         gpus = amounts.get("GPU", 0.0)
         workers = max(1, self.request.workers) if gpus else self.request.workers
+        placement = self.request.placement
+        share = {name: amount / (placement.world_size or 1) for name, amount in amounts.items()}
         self.request = replace(
-            self.request, amounts=dict(amounts), gpus_per_worker=gpus / max(1, workers), workers=workers
+            self.request,
+            amounts=dict(amounts),
+            gpus_per_worker=gpus / max(1, workers),
+            workers=workers,
+            placement=replace(placement, resources=share),
         )
         self.trial.resources = dict(amounts)
         self.is_resized = True
+
+    def release_room(self) -> None:
+        """Others may have it."""
+        if self.reservation is not None:
+            self.reservation.release()
+            self.reservation = None
 
 
 class Trials:
@@ -222,6 +240,7 @@ class Trials:
         if trial_run.grant is not None:
             self.ledger.give_back(trial_run.grant)
             trial_run.grant = None
+        trial_run.release_room()
 
     @property
     def holding_resources(self) -> int:

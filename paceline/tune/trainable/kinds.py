@@ -13,6 +13,7 @@ from paceline.air.checks import warn_at_users_line
 from paceline.air.config import RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError
 from paceline.air.resources import PlacementGroupFactory
+from paceline.engine.base import Placement
 from paceline.engine.choose import choose_engine
 from paceline.engine.serialization import Shipped
 from paceline.run.attempt import modules_to_preload
@@ -52,6 +53,10 @@ class TrainableKind(ABC):
     @abstractmethod
     def resources(self, config: dict[str, Any]) -> PlacementGroupFactory:
         """What the trial with this configuration needs."""
+
+    def placement(self, config: dict[str, Any], resources: PlacementGroupFactory) -> Placement:
+        """The same as an engine is asked for it. By default one process, with all that is beside it."""
+        return Placement.sketch(1, resources.required_resources)
 
     def check_can_save(self, why: str) -> None:  # noqa: B027  (optional)
         """Refuse a trainable of which it is known that it never saves a checkpoint, where `why` needs some."""

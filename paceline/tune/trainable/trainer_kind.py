@@ -12,6 +12,7 @@ from paceline.air.config import CheckpointConfig, RunConfig, ScalingConfig
 from paceline.air.constants import TRIAL_INDEX
 from paceline.air.errors import ConfigError
 from paceline.air.resources import PlacementGroupFactory
+from paceline.engine.base import Placement
 from paceline.engine.serialization import Shipped
 from paceline.run.spec import RunSpec, TrainFunction
 from paceline.train.base_trainer import BaseTrainer, TrainerLoop, merged
@@ -88,10 +89,22 @@ class TrainerKind(TrainableKind):
     # -- resources ------------------------------------------------------------------------
 
     def resources(self, config: dict[str, Any]) -> PlacementGroupFactory:
+        return self._scaling(config).as_placement_group_factory()
+
+    def placement(self, config: dict[str, Any], resources: PlacementGroupFactory) -> Placement:
+        scaling = self._scaling(config)
+        wishes = {"strategy": scaling.placement_strategy, "accelerator_type": scaling.accelerator_type}
+        if self.counts_own_bundle:  # one process, which starts the others where there is room
+            first, *others = resources.bundles
+            return Placement.sketch(1, first, beside=tuple(others), **wishes)
+        each, own = scaling.on_nodes()
+        return Placement.sketch(scaling.num_workers or 1, each, driver_resources=own, **wishes)
+
+    def _scaling(self, config: dict[str, Any]) -> ScalingConfig:
         scaling = self._trainer.scaling_config
         if "scaling_config" in config:
             scaling = merged(scaling, config["scaling_config"]) or ScalingConfig()
-        return scaling.as_placement_group_factory()
+        return scaling
 
     # -- checks ---------------------------------------------------------------------------
 
