@@ -44,7 +44,7 @@ def test_a_killed_driver_leaves_nothing(tmp_path: Path, name: str) -> None:
 
 
 def test_a_driver_that_was_stopped_for_long_blames_nobody(tmp_path: Path) -> None:
-    """A laptop that was closed, or Ctrl-Z: for much longer than heartbeat_timeout_s, and than agents are patient."""
+    """As by Ctrl-Z: for much longer than heartbeat_timeout_s, and than agents wait for a machine that is gone."""
     marks = Marks(tmp_path / "marks")
     with start("poll_and_answer", tmp_path) as driver:
         marks.wait("running")

@@ -10,7 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from paceline.air.errors import EngineError
-from paceline.engine.remote import line
+from paceline.engine.frames import FrameSocket
+from paceline.engine.remote import line, messages
+from paceline.engine.remote.agent_line import AgentLine
 from paceline.engine.remote.group import RemoteGroup
 from paceline.engine.remote.line import AGENT, HELLO, MAGIC, WORKER, Caller, dial
 from tests.engine.remote.conftest import StartGroup
@@ -125,6 +127,26 @@ def test_nobody_takes_the_place_of_another(engine: AgentsEngine, start_group: St
         with sock:
             assert is_hung_up_on(sock, engine)
     assert still_works(group)
+
+
+@pytest.mark.parametrize("words", [b"\xc1", b"\x81\xa4type\xa4Nope"], ids=["garbage", "unknown"])
+def test_an_agent_that_cannot_be_understood_is_given_up(
+    engine: AgentsEngine, start_group: StartGroup, words: bytes
+) -> None:
+    """One of another version, say. It costs nobody else anything."""
+    group = start_group()
+    strange = AgentLine("n9 (127.0.0.9)", engine.reactor)
+    engine._lines[900] = strange
+    sock = in_thread(lambda: dial(engine.listener.address, engine.token, Caller(AGENT, 900)))(
+        lambda: engine.reactor.run_once(0.05)
+    )
+    assert isinstance(sock, socket.socket)
+    with sock:
+        FrameSocket(sock).send(messages.CONTROL, words)
+        assert is_hung_up_on(sock, engine)
+    assert strange.lost.startswith("the agent of n9 (127.0.0.9) sent something unreadable: ")
+    assert still_works(group)
+    del engine._lines[900]
 
 
 def test_an_agent_does_not_talk_to_a_false_driver() -> None:
