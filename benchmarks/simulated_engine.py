@@ -50,7 +50,7 @@ class Times:
     at_work: Moment | None = None
     first_event: Moment | None = None
     reported: Moment | None = None
-    """When the last of the reports that were waited for was here."""
+    """When the last report was here, and in the attempt in which workers return, the end of the last of them."""
     events: int = field(default=0)
 
 
@@ -75,7 +75,7 @@ class SimulatedEngine(ReactorEngine):
         self.times: list[Times] = []
         """Of each group."""
         self.dies = dies
-        self.expected = nodes * workers_per_node * reports
+        self.reports = reports
         self._numbers = itertools.count(1)
         self._token = secrets.token_bytes(32)
         self._listener = Listener("127.0.0.1", self._token, self.reactor, self._on_connected)
@@ -163,6 +163,8 @@ class SimulatedGroup(RemoteGroup):
         super().__init__(*arguments)
         self._engine = engine
         self._times = times
+        survive = engine.dies is not None and self.number == 1
+        self._expected = self.world_size * (engine.reports + (0 if survive else 2))  # The end of each worker is two.
 
     def start(self, task: bytes, arguments: Sequence[bytes], attachments: Sequence[Attachment] = ()) -> None:
         super().start(task, arguments, attachments)
@@ -174,7 +176,7 @@ class SimulatedGroup(RemoteGroup):
         if events and times.first_event is None:
             times.first_event = Moment.now()
         times.events += len(events)
-        if times.reported is None and times.events >= self._engine.expected:
+        if times.reported is None and times.events >= self._expected:
             times.reported = Moment.now()
             self._engine.on_reported()
         return events
