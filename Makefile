@@ -26,7 +26,7 @@ test-core: setup ## the tests for everyday work (under 3 minutes)
 	@$(PYTEST) -m "not slow and not faults and not rl and not cluster" $(CORE_TESTS)
 
 test: check horovod ## all checks, a few tests on a Ray cluster, then the tests (under 13 minutes); the last line is pytest's summary
-	@$(PY) -m pytest -q -m "cluster and smoke"
+	@$(PY) -m pytest -q -m "cluster and smoke" tests/engine/ray
 	@$(PYTEST) -m "not slow and not faults and not rl and not cluster" --durations=10
 
 test-all: test test-slow test-faults test-rl test-cluster ## everything: `make test`, full contracts, fault injection, RLlib, clusters

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("ray")
 pytest.importorskip("gymnasium")
+pytest.importorskip("ray")
 
 from benchmarks import rl, rl_workload
 from benchmarks.harness import Bench, MeasureError

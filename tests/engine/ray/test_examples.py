@@ -17,10 +17,7 @@ from tests.train.torch.test_examples import EXPECTED as OF_TORCH
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
 SECONDS = 240
-MARKS = {
-    "digits_demo": pytest.mark.smoke,
-    "rl_trainer": pytest.mark.skipif(find_spec("gymnasium") is None, reason="needs RLlib"),
-}
+MARKS = {"rl_trainer": pytest.mark.skipif(find_spec("gymnasium") is None, reason="needs RLlib")}
 EXPECTED = {
     **OTHERS,
     **OF_TORCH,
