@@ -21,7 +21,7 @@ PORT = 6379
 OBJECT_STORE_BYTES = 200_000_000
 PRIVATE_FOLDERS = ("/tmp/", "/var/tmp/")
 """Each host has its own; what both sides need from ours is shared."""
-JOIN_S = 90.0
+JOIN_S = 180.0
 
 
 class RayHosts:
