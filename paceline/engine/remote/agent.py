@@ -346,6 +346,7 @@ class Agent:
             self._reactor.remove(worker.handing.fileno())
             worker.close()
         self.tell(messages.GroupGone(group.number))
+        self._in_thread(group.remove_folders)
 
 
 def main() -> None:

@@ -77,6 +77,8 @@ class WorkerHere:
         self.handing.close()
         self._close_its_ends()
         close_all([fd for fd in (self.output_fd, self.pidfd) if fd is not None])
+
+    def remove_folder(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -222,6 +224,11 @@ class GroupHere:
             if is_late:
                 self.warden.kill()
             self._keeper.end_group(self)
+
+    def remove_folders(self) -> None:
+        """That may take long: workers can leave much there."""
+        for worker in self.workers.values():
+            worker.remove_folder()
 
     def ask_for_stacks(self, ranks: Sequence[int]) -> dict[int, CrashFile]:
         """Where they will show them."""
