@@ -162,7 +162,7 @@ def test_an_engine_by_its_name(gridlib: str) -> None:
         assert choose_engine("grid") is engine
         with pytest.raises(ConfigError, match=r"'odd'.*Engine"):
             choose_engine("odd")
-        with pytest.raises(ConfigError, match=r"'gird'.*'local', 'inline', 'grid', 'odd'"):
+        with pytest.raises(ConfigError, match=r"'gird'.*'local', 'inline', 'ray', 'grid', 'odd'"):
             RunConfig(engine="gird")
     finally:
         shutdown()

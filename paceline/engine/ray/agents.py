@@ -128,6 +128,8 @@ class Agents:
             with self._lock:
                 agent = self._by_node.get(node_id)
                 if (agent is None or agent.line.lost) and node_id in nodes:
+                    if agent is not None:
+                        self._connection.begin(ray.kill, agent.holder)
                     agent = self._by_node[node_id] = self._start(nodes[node_id], replaces_lost=agent is not None)
             if agent is not None and preload:
                 agent.preloads.append(tuple(preload))

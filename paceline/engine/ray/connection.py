@@ -127,7 +127,7 @@ class Connection:
         Raises EngineLost when the cluster is gone and EngineError when it does not answer in time. If nobody waits for
         the answer any more when it comes, `undo` is called with it.
         """
-        answer = self._asked(call, *arguments)
+        answer = self.begin(call, *arguments)
         deadline = time.monotonic() + within_s
         try:
             while True:
@@ -153,7 +153,8 @@ class Connection:
             with contextlib.suppress(Exception):
                 self.ask(call, *arguments, within_s=within_s)
 
-    def _asked(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
+    def begin(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
+        """The same without waiting."""
         if self.lost:
             raise EngineLost(self.lost)
         if not self.is_usable:  # Ray would start itself anew.
