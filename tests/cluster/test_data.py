@@ -29,7 +29,8 @@ WORKERS = 3
 
 def tell_ids(config: dict[str, Any]) -> None:
     """The ids of this rank, and which values came with them."""
-    shard = session.get_dataset_shard("train")
+    split = config.get("split")
+    shard = split[session.get_world_rank()] if split else session.get_dataset_shard("train")
     ids: list[int] = []
     total = 0.0
     if config.get("torch"):
@@ -103,6 +104,8 @@ def read_what_is_in_the_driver() -> list[str]:
     spilled = in_numpy().random_shuffle(seed=2).materialize()
     check_each_once(read(spilled))
     check_each_once(read(spilled, torch=True))
+    rows = paceline.data.range(ROWS)
+    check_each_once(read(rows, split=rows.streaming_split(WORKERS)))
     scaler = StandardScaler(["value"])
     result = read(in_numpy(), preprocessor=scaler)
     check_each_once(result)

@@ -11,46 +11,38 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import paceline
-from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig, session
+import paceline.data
+from paceline.air import (
+    Checkpoint,
+    CheckpointConfig,
+    DatasetConfig,
+    FailureConfig,
+    Result,
+    RunConfig,
+    ScalingConfig,
+    session,
+)
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.testing.invariants import check_checkpoints, check_clean
 from paceline.testing.processes import wait_for
 from paceline.train import DataParallelTrainer
 from tests.cluster.conftest import make_ray_hosts
-from tests.cluster.ray_hosts import RESULTS, RayHosts
+from tests.cluster.places import S3_PORT, Places, connect, make_bucket
+from tests.cluster.ray_hosts import RESULTS
+from tests.cluster.test_data import ROWS, tell_ids
 from tests.train.saving import SIZE, STEPS, check, saving
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
-S3_PORT = 5000
 KINDS = ["shared", "bucket", "local"]
 LARGE = 500 << 20
 HALF_WAY = "/tmp/half-way"
 HEARTBEAT_S = 8.0
-
-
-@dataclass(frozen=True)
-class Places:
-    """A cluster, and where a run can have its storage: seen from the host of its driver, h1."""
-
-    ray_hosts: RayHosts
-    shared: Path
-    variables: dict[str, str]
-
-    def storage(self, kind: str) -> str:
-        name = uuid.uuid4().hex
-        return {"shared": f"{self.shared}/{name}", "bucket": f"s3://bucket/{name}", "local": f"{RESULTS}/{name}"}[kind]
-
-    def run(self, function: Any, timeout: float = 300, **arguments: Any) -> Any:
-        return self.ray_hosts.run_driver(
-            "h1", function, timeout=timeout, variables=self.variables, store=self.variables, **arguments
-        )
 
 
 @pytest.fixture(scope="module")
@@ -75,28 +67,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
         ray_hosts.down()
         if server is not None:
             server.wait(30)
-
-
-def connect(store: dict[str, str]) -> None:
-    """Runs of this driver use the cluster, and their workers find the bucket."""
-    paceline.init(engine="ray", address="auto", runtime_env={"env_vars": store})
-
-
-def make_bucket() -> None:
-    """As soon as the server answers."""
-    import s3fs
-
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            filesystem = s3fs.S3FileSystem(skip_instance_cache=True, config_kwargs={"retries": {"max_attempts": 0}})
-            if not filesystem.exists("bucket"):
-                filesystem.mkdir("bucket")
-            return
-        except Exception:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
 
 
 def trainer(storage: str, config: dict[str, Any], **settings: Any) -> DataParallelTrainer:
@@ -245,6 +215,26 @@ def start_from_a_checkpoint(store: dict[str, str], storage: str) -> list[int]:
 def test_a_new_run_starts_from_a_checkpoint_wherever_that_is(places: Places, kind: str) -> None:
     rows = places.run(start_from_a_checkpoint, storage=places.storage(kind))
     assert rows == [STEPS - 1, 1]
+
+
+def read_from_the_bucket(store: dict[str, str]) -> list[int]:
+    make_bucket()
+    connect(store)
+    uri = f"s3://bucket/{uuid.uuid4().hex}"
+    paceline.data.range(ROWS).write_parquet(uri)
+    result = DataParallelTrainer(
+        tell_ids,
+        train_loop_config={},
+        scaling_config=ScalingConfig(num_workers=3, resources_per_worker={"CPU": 2}),
+        run_config=run_config(),
+        datasets={"train": paceline.data.read_parquet(uri)},
+        dataset_config={"train": DatasetConfig(split=True, uneven="all")},
+    ).fit()
+    return [number for metrics in result.rank_metrics.values() for number in metrics["ids"]]
+
+
+def test_workers_read_a_dataset_from_the_bucket(places: Places) -> None:
+    assert sorted(places.run(read_from_the_bucket)) == list(range(ROWS))
 
 
 # What goes wrong on the way
