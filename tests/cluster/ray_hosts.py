@@ -31,6 +31,8 @@ DRIVER_S = 120.0
 CLEAN_S = 20.0
 RESULTS = "/var/tmp/results"
 """Where a driver has its results: on its own host."""
+CACHES = [f"/tmp/{name}" for name in ("torchinductor_root", ".cache", ".config", ".keras", ".triton")]
+"""What frameworks keep for their next start, in the temporary directory and at home."""
 
 
 class RayHosts:
@@ -154,9 +156,9 @@ class RayHosts:
         return [*commands, *sorted(self._files(name) - self._usual[name])]
 
     def _files(self, name: str) -> set[str]:
-        """Without the results of drivers, and the directory in which the drivers of a user are listed."""
+        """Without the results of drivers, the directory in which the drivers of a user are listed, and caches."""
         found = {f"{folder}/{entry.name}" for folder in PRIVATE for entry in self.path(name, folder).iterdir()}
-        return found - {RESULTS, f"/tmp/paceline-{os.geteuid()}"}
+        return found - {RESULTS, f"/tmp/paceline-{os.geteuid()}", *CACHES}
 
     def wait_until_clean(self, *names: str, timeout: float = CLEAN_S) -> float:
         """Until nothing is left on these hosts, or on all that are up; returns how long that took."""
