@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from benchmarks.cluster_workload import HEARTBEAT_S, TRIALS_AT_ONCE, WORKERS, stamp
@@ -12,19 +13,19 @@ from benchmarks.harness import OURS, PEERS, Bench, MeasureError, Outcome, Script
 from benchmarks.ray_hosts import RayHosts
 from benchmarks.table import Row, Target
 
-SIDES = {"ours": OURS / "cluster.py", "ray": PEERS / "ray_cluster.py"}
-WINDOWS = "15"
+SCRIPTS = {"ours": OURS / "cluster.py", "ray": PEERS / "ray_cluster.py"}
+WINDOWS = 15
 NODE = "h2"
 """The node whose memory is looked at: neither Ray's head nor a driver is there."""
 
 
 def fits(bench: Bench) -> Iterator[Row]:
     """Cold: a fresh driver joins the cluster, fits and ends. Warm: the next fits in the same driver."""
-    cold: dict[str, list[float]] = {name: [] for name in SIDES}
-    warm: dict[str, list[float]] = {name: [] for name in SIDES}
+    cold: dict[str, list[float]] = {name: [] for name in SCRIPTS}
+    warm: dict[str, list[float]] = {name: [] for name in SCRIPTS}
     with RayHosts(bench) as cluster:
         for _ in range(bench.repeats(3)):
-            for name, script in SIDES.items():
+            for name, script in _sides(bench).items():
                 outcome = cluster.run(
                     script, "fits", str(bench.repeats(6, 3) if name == "ours" else bench.repeats(3, 2))
                 )
@@ -63,10 +64,10 @@ def trials(bench: Bench) -> Iterator[Row]:
 def restarts(bench: Bench) -> Iterator[Row]:
     """From the SIGKILL of a rank until the last rank is in the train function again."""
     counts = {"ours": bench.repeats(5, 2), "ray": bench.repeats(2, 1)}
-    values: dict[str, list[float]] = {name: [] for name in SIDES}
+    values: dict[str, list[float]] = {name: [] for name in SCRIPTS}
     with RayHosts(bench) as cluster:
         for _ in range(bench.repeats(3)):
-            for name, script in SIDES.items():
+            for name, script in _sides(bench).items():
                 with cluster.start(script, "restarts", str(counts[name])) as running:
                     running.finish(600)
                     for number in range(counts[name]):
@@ -79,14 +80,14 @@ def host_kills(bench: Bench) -> Iterator[Row]:
     """From the power cut of a host until the last rank is in the train function again, on the two hosts left."""
 
     def measure(name: str) -> float:
-        with RayHosts(bench) as cluster, cluster.start(SIDES[name], "host-killed", "1") as running:
+        with RayHosts(bench) as cluster, cluster.start(SCRIPTS[name], "host-killed", "1") as running:
             running.wait_for_files([f"ready-{rank}" for rank in range(WORKERS)], timeout=180)
             stamp(running.place, "killed")
             cluster.hosts.kill("h3")
             running.finish(300)
             return _seconds(running, "killed", "again")
 
-    values = _in_turn(bench, measure, quick=1)
+    values = _in_turn(bench, measure)
     note = f"paceline with heartbeat_timeout_s={HEARTBEAT_S:g}, Ray with its defaults"
     target = Target("worst", "most", HEARTBEAT_S + 2.0)
     yield Row("C5", "host killed to train function", "s", values["ours"], "Ray Train", values["ray"], target, "-", note)
@@ -94,11 +95,11 @@ def host_kills(bench: Bench) -> Iterator[Row]:
 
 def memory(bench: Bench) -> Iterator[Row]:
     """One node: between two fits of a driver, and with an idle torch worker. Ray's own processes are in all figures."""
-    between: dict[str, list[float]] = {name: [] for name in SIDES}
-    working: dict[str, list[float]] = {name: [] for name in SIDES}
+    between: dict[str, list[float]] = {name: [] for name in SCRIPTS}
+    working: dict[str, list[float]] = {name: [] for name in SCRIPTS}
     bare = []
     for _ in range(bench.repeats(3)):
-        for name, script in SIDES.items():
+        for name, script in _sides(bench).items():
             with RayHosts(bench) as cluster:
                 bare.append(_settled(cluster))
                 with cluster.start(script, "idle", "1") as running:
@@ -122,11 +123,7 @@ def memory(bench: Bench) -> Iterator[Row]:
 def ddp(bench: Bench) -> Iterator[Row]:
     """Samples per second of a 2M-parameter MLP, timed inside the loop, one thread per worker."""
     with RayHosts(bench) as cluster:
-        values = alternate(
-            bench.repeats(7, 2),
-            ours=lambda: float(cluster.run(SIDES["ours"], "ddp", WINDOWS).data["rate"]),
-            ray=lambda: float(cluster.run(SIDES["ray"], "ddp", WINDOWS).data["rate"]),
-        )
+        values = _in_turn(bench, lambda name: float(_data(cluster, name, "ddp", WINDOWS)["rate"]), full=7, quick=2)
     what, target = f"DDP samples, {WORKERS} workers", Target("ratio", "least", 0.95)
     yield Row("C7", what, "1/s", values["ours"], "Ray Train", values["ray"], target, paired=True)
 
@@ -143,12 +140,18 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
 
 
 def _data(cluster: RayHosts, name: str, what: str, count: int) -> dict[str, float]:
-    outcome: Outcome = cluster.run(SIDES[name], what, str(count))
+    outcome: Outcome = cluster.run(SCRIPTS[name], what, str(count))
     return outcome.data
 
 
-def _in_turn(bench: Bench, measure: Callable[[str], float], quick: int = 1) -> dict[str, list[float]]:
-    return alternate(bench.repeats(3, quick), ours=lambda: measure("ours"), ray=lambda: measure("ray"))
+def _sides(bench: Bench) -> dict[str, Path]:
+    """Who is measured, in turn; with --no-ray, the cluster is Ray's still."""
+    return {name: script for name, script in SCRIPTS.items() if bench.has_ray or name == "ours"}
+
+
+def _in_turn(bench: Bench, measure: Callable[[str], float], full: int = 3, quick: int = 1) -> dict[str, list[float]]:
+    sides = {name: partial(measure, name) for name in _sides(bench)}
+    return {"ray": [], **alternate(bench.repeats(full, quick), **sides)}
 
 
 def _seconds(running: Script, begin: str, end: str) -> float:
