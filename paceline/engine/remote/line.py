@@ -166,7 +166,11 @@ class Listener:
     def _welcome(self, sock: socket.socket) -> None:
         _not_for_children.add(sock)
         if self._tls is not None:
-            sock = self._tls.encrypt(sock, is_server=True)
+            try:
+                sock = self._tls.encrypt(sock, is_server=True)
+            except OSError:  # There are too many open files.
+                sock.close()
+                return
             _not_for_children.add(sock)
         sock.setblocking(False)
         self._forget_old_strangers()
