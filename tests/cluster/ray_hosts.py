@@ -19,12 +19,12 @@ from typing import Any
 
 from paceline.testing.processes import children, wait_for
 from tests.cluster.driver import ERROR, RESULT
-from tools.hosts import PRIVATE, Hosts
+from tools.hosts import PRIVATE, Hosts, HostsError
 
 PROJECT = Path(__file__).parents[2]
 HEAD = "h1"
 PORT = 6379
-RAY_START_S = 150.0
+RAY_START_S = 90.0
 """A busy machine takes longer than Ray's usual 60 s."""
 DRIVER_S = 120.0
 """How long to wait for a driver, unless the test says otherwise: it connects to Ray and starts agents first."""
@@ -62,8 +62,20 @@ class RayHosts:
         )
         settings = [f"--node-ip-address={address}", f"--num-cpus={self._cpus[name]}", "--object-store-memory=100000000"]
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--disable-usage-stats", *role, *settings]
-        self.hosts.run(name, command, env=self._environment(), timeout=RAY_START_S + 30)
+        for tries_left in (2, 1, 0):
+            try:
+                self.hosts.run(name, command, env=self._environment(), timeout=RAY_START_S + 30)
+                break
+            except HostsError:  # On a busy machine, Ray's own processes may not wait long enough for each other.
+                self._end_all(name)
+                if not tries_left:
+                    raise
         self._usual[name] = self._files(name)
+
+    def _end_all(self, name: str) -> None:
+        for pid in self.processes(name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _environment(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "PACELINE_TEST_SESSION") if name in os.environ}
@@ -94,9 +106,7 @@ class RayHosts:
         """A new cluster on the same hosts. Those that are up keep their files."""
         for name in self.hosts.names:
             if name in self._usual:
-                for pid in self.processes(name):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                self._end_all(name)
             else:
                 self.hosts.revive(name)
         self.start()

@@ -26,6 +26,8 @@ from paceline.testing.scripts import Action
 from tests.faults.cases import mostly_slow
 from tests.faults.laboratory import Laboratory
 
+pytestmark = pytest.mark.usefixtures("fault_engine")
+
 NAN, INF = math.nan, math.inf
 
 

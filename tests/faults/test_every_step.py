@@ -14,6 +14,8 @@ from paceline.train import DataParallelTrainer
 from tests.faults.cases import mostly_slow
 from tests.faults.laboratory import Laboratory
 
+pytestmark = pytest.mark.usefixtures("fault_engine")
+
 WORKER_STEPS = [
     # At the second checkpoint or later, so that there is an older one to fall back to.
     ("before_stage_create", 2),

@@ -22,6 +22,8 @@ from tests.contracts import test_backends as frameworks
 from tests.faults.cases import long_run
 from tests.faults.laboratory import Laboratory
 
+pytestmark = pytest.mark.usefixtures("fault_engine")
+
 WAYS = {
     Action("exit", 2, 1, 3): "exit",
     Action("exit at once", 3, 1, 0): "premature_exit",

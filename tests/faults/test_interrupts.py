@@ -239,6 +239,7 @@ def test_run_continues_after_an_interrupt_while_a_group_starts(lab: Laboratory, 
     lab.succeed(plan.continued(lab.trial_dir), backend=GateConfig(plan.marks, attempt))
 
 
+@pytest.mark.usefixtures("fault_engine")
 @pytest.mark.parametrize("number", mostly_slow([signal.SIGTERM, signal.SIGHUP], everyday=[signal.SIGTERM]))
 def test_hangup_and_termination_leave_a_run_that_can_be_continued(lab: Laboratory, number: signal.Signals) -> None:
     plan = lab.plan(iterations=FOREVER, every=5, checkpoints={"num_to_keep": 2})
@@ -262,6 +263,7 @@ def test_nohup_is_respected(lab: Laboratory) -> None:
     check_run(lab.trial_dir)
 
 
+@pytest.mark.usefixtures("fault_engine")
 def test_signal_handlers_come_back(lab: Laboratory) -> None:
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD]
     before = [signal.getsignal(number) for number in numbers]
@@ -272,6 +274,7 @@ def test_signal_handlers_come_back(lab: Laboratory) -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
+@pytest.mark.usefixtures("fault_engine")
 def test_fit_works_in_a_thread_and_in_an_event_loop(lab: Laboratory) -> None:
     results: list[Result] = []
     thread = threading.Thread(target=lambda: results.append(make_trainer(lab.plan(iterations=2)).fit()))
@@ -287,6 +290,7 @@ def test_fit_works_in_a_thread_and_in_an_event_loop(lab: Laboratory) -> None:
         check_run(result.path, result=result, iterations=2, attempts=1)
 
 
+@pytest.mark.usefixtures("fault_engine")
 @pytest.mark.parametrize("closed", mostly_slow(["stdout", "stderr", "both"], everyday=["both"]))
 def test_run_finishes_though_the_reader_of_its_output_goes_away(lab: Laboratory, closed: str) -> None:
     """Like ``| head -1``: whoever reads the output has left before the first line is written."""

@@ -136,6 +136,7 @@ def failed_run(failed: Laboratory, lab: Laboratory) -> ScriptPlan:
     return lab.plan().continued(lab.trial_dir)
 
 
+@pytest.mark.usefixtures("fault_engine")
 @pytest.mark.parametrize(
     ("file", "damage"),
     mostly_slow([(file, damage) for file in FILES for damage in DAMAGES], everyday=[*zip(FILES, DAMAGES, strict=True)]),
@@ -195,6 +196,7 @@ def test_file_that_was_never_part_of_it_is_found(lab: Laboratory) -> None:
 KEEP = 2
 
 
+@pytest.mark.usefixtures("fault_engine")
 @pytest.mark.parametrize(
     ("kills", "order"),
     [
@@ -234,6 +236,7 @@ def test_best_and_newest_checkpoints_survive_kills_at_random_moments(lab: Labora
     check_run(result.path, result=result, iterations=done + 2)
 
 
+@pytest.mark.usefixtures("fault_engine")
 def test_ranks_that_save_different_files_under_one_name_are_refused(lab: Laboratory) -> None:
     def loop() -> None:
         for name in ("its own", "shared"):
