@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from paceline.air.errors import EngineError
 from paceline.air.resources import usable_cores
+from paceline.air.temporary import sweep
 from paceline.engine import protocol
 from paceline.engine.channel_group import STALL_S
 from paceline.engine.frames import ATTACHED, SHARED, FrameSocket
@@ -115,6 +116,7 @@ class Agent:
                 worker.close()
         if self._folder is not None:
             self._folder.close()
+        sweep()
 
     def _stop(self) -> None:
         self._quit = True

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from paceline.air.attachment import Attachment
+from paceline.air.temporary import sweep
 from paceline.engine import protocol
 from paceline.engine.frames import Arrivals, FrameSocket, close_all, socket_pair
 from paceline.engine.local import linux
@@ -229,6 +230,7 @@ class GroupHere:
         """That may take long: workers can leave much there."""
         for worker in self.workers.values():
             worker.remove_folder()
+        sweep()  # Workers that were killed could not remove their temporary files.
 
     def ask_for_stacks(self, ranks: Sequence[int]) -> dict[int, CrashFile]:
         """Where they will show them."""
