@@ -240,7 +240,8 @@ def test_processes_show_whose_they_are(engine: AgentsEngine, start_group: StartG
     (said,) = collect(group, bool)
     assert isinstance(said, Message)
     for pid in (group.processes()[0], int(said.body)):
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        shown = wait_for(Path(f"/proc/{pid}/environ").read_bytes, "the variables of a process that has just begun")
+        variables = shown.split(b"\0")
         assert f"{protocol.RUN_ID_VARIABLE}={run_id}".encode() in variables
         (driver,) = [entry for entry in variables if entry.startswith(b"PACELINE_DRIVER=")]
         assert driver.startswith(f"PACELINE_DRIVER={engine.nodes[0].agent}-".encode())
