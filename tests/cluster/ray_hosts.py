@@ -31,8 +31,8 @@ DRIVER_S = 120.0
 CLEAN_S = 20.0
 RESULTS = "/var/tmp/results"
 """Where a driver has its results: on its own host."""
-CACHES = [f"/tmp/{name}" for name in ("torchinductor_root", ".cache", ".config", ".keras", ".triton")]
-"""What frameworks keep for their next start, in the temporary directory and at home."""
+CACHES = [f"/tmp/{name}" for name in ("torchinductor_root", "__pycache__", ".cache", ".config", ".keras", ".triton")]
+"""What frameworks keep for their next start, in the temporary directory and at home; TensorFlow compiles there."""
 
 
 class RayHosts:
