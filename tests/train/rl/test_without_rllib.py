@@ -9,10 +9,11 @@ import sys
 import pytest
 
 
-def test_missing_rllib_names_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("missing", ["ray", "gymnasium"])  # the extra `ray` brings Ray without RLlib
+def test_missing_rllib_names_the_command_to_install_it(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("paceline.train.rl")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, missing, None)  # as if it were not installed
     with pytest.raises(ImportError, match=r"paceline\[rllib\]") as caught:
         importlib.import_module("paceline.train.rl")
     assert caught.value.name == "ray"
