@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from paceline.air.temporary import SHORT_PREFIX, temporary_directory
+from paceline.engine.base import ClusterAccess
 from paceline.engine.places import THREADS_VARIABLES
 from paceline.run.backend import Backend, BackendConfig, WorkerState
 from paceline.storage.files import make_private_dirs
@@ -26,9 +27,8 @@ SCRATCH = ".rllib"
 
 
 class RLBackend(Backend):
-    """There is one worker, so nothing is to be connected. The driver removes what Ray and RLlib write."""
+    """There is one worker, so nothing is to be connected. The driver removes what Ray and RLlib write there."""
 
-    one_machine: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = (
         "paceline.train.rl.rllib",
         "paceline.train.rl.loop",
@@ -42,12 +42,17 @@ class RLBackend(Backend):
         self._held = ExitStack()
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        sockets = self._held.enter_context(socket_directory())
+        access, is_here = worker_group.cluster(), worker_group.places[0].node.is_drivers
+        sockets = self._held.enter_context(socket_directory()) if access is None and is_here else None
+        scratch = self._scratch(worker_group) if is_here else None
+        worker_group.execute(prepare, sockets, scratch, *(() if access is None else (access.address, access.room)))
+
+    def _scratch(self, worker_group: WorkerGroup) -> str:
         scratch = Path(worker_group.placement.workers[0].log_path).parent.with_name(SCRATCH)
         shutil.rmtree(scratch, ignore_errors=True)  # of a driver that was killed
         make_private_dirs(scratch)
         self._held.callback(shutil.rmtree, scratch, ignore_errors=True)
-        worker_group.execute(prepare, sockets, str(scratch))
+        return str(scratch)
 
     def on_end(self) -> None:
         self._held.close()
@@ -83,12 +88,18 @@ class Places(WorkerState):
     """Ray's own; a short path."""
     scratch: str | None = None
     """On the file system of the run."""
+    cluster: ClusterAccess | None = None
+    """The one to join, instead of a Ray of its own."""
 
 
-def prepare(sockets: str, scratch: str) -> None:
-    """Note where files belong. Called in the worker by the backend."""
+def prepare(sockets: str | None, scratch: str | None, address: str = "", room: str = "") -> None:
+    """Note where files belong, and the cluster. Called in the worker by the backend."""
     places = Places.here()
     places.sockets, places.scratch = sockets, scratch
+    if scratch is None:  # Another machine: its directory there is temporary as a whole.
+        places.scratch = os.path.abspath(SCRATCH)
+        os.makedirs(places.scratch, exist_ok=True)
+    places.cluster = ClusterAccess(address, room) if address else None
 
 
 @contextmanager
@@ -102,13 +113,20 @@ def socket_directory() -> Iterator[str]:
 
 @contextmanager
 def started(cpus: int) -> Iterator[None]:
-    """Start a Ray with so many CPUs, and end it afterwards. Ray counts CPUs, but does not enforce them."""
+    """Start a Ray with so many CPUs, and end it afterwards; on a cluster, join that instead. Ray counts CPUs, but does
+    not enforce them."""
     import ray
 
     from paceline.train.rl import rllib
 
     if ray.is_initialized():  # a worker in the process of a program that uses Ray itself
         yield
+        return
+    if (access := Places.here().cluster) is not None:
+        from paceline.train.rl.cluster import joined
+
+        with joined(access):
+            yield
         return
     # It would say at every start how to turn off tokens.
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)

@@ -178,6 +178,7 @@ class RLTrainer(BaseTrainer):
             )
 
     def to_run_spec(self) -> RunSpec:
+        from paceline.train.rl.cluster import bundles
         from paceline.train.rl.config_envs import shipped_registrations
 
         checkpoints = self.run_config.checkpoint_config
@@ -196,7 +197,8 @@ class RLTrainer(BaseTrainer):
             numbers_by_iteration=True,
             arguments=self._stored_arguments(),
         )
-        return replace(spec, scaling=self._one_worker())
+        use_gpu = self.scaling_config.use_gpu
+        return replace(spec, scaling=self._one_worker(), room=bundles(self._algorithm_config, use_gpu=use_gpu))
 
     def _one_worker(self) -> ScalingConfig:
         """For the run: one worker, whose children are env runners and, if there are any, learners."""
