@@ -15,9 +15,8 @@ from paceline.testing.processes import Marks
 from paceline.testing.scripts import Action, make_trainer
 from tests.faults.laboratory import Laboratory
 
-pytestmark = pytest.mark.usefixtures("fault_engine")
 
-
+@pytest.mark.usefixtures("fault_engine")
 def test_no_progress_is_an_error_when_asked_for(lab: Laboratory) -> None:
     def loop(config: dict[str, Any]) -> None:
         session.report({"iteration": 1})
@@ -33,6 +32,7 @@ def test_no_progress_is_an_error_when_asked_for(lab: Laboratory) -> None:
     assert "wait_in_vain" in str(error) + error.failures[-1].root_cause.traceback
 
 
+@pytest.mark.usefixtures("fault_engine")
 @pytest.mark.parametrize(
     "action",
     [
@@ -44,11 +44,13 @@ def test_unresponsive_worker_is_the_cause(lab: Laboratory, action: Action) -> No
     lab.fail(lab.plan(action, failures={"heartbeat_timeout_s": 1.5}), {"rank": 1, "kind": "unresponsive"})
 
 
+@pytest.mark.usefixtures("fault_engine")
 def test_unresponsive_worker_is_retried(lab: Laboratory) -> None:
     plan = lab.plan(Action("signal", 3, 1, signal.SIGSTOP), failures={"heartbeat_timeout_s": 1.5, "max_failures": 1})
     lab.succeed(plan, attempts=2)
 
 
+@pytest.mark.usefixtures("fault_engine")
 @pytest.mark.parametrize("short", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_unequal_report_counts_are_told_as_soon_as_a_rank_finished(lab: Laboratory, short: int) -> None:
     def loop(config: dict[str, Any]) -> None:
@@ -66,6 +68,7 @@ def test_unequal_report_counts_are_told_as_soon_as_a_rank_finished(lab: Laborato
     assert f"rank {1 - short}: 5" in str(error)
 
 
+@pytest.mark.usefixtures("fault_engine")
 def test_reports_of_rank_zero_alone_are_accepted(lab: Laboratory) -> None:
     def loop() -> None:
         if session.get_world_rank() == 0:
@@ -77,6 +80,7 @@ def test_reports_of_rank_zero_alone_are_accepted(lab: Laboratory) -> None:
     assert any("rank 0" in warning for warning in result.warnings)
 
 
+@pytest.mark.usefixtures("fault_engine")
 def test_worker_that_does_not_stop_is_killed_and_the_run_succeeds(lab: Laboratory) -> None:
     plan = lab.plan(
         Action("block", 3, 1), iterations=10, every=0, stop={"training_iteration": 4}, failures={"stop_grace_s": 0.5}
@@ -86,6 +90,7 @@ def test_worker_that_does_not_stop_is_killed_and_the_run_succeeds(lab: Laborator
     assert result.error is None
 
 
+@pytest.mark.usefixtures("fault_engine")
 def test_worker_that_swallows_the_stop_is_killed(lab: Laboratory) -> None:
     def loop(config: dict[str, Any]) -> None:
         iteration = 0
@@ -142,7 +147,7 @@ def test_hang_while_preloading_names_the_module(lab: Laboratory) -> None:
     check_run(lab.trial_dir)
 
 
-@pytest.mark.usefixtures("module_that_never_loads")
+@pytest.mark.usefixtures("fault_engine", "module_that_never_loads")
 def test_hang_while_the_function_is_loaded_names_the_rank(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADED_BY_THE_TEST", "yes")
     import module_that_never_loads  # type: ignore[import-not-found]
