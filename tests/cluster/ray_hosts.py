@@ -170,15 +170,20 @@ class RayHosts:
         found = {f"{folder}/{entry.name}" for folder in PRIVATE for entry in self.path(name, folder).iterdir()}
         return found - {RESULTS, f"/tmp/paceline-{os.geteuid()}", *CACHES}
 
-    def wait_until_clean(self, *names: str, timeout: float = CLEAN_S) -> float:
-        """Until nothing is left on these hosts, or on all that are up; returns how long that took."""
+    def wait_until_clean(self, *names: str, timeout: float = CLEAN_S, actors_may_stay: bool = False) -> float:
+        """Until nothing is left on these hosts, or on all that are up; returns how long that took.
+
+        On a host that is cut off, Ray keeps the actor of an agent that has ended.
+        """
         begun = time.monotonic()
         found: dict[str, list[str]] = {}
 
         def is_clean() -> bool:
             nonlocal found
             found = {name: self.left(name) for name in names or self._usual}
-            return not any(found.values())
+            return not any(
+                actors_may_stay is False or "AgentHolder" not in it for left in found.values() for it in left
+            )
 
         try:
             wait_for(is_clean, "clean hosts", timeout)
