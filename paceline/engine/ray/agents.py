@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import socket
 import threading
 import time
@@ -23,10 +22,8 @@ from paceline.engine.reactor import Reactor
 from paceline.engine.remote import messages
 from paceline.engine.remote.agent_line import AgentLine, catch_up, end_agents
 
-LATE_S = 20.0
-"""A node whose agent comes up so much later than that of another is left out."""
 AGAIN_S = 10.0
-"""The same where an agent was lost: Ray may not have noticed yet that the node is gone."""
+"""How long the agent that replaces a lost one may take: Ray may not have noticed yet that the node is gone."""
 ANSWER_S = 5.0
 """How long an agent may take to answer when a group is about to be started."""
 NODES_FOR_S = 1.0
@@ -66,8 +63,9 @@ class NodeAgent:
         return self.line.facts is None and not self.line.lost
 
     @property
-    def limit_s(self) -> float:
-        return AGAIN_S if self.replaces_lost else math.inf  # Its runtime_env may have to be installed first.
+    def is_late(self) -> bool:
+        """Only after a loss: the first agent may have to wait until Ray has installed its runtime_env."""
+        return self.is_coming and self.replaces_lost and time.monotonic() - self.started_at > AGAIN_S
 
 
 class Agents:
@@ -130,7 +128,8 @@ class Agents:
                 if (agent is None or agent.line.lost) and node_id in nodes:
                     if agent is not None:
                         self._connection.begin(ray.kill, agent.holder)
-                    agent = self._by_node[node_id] = self._start(nodes[node_id], replaces_lost=agent is not None)
+                    was_there = agent is not None and agent.line.facts is not None
+                    agent = self._by_node[node_id] = self._start(nodes[node_id], replaces_lost=was_there)
             if agent is not None and preload:
                 agent.preloads.append(tuple(preload))
 
@@ -199,15 +198,13 @@ class Agents:
 
     def _wait_until_there(self, agents: Sequence[NodeAgent], deadline: float) -> None:
         def is_decided() -> bool:
-            return any(agent.line.lost or self._is_late(agent, agents) for agent in agents) or all(
-                agent.is_there for agent in agents
-            )
+            return any(agent.line.lost or agent.is_late for agent in agents) or all(agent.is_there for agent in agents)
 
         self._serve(is_decided, deadline)
         for agent in agents:
             if agent.line.lost:
                 raise UnusableNodeError(agent.node, agent.line.lost)
-            if self._is_late(agent, agents):
+            if agent.is_late:
                 agent.line.lose(
                     f"no agent came up on {agent.node.label} within {time.monotonic() - agent.started_at:.0f} s"
                 )
@@ -217,12 +214,6 @@ class Agents:
                 f"no agent came up in time on {', '.join(coming)}. Look whether paceline is installed there, and "
                 f"whether these nodes reach the driver at {self._settings.address[0]}:{self._settings.address[1]}."
             )
-
-    def _is_late(self, agent: NodeAgent, others: Iterable[NodeAgent]) -> bool:
-        if not agent.is_coming:
-            return False
-        waited = time.monotonic() - agent.started_at
-        return waited > agent.limit_s or (waited > LATE_S and any(other.is_there for other in others))
 
     def _serve(self, is_decided: Callable[[], bool], deadline: float) -> None:
         while True:

@@ -128,13 +128,17 @@ class RayEngine(ReactorEngine):
                 return self._start_on(held.room, placement, deadline, gives_back=False)
         self.agents.try_again()
         self._held.give_up_unused()
+        problem = ""
         while True:
-            reserved = reserve(self._connection, self.agents, placement, deadline, self.agents.suspects)
             try:
+                reserved = reserve(self._connection, self.agents, placement, deadline, self.agents.suspects)
                 return self._start_on(reserved, placement, deadline)
-            except UnusableNodeError as problem:
+            except UnusableNodeError as error:
+                problem = f"\nBefore that: {error}"
                 if time.monotonic() > deadline:
-                    raise StartupTimeoutError(f"the workers did not get ready in time: {problem}") from None
+                    raise StartupTimeoutError(f"the workers did not get ready in time: {error}") from None
+            except StartupTimeoutError as error:
+                raise StartupTimeoutError(f"{error}{problem}") from None
 
     def _start_on(
         self, reserved: Reservation, placement: Placement, deadline: float, *, gives_back: bool = True
