@@ -58,7 +58,7 @@ class EngineContract(MessagesContract, EndingsContract):
         (tmp_path / "note").write_text("from the driver")
         path = str(tmp_path / "note")
         seen = group.execute(lambda: os.path.exists(path))
-        assert seen == [group.shares_directory] * self.max_workers
+        assert all(seen) == group.shares_directory, "a worker beside the driver sees its files in any case"
         in_driver = [pid == os.getpid() for pid in group.execute(os.getpid)]
         assert all(in_driver) == engine.capabilities.in_driver_process == (not self.isolated)
 
