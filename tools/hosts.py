@@ -94,8 +94,12 @@ class Switch:
     def make_bridge(self) -> None:
         self._ip(self.pid, "link add br0 type bridge", f"addr add {SWITCH_ADDRESS}/24 dev br0", "link set br0 up")
 
-    def set_cable(self, host: Host, state: str) -> None:
-        self._ip(self.pid, f"link set {host.port} {state}")
+    def unplug(self, host: Host) -> None:
+        """The cable stays as it is: if the link went down and up, the kernel could take a minute to bring it back."""
+        self._ip(self.pid, f"link set {host.port} nomaster")
+
+    def plug_back(self, host: Host) -> None:
+        self._ip(self.pid, f"link set {host.port} master br0")
 
     def _ip(self, pid: int, *lines: str) -> None:
         command = ["nsenter", "--target", str(pid), "--net", "--", "ip", "-batch", "-"]
@@ -202,11 +206,11 @@ class Hosts:
 
     def cut(self, name: str) -> None:
         """Take a host off the network; its processes live on."""
-        self.switch.set_cable(self._by_name[name], "down")
+        self.switch.unplug(self._by_name[name])
 
     def heal(self, name: str) -> None:
         """Undo `cut`."""
-        self.switch.set_cable(self._by_name[name], "up")
+        self.switch.plug_back(self._by_name[name])
 
     def kill(self, name: str) -> None:
         """End all processes of a host at once. Nobody says goodbye: the host is off the network before."""
@@ -388,7 +392,10 @@ def _act_on(set_name: str, action: str, name: str, command: list[str]) -> None:
     host, switch = hosts[name], Switch(state["switch"])
     if action == "run":
         os.execvp("nsenter", host.command(command))
-    switch.set_cable(host, "up" if action == "heal" else "down")
+    if action == "heal":
+        switch.plug_back(host)
+    else:
+        switch.unplug(host)
     if action == "kill":
         os.kill(host.init, signal.SIGKILL)
 
